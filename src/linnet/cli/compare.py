@@ -150,7 +150,7 @@ def _each_once(folders: list[Path]) -> list[Path]:
 
 
 def _print(findings: "Findings", published: "PublishedTable | None", folder: Path | None, as_json: bool) -> None:
-    from linnet.cli.report import show
+    from linnet.cli.console import show
     from linnet.experiments.comparison.output import findings_table
     from linnet.experiments.comparison.page import further
     from linnet.experiments.comparison.spec import CURVES

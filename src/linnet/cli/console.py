@@ -3,15 +3,22 @@
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from linnet.cli import signals
 from linnet.core.errors import UserError
 from linnet.core.notes import tell
+from linnet.present.show import write, write_json
+
+if TYPE_CHECKING:
+    from linnet.interop.exported import ExportResult
+    from linnet.model.decoder import Decoder
+    from linnet.present.result import Part, Picture, Result
 
 
 def note(line: str) -> None:
@@ -88,3 +95,45 @@ def _refuse_file_among(folders: list[Path], said: str) -> None:
     for folder in folders:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{said}: {folder} is a file; a folder is expected")
+
+
+def show_result(result: "Result", out: Path | None, as_json: bool) -> None:
+    """Print a result as tables or JSON, and write its page into the folder `out` if one is given."""
+    from linnet.present.show import show
+
+    show(result, invocation(), as_json, out)
+
+
+def show(
+    title: str,
+    facts: dict[str, str],
+    figures: dict[str, Any],
+    parts: "Sequence[Part]",
+    pictures: "Callable[[], Sequence[Picture]]",
+    out: Path | None,
+    as_json: bool,
+    conclusion: str = "",
+) -> None:
+    """Show an answer that is not yet a `Result` of its own."""
+    from linnet.present.result import Answer
+
+    show_result(Answer(title, facts, figures, parts, pictures, conclusion), out, as_json)
+
+
+def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
+    """A model folder that was made, as `echo_export_result` says it."""
+    from linnet.interop.exported import ExportResult
+    from linnet.model.store import WEIGHTS
+
+    echo_export_result(ExportResult.of(out, decoder, out / WEIGHTS), as_json)
+
+
+def echo_export_result(made: "ExportResult", as_json: bool) -> None:
+    """A model that was written: its parameters, the bytes of its weights and what was measured, in lines or as JSON."""
+    if as_json:
+        size = {"parameters": made.parameters, "weights_bytes": made.weights_bytes}
+        write_json({"model": str(made.path), "name": made.name, **size, **made.figures})
+        return
+    write(f"{made.path}: {made.name}, {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights\n")
+    for line in made.messages:
+        write(f"{line}\n")

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import interruptions_reported, invocation, note
 from linnet.cli.options import AsJson, Device, option
-from linnet.cli.report import echo, echo_json, echo_parts
+from linnet.present.show import write, write_json, write_parts
 
 
 def demo(
@@ -55,10 +55,10 @@ def demo(
     with interruptions_reported():
         figures = run_demo(options, note)
     if as_json:
-        echo_json({**figures.to_dict(), "report": str(out / PAGE)})
+        write_json({**figures.to_dict(), "report": str(out / PAGE)})
     else:
-        echo_parts(*short_parts(figures))
-        echo(f"\nreport: {out / PAGE}\n")
+        write_parts(*short_parts(figures))
+        write(f"\nreport: {out / PAGE}\n")
 
 
 def _linnet_command() -> str:

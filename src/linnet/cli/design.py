@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.console import check_out_file, is_on_command_line, note, option_of, refuse_before
+from linnet.cli.console import check_out_file, is_on_command_line, note, option_of, refuse_before, show
 from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.options import MOST_AMOUNT, AsJson, option
-from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
 

@@ -4,8 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from linnet.cli.console import check_out_folder, invocation, note, note_replaced
-from linnet.cli.report import show
+from linnet.cli.console import check_out_folder, invocation, note, note_replaced, show
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from linnet.cli.console import interruptions_reported, invocation, note
+from linnet.cli.console import interruptions_reported, invocation, note, show
 from linnet.cli.options import AsJson, Bootstrap, option
-from linnet.cli.report import show
 from linnet.core.errors import UserError
 
 

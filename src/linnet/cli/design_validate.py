@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import note
+from linnet.cli.console import note, show
 from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
-from linnet.cli.report import show
 
 
 def validate(

@@ -17,9 +17,9 @@ from linnet.cli.evaluate_options import (
     said,
 )
 from linnet.cli.evaluate_tasks import OF_TEXT
-from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
+from linnet.present.show import write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.evaluation.abilities.ability import Ability
@@ -63,9 +63,9 @@ def measure_abilities(
         answers = measure_all(model, abilities, items, seed)
         figures, table = {**measured, "abilities": figures_of(answers)}, _table(answers, items)
     if as_json:
-        echo_json(figures)
+        write_json(figures)
     else:
-        echo_parts(table)
+        write_parts(table)
 
 
 def _check(ctx: typer.Context, models: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ import typer
 from linnet.cli.evaluate_options import TaskOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.options import option
-from linnet.cli.report import echo_json, echo_parts
+from linnet.present.show import write_json, write_parts
 
 TAKEN = ("models", "protocol", "files", "limit", "report", "device", "as_json")
 """All else is what the protocol says."""
@@ -39,6 +39,6 @@ def follow(
     found = run_protocol(Protocol.load(protocol), models, contestants, tasks.place, tasks.limit, device)
     page.write_protocol(found)
     if as_json:
-        echo_json(found.figures())
+        write_json(found.figures())
     else:
-        echo_parts(*found.tables())
+        write_parts(*found.tables())

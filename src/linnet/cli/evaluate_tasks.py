@@ -8,8 +8,8 @@ import typer
 
 from linnet.cli.evaluate_options import MINIMAL_PAIRS, CalibrationOptions, ComputeOptions, TaskOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
-from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
+from linnet.present.show import write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.evaluation.tasks.harness_run import HarnessReport
@@ -76,9 +76,9 @@ def ask(
         found = evaluate_suite(models, tasks.suite, tasks.place, **asked)
         page.write_tasks(found, compute.read(calibrated, seed))
     if as_json:
-        echo_json(found.figures())
+        write_json(found.figures())
     else:
-        echo_parts(*found.tables())
+        write_parts(*found.tables())
 
 
 def _by_harness(models: list[Path], tasks: str, folder: Path | None, asked: dict[str, Any]) -> "HarnessReport":

@@ -8,8 +8,8 @@ import typer
 from linnet.cli.console import note
 from linnet.cli.evaluate_options import CalibrationOptions, ComputeOptions, TextOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
-from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
+from linnet.present.show import write_json, write_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ def _one(
     _draw(text.plot, [str(model)], [found])
     if as_json:
         beside = {} if stored is None else {"bits_per_byte_as_stored": stored}
-        echo_json({"model": str(model), **_on(text, where, drawn_from), **found.figures(), **beside})
+        write_json({"model": str(model), **_on(text, where, drawn_from), **found.figures(), **beside})
         return
     from linnet.evaluation.tables import measured_tables
 
@@ -89,7 +89,7 @@ def _one(
     if where["calibration"] is not None:
         drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
         rows.append(("calibration", where["calibration"], f"in the place of the model's own{drawn}"))
-    echo_parts(*measured_tables(found, rows))
+    write_parts(*measured_tables(found, rows))
 
 
 def _several(
@@ -108,11 +108,11 @@ def _several(
     _draw(text.plot, found.names, found.measured)
     page.write_text(found, where["data"], compute.read(calibrated, calibrated.drawn_from))
     if as_json:
-        echo_json({**_on(text, where, calibrated.drawn_from), **found.figures()})
+        write_json({**_on(text, where, calibrated.drawn_from), **found.figures()})
         return
     from linnet.evaluation.tables import comparison_tables
 
-    echo_parts(*comparison_tables(found))
+    write_parts(*comparison_tables(found))
 
 
 def _on(text: TextOptions, where: dict[str, Any], drawn_from: int | None) -> dict[str, Any]:

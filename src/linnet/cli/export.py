@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import invocation
+from linnet.cli.console import echo_export_result, invocation
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo_export_result
 
 
 def export(

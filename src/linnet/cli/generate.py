@@ -11,9 +11,9 @@ from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.generate_graphs import continuation_by_graphs
 from linnet.cli.options import Weights, option
-from linnet.cli.report import echo, echo_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
+from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
     from linnet.inference.continuation import Continuation
@@ -213,16 +213,16 @@ def _print_text(prompt: str, continuation: "Continuation", view: ContextView, st
     streams = stream and not view.has_text
     held = [] if streams else [prompt]
     if streams:
-        echo(prompt)
+        write(prompt)
     try:
         with closing(view):
             for piece in view.follow(continuation):
                 if streams:
-                    echo(piece)
+                    write(piece)
                 else:
                     held.append(piece)
     finally:
-        echo("".join([*held, "\n"]))
+        write("".join([*held, "\n"]))
 
 
 def _print_json(prompt: str, continuation: "Continuation", view: ContextView, settings: dict[str, Any]) -> None:
@@ -241,7 +241,7 @@ def _print_json(prompt: str, continuation: "Continuation", view: ContextView, se
         "context": [] if continuation.state is None else context_figures(continuation.state),
         **settings,
     }
-    echo_json(report)
+    write_json(report)
 
 
 def _print_end(continuation: "Continuation", view: ContextView, context_length: int, weights_bytes: int) -> None:

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import echo_model_made, invocation, note
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo_model_made
 
 import_ = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import note
+from linnet.cli.console import note, show
 from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_experts import experts
 from linnet.cli.inspect_lifetimes import lifetimes
@@ -21,7 +21,6 @@ from linnet.cli.options import (
     SplitName,
     option,
 )
-from linnet.cli.report import show
 from linnet.core.errors import UserError
 
 MOST_TOKENS = 1 << 14

@@ -6,6 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from linnet.cli.console import show
 from linnet.cli.options import (
     AsJson,
     CalibrateOn,
@@ -17,7 +18,6 @@ from linnet.cli.options import (
     SplitName,
     option,
 )
-from linnet.cli.report import show
 from linnet.core.errors import UserError
 
 Number = TypeVar("Number", int, float)

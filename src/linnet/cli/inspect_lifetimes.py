@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from linnet.cli.console import show
 from linnet.cli.options import AsJson, ContextLength, Device, Model, ReportFolder, SplitName, option
-from linnet.cli.report import show
 from linnet.present import numbers
 
 MORE = "--entries shows more of the vocabulary, --token chooses whose relevance is shown over time, --out draws it."

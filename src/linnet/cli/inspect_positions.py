@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from linnet.cli.console import show
 from linnet.cli.options import AsJson, CalibrateOn, Data, Device, Model, ReportFolder, SplitName
-from linnet.cli.report import show
 
 
 def positions(

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import check_out_folder, invocation, note
+from linnet.cli.console import check_out_folder, invocation, note, show
 from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option
-from linnet.cli.report import echo, echo_json, echo_parts, show
+from linnet.present.show import write, write_json, write_parts
 
 ngram = typer.Typer(
     add_completion=False,
@@ -42,10 +42,10 @@ def train(
 
     stored = train_ngram(data, out, order, invocation())
     if as_json:
-        echo_json({"model": str(out), "data": str(data), "orders": order_figures(stored.model)})
+        write_json({"model": str(out), "data": str(data), "orders": order_figures(stored.model)})
     else:
-        echo_parts(order_table(stored.model))
-        echo(f"written to {out}\n")
+        write_parts(order_table(stored.model))
+        write(f"written to {out}\n")
 
 
 @ngram.command()
@@ -105,12 +105,12 @@ def generate(
     if as_json:
         text = "".join(pieces)
         figures = {"tokens": pieces.figures.tokens, "tokens_per_second": pieces.figures.tokens_per_second}
-        echo_json({"prompt": prompt, "text": text, **figures, "seed": sampling.seed})
+        write_json({"prompt": prompt, "text": text, **figures, "seed": sampling.seed})
         return
-    echo(prompt)
+    write(prompt)
     try:
         for piece in pieces:
-            echo(piece)
+            write(piece)
     finally:
-        echo("\n")
+        write("\n")
     note(f"{pieces.figures.tokens} tokens; seed {sampling.seed}")

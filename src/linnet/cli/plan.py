@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before
+from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before, show
 from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
 from linnet.cli.plan_task import task
-from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
 

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from linnet.cli.console import check_out_folder
+from linnet.cli.console import check_out_folder, show
 from linnet.cli.options import AsJson, Bootstrap, ReportFolder
-from linnet.cli.report import show
 
 
 def task(

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import note
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo, echo_json, echo_parts
+from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.data.manifest import Manifest
@@ -66,7 +66,7 @@ def prepare(
     if whole := single_document_note(manifest.sources):
         note(f"note: {whole}; or give --document-separator")
     if as_json:
-        echo_json(manifest.model_dump())
+        write_json(manifest.model_dump())
     else:
         _print_table(manifest, out)
 
@@ -78,12 +78,12 @@ def _print_table(manifest: "Manifest", out: Path) -> None:
         (name, f"{split.documents:,}", f"{split.tokens:,}", f"{split.bytes:,}", f"{split.bytes / split.tokens:.2f}")
         for name, split in manifest.splits.items()
     ]
-    echo_parts(Table("", ("split", "documents", "tokens", "bytes", "bytes per token"), rows))
-    echo(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens\n")
+    write_parts(Table("", ("split", "documents", "tokens", "bytes", "bytes per token"), rows))
+    write(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens\n")
     wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
     if got < wanted:
-        echo(f"note: the text is too small for {wanted:,} tokens, the tokenizer has {got:,}\n")
-    echo(f"written to {out}\n")
+        write(f"note: the text is too small for {wanted:,} tokens, the tokenizer has {got:,}\n")
+    write(f"written to {out}\n")
 
 
 def _warn_of_share(manifest: "Manifest") -> None:

@@ -8,8 +8,8 @@ from typer.core import TyperGroup
 
 from linnet.cli.console import note
 from linnet.cli.options import AsJson
-from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.present import numbers
+from linnet.present.show import write, write_json, write_parts
 from linnet.present.table import MISSING, Table
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def list_runs(
     found = [read_run_info(path) for path in find_runs(folder)]
     _tell_problems(found)
     if as_json:
-        echo_json([run.to_dict() for run in found])
+        write_json([run.to_dict() for run in found])
         return
     if not found:
-        echo(f"{folder}: no runs\n")
+        write(f"{folder}: no runs\n")
         return
     columns = ("run", "model", "parameters", "steps", "tokens", "bits/byte", "time", "state")
-    echo_parts(Table("", columns, [_row(run, folder) for run in found]))
+    write_parts(Table("", columns, [_row(run, folder) for run in found]))
 
 
 def _tell_problems(found: list["RunInfo"]) -> None:
@@ -109,18 +109,18 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
     figures = [run.to_dict() for run in found]
     if as_json:
         plain = {field: list(values) for field, values in fields.items()}
-        echo_json({"runs": [str(one), str(other)], "fields": plain, "figures": figures})
+        write_json({"runs": [str(one), str(other)], "fields": plain, "figures": figures})
         return
     names = [str(one), str(other)]
     rows = [(field, *map(_value, values)) for field, values in fields.items()]
     if rows:
-        echo_parts(Table("Fields that differ", ("field", *names), rows, text=True))
+        write_parts(Table("Fields that differ", ("field", *names), rows, text=True))
     else:
-        echo("The same in every field.\n")
+        write("The same in every field.\n")
     shown = [name for name in figures[0] if name not in ("path", "problem")]
-    echo("\n")
+    write("\n")
     sides = [(name.replace("_", " "), *(_figure(name, each[name]) for each in figures)) for name in shown]
-    echo_parts(Table("Figures", ("", *names), sides))
+    write_parts(Table("Figures", ("", *names), sides))
 
 
 def _value(value: Any) -> str:
@@ -156,18 +156,18 @@ def show(run: Run, as_json: AsJson = False) -> None:
     if as_json:
         wanted = ("best", "prolonged", "spikes", "embedding_from", "machine")
         told = {name: summary[name] for name in wanted if summary.get(name)}
-        echo_json({**found, **told, "lines": lines})
+        write_json({**found, **told, "lines": lines})
         return
     rows = [(name.replace("_", " "), _figure(name, value)) for name, value in found.items() if value is not None]
     rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
     rows += [("prolonged", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("prolonged") or []]
     rows += [("word vectors", _word_vectors(each)) for each in [summary.get("embedding_from")] if each]
-    echo_parts(Table("", ("", ""), rows, text=True))
+    write_parts(Table("", ("", ""), rows, text=True))
     drawn = [line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
     if drawn:
         _print_curves(drawn)
     else:
-        echo("\nno lines of figures: nothing to draw yet\n")
+        write("\nno lines of figures: nothing to draw yet\n")
 
 
 def _word_vectors(told: dict[str, Any]) -> str:
@@ -177,20 +177,19 @@ def _word_vectors(told: dict[str, Any]) -> str:
 def _print_curves(lines: list[dict[str, Any]]) -> None:
     import sys
 
-    from linnet.present.terminal import width_of_terminal
-    from linnet.present.terminal_plot import DottedCurve, curve_lines
+    from linnet.present.show import TerminalCurve, curve_lines, terminal_width
 
-    width, styled = min(100, width_of_terminal()), sys.stdout.isatty()
+    width, styled = min(100, terminal_width()), sys.stdout.isatty()
     steps = [line["step"] for line in lines]
     evaluated = [line for line in lines if "bits_per_byte" in (line.get("validation") or {})]
     validation = [line["validation"]["bits_per_byte"] for line in evaluated]
     losses = [
-        DottedCurve("training", steps, [line["bits_per_byte"] for line in lines]),
-        DottedCurve("held out, causal", [line["step"] for line in evaluated], validation),
+        TerminalCurve("training", steps, [line["bits_per_byte"] for line in lines]),
+        TerminalCurve("held out, causal", [line["step"] for line in evaluated], validation),
     ]
     plots = [("loss, bits per byte", losses, CURVE_HEIGHT, True)]
     for name, title in (("lr", "learning rate"), ("gradient_norm", "gradient norm")):
-        plots.append((title, [DottedCurve("", steps, [line[name] for line in lines])], CURVE_HEIGHT // 3, False))
+        plots.append((title, [TerminalCurve("", steps, [line[name] for line in lines])], CURVE_HEIGHT // 3, False))
     for title, curves, height, logarithmic in plots:
         text = "\n".join(curve_lines(title, curves, width, height, logarithmic, styled))
         typer.echo(f"\n{text}".encode(errors="surrogateescape"))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.options import MOST_AMOUNT, AsJson
-from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
+from linnet.present.show import write, write_json, write_parts
 from linnet.present.table import Table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def list_presets(as_json: AsJson = False) -> None:
 
     rows = [_row(ModelSpec.load(name)) for name in preset_names()]
     if as_json:
-        echo_json(rows)
+        write_json(rows)
         return
     shown = [
         (
@@ -52,7 +52,7 @@ def list_presets(as_json: AsJson = False) -> None:
         )
         for row in rows
     ]
-    echo_parts(Table("", ("name", "parameters", "layers x width", "context", "mixers"), shown))
+    write_parts(Table("", ("name", "parameters", "layers x width", "context", "mixers"), shown))
 
 
 @spec.command()
@@ -114,15 +114,15 @@ def show(
         figures["inputs"] = inputs
         figures["parameters"]["encoder"] = cost.encoder.parameters
     if as_json:
-        echo_json(figures)
+        write_json(figures)
     else:
         row = _row(description)
         shape = _shape(row)
         if row["encoder"] is not None:
             shape = f"an encoder of {_shape(row['encoder'])}, a decoder of {shape}"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
-        echo(f"{description.name}: {shape}, {vocabulary}\n{_switched_on(description)}\n")
-        echo_parts(*_tables(figures, dtype))
+        write(f"{description.name}: {shape}, {vocabulary}\n{_switched_on(description)}\n")
+        write_parts(*_tables(figures, dtype))
 
 
 def _shape(row: dict[str, Any]) -> str:

@@ -9,11 +9,11 @@ import typer
 
 from linnet.cli.console import invocation, note
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.cli.signals import exit_code
 from linnet.core.errors import UserError
 from linnet.core.launch import refuse_distributed
 from linnet.present import numbers
+from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.training.distributed import Processes
@@ -208,7 +208,7 @@ def _carried_out(out: Path, described: tuple[Any, ...], several: "Processes") ->
 
 def _report(result: "RunResult", as_json: bool) -> None:
     if as_json:
-        echo_json({"run": str(result.folder), "model": str(result.model), **result.summary})
+        write_json({"run": str(result.folder), "model": str(result.model), **result.summary})
     else:
         _print_table(result)
     if not result.finished:
@@ -222,15 +222,15 @@ def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None
 
     found = verify_resume(run, out, steps or STEPS)
     if as_json:
-        echo_json(found.to_dict())
+        write_json(found.to_dict())
     else:
         columns = ("resumed after", "compared", "values", "that differ")
         rows = [(each.case, each.what, f"{each.count:,}", f"{each.differs:,}") for each in found.compared]
         went_on = " and ".join(f"{step} ({case})" for case, step in found.resumed_from.items())
         told = f"{found.steps} steps, killed after step {found.killed_at}, gone on from step {went_on}."
-        echo_parts(Table("", columns, rows, f"{told} {found.refused}"))
+        write_parts(Table("", columns, rows, f"{told} {found.refused}"))
         verdict = "the same to the last bit" if found.same else "not the same: this run does not go on as it was"
-        echo(f"{verdict}\n")
+        write(f"{verdict}\n")
     if not found.same:
         raise typer.Exit(1)
 
@@ -238,9 +238,9 @@ def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None
 def _print_table(result: "RunResult") -> None:
     from linnet.present.table import Table
 
-    echo_parts(Table("", ("", ""), _rows(result.summary), text=True))
+    write_parts(Table("", ("", ""), _rows(result.summary), text=True))
     averaged = "averaged weights until" if result.summary.get("averaging") else "the weights of"
-    echo(f"model: {result.model} ({averaged} step {result.summary['step']})\n")
+    write(f"model: {result.model} ({averaged} step {result.summary['step']})\n")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

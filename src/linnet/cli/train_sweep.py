@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def show_sweep(text: str, run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
     """Train all values and print the table; the exit code is 1 where all diverged."""
-    from linnet.cli.report import show
+    from linnet.cli.console import show
     from linnet.experiments.runner import Runner
     from linnet.experiments.sweep.output import conclusion, sweep_table
     from linnet.experiments.sweep.run import sweep

@@ -28,7 +28,7 @@ from linnet.design.space import Candidate
 from linnet.model.spec import ModelSpec
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.progress import progress
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.table import Table
 
 

@@ -17,7 +17,7 @@ from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
 from linnet.present import numbers
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.table import Table
 
 TRAINING = {

@@ -9,9 +9,8 @@ from linnet.inspection.operator_figures import OperatorFigures
 from linnet.layers.registry import operator_files
 from linnet.model.watched import Operators
 from linnet.present import numbers
-from linnet.present.heat_map import SHOWN_PERCENTILE, HeatMaps
-from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.plot import COLOR_PERCENTILE, Axis, HeatMaps, Panel, Plot, Rule, Series
+from linnet.present.result import Picture
 from linnet.present.style import INK
 
 SEEN = {
@@ -25,7 +24,7 @@ SEEN = {
 def operator_pictures(found: OperatorFigures, layers: Operators) -> list[Picture]:
     """A heat map of each deductive output, and the singular values of A_LM."""
     scale = (
-        f"A row for each layer, with its own scale; {100 - SHOWN_PERCENTILE:g} % of the elements are beyond its end."
+        f"A row for each layer, with its own scale; {100 - COLOR_PERCENTILE:g} % of the elements are beyond its end."
     )
     pictures = []
     for name in operator_files().names:

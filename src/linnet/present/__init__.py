@@ -1,1 +1,1 @@
-"""What a person sees: tables, pictures, pages, progress."""
+"""Everything a person sees: numbers, tables, plots, pages, progress bars. No other package draws."""

@@ -1,61 +1,61 @@
-"""Numbers, bytes and durations as people read them; what reads them is `core.amounts`."""
+"""Numbers, bytes and durations as text for people."""
 
 import math
 from decimal import Decimal
 
 
 def metric(count: float) -> str:
-    """Three digits and a unit: `1.08 M`; `2 M` where it is just that."""
+    """Write a count with three digits and a unit: `1.08 M`; `2 M` if that is exact."""
     return _readable(count, 1000, ("", "k", "M", "G", "T"))
 
 
 def scientific(value: float, digits: int = 3) -> str:
-    """So many digits and a power of ten, as `parse` reads them: `5.76e23`, and `1e18` where it is just that."""
+    """Write a number with a power of ten: `5.76e23`; `1e18` if that is exact."""
     mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
     plain = mantissa.rstrip("0").rstrip(".") if float(f"{value:.0e}") == value else mantissa
     return f"{plain}e{int(exponent)}"
 
 
 def binary(size_bytes: float) -> str:
-    """Three digits and a unit of bytes: `2.13 MiB`; `2 MiB` where it is just that."""
+    """Write bytes with three digits and a binary unit: `2.13 MiB`; `2 MiB` if that is exact."""
     return _readable(size_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
 def decimal(size_bytes: float) -> str:
-    """The same in powers of ten: `2.13 MB`."""
+    """Write bytes with three digits and a decimal unit: `2.13 MB`."""
     return _readable(size_bytes, 1000, ("B", "kB", "MB", "GB", "TB"))
 
 
 def percent_of(share: float) -> str:
-    """A share in per cent, three digits: `6.25`; `< 0.01` for what is less, and not nothing."""
+    """Write a share in percent with three digits: `6.25`; `< 0.01` for smaller shares above 0."""
     return "< 0.01" if 0 < share < 0.0001 else significant(100 * share)
 
 
 def grouped(count: float) -> str:
-    """A whole number with separators: `12,345`."""
+    """Write a whole number with separators: `12,345`."""
     return f"{count:,.0f}"
 
 
 def bits(bits_per_byte: float) -> str:
-    """Bits per byte: `0.912`."""
+    """Write bits per byte: `0.912`."""
     return f"{bits_per_byte:.3f}"
 
 
 def signed(value: float, decimals: int) -> str:
-    """A difference: `+0.0312`, and `0.0000` for what rounds to nothing."""
+    """Write a difference with its sign: `+0.0312`; `0.0000` if it rounds to zero."""
     text = f"{value:+.{decimals}f}"
     return text if float(text) else text[1:]
 
 
 def tokens(count: int) -> str:
-    """A length of text: `64k` for 65536, `1M` for 1048576, as lengths of context are said."""
+    """Write a context length: `64k` for 65536, `1M` for 1048576."""
     if count >= 1 << 20 and count % (1 << 20) == 0:
         return f"{count >> 20}M"
     return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else grouped(count)
 
 
 def duration(seconds: float) -> str:
-    """`0 s`, `0.42 s`, `8.3 s`, `42 s`, `2 min 31 s`, `1 h 02 min`."""
+    """Write a duration: `0 s`, `0.42 s`, `8.3 s`, `42 s`, `2 min 31 s`, `1 h 02 min`."""
     if seconds < 0.005:
         return "0 s"
     if seconds < 9.95:
@@ -68,12 +68,12 @@ def duration(seconds: float) -> str:
 
 
 def ratio(value: float, reference: float) -> str:
-    """How many times the reference: `0.50`, `1.2`, `12`."""
+    """Write a value as a multiple of the reference: `0.50`, `1.2`, `12`."""
     return significant(value / reference, digits=2)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many digits, zeros behind the point included: `1.20`, `12.0`, `120`."""
+    """Write a number with that many significant digits: `1.20`, `12.0`, `120`."""
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -83,7 +83,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def exact(value: float) -> str:
-    """The shortest text that is just this number, with a power of ten below 0.01: `1e-8`, `0.05`, `10`."""
+    """Write the shortest text that reads back as this number: `1e-8` (below 0.01), `0.05`, `10`."""
     if not math.isfinite(value):
         return f"{value}"
     exact = Decimal(repr(float(value))).normalize()

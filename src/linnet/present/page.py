@@ -1,21 +1,22 @@
-"""A page: one HTML file that needs nothing else, neither files nor network; light and dark, wide and narrow."""
+"""A result as one HTML file that needs no other file and no network, for light and dark, wide and narrow screens."""
 
 import html
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
 from linnet.core.atomic import atomic_path
 from linnet.core.files import write_text
 from linnet.core.text import printable
-from linnet.present.report import Commands, Facts, Paragraph, Part, Passage, Picture, Report
+from linnet.present.result import Commands, Facts, Paragraph, Part, Passage, Picture, Result
 from linnet.present.style import PALETTE, png_of, svg_of
 from linnet.present.table import Table, word_columns
 
 PAGE = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""A browser that shows the page fetches nothing."""
+"""Keeps browsers from fetching anything."""
 
 CSS = """
 :root {
@@ -87,23 +88,32 @@ table { border-collapse: collapse; }
   .card { padding: 12px 8px; }
 }
 """ + "".join(f".color{number} {{ color: {color}; }}\n" for number, color in enumerate(PALETTE))
-"""What every page looks like."""
 
 _WORDS = ' class="words"'
 
 
-def write_page(report: Report, folder: Path) -> Path:
-    """Write the pictures as PNG, and the page with all of them in it; each file appears whole or not at all."""
-    drawn = {part.name: part.drawing.figure() for part in report.parts if isinstance(part, Picture)}
-    for name, figure in drawn.items():
+def write_page(result: Result, folder: Path, command: str, made: str | None = None) -> Path:
+    """Write report.html and each picture as PNG into the folder and return the page's path.
+
+    command: the command line that produced the result. made: when, if not now. Each file appears whole or not at all.
+    """
+    parts = result.page()
+    figures = {part.name: part.drawing.figure() for part in parts if isinstance(part, Picture)}
+    for name, figure in figures.items():
         with atomic_path(folder / f"{name}.png") as temporary:
             temporary.write_bytes(png_of(figure))
-    write_text(folder / PAGE, page(report, {name: svg_of(figure) for name, figure in drawn.items()}))
+    svgs = {name: svg_of(figure) for name, figure in figures.items()}
+    write_text(folder / PAGE, page(result, parts, svgs, command, made or timestamp()))
     return folder / PAGE
 
 
-def page(report: Report, svgs: dict[str, str]) -> str:
-    """The whole page; it needs no other file. svgs: the pictures by their names."""
+def timestamp() -> str:
+    """Return the present time as pages show it."""
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def page(result: Result, parts: Sequence[Part], svgs: Mapping[str, str], command: str, made: str) -> str:
+    """Return the page's HTML. svgs: the pictures by their names."""
     head = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -111,43 +121,50 @@ def page(report: Report, svgs: dict[str, str]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <link rel="icon" href="data:,">
-<title>linnet: {_escaped(report.title)}</title>
+<title>linnet: {_escaped(result.title())}</title>
 <style>{CSS}</style>
 </head>
 <body>
 <main>
-<h1>{_escaped(report.title)}</h1>
-<p class="soft">Made by <code>{_escaped(report.command)}</code>, {_escaped(report.made)}.</p>"""
-    facts = _facts(Facts("", report.facts)) if report.facts else []
-    conclusion = [f"<p>{_escaped(report.conclusion)}</p>"] if report.conclusion else []
-    return "\n".join([head, *facts, *conclusion, *_parts(report.parts, svgs), "</main>\n</body>\n</html>\n"])
+<h1>{_escaped(result.title())}</h1>
+<p class="soft">Made by <code>{_escaped(command)}</code>, {_escaped(made)}.</p>"""
+    facts = _facts(Facts("", result.facts())) if result.facts() else []
+    conclusion = [f"<p>{_escaped(result.conclusion())}</p>"] if result.conclusion() else []
+    return "\n".join([head, *facts, *conclusion, *_parts(parts, svgs), "</main>\n</body>\n</html>\n"])
 
 
-def _parts(parts: Sequence[Part], svgs: dict[str, str]) -> Iterator[str]:
-    """One after the other; pictures, and passages, that follow each other stand side by side where there is room."""
+def _parts(parts: Sequence[Part], svgs: Mapping[str, str]) -> Iterator[str]:
+    """Yield all parts in order; consecutive pictures or passages stand side by side where there is room."""
     for kind, group in groupby(parts, type):
-        if kind in (Picture, Passage):
+        in_cards = kind in (Picture, Passage)
+        if in_cards:
             yield f'<div class="cards{" passages" * (kind is Passage)}">'
         for part in group:
             match part:
                 case Table():
                     yield from _table(part)
                 case Picture():
-                    yield from _picture(part, svgs[part.name])
+                    data = b64encode(svgs[part.name].encode()).decode()
+                    title = _escaped(part.title)
+                    yield f'<figure class="card"><h3>{title}</h3>'
+                    yield f'<img src="data:image/svg+xml;base64,{data}" alt="{title}">'
+                    yield f"<figcaption>{_escaped(part.caption)}</figcaption></figure>"
                 case Passage():
                     yield from _passage(part)
                 case Facts():
                     yield from _facts(part)
                 case Commands():
-                    yield from _commands(part)
+                    yield from _heading(part.title)
+                    for purpose, lines in part.lines.items():
+                        yield f"<p>{_escaped(purpose)}</p>\n<pre>{_escaped(chr(10).join(lines))}</pre>"
                 case Paragraph():
-                    yield from _words(part.title, part.text)
-        if kind in (Picture, Passage):
+                    yield from _heading(part.title, part.text)
+        if in_cards:
             yield "</div>"
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield from _words(table.title, "" if table.notes else table.meaning, ' class="soft"')
+    yield from _heading(table.title, "" if table.notes else table.meaning, ' class="soft"')
     words = word_columns(table)
     heads = "".join(
         f'<th scope="col"{_WORDS if number in words else ""}>{_escaped(column)}</th>'
@@ -156,42 +173,35 @@ def _table(table: Table) -> Iterator[str]:
     head = f"<thead><tr>{heads}</tr></thead>\n" if any(table.columns) else ""
     yield f'<div class="table{" noted" if table.notes else ""}"><table class="figures">\n{head}<tbody>'
     for number, (name, *values) in enumerate(table.rows):
-        part = name.startswith(" ")
-        if number and not part:
+        is_part = name.startswith(" ")
+        if number and not is_part:
             yield "</tbody><tbody>"
         cells = "".join(
             f'<td class="{"words" if column in words else "value"}">{_cell(value)}</td>'
             for column, value in enumerate(values, start=1)
         )
-        opened = '<tr class="part">' if part else "<tr>"
-        yield f'{opened}<th scope="row">{_escaped(name)}</th>{cells}</tr>'
+        row = '<tr class="part">' if is_part else "<tr>"
+        yield f'{row}<th scope="row">{_escaped(name)}</th>{cells}</tr>'
         if name in table.notes:
             yield f'<tr class="note"><td colspan="{len(table.columns)}">{_escaped(table.notes[name])}</td></tr>'
     yield "</tbody></table></div>"
 
 
 def _cell(value: str) -> str:
-    """A second line is smaller."""
+    """Return a cell whose second line, if any, is in small print."""
     first, _, second = value.partition("\n")
     return f"{_escaped(first)}<small>{_escaped(second)}</small>" if second else _escaped(first)
 
 
-def _picture(picture: Picture, svg: str) -> Iterator[str]:
-    data = b64encode(svg.encode()).decode()
-    yield f'<figure class="card"><h3>{_escaped(picture.title)}</h3>'
-    yield f'<img src="data:image/svg+xml;base64,{data}" alt="{_escaped(picture.title)}">'
-    yield f"<figcaption>{_escaped(picture.caption)}</figcaption></figure>"
-
-
 def _passage(passage: Passage) -> Iterator[str]:
-    """The lines as paragraphs, what was given in bold."""
+    """Yield the lines as paragraphs, with the prompt in bold."""
     yield f'<article class="card passage color{passage.color}"><h3>{_escaped(passage.title)}</h3>\n<div class="text">'
-    given = len(passage.prompt)
+    prompt_left = len(passage.prompt)
     for line in (passage.prompt + passage.text).split("\n"):
-        begun, rest = _escaped(line[:given]), _escaped(line[given:])
-        given = max(0, given - len(line) - 1)
+        prompt, rest = _escaped(line[:prompt_left]), _escaped(line[prompt_left:])
+        prompt_left = max(0, prompt_left - len(line) - 1)
         if line.strip():
-            yield f"<p><b>{begun}</b>{rest}</p>" if begun else f"<p>{rest}</p>"
+            yield f"<p><b>{prompt}</b>{rest}</p>" if prompt else f"<p>{rest}</p>"
     yield "</div>"
     if passage.note:
         yield f'<p class="soft">{_escaped(passage.note)}</p>'
@@ -199,20 +209,14 @@ def _passage(passage: Passage) -> Iterator[str]:
 
 
 def _facts(facts: Facts) -> Iterator[str]:
-    yield from _words(facts.title, "")
+    yield from _heading(facts.title)
     yield '<table class="facts">'
     for name, fact in facts.facts.items():
         yield f'<tr><th scope="row">{_escaped(name)}</th><td>{_escaped(fact)}</td></tr>'
     yield "</table>"
 
 
-def _commands(commands: Commands) -> Iterable[str]:
-    yield from _words(commands.title, "")
-    for purpose, lines in commands.lines.items():
-        yield f"<p>{_escaped(purpose)}</p>\n<pre>{_escaped(chr(10).join(lines))}</pre>"
-
-
-def _words(title: str, text: str, attributes: str = "") -> Iterator[str]:
+def _heading(title: str, text: str = "", attributes: str = "") -> Iterator[str]:
     if title:
         yield f"<h2>{_escaped(title)}</h2>"
     if text:
@@ -220,5 +224,4 @@ def _words(title: str, text: str, attributes: str = "") -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Printable text that a page shows and does not obey."""
     return html.escape(printable(text))

@@ -1,4 +1,7 @@
-"""Plots: described as data, drawn in one style."""
+"""Plots and heat maps: described as data, drawn by Matplotlib in one style.
+
+Legend: `H` heads, `K` head width.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,26 +10,38 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linnet.core.atomic import atomic_path
 from linnet.present import numbers
-from linnet.present.labels import end_labels_fit, label_ends, label_points
-from linnet.present.room import fit_titles, legend_below, thin_ticks
-from linnet.present.style import INK, PALETTE, drawing, new_figure, png_of, shade, shades
+from linnet.present.style import (
+    INK,
+    PALETTE,
+    color_map,
+    drawing,
+    end_labels_fit,
+    fit_titles,
+    label_ends,
+    label_points,
+    legend_below,
+    new_figure,
+    png_of,
+    thin_ticks,
+)
 
 Numbers = Sequence[float] | np.ndarray[Any, Any]
 Scale = Literal["linear", "log", "log2", "symlog"]
 
 MARKS, DASHES = "os^Dv*Xp", ("-", "--", "-.")
-"""What tells lines apart where there is no color: as many of both as there are pairs of one of each."""
+"""Markers and dashes, which tell lines apart without color."""
 
-NARROW, WIDE = 10, 1000
-"""Ratios of a logarithmic axis' ends: below, plain round numbers mark it; above, powers of ten are enough."""
+FEW_DECADES, MANY_DECADES = 10, 1000
+"""Ratios of a logarithmic axis' ends: below the first, its ticks are round numbers; above the second, powers of ten."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`format` writes a number of it. `places`: names instead of numbers. Ends that are not given: the data's."""
+    """An axis. format: writes its numbers. places: names for numbers. low, high: its ends if not those of the data."""
 
     title: str = ""
     scale: Scale = "linear"
@@ -38,11 +53,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """One line, or points. `style`: as Matplotlib has it (`o-`), or `bars`, whose edges x are one more than their y.
+    """A line or points. style: Matplotlib's (`o-`), or `bars`, whose edges x are one more than their heights y.
 
-    color: a number in the palette, a share between dark and light (float), or a color. low, high: a band about a
-    line, error bars of points. values: a third quantity, told by color. labels: text near each point. dots: which
-    points of a line are marked. name: in the legend, or at the line's end.
+    color: an index into the palette, a float from dark (0) to light (1), or a color. low, high: a band about a line,
+    error bars of points. values: a third quantity, shown by color. labels: text near each point. dots: the points of a
+    line that are marked. name: in the legend, or at the line's end.
     """
 
     x: Numbers
@@ -60,13 +75,13 @@ class Series:
 
 
 def line_style(number: int) -> str:
-    """Marks and dashes of the line of that number: told from its neighbors without color; 24 differ."""
+    """Return markers and dashes for the line of that number; the first 24 differ."""
     return f"{MARKS[number % len(MARKS)]}{DASHES[number % len(DASHES)]}"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A straight line across the panel, at one value of y, or of x where it is `upright`."""
+    """A straight line across the panel at one value of y, or of x if it is `upright`."""
 
     at: float
     name: str = ""
@@ -77,7 +92,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `diagonal`: a line where both are equal."""
+    """One pair of axes. diagonal: adds the line where both coordinates are equal."""
 
     x: Axis
     y: Axis
@@ -89,11 +104,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plot:
-    """Panels of `size` inches each, so many in a row.
+    """Panels of `size` inches each, `columns` of them in a row.
 
-    names: of series, in a legend, which has room of its own below, or at the ends of their lines: where they would
-    take too much of the panels, in a legend all the same. values: what the colors of points mean. shared: the
-    axis that all panels have in common. heights: of the rows, in relation.
+    names: series are named in a legend below, or at the ends of their lines if there is room there. values: the title
+    of the color bar. shared: the axis that all panels have in common. heights: relative heights of the rows.
     """
 
     panels: Sequence[Panel]
@@ -105,67 +119,74 @@ class Plot:
     heights: Sequence[float] | None = None
 
     def figure(self) -> Any:
-        """As Matplotlib's `Figure`."""
-        with drawing(), np.errstate(divide="ignore", invalid="ignore"):  # of a logarithmic axis with a single value
+        """Return the plot as a Matplotlib `Figure`."""
+        # NumPy warns about the ends of a logarithmic axis that has a single value.
+        with drawing(), np.errstate(divide="ignore", invalid="ignore"):
             return _figure(self)
 
     def write(self, path: Path) -> None:
-        """As a PNG."""
+        """Write the plot as a PNG file, whole or not at all."""
         with atomic_path(path) as temporary:
             temporary.write_bytes(png_of(self.figure()))
 
 
 def _figure(plot: Plot) -> Any:
-    rows = math.ceil(len(plot.panels) / plot.columns)
+    count, rows = len(plot.panels), math.ceil(len(plot.panels) / plot.columns)
     figure = new_figure(plot.size[0] * plot.columns, plot.size[1] * rows)
     shared = {"sharex": plot.shared == "x", "sharey": plot.shared == "y", "height_ratios": plot.heights}
     all_axes = figure.subplots(rows, plot.columns, squeeze=False, **shared).ravel()
-    norm = _norm(plot)
-    for axes, panel in zip(all_axes, plot.panels, strict=False):
+    panels = list(zip(all_axes, plot.panels, strict=False))
+    norm = _color_norm(plot)
+    for axes, panel in panels:
         _draw_panel(axes, panel, norm)
-    for axes, panel in zip(all_axes, plot.panels, strict=False):  # once all is drawn: panels may share their ends
-        axes.set(xlim=_ends(axes.get_xlim(), panel.x), ylim=_ends(axes.get_ylim(), panel.y))
+
+    # The ends of axes are set once all panels are drawn, because panels may share them.
+    for axes, panel in panels:
+        x_ends, y_ends = axes.get_xlim(), axes.get_ylim()
+        axes.set(xlim=_ends(x_ends, panel.x), ylim=_ends(y_ends, panel.y))
         if panel.diagonal:
             axes.axline((1, 1), slope=1, color=INK, linewidth=0.8)
-        _mark(axes.xaxis, panel.x)
-        _mark(axes.yaxis, panel.y)
-    for axes in all_axes[len(plot.panels) :]:
+        _set_ticks(axes.xaxis, panel.x)
+        _set_ticks(axes.yaxis, panel.y)
+    for axes in all_axes[count:]:
         axes.set_visible(False)
-    _tell_outermost(all_axes, plot)
+
+    # A shared axis has its title once, at the outermost panels.
+    for number, axes in enumerate(all_axes[:count]):
+        if plot.shared == "x" and number + plot.columns < count:
+            axes.set_xlabel("")
+        if plot.shared == "y" and number % plot.columns:
+            axes.set_ylabel("")
+
     if norm is not None:
-        _color_bar(figure, all_axes, norm, plot.values)
-    _tell_names(figure, all_axes, plot)
-    _fit(figure, all_axes)
-    for axes, panel in zip(all_axes, plot.panels, strict=False):
+        _add_color_bar(figure, all_axes, norm, plot.values)
+    _add_names(figure, all_axes, plot)
+    for fit in (fit_titles, thin_ticks):  # both need the layout that everything before has led to
+        figure.draw_without_rendering()
+        for axes in all_axes:
+            fit(axes)
+    for axes, panel in panels:
         if any(series.labels for series in panel.series):
             _label_points(axes, panel)
     return figure
 
 
-def _tell_names(figure: Any, all_axes: Sequence[Any], plot: Plot) -> None:
-    """At the ends of lines where all panels have the room, else in a legend."""
+def _add_names(figure: Any, all_axes: Sequence[Any], plot: Plot) -> None:
+    """Name lines at their ends if all panels have room for that, else in a legend."""
     lines = [[(one.name, one.x, one.y, _color(one.color)) for one in panel.series if one.name] for panel in plot.panels]
     if plot.names == "legend" or not all(end_labels_fit([name for name, *_ in ends], *plot.size) for ends in lines):
         legend_below(figure)
         return
-    figure.draw_without_rendering()  # how high the panels are is known now
+    figure.draw_without_rendering()  # the height of the panels is known afterwards
     for axes, ends in zip(all_axes, lines, strict=False):
         label_ends(axes, ends)
 
 
-def _fit(figure: Any, all_axes: Sequence[Any]) -> None:
-    """Once all else has its place, what is too long for that which remains."""
-    for mend in (fit_titles, thin_ticks):
-        figure.draw_without_rendering()
-        for axes in all_axes:
-            mend(axes)
-
-
 def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
+    options: dict[str, Any] = {"log2": {"base": 2}, "symlog": {"linthresh": 1, "linscale": 0.3}}
     for spec, name in ((panel.x, "x"), (panel.y, "y")):
-        scale = spec.scale
-        bases: dict[str, Any] = {"log2": {"base": 2}, "symlog": {"linthresh": 1, "linscale": 0.3}}
-        getattr(axes, f"set_{name}scale")("log" if scale == "log2" else scale, **bases.get(scale, {}))
+        scale = "log" if spec.scale == "log2" else spec.scale
+        getattr(axes, f"set_{name}scale")(scale, **options.get(spec.scale, {}))
         getattr(axes, f"set_{name}label")(spec.title)
     for series in panel.series:
         _draw_series(axes, series, norm)
@@ -176,7 +197,6 @@ def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
 
 
 def _ends(found: tuple[float, float], spec: Axis) -> tuple[float, float]:
-    """The data's, but those that are given."""
     return found[0] if spec.low is None else spec.low, found[1] if spec.high is None else spec.high
 
 
@@ -186,7 +206,7 @@ def _draw_series(axes: Any, series: Series, norm: Any) -> None:
         axes.stairs(series.y, series.x, fill=True, color=color, alpha=alpha, label=name)
         return
     if series.values is not None:
-        axes.scatter(series.x, series.y, c=series.values, cmap=shades(), norm=norm, s=18, label=name)
+        axes.scatter(series.x, series.y, c=series.values, cmap=color_map(), norm=norm, s=18, label=name)
         return
     style: dict[str, Any] = {"alpha": alpha, "linewidth": 1.0 if series.faint else None, "markevery": series.dots}
     if series.large:
@@ -200,7 +220,7 @@ def _draw_series(axes: Any, series: Series, norm: Any) -> None:
 
 
 def _label_points(axes: Any, panel: Panel) -> None:
-    """In the place that all else leaves; what is no number has none."""
+    """Label the points with finite coordinates where lines, error bars and other points leave room."""
     points, lines = [], []
     for series in panel.series:
         names = series.labels or [""] * len(series.x)
@@ -214,8 +234,8 @@ def _label_points(axes: Any, panel: Panel) -> None:
         label_points(axes, points, [line for line in lines if len(line[0]) > 1 and np.isfinite(np.asarray(line)).all()])
 
 
-def _mark(axis: Any, spec: Axis) -> None:
-    """Ticks at round numbers, said as the axis' numbers are."""
+def _set_ticks(axis: Any, spec: Axis) -> None:
+    """Set ticks at round numbers, which the axis' own function writes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if spec.places is not None:
@@ -223,51 +243,107 @@ def _mark(axis: Any, spec: Axis) -> None:
         return
     if spec.scale == "log":
         low, high = axis.get_view_interval()
-        if high < NARROW * low:
+        if high < FEW_DECADES * low:
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=4))
             axis.set_minor_locator(LogLocator(subs=()))
-        elif high < WIDE * low:
+        elif high < MANY_DECADES * low:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_formatter(NullFormatter())
     if spec.format is not None or spec.scale != "linear":
-        said = spec.format or numbers.exact
-        axis.set_major_formatter(FuncFormatter(lambda value, _: said(float(f"{value:.9g}"))))
+        write = spec.format or numbers.exact
+        axis.set_major_formatter(FuncFormatter(lambda value, _: write(float(f"{value:.9g}"))))
 
 
-def _tell_outermost(all_axes: Sequence[Any], plot: Plot) -> None:
-    """A shared axis has its title once."""
-    shown = len(plot.panels)
-    for number, axes in enumerate(all_axes[:shown]):
-        if plot.shared == "x" and number + plot.columns < shown:
-            axes.set_xlabel("")
-        if plot.shared == "y" and number % plot.columns:
-            axes.set_ylabel("")
-
-
-def _norm(plot: Plot) -> Any:
-    """From the least to the largest of all values that are told by color."""
+def _color_norm(plot: Plot) -> Any:
+    """Return the logarithmic range of all values that are shown by color; None if there are none."""
     from matplotlib.colors import LogNorm
 
     found = [series.values for panel in plot.panels for series in panel.series if series.values is not None]
     return LogNorm(float(min(map(min, found))), float(max(map(max, found)))) if found else None
 
 
-def _color_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
+def _add_color_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
     from matplotlib.cm import ScalarMappable
 
     rows = all_axes[0].get_gridspec().nrows
-    bar = figure.colorbar(ScalarMappable(norm, shades()), ax=list(all_axes), label=title, pad=0.01, aspect=30 * rows)
+    bar = figure.colorbar(ScalarMappable(norm, color_map()), ax=list(all_axes), label=title, pad=0.01, aspect=30 * rows)
     bar.outline.set_visible(False)
-    _mark(bar.ax.yaxis, Axis(scale="log", format=numbers.metric))
+    _set_ticks(bar.ax.yaxis, Axis(scale="log", format=numbers.metric))
 
 
 def _color(color: int | float | str) -> Any:
     if isinstance(color, str):
         return color
-    return PALETTE[color % len(PALETTE)] if isinstance(color, int) else shade(color)
+    return PALETTE[color % len(PALETTE)] if isinstance(color, int) else color_map()(color)
 
 
 def _verbatim(name: str) -> str:
-    """A name that Matplotlib takes as it is: neither a formula nor, with `_` before it, to be hidden."""
+    """Return a name that Matplotlib neither reads as a formula nor hides, as it does after `_`."""
     escaped = name.replace("$", r"\$")
     return f"\u200b{escaped}" if escaped.startswith("_") else escaped
+
+
+MIN_INCHES, MAX_INCHES, GRID_INCHES = 0.6, 2.1, 15.0
+"""Smallest and largest width of one head's matrix, and the width of a whole row of heads between these."""
+
+COLOR_PERCENTILE = 99.5
+"""The end of a color scale; a few large elements would otherwise leave a single color for the rest."""
+
+HEAD_GAP = 0.06
+"""Gap between two heads as a share of a head's width."""
+
+
+@dataclass(frozen=True)
+class HeatMaps:
+    """Matrices `[H, K, K]` by layer number: a row for each layer, with a color scale of its own, a square per head."""
+
+    layers: Mapping[int, NDArray[np.float64]]
+
+    def figure(self) -> Any:
+        """Return the heat maps as a Matplotlib `Figure`."""
+        with drawing():
+            heads = max(len(x_HKK) for x_HKK in self.layers.values())
+            inches = min(MAX_INCHES, max(MIN_INCHES, GRID_INCHES / heads))
+            figure = new_figure(heads * inches * (1 + HEAD_GAP) + 1.9, len(self.layers) * (inches + 0.35) + 0.3)
+            rows = figure.subplots(len(self.layers), 1, squeeze=False)[:, 0]
+            for axes, (number, x_HKK) in zip(rows, self.layers.items(), strict=True):
+                _draw_heads(axes, x_HKK)
+                axes.set_ylabel(f"layer {number}")
+            rows[-1].set_xlabel("head")
+            return figure
+
+
+def _draw_heads(axes: Any, x_HKK: NDArray[np.float64]) -> None:
+    heads, width = len(x_HKK), x_HKK.shape[1]
+    gap = max(1, round(HEAD_GAP * width))
+    mosaic = np.full((width, heads * (width + gap) - gap), np.nan)
+    for head, x_KK in enumerate(x_HKK):
+        start = head * (width + gap)
+        mosaic[:, start : start + width] = np.where(np.isfinite(x_KK), x_KK, np.nan)
+    low, high, colors = color_scale(x_HKK)
+    image = axes.imshow(mosaic, vmin=low, vmax=high, cmap=colors, interpolation_stage="data")
+    finite = x_HKK[np.isfinite(x_HKK)]
+    above, below = bool((finite > high).any()), bool((finite < low).any())
+    extend = {(True, True): "both", (True, False): "max", (False, True): "min"}.get((above, below), "neither")
+    bar = axes.figure.colorbar(image, ax=axes, extend=extend, pad=0.01, fraction=0.05, aspect=12)
+    bar.outline.set_visible(False)
+    axes.set_xticks([head * (width + gap) + (width - 1) / 2 for head in range(heads)], [f"{h}" for h in range(heads)])
+    axes.set_yticks([0, width - 1])
+    axes.tick_params(length=0, labelsize=8)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+
+
+def color_scale(x: NDArray[np.float64]) -> tuple[float, float, str]:
+    """Return both ends and the colors of a scale: symmetric about 0 if both signs occur, else from low to high."""
+    finite = x[np.isfinite(x)]
+    if not finite.size:
+        return 0.0, 1.0, "viridis"
+    if finite.min() < 0 < finite.max():
+        limit = float(np.percentile(np.abs(finite), COLOR_PERCENTILE)) or float(np.abs(finite).max())
+        return -limit, limit, "RdBu_r"
+    if finite.min() >= 0:
+        low, high = float(finite.min()), float(np.percentile(finite, COLOR_PERCENTILE))
+    else:
+        low, high = float(np.percentile(finite, 100 - COLOR_PERCENTILE)), float(finite.max())
+    return (low, high, "viridis") if low < high else (low, low + (abs(low) or 1.0), "viridis")

@@ -1,4 +1,4 @@
-"""The progress bar, with an ETA, on standard error; silent when standard error is not a terminal."""
+"""The progress bar with an ETA on standard error; silent if standard error is not a terminal."""
 
 import sys
 from collections.abc import Iterator
@@ -9,22 +9,21 @@ from linnet.present import numbers
 
 
 class Advance(Protocol):
-    """Moves a progress bar."""
+    """Advances a progress bar."""
 
     def __call__(self, amount: float, note: str = "", eta_s: float | None = None) -> None:
-        """Move by `amount` and show `note`. `eta_s`: the time that is left, where the caller knows better."""
+        """Advance by `amount` and show `note`. `eta_s`: the remaining time if the caller knows it better."""
 
 
 def _ignore(amount: float, note: str = "", eta_s: float | None = None) -> None:
-    """What stands for a bar where nobody watches."""
+    """Stand in for a bar where there is no terminal."""
 
 
 @contextmanager
 def progress(description: str, total: float | None, unit: str = "", completed: int = 0) -> Iterator[Advance]:
-    """Yield `advance(amount, note)`: moves the bar by `amount` and shows `note` beside it.
+    """Show a progress bar and yield the function that advances it.
 
-    `total` is in units of `amount`; None shows a bar without an end; `completed` was done before. Prints nothing where
-    there is no terminal. The bar takes what room the text leaves.
+    total, completed: in units of `amount`; a total of None shows a bar without an end.
     """
     if not sys.stderr.isatty():
         yield _ignore
@@ -35,16 +34,16 @@ def progress(description: str, total: float | None, unit: str = "", completed: i
     from rich.text import Text
 
     class BarLine(ProgressColumn):
-        """How far it is, how long it takes, the note."""
+        """The position, the remaining or elapsed time, and the note."""
 
         def render(self, task: Task) -> Text:
             left_s = task.time_remaining if task.fields["eta_s"] is None else task.fields["eta_s"]
             if task.finished or left_s is None:
-                time_said = f"in {numbers.duration(task.elapsed or 0.0)}"
+                time_text = f"in {numbers.duration(task.elapsed or 0.0)}"
             else:
-                time_said = f"ETA {numbers.duration(left_s)}"
+                time_text = f"ETA {numbers.duration(left_s)}"
             place = "/".join(numbers.grouped(count) for count in (task.completed, total) if count is not None)
-            return Text("  ".join(filter(None, (f"{place} {unit}".rstrip(), time_said, task.fields["note"]))))
+            return Text("  ".join(filter(None, (f"{place} {unit}".rstrip(), time_text, task.fields["note"]))))
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), BarLine(Column(no_wrap=True))
     with Progress(*columns, console=Console(stderr=True)) as bar:

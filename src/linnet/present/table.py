@@ -1,4 +1,4 @@
-"""Tables: rows of text, laid out alike for terminals of every width."""
+"""Tables of text: their layout for terminals of every width, and their Markdown form."""
 
 import re
 import textwrap
@@ -8,21 +8,20 @@ from dataclasses import dataclass, field
 from linnet.core.text import printable
 
 MISSING = "–"
-"""In a cell: not known, not measured, or not there."""
+"""The text of a cell whose value is unknown, not measured or not applicable."""
 
 GAP = "  "
-LEAST_NAME = 16
-"""Narrower than so many columns words are not folded."""
+MIN_NAME_WIDTH = 16
+"""Columns of words are not folded to fewer characters."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
+    """Rows of text; the first column names the row, and a name that starts with a blank is a part of the row above.
 
-    `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures,
-    in all columns. `leading`: so many columns at the left speak of the whole row: its name, and what holds for all the
-    others alike, as chance does for every model.
-    `notes`: what a row means, by its name, for a page. Where all `columns` are empty there is no head.
+    meaning: a line or two below the table. text: the cells of all columns are words, aligned left, not numbers.
+    notes: explanations of rows by their names; only pages show them. leading: the number of columns at the left that
+    describe the whole row, such as its name and the chance level. If all `columns` are empty, the table has no head.
     """
 
     title: str
@@ -35,70 +34,69 @@ class Table:
 
 
 def word_columns(table: Table) -> set[int]:
-    """Those that begin at the left and can be folded: names, and what has no figures in it or says a sentence."""
-    columns = list(zip(*table.rows, strict=True))
-    firsts = [[cell.partition("\n")[0] for cell in cells] for cells in columns]  # a second line is small print
-    said = {number for number, cells in enumerate(firsts) if _are_words("\n".join(cells))}
-    return {0} | said | set(range(len(columns)) if table.text else ())
-
-
-def _are_words(cells: str) -> bool:
-    sentence = re.search(r"[a-z]+ [a-z]+ [a-z]+", cells)
-    return bool(sentence) or (bool(cells.strip()) and not re.search(r"\d", cells))
+    """Return the columns that are aligned left and may be folded: names, cells without digits, and sentences."""
+    found = {0, *(range(len(table.columns)) if table.text else ())}
+    for number, column in enumerate(zip(*table.rows, strict=True)):
+        cells = "\n".join(cell.partition("\n")[0] for cell in column)  # a second line is small print
+        has_sentence = re.search(r"[a-z]+ [a-z]+ [a-z]+", cells) is not None
+        if has_sentence or (cells.strip() and not re.search(r"\d", cells)):
+            found.add(number)
+    return found
 
 
 def table_lines(table: Table, width: int) -> list[str]:
-    """The table in lines of at most `width` columns, as far as its figures allow: none is cut or folded.
+    """Return the table in lines of at most `width` columns, if its numbers allow that: they are never cut or folded.
 
-    Where there is too little room heads are folded, then words; then columns stand below each other, rows named again.
+    If there is too little room, heads are folded first, then words; then the columns are shown in several blocks below
+    each other, and each block repeats the names of the rows.
     """
-    grid = [[_on_one_line(printable(cell)) for cell in row] for row in (table.columns, *table.rows)]
-    grid = grid if any(table.columns) else grid[1:]
-    head = bool(any(table.columns))
+    grid = [[_one_line(printable(cell)) for cell in row] for row in (table.columns, *table.rows)]
+    has_head = any(table.columns)
+    grid = grid if has_head else grid[1:]
     words = word_columns(table)
-    widths = _widths(grid, head, width, words)
+    widths = _widths(grid, has_head, width, words)
     lines: list[str] = []
-    for chosen in _blocks(widths, width):
+    for block in _blocks(widths, width):
         lines += [""] * bool(lines)
         for number, row in enumerate(grid):
-            cells = [_folded(row[column], widths[column]) for column in chosen]
-            left = [column in words for column in chosen]
-            lines += _row_lines(cells, [widths[column] for column in chosen], left, bottom=head and not number)
+            cells = [_folded(row[column], widths[column]) for column in block]
+            lines += _row_lines(
+                cells, [widths[n] for n in block], [n in words for n in block], bottom=has_head and not number
+            )
     return lines
 
 
-def _on_one_line(text: str) -> str:
-    """The second line of a cell, which a page shows below the first, in parentheses behind it."""
+def _one_line(text: str) -> str:
+    """Return a cell's second line, which a page shows below the first, in parentheses behind the first."""
     first, _, second = text.partition("\n")
     return f"{first} ({second})" if second else first
 
 
-def _widths(grid: Sequence[Sequence[str]], head: bool, width: int, words: set[int]) -> list[int]:
-    """Of each column: its widest cell where there is room, else its heads folded, else its words."""
+def _widths(grid: Sequence[Sequence[str]], has_head: bool, width: int, words: set[int]) -> list[int]:
+    """Return each column's width: its widest cell if there is room, else with folded heads, else with folded words."""
     columns = list(zip(*grid, strict=True))
-    whole = [max(map(_length, column)) for column in columns]
-    if _sum(whole) <= width:
-        return whole
-    tight = [max(_longest_word(column[0]) if head else 0, *map(_length, column[head:])) for column in columns]
+    full = [max(map(_length, column)) for column in columns]
+    if _sum(full) <= width:
+        return full
+    tight = [max(_longest_word(column[0]) if has_head else 0, *map(_length, column[has_head:])) for column in columns]
     least = [
-        min(size, max(LEAST_NAME, *map(_longest_word, column))) if number in words else size
+        min(size, max(MIN_NAME_WIDTH, *map(_longest_word, column))) if number in words else size
         for number, (size, column) in enumerate(zip(tight, columns, strict=True))
     ]
     if _sum(least) > width and len(words) < len(columns):
+        # Several blocks are needed. The names take a third of the width at most; the rest is for one column beside.
         names = min(tight[0], max(least[0], width // 3))
         beside = width - names - len(GAP)
-        return [
-            names,
-            *(max(least[n], min(tight[n], beside)) if n in words else tight[n] for n in range(1, len(tight))),
+        return [names] + [
+            max(least[n], min(tight[n], beside)) if n in words else tight[n] for n in range(1, len(tight))
         ]
     while _sum(tight) > width and tight != least:
-        widest = max(words, key=lambda number: tight[number] - least[number])
-        tight[widest] -= 1
+        tight[max(words, key=lambda number: tight[number] - least[number])] -= 1
     return tight
 
 
 def _blocks(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """The columns that stand beside each other: as many as there is room for, the first of all in each."""
+    """Yield the columns of each block: as many as there is room for, with the column of names first in each."""
     block = [0]
     for column in range(1, len(widths)):
         if len(block) > 1 and _sum([widths[number] for number in (*block, column)]) > width:
@@ -109,13 +107,15 @@ def _blocks(widths: Sequence[int], width: int) -> Iterator[list[int]]:
 
 
 def _row_lines(cells: Sequence[list[str]], widths: Sequence[int], left: Sequence[bool], bottom: bool) -> list[str]:
-    """The lines of one row, whose cells stand at the top, those of the head at the bottom."""
-    height = max(map(len, cells))
-    filled = []
-    for cell, width, begins in zip(cells, widths, left, strict=True):
+    """Return the lines of one row; the cells of a head stand at its bottom, all others at the top."""
+    height, filled = max(map(len, cells)), []
+    for cell, width, aligned_left in zip(cells, widths, left, strict=True):
         empty = [""] * (height - len(cell))
         lines = [*empty, *cell] if bottom else [*cell, *empty]
-        filled.append([f"{line}{_blank(line, width)}" if begins else f"{_blank(line, width)}{line}" for line in lines])
+        blanks = [" " * (width - _length(line)) for line in lines]
+        filled.append(
+            [line + blank if aligned_left else blank + line for line, blank in zip(lines, blanks, strict=True)]
+        )
     return [GAP.join(parts).rstrip() for parts in zip(*filled, strict=True)]
 
 
@@ -124,10 +124,6 @@ def _folded(text: str, width: int) -> list[str]:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _blank(text: str, width: int) -> str:
-    return " " * (width - _length(text))
 
 
 def _sum(widths: Sequence[int]) -> int:
@@ -139,7 +135,21 @@ def _longest_word(text: str) -> int:
 
 
 def _length(text: str) -> int:
-    """In columns of a terminal: characters of East Asia take two."""
+    """Return the columns that a terminal needs; East Asian characters take two."""
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+def table_markdown(table: Table) -> str:
+    """Return the table in Markdown; numbers are aligned right, and a cell's second line stays a line of its own."""
+    words = word_columns(table) if table.rows else {0}
+    rule = ["---" if number in words else "---:" for number in range(len(table.columns))]
+    rows = [[cell_markdown(text) for text in row] for row in (table.columns, *table.rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (rows[0], rule, *rows[1:]))
+
+
+def cell_markdown(text: str) -> str:
+    """Return text that Markdown shows verbatim: marks are escaped, line breaks kept."""
+    escaped = "".join(f"\\{letter}" if letter in "\\|`*_[]<>#~" else letter for letter in printable(text.strip()))
+    return "<br>".join(line.strip() for line in escaped.splitlines()) or " "

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.style import INK, SOFT
 from linnet.scaling.fit import Exponents, Fit
 from linnet.scaling.frontier import Frontier, parabola

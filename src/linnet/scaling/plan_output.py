@@ -8,7 +8,7 @@ import numpy as np
 
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.report import Commands, Picture
+from linnet.present.result import Commands, Picture
 from linnet.present.style import INK
 from linnet.present.table import Table
 from linnet.scaling.counts import NGRAM

@@ -4,7 +4,7 @@ import numpy as np
 
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.style import INK, SOFT
 from linnet.present.table import Table
 from linnet.scaling.task_prediction import TaskForecast, TaskPrediction

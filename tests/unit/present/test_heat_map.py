@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from linnet.present.heat_map import HeatMaps, color_scale
+from linnet.present.plot import HeatMaps, color_scale
 from linnet.present.style import png_of
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
-from linnet.present.labels import label_points, spread
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.style import new_figure
+from linnet.present.style import label_points, new_figure, spread
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.2))

@@ -1,7 +1,6 @@
 """Tables as Markdown."""
 
-from linnet.present.markdown import cell, table_markdown
-from linnet.present.table import Table
+from linnet.present.table import Table, cell_markdown, table_markdown
 
 
 def test_figures_stand_at_the_right_and_second_lines_in_their_own():
@@ -13,5 +12,5 @@ def test_figures_stand_at_the_right_and_second_lines_in_their_own():
 
 def test_what_a_model_wrote_is_shown_and_not_obeyed():
     written = "a|b *c* `d` [e](f) <b> \\ \x1b\nnext  "
-    assert cell(written) == "a\\|b \\*c\\* \\`d\\` \\[e\\](f) \\<b\\> \\\\ \\\\x1b<br>next"
-    assert cell(" \n") == " ", "an empty cell is a cell"
+    assert cell_markdown(written) == "a\\|b \\*c\\* \\`d\\` \\[e\\](f) \\<b\\> \\\\ \\\\x1b<br>next"
+    assert cell_markdown(" \n") == " ", "an empty cell is a cell"

@@ -6,11 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from linnet.present.page import page, write_page
+from linnet.present.page import page, timestamp, write_page
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.report import Commands, Facts, Paragraph, Passage, Picture, Report
+from linnet.present.result import Answer, Commands, Facts, Paragraph, Passage, Picture
 from linnet.present.table import Table
 
+COMMAND = "linnet inspect operator x"
 HOSTILE = "<script src='http://example.com/x.js'></script>\"&\x1b"
 PLOT = Plot([Panel(Axis("x"), Axis("y"), [Series([1, 2], [3, 4], "one")])], (3.0, 2.0))
 PICTURES = [Picture("A", "A", PLOT, "of A"), Picture("singular_values", "Values", PLOT, "of A_LM")]
@@ -34,17 +35,18 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def _report(title: str = "Operators of x", facts: str = "2 layers", **changes) -> Report:
+def _report(title: str = "Operators of x", facts: str = "2 layers", **changes) -> Answer:
     tables, conclusion = changes.get("tables", TABLES), changes.get("conclusion", "")
-    return Report(title, {"operators": facts}, [*PICTURES, *tables], "linnet inspect operator x", conclusion)
+    return Answer(title, {"operators": facts}, {}, tables, lambda: PICTURES, conclusion)
 
 
-def _page(report: Report) -> str:
-    return page(report, {picture.name: f"<svg>{picture.name}</svg>" for picture in PICTURES})
+def _page(report: Answer) -> str:
+    svgs = {picture.name: f"<svg>{picture.name}</svg>" for picture in PICTURES}
+    return page(report, report.page(), svgs, COMMAND, timestamp())
 
 
 def test_the_page_has_every_picture_and_table(tmp_path):
-    written = write_page(_report(), tmp_path / "new" / "folder")
+    written = write_page(_report(), tmp_path / "new" / "folder", COMMAND)
     text = written.read_text()
     Balanced(text)
     inlined = [b64decode(data).decode() for data in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', text)]
@@ -115,7 +117,7 @@ def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
         Facts(HOSTILE, {HOSTILE: HOSTILE}),
         Commands(HOSTILE, {HOSTILE: [HOSTILE, "second"]}),
     ]
-    text = page(Report("x", {}, parts, HOSTILE), {})
+    text = page(Answer("x", {}, {}, ()), parts, {}, HOSTILE, "now")
     Balanced(text)
     assert "<script" not in text and "\x1b" not in text and text.count("&lt;script") == 13
     assert text.count('<div class="cards passages">') == 1, "what follows each other stands side by side"
@@ -124,5 +126,5 @@ def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
 @pytest.mark.parametrize("end", ["", " …"])
 def test_what_a_passage_was_given_is_bold_across_its_lines(end: str):
     passage = Passage("one", "Max ran.\nMax", f" fell.\n\nThe end.{end}", 0)
-    story = page(Report("x", {}, [passage], "y"), {}).split('<div class="text">')[1].split("</div>")[0]
+    story = page(Answer("x", {}, {}, ()), [passage], {}, "y", "now").split('<div class="text">')[1].split("</div>")[0]
     assert story.strip() == f"<p><b>Max ran.</b></p>\n<p><b>Max</b> fell.</p>\n<p>The end.{end}</p>"

@@ -8,7 +8,7 @@ from linnet.inspection.operator_figures import operator_figures
 from linnet.inspection.pictures import operator_pictures
 from linnet.inspection.tables import operator_tables
 from linnet.present.page import write_page
-from linnet.present.report import Report
+from linnet.present.result import Answer
 
 OUTER = """<!DOCTYPE html><meta charset="utf-8">
 <iframe src="report.html" width="1200" height="900"></iframe><pre id="found"></pre>
@@ -35,7 +35,7 @@ def test_every_picture_and_row_is_shown(tmp_path):
     ]
     figures = operator_figures(layers)
     pictures, tables = operator_pictures(figures, layers), operator_tables(figures)
-    write_page(Report("x", {}, [*pictures, *tables], "linnet inspect operator x"), tmp_path)
+    write_page(Answer("x", {}, {}, tables, lambda: pictures), tmp_path, "linnet inspect operator x")
     (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
     seen, _ = dumped(tmp_path / "outer.html")
     assert seen["width"] <= seen["room"]

@@ -3,7 +3,7 @@
 import struct
 from xml.etree import ElementTree
 
-from linnet.present.style import DARK_INK, DOTS_PER_INCH, INK, PALETTE, drawing, new_figure, png_of, shade, svg_of
+from linnet.present.style import DARK_INK, INK, PALETTE, STYLE, color_map, drawing, new_figure, png_of, svg_of
 
 
 def figure():
@@ -22,7 +22,7 @@ def luminance(color: str) -> float:
 def test_a_figure_becomes_a_png_of_its_size():
     png = png_of(figure())
     assert png.startswith(b"\x89PNG")
-    assert struct.unpack(">II", png[16:24]) == (4 * DOTS_PER_INCH, 2.5 * DOTS_PER_INCH)
+    assert struct.unpack(">II", png[16:24]) == (4 * STYLE["figure.dpi"], 2.5 * STYLE["figure.dpi"])
 
 
 def test_on_a_page_ink_is_that_of_the_page():
@@ -42,7 +42,7 @@ def test_colors_can_be_read_on_white_and_on_black():
     assert all(60 < luminance(color) < 180 for color in PALETTE)
     assert len(set(PALETTE)) == len(PALETTE)
     assert luminance(INK) < 80 and luminance(DARK_INK) > 180
-    dark, light = (sum(shade(share)[:3]) / 3 for share in (0.0, 1.0))
+    dark, light = (sum(color_map()(share)[:3]) / 3 for share in (0.0, 1.0))
     assert 0.25 < dark < light < 0.8
 
 

@@ -4,14 +4,15 @@ import textwrap
 
 import pytest
 
-from linnet.present.report import Commands, Facts, Paragraph, Passage, Report
+from linnet.present.result import Answer, Commands, Facts, Paragraph, Passage
+from linnet.present.show import parts_lines, result_text, terminal_width
 from linnet.present.table import Table
-from linnet.present.terminal import parts_lines, report_text, width_of_terminal
 
 COMMAND = "linnet train --model planned.yaml --data DIR --out runs/planned --set training.tokens=219333628"
-REPORT = Report(
+REPORT = Answer(
     "Plan",
     {"law": "replication, " + "of a law " * 12},
+    {},
     [
         Paragraph("for a page", "alone"),
         Facts("for a page", {"too": "alone"}),
@@ -19,21 +20,20 @@ REPORT = Report(
         Passage("TED", "Once upon", " a time.\nThe end " + "of it " * 30, 0),
         Commands("Commands", {"Train it:": [COMMAND]}),
     ],
-    "linnet plan",
-    "So it is. " * 9 + "\nOn a line of its own.",
+    ending="So it is. " * 9 + "\nOn a line of its own.",
 )
 
 
 @pytest.mark.parametrize("width", [30, 60, 130])
 def test_lines_are_as_wide_as_the_terminal_at_most(width: int):
-    lines = report_text(REPORT, width).splitlines()
+    lines = result_text(REPORT, width).splitlines()
     assert max(len(line) for line in lines if "linnet train" not in line) <= width
     assert f"  {COMMAND}" in lines and "alone" not in "".join(lines)
     assert lines[-1] == "On a line of its own."
 
 
 def test_the_parts_stand_apart_and_a_passage_is_told_whole():
-    text = report_text(REPORT, 60)
+    text = result_text(REPORT, 60)
     for part in ("\n\nSizes\n", "\n\nTED ───", "\n\nCommands\nTrain it:\n", "\n\nSo it is. "):
         assert part in text
     story = text.split("───\n")[1].split("\n\n")[0]
@@ -42,7 +42,7 @@ def test_the_parts_stand_apart_and_a_passage_is_told_whole():
 
 
 def test_a_terminal_gets_bold_and_dim_and_a_file_none():
-    plain, styled = (report_text(REPORT, 60, on) for on in (False, True))
+    plain, styled = (result_text(REPORT, 60, on) for on in (False, True))
     assert "\x1b" not in plain and "\x1b[1mSizes\x1b[0m" in styled and "\x1b[1mOnce upon\x1b[0m a time." in styled
     assert styled.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") == plain
 
@@ -54,12 +54,12 @@ def test_markup_and_control_characters_are_not_obeyed():
 
 def test_the_width_is_the_terminals_and_a_pipe_has_room_for_every_table(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "93")
-    assert width_of_terminal() == 93
+    assert terminal_width() == 93
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
     columns = [f"figure {number}" for number in range(40)]
     wide = Table("", ("", *columns), [("a model", *["1,234"] * 40)])
     story = Passage("TED", "Once", " upon a time" * 20, 0)
-    empty, head, _, *passage = parts_lines([wide, story], width_of_terminal())
+    empty, head, _, *passage = parts_lines([wide, story], terminal_width())
     assert empty == "" and all(column in head for column in columns)
     assert max(map(len, passage)) <= 100

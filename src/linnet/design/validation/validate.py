@@ -18,7 +18,7 @@ from linnet.design.validation.trained import TrainedSet
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.progress import progress
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.table import Table
 
 INTERVAL = (2.5, 97.5)

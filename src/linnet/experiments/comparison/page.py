@@ -11,7 +11,7 @@ from linnet.experiments.side_by_side.report import SideBySide
 from linnet.experiments.side_by_side.tables import CHART_INCHES, chart
 from linnet.experiments.side_by_side.wanted import Wanted
 from linnet.present.plot import Plot
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.table import Table
 
 CURVES_SAID = (

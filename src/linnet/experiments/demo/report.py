@@ -6,7 +6,7 @@ from pathlib import Path
 from linnet.experiments.demo.figures import DemoFigures, ModelFigures, Point, demo_table
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.report import Commands, Facts, Paragraph, Part, Passage, Picture, Report
+from linnet.present.result import Answer, Commands, Facts, Paragraph, Part, Passage, Picture
 from linnet.present.table import Table
 
 SMOOTHED_SHARE = 0.05
@@ -15,7 +15,7 @@ SMOOTHED_SHARE = 0.05
 CHART_INCHES = (5.05, 3.6)
 
 
-def demo_report(figures: DemoFigures) -> Report:
+def demo_report(figures: DemoFigures) -> Answer:
     """All of it, for the page."""
     parts: list[Part] = [
         Paragraph("", _introduction(figures)),
@@ -30,7 +30,7 @@ def demo_report(figures: DemoFigures) -> Report:
         Facts("Time and machine", {**_times(figures), **figures.machine}),
         Commands("Go on", commands(figures)),
     ]
-    return Report("Three ways to remember a text", {}, parts, figures.invocation, made=figures.made)
+    return Answer("Three ways to remember a text", {}, figures.to_dict(), parts)
 
 
 def short_parts(figures: DemoFigures) -> list[Table | Passage]:

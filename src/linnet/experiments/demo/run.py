@@ -102,7 +102,7 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
     with timed(parts_s, "evaluation"):
         trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
     figures = _measure(trained, corpus, options, parts_s, device)
-    write_page(demo_report(figures), options.out)
+    write_page(demo_report(figures), options.out, options.invocation, figures.made)
     return figures
 
 

@@ -16,7 +16,7 @@ from linnet.experiments.side_by_side.wanted import Wanted
 from linnet.model.calibration import stored_spec
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 
 
 def of_text(found: ModelComparison, text: str, wanted: Wanted | None, read: ModelOptions) -> SideBySide:

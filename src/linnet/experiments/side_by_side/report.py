@@ -15,10 +15,9 @@ from linnet.experiments.side_by_side.tables import (
     speed_table,
     task_table,
 )
-from linnet.present.markdown import cell, table_markdown
-from linnet.present.page import write_page
-from linnet.present.report import Paragraph, Part, Picture, Report
-from linnet.present.table import MISSING, Table
+from linnet.present.page import timestamp, write_page
+from linnet.present.result import Answer, Paragraph, Part, Picture
+from linnet.present.table import MISSING, Table, cell_markdown, table_markdown
 
 MARKDOWN = "report.md"
 
@@ -41,7 +40,7 @@ class SideBySide:
     facts: Mapping[str, str] = field(default_factory=dict)
     conclusion: str = ""
 
-    def report(self, command: str) -> Report:
+    def report(self) -> Answer:
         """For a page."""
         memory: list[Part] = [memory_picture(self.memory), memory_table(self.memory)] if self.memory else []
         drawn: list[Part] = [Paragraph("In pictures", ""), *self.pictures] if self.pictures or memory else []
@@ -56,7 +55,7 @@ class SideBySide:
             *self.further,
             *sample_parts(self.beside),
         ]
-        return Report(self.title, self.facts, parts, command, self.conclusion)
+        return Answer(self.title, self.facts, {}, parts, ending=self.conclusion)
 
     def summary(self) -> Table:
         """All of it as one table, models as columns."""
@@ -76,33 +75,33 @@ class SideBySide:
 
     def notes(self) -> list[str]:
         """What the rows mean."""
-        tables = [part for part in self.report("").parts if isinstance(part, Table)]
+        tables = [part for part in self.report().parts if isinstance(part, Table)]
         told = [table for table in tables if table.meaning and table not in self.further]
         return [": ".join(part for part in (table.title, table.meaning) if part) for table in told]
 
 
 def write_report(found: SideBySide, folder: Path, command: str) -> Path:
     """Write `report.html` with its pictures, and `report.md`; the page's path."""
-    report = found.report(command)
-    path = write_page(report, folder)
-    write_text(folder / MARKDOWN, markdown(found, report))
+    made = timestamp()
+    path = write_page(found.report(), folder, command, made)
+    write_text(folder / MARKDOWN, markdown(found, command, made))
     return path
 
 
-def markdown(found: SideBySide, report: Report) -> str:
+def markdown(found: SideBySide, command: str, made: str) -> str:
     """One table, what its rows mean, then the tables that have no place in it."""
     summary = found.summary()
-    facts = [f"- {cell(f'{name}: {fact}')}" for name, fact in report.facts.items()]
-    notes = [f"- {cell(note)}" for note in [*found.notes(), *([found.conclusion] if found.conclusion else [])]]
-    parts = [f"# {cell(found.title)}\n", f"Made by {cell(report.command)}, {report.made}.\n"]
+    facts = [f"- {cell_markdown(f'{name}: {fact}')}" for name, fact in found.facts.items()]
+    notes = [f"- {cell_markdown(note)}" for note in [*found.notes(), *([found.conclusion] if found.conclusion else [])]]
+    parts = [f"# {cell_markdown(found.title)}\n", f"Made by {cell_markdown(command)}, {made}.\n"]
     parts += ["\n".join(facts) + "\n"] if facts else []
     parts += [table_markdown(summary)] if summary.rows else []
     parts += ["\n".join(notes) + "\n"] if notes else []
     for table in found.further:
         parts += [
-            f"## {cell(table.title)}\n",
+            f"## {cell_markdown(table.title)}\n",
             table_markdown(table),
-            *([f"{cell(table.meaning)}\n"] if table.meaning else []),
+            *([f"{cell_markdown(table.meaning)}\n"] if table.meaning else []),
         ]
     return "\n".join(parts)
 

@@ -7,7 +7,7 @@ from linnet.evaluation.tasks.tables import percent
 from linnet.experiments.side_by_side.record import CONTEXTS, AbilityScore, Beside, MemoryFigures, TaskScore, WrittenText
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style
-from linnet.present.report import Paragraph, Part, Passage, Picture
+from linnet.present.result import Paragraph, Part, Passage, Picture
 from linnet.present.table import MISSING, Table
 
 CHANCE = "chance, %"

@@ -9,7 +9,7 @@ from linnet.layers.cache_policy import FULL
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.style import INK
 
 SMALLEST_SHOWN_PERCENT = 1e-3

@@ -4,7 +4,7 @@ import numpy as np
 
 from linnet.inspection.experts.measure import ExpertUsage, LayerExpertUsage
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 
 
 def experts_pictures(found: ExpertUsage) -> list[Picture]:

@@ -10,7 +10,7 @@ from linnet.inspection.lifetimes.text import TextLifetimes
 from linnet.inspection.lifetimes.vocabulary import Curves
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 
 BARS = 40
 """At most about so many; each at least a step wide."""

@@ -5,7 +5,7 @@ import math
 from linnet.inspection.positions.measure import PositionLosses, VariantLosses
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 
 
 def positions_pictures(found: PositionLosses) -> list[Picture]:

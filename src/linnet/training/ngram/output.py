@@ -5,7 +5,7 @@ from typing import Any
 from linnet.evaluation.tables import error_basis, said
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.report import Picture
+from linnet.present.result import Picture
 from linnet.present.table import Table
 from linnet.training.ngram.kneser_ney import NGram
 from linnet.training.ngram.reading import NGramEvaluation

@@ -13,8 +13,8 @@ from linnet.cli.main import load_verb
 from linnet.experiments.demo.figures import DemoFigures, Sample
 from linnet.experiments.demo.report import commands, demo_report, short_parts, smooth
 from linnet.present.page import write_page
-from linnet.present.report import Passage, Picture
-from linnet.present.terminal import parts_lines
+from linnet.present.result import Passage, Picture
+from linnet.present.show import parts_lines
 
 unhurried = settings(deadline=None)
 curves = st.lists(st.tuples(st.floats(0, 1e6), st.floats(0.1, 10)), min_size=1, max_size=40)
@@ -29,7 +29,11 @@ def pictures(found: DemoFigures) -> dict[str, Picture]:
 
 
 def test_the_page_tells_stories_time_machine_and_origin(tmp_path):
-    text = re.sub(r"</?b>", "", write_page(demo_report(figures()), tmp_path).read_text(encoding="utf-8"))
+    text = re.sub(
+        r"</?b>",
+        "",
+        write_page(demo_report(figures()), tmp_path, "linnet demo", figures().made).read_text(encoding="utf-8"),
+    )
     for model in models():
         assert model.sample.text.split("\n")[0].split('"')[0] in text and model.idea in text
     for fact in ("57 s for 819,200 tokens", "An Example CPU @ 2.00GHz", "2 min 57 s altogether", "5.3 s", "3.46 MB"):
@@ -60,7 +64,7 @@ def test_each_chart_has_a_line_for_every_curve():
 
 def test_curves_of_a_single_point_are_drawn(tmp_path):
     short = [replace(model, training_curve=[(2048, 2.5)], validation_curve=[(2048, 2.6)]) for model in models()]
-    write_page(demo_report(figures(models=short)), tmp_path)
+    write_page(demo_report(figures(models=short)), tmp_path, "linnet demo")
 
 
 def test_a_story_that_was_cut_ends_in_dots_and_says_so():
@@ -72,7 +76,10 @@ def test_a_story_that_was_cut_ends_in_dots_and_says_so():
 
 def test_without_a_prompt_a_story_of_its_own_begins(tmp_path):
     found = with_sample(Sample("", "Max ran.", complete=True))
-    assert "Each model begins a story of its own, sampled" in write_page(demo_report(found), tmp_path).read_text()
+    assert (
+        "Each model begins a story of its own, sampled"
+        in write_page(demo_report(found), tmp_path, "linnet demo").read_text()
+    )
 
 
 def test_the_terminal_gets_the_table_and_every_story_whole_under_its_models_name():

@@ -63,7 +63,7 @@ def look(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     """What a browser makes of the page in a color scheme, by frame."""
     long = Sample("Once", " upon" + "o" * 500, complete=True)
     told = [replace(models()[0], sample=long), *models()[1:]]
-    write_page(demo_report(figures(models=told)), tmp_path)
+    write_page(demo_report(figures(models=told)), tmp_path, "linnet demo")
     (tmp_path / "outer.html").write_text(OUTER % (NARROW, WIDE), encoding="utf-8")
 
     def run(scheme: str) -> dict[str, Any]:

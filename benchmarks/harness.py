@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from linnet.core.scatter import LIMIT, OtherPrograms, busy_advice, scatter
-from linnet.ops.blocked_attention import TILES
+from linnet.ops.blocked_attention import HAS_TILES
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -88,7 +88,7 @@ def machine() -> dict[str, Any]:
         commit += "-dirty"
     return {
         "processor": _processor(),
-        "amx": TILES,
+        "amx": HAS_TILES,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -8,7 +8,7 @@ import torch
 from linnet.cli.main import main
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec, preset_names
-from linnet.ops.bfloat16_linear import can_pack
+from linnet.ops.linear import can_pack_bfloat16
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -97,7 +97,7 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
         "",
         "bytes of weights",
         "float32 497,759,232 475 MiB",
-        "bfloat16 326,074,368 311 MiB" if can_pack(torch.device("cpu")) else "bfloat16 248,879,616 237 MiB",
+        "bfloat16 326,074,368 311 MiB" if can_pack_bfloat16(torch.device("cpu")) else "bfloat16 248,879,616 237 MiB",
         "int8 127,429,538 122 MiB",
         "int4 73,117,872 69.7 MiB",
         "",

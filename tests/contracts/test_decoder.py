@@ -22,8 +22,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 from linnet.nn.linear import Linear
-from linnet.ops import bfloat16_linear
 from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.ops.linear import can_pack_bfloat16
 from linnet.training.objective import next_token_loss
 from linnet.training.optimizers.optimizer import split_by_decay
 from on_device import DEVICE
@@ -366,7 +366,7 @@ def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec
     decoder = randomized(Decoder(model_of(spec)))
     exact = decoder(tokens(2, 9))
     convert_weights(decoder, weights)
-    if weights != "bfloat16" or bfloat16_linear.can_pack(DEVICE):
+    if weights != "bfloat16" or can_pack_bfloat16(DEVICE):
         for sublayer in decoder.sublayers:
             precise = {id(linear) for part in sublayer.skip_quantization() for linear in linear_maps(part)}
             assert {id(linear) for linear in linear_maps(sublayer)} <= precise

@@ -46,7 +46,7 @@ class _Recorded:
 
     def __call__(self, token: int, position: int) -> Tensor:
         """See record_program."""
-        if self._program is None or not self._program.stands():
+        if self._program is None or not self._program.is_valid():
             return self._first(token, position)
         self._program.run(token, position)
         return self._out

@@ -27,8 +27,8 @@ from linnet.nn.packed_linear import (
     QuantizedEmbedding,
     QuantizedLinear,
 )
-from linnet.ops import bfloat16_linear
 from linnet.ops.int4_linear import GROUP, GROUPS
+from linnet.ops.linear import can_pack_bfloat16
 
 Weights = Literal["float32", "bfloat16", "int8", "int4"]
 
@@ -55,7 +55,7 @@ def convert_weights(decoder: Decoder, weights: str, group: int = GROUP) -> None:
         form: Form = Int8Linear if weights == "int8" else partial(Int4Linear, group=group)
         _replace_linear_maps(decoder, form)
         _replace_table(decoder, partial(Int8Linear, is_table=True) if weights == "int8" else form)
-    elif weights == "bfloat16" and bfloat16_linear.can_pack(decoder.device):
+    elif weights == "bfloat16" and can_pack_bfloat16(decoder.device):
         _replace_linear_maps(decoder, Bfloat16Linear)
         if decoder.head is None:
             decoder.head = _table(decoder, Bfloat16Linear)

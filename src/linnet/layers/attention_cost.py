@@ -8,8 +8,8 @@ import torch
 from linnet.layers.value_residual import ValuesRead
 from linnet.nn.cost import Cost
 from linnet.nn.norms import NormKind
+from linnet.ops.attention import uses_blocks, windowed_pairs
 from linnet.ops.blocked_attention import blocked_is_faster, blocked_pairs
-from linnet.ops.windowed_attention import uses_blocks, windowed_pairs
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from linnet.layers.contract import MixerSpec
 from linnet.layers.state import State
 from linnet.ops.complex_pairs import complex_div, complex_exp, complex_expm1, complex_mul
 from linnet.ops.diagonal_ssm import diagonal_ssm_real
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 SUM_BYTES = 4
 START_RATE = 0.5

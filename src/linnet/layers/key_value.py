@@ -20,9 +20,9 @@ from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.nn.gemv import RowMap, gemv_of, native_library_of
 from linnet.nn.packed_linear import QuantizedLinear
-from linnet.ops.exporting import is_exporting
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
-from linnet.ops.relative import RelativePositionRow
+from linnet.ops.relative_positions import RelativePositionRow
+from linnet.ops.support import is_exporting
 
 
 class VisibleKeys(NamedTuple):

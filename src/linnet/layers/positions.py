@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Extent, Spec
 from linnet.nn.cost import Cost
-from linnet.ops.position_buckets import bucket_bias, check_buckets, position_buckets
-from linnet.ops.relative import Relative, RelativePositionRow
+from linnet.ops.relative_positions import Relative, RelativePositionRow, bucket_bias, check_buckets, position_buckets
 
 
 class Positions(nn.Module, ABC):
@@ -113,7 +112,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class T5Spec(PositionsSpec):
-    """A learned bias for each head and bucket of distances (`ops.position_buckets`; Raffel et al., arXiv 1910.10683).
+    """A learned bias for each head and bucket of distances (`ops.relative_positions`; Raffel et al., arXiv 1910.10683).
 
     buckets: half of them hold one distance each. furthest: from this distance on all share the last bucket. both_ways:
     half of all buckets are for keys behind the query, which an encoder and prefixes see.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import CachePolicy
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 
 @dataclass

@@ -12,9 +12,9 @@ from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.norms import NormSpec
-from linnet.ops.bfloat16_linear import can_pack
 from linnet.ops.int4_linear import int4_nbytes
 from linnet.ops.int8_linear import int8_nbytes
+from linnet.ops.linear import can_pack_bfloat16
 
 WeightType = Literal["float32", "bfloat16", "int8", "int4"]
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -103,7 +103,7 @@ class ModelCost:
         parts = sum(self._parts(), Cost())
         elements = parts.parameters + parts.buffers
         if dtype in ELEMENT_BYTES:
-            if dtype == "bfloat16" and self.tied and can_pack(torch.device("cpu")):
+            if dtype == "bfloat16" and self.tied and can_pack_bfloat16(torch.device("cpu")):
                 elements += math.prod(self.head_matrix)
             return ELEMENT_BYTES[dtype] * elements
         matrices = [*parts.matrices, self.table]

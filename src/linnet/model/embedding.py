@@ -15,9 +15,9 @@ from linnet.nn.gemv import gemv_of, token_lookup_of
 from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
 from linnet.nn.packed_linear import QuantizedEmbedding
-from linnet.ops.exporting import is_exporting
 from linnet.ops.native.elementwise import scale_add_row
 from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
+from linnet.ops.support import is_exporting
 
 
 class Embedding(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, QuantizedEmbedding, QuantizedLinear
 from linnet.ops.linear import SLICES_ARE_FASTER, linear
 from linnet.ops.native import library
-from linnet.ops.native.rows import Gemv, Lookup, bfloat16_lookup, float32_gemv, float32_lookup
+from linnet.ops.native.gemv import Gemv, Lookup, bfloat16_lookup, float32_gemv, float32_lookup
 
 
 class RowMap(NamedTuple):

@@ -10,25 +10,24 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from linnet.ops import bfloat16_linear, int4_linear, int8_linear
-from linnet.ops.exporting import is_traced_or_differentiated
+from linnet.ops import int4_linear, int8_linear
 from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weight
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
-from linnet.ops.linear import linear
+from linnet.ops.linear import can_pack_bfloat16, linear, linear_product, pack_bfloat16, packed_bfloat16_linear
 from linnet.ops.native import library
-from linnet.ops.native.pages import in_huge_pages
-from linnet.ops.native.rows import (
-    MOST_ROWS,
+from linnet.ops.native.gemv import (
+    MAX_ROWS,
     Gemv,
     Lookup,
     bfloat16_gemv,
+    in_huge_pages,
     int4_gemv,
     int4_lookup,
     int4_matrix,
     int8_gemv,
     int8_lookup,
 )
-from linnet.ops.products import linear_product
+from linnet.ops.support import is_traced_or_differentiated
 
 BFLOAT16_ROWS = 4
 """From more rows on oneDNN's product is faster, where the processor multiplies bfloat16."""
@@ -48,7 +47,7 @@ class PackedLinear(nn.Module, ABC):
     bias: Tensor | None
 
     few: Gemv | None = None
-    """The product of rows up to `most_rows`, with the bias, in float32 (`ops.native`); None where there is none."""
+    """The product of rows up to `max_rows`, with the bias, in float32 (`ops.native`); None where there is none."""
 
     def __init__(self, bias_O: Tensor | None, parts: Sequence[int]) -> None:
         super().__init__()
@@ -85,7 +84,7 @@ class PackedLinear(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
-        if self.few is None or not self._are_few(x, self.few.most_rows):
+        if self.few is None or not self._are_few(x, self.few.max_rows):
             return self._product(x)
         out_RO = self.few(x.reshape(-1, x.shape[-1]))
         return out_RO.view(*x.shape[:-1], self.out_features).to(x.dtype)
@@ -179,7 +178,7 @@ class Int8Linear(QuantizedLinear):
 
     def rows(self, places: Tensor) -> Tensor:
         """See `QuantizedLinear`."""
-        return int8_linear.rows_of(self._plain(), places)
+        return int8_linear.gather_rows(self._plain(), places)
 
     def row(self, x_1I: Tensor) -> Tensor:
         """See `QuantizedLinear`."""
@@ -196,7 +195,12 @@ class Int8Linear(QuantizedLinear):
             plain = plain._replace(numbers_OJ=in_huge_pages(plain.numbers_OJ.contiguous()))
         self.few = None if compiled is None else int8_gemv(compiled, *plain, self.bias)
         self.look_up = None if compiled is None else int8_lookup(compiled, *plain)
-        packs = self._fast and self.few is None and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
+        packs = (
+            self._fast
+            and self.few is None
+            and not self._is_table
+            and plain.numbers_OJ.numel() >= int8_linear.MIN_PACKED_WEIGHTS
+        )
         self._weight: Int8Weight | PackedInt8Weight = int8_linear.pack(plain) if packs else plain
 
     def _move(self, device: torch.device) -> None:
@@ -250,7 +254,7 @@ class Int4Linear(QuantizedLinear):
             lowest, highest = int(places.min()), int(places.max())
             if lowest < 0 or highest >= self.out_features:  # behind the last there may be some that fill a block up
                 raise IndexError(f"rows {lowest} to {highest} of {self.out_features}")
-        return int4_linear.rows_of(self._weight, places)
+        return int4_linear.gather_rows(self._weight, places)
 
     def _by_slices(self, x: Tensor) -> Tensor:
         """Many rows, with so much of the matrix at a time that it stays in a cache."""
@@ -283,10 +287,10 @@ class Int4Linear(QuantizedLinear):
         self.few = self.look_up = None
         compiled = library(plain.pairs_OH.device)
         if compiled is not None:
-            blocks = int4_linear.blocked(plain)
+            blocks = int4_linear.to_blocks(plain)
             self._weight = blocks = blocks._replace(blocks_NGb=in_huge_pages(blocks.blocks_NGb))
             self.few, self.look_up = int4_gemv(compiled, *blocks, self.bias), int4_lookup(compiled, *blocks)
-        elif int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED:
+        elif int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.MIN_PACKED_OUTPUTS:
             self._weight = int4_linear.pack(plain)
 
     def _move(self, device: torch.device) -> None:
@@ -312,7 +316,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 class Bfloat16Linear(PackedLinear):
-    """Weights of bfloat16, as input and output are: packed (`ops.bfloat16_linear`) where that can be, else a matrix."""
+    """Weights of bfloat16, as input and output are: packed (`ops.linear`) where that can be, else a matrix."""
 
     dtype = torch.bfloat16
 
@@ -338,18 +342,18 @@ class Bfloat16Linear(PackedLinear):
     def _product(self, x: Tensor) -> Tensor:
         """See `PackedLinear`."""
         if self._weight.is_mkldnn:
-            return bfloat16_linear.packed_linear(x, self._weight, self.bias)
+            return packed_bfloat16_linear(x, self._weight, self.bias)
         return linear(x, self._weight, self.bias)
 
     def _keep(self, weight_OI: Tensor) -> None:
         compiled = library(weight_OI.device)
         if compiled is not None:
             weight_OI = in_huge_pages(weight_OI.contiguous())
-        by_onednn = bfloat16_linear.can_pack(weight_OI.device)
-        most = BFLOAT16_ROWS if by_onednn else MOST_ROWS
+        by_onednn = can_pack_bfloat16(weight_OI.device)
+        most = BFLOAT16_ROWS if by_onednn else MAX_ROWS
         self.few = None if compiled is None else bfloat16_gemv(compiled, weight_OI, self.bias, most)
         packs = compiled is None and by_onednn
-        self._weight = bfloat16_linear.pack(weight_OI) if packs else weight_OI
+        self._weight = pack_bfloat16(weight_OI) if packs else weight_OI
 
     def _move(self, device: torch.device) -> None:
         self._keep(self.weight.to(device))

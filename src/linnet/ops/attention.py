@@ -1,11 +1,11 @@
-"""Softmax attention over a stream, and over all of a sequence: the slow, obvious forms and the fused kernel.
+"""Softmax attention: the definition with all scores in memory, and the fast forms, chosen by lengths and masks.
 
-Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width;
-values, and what is read of them, may have a width of their own.
-Keys and values may be of fewer bits than queries, bfloat16 beside float32.
-The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`, unless its `KeyRange` is another.
-Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given.
-`relative`: what scores and values owe to the distance; `sinks_N`: a score in each head of nothing (`ops.relative`).
+Legend: `B` batch, `N` query heads, `M` key-value heads (`N` is a multiple of `M`), `T` queries, `S` keys, `K` head
+width. Values, and what is read of them, may have a width of their own; keys and values may have fewer bits than queries
+(bfloat16 beside float32). The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t` unless a
+`KeyRange` restricts it. Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` if it
+is given. `relative`: terms of scores and values that depend on the distance; `sinks_N`: the learned score of an
+additional key whose value is zero (`ops.relative_positions`).
 """
 
 from typing import NamedTuple
@@ -15,22 +15,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocked_is_faster
-from linnet.ops.exporting import is_exporting, is_traced_or_differentiated
 from linnet.ops.native import library
 from linnet.ops.native.attention import attention_past
-from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference, softmax_with_sinks
-from linnet.ops.windowed_attention import uses_blocks, windowed_attention
+from linnet.ops.relative_positions import (
+    Relative,
+    distances,
+    gathered_attention,
+    relative_reference,
+    softmax_with_sinks,
+)
+from linnet.ops.support import is_exporting, is_traced_or_differentiated
 
 
 class KeyRange(NamedTuple):
-    """Which keys each query sees: all up to its own, unless a field says less.
+    """The keys that each query sees: all up to its own position, unless a field restricts them.
 
-    padding_B: the first so many keys of each row are padding: no real query sees them. (A padding query sees itself,
-        so that its output is finite.)
-    window: the last so many positions alone, its own included (Beltagy et al., arXiv 2004.05150).
-    sink_tokens: beside a window, so many at the beginning of the keys (Xiao et al., arXiv 2309.17453).
-    last_BT: the last key that each query sees, in the place of `S-T+t`: rows at different positions, or with a prefix
-        that sees all of itself.
+    padding_B: number of padding keys at the start of each row, which real queries do not see. (A padding query sees
+        itself, so that its output is finite.)
+    window: only the last `window` positions, its own included (Beltagy et al., arXiv 2004.05150).
+    sink_tokens: beside a window, the first keys of the sequence (Xiao et al., arXiv 2309.17453).
+    last_BT: the last key of each query, in place of `S-T+t`: for rows at different positions, or with a prefix that
+        sees all of itself.
     """
 
     padding_B: Tensor | None = None
@@ -43,7 +48,7 @@ CAUSAL = KeyRange()
 
 
 def attention_mask(queries: int, keys: int, device: torch.device, key_range: KeyRange = CAUSAL) -> Tensor:
-    """Which query sees which key: bool `[T, S]`, or `[B, 1, T, S]` where rows differ."""
+    """True where a query sees a key: bool `[T, S]`, or `[B, 1, T, S]` where rows differ."""
     if key_range.last_BT is not None:
         query_T1 = key_range.last_BT[:, None, :, None]
     else:
@@ -73,8 +78,8 @@ def attention_reference(
     if relative is None:
         return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N)
     at = distances(queries, keys, device, key_range.last_BT)
-    k_BNSK, v_BNSK = _of_all_heads(q_BNTK, k_BMSK, v_BMSK)
-    return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, _factor(q_BNTK, scale), relative, sinks_N)
+    k_BNSK, v_BNSK = _repeat_heads(q_BNTK, k_BMSK, v_BMSK)
+    return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, _scale(q_BNTK, scale), relative, sinks_N)
 
 
 def attention(
@@ -86,29 +91,43 @@ def attention(
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
 ) -> Tensor:
-    """The same, fast: `[B, N, T, K]`.
+    """`attention_reference`, fast: `[B, N, T, K]`.
 
-    By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster. In a
-    graph, which cannot choose by lengths, by products alone.
+    By PyTorch's fused kernel, or block by block where a window excludes most scores and where that is faster. An
+    exported graph, which cannot choose by lengths, has plain products.
     """
     if k_BMSK.dtype != q_BNTK.dtype:
-        return _over_fewer_bits(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
+        return _mixed_precision_attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
+    queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     padding_B, window, sink_tokens, last_BT = key_range
     if relative is not None or sinks_N is not None or sink_tokens or is_exporting():
+        # No kernel of PyTorch serves. A whole text in blocks, so that no tensor has an entry for each pair of query and
+        # key; few queries behind a past by gathering.
         relative = Relative() if relative is None else relative
-        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, key_range, _factor(q_BNTK, scale), relative, sinks_N)
-    queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
+        scale = _scale(q_BNTK, scale)
+        if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
+            return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
+        seen, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
+        return gathered_attention(q_BNTK, k_BMSK, v_BMSK, seen, at, scale, relative, sinks_N)
     if window is not None and uses_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
-    all_before = (window is None or window >= keys) and last_BT is None
-    if all_before and queries == keys and _blocks_are_faster(q_BNTK, v_BMSK, padding_B is not None):
+    sees_all = (window is None or window >= keys) and last_BT is None
+    if sees_all and queries == keys and _takes_own_blocks(q_BNTK, v_BMSK, padding_B is not None):
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, None, padding_B)
-    plain = all_before and padding_B is None
-    mask = None if plain and queries in (1, keys) else attention_mask(queries, keys, q_BNTK.device, key_range)
+    plain = sees_all and padding_B is None
+    mask = None if plain and queries in (1, keys) else attention_mask(queries, keys, device, key_range)
     return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal=plain and queries == keys and queries > 1)
 
 
-def _over_fewer_bits(
+def _takes_own_blocks(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
+    """True if the blocks of `ops.blocked_attention` read a whole text faster than PyTorch's kernel."""
+    if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    widths_differ = q_BNTK.shape[3] != v_BMSK.shape[3]
+    return widths_differ if padded else blocked_is_faster(q_BNTK.shape[2], q_BNTK.dtype, widths_differ)
+
+
+def _mixed_precision_attention(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
@@ -117,20 +136,20 @@ def _over_fewer_bits(
     relative: Relative | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """One query of each stream by an own kernel; else keys and values become what the queries are."""
-    compiled = library(q_BNTK.device) if q_BNTK.shape[2] == 1 and not is_traced_or_differentiated(q_BNTK) else None
-    alone = key_range._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
-    if compiled is None or not alone or k_BMSK.dtype != torch.bfloat16:
+    """One query of each stream by a native function; otherwise keys and values are converted to the queries' dtype."""
+    one_query = q_BNTK.shape[2] == 1 and not is_traced_or_differentiated(q_BNTK)
+    native = library(q_BNTK.device) if one_query else None
+    causal = key_range._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
+    if native is None or not causal or k_BMSK.dtype != torch.bfloat16:
         k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
         return attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
     streams, kv_heads, keys = k_BMSK.shape[:3]
     q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, q_BNTK.shape[3])
-    seen_B = (
-        torch.full((streams,), keys, device="cpu")
-        if key_range.last_BT is None
-        else 1 + key_range.last_BT[:, 0].clamp(min=0)
-    )
-    return attention_past(compiled, q_BMPK, k_BMSK, v_BMSK, _factor(q_BNTK, scale), seen_B).view(q_BNTK.shape)
+    if key_range.last_BT is None:
+        lengths_B = torch.full((streams,), keys, device="cpu")
+    else:
+        lengths_B = 1 + key_range.last_BT[:, 0].clamp(min=0)
+    return attention_past(native, q_BMPK, k_BMSK, v_BMSK, _scale(q_BNTK, scale), lengths_B).view(q_BNTK.shape)
 
 
 def full_attention_reference(
@@ -142,12 +161,12 @@ def full_attention_reference(
     bias_NTS: Tensor | None = None,
     sinks_N: Tensor | None = None,
 ) -> Tensor:
-    """Every query sees every key, or where `mask`, bool `[B, 1, T or 1, S]`, says so; with every score in memory.
+    """Every query sees every key, or those where `mask`, bool `[B, 1, T or 1, S]`, is true; all scores in memory.
 
-    bias_NTS: is added to scores, `[N, T, S]`, or `[B, N, T, S]` where rows differ.
+    bias_NTS: added to the scores, `[N, T, S]`, or `[B, N, T, S]` where rows differ.
     """
-    k_BNSK, v_BNSK = _of_all_heads(q_BNTK, k_BMSK, v_BMSK)
-    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * _factor(q_BNTK, scale)
+    k_BNSK, v_BNSK = _repeat_heads(q_BNTK, k_BMSK, v_BMSK)
+    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * _scale(q_BNTK, scale)
     if bias_NTS is not None:
         scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
     if mask is not None:
@@ -163,7 +182,7 @@ def full_attention(
     scale: float | None = None,
     bias_NTS: Tensor | None = None,
 ) -> Tensor:
-    """The same, by PyTorch's fused kernel, which takes no bias that learns: `[B, N, T, K]`."""
+    """`full_attention_reference` by PyTorch's fused kernel, which has no gradient of a bias: `[B, N, T, K]`."""
     if bias_NTS is not None:
         return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, bias_NTS)
     return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale)
@@ -172,62 +191,152 @@ def full_attention(
 def _fused(
     q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool = False
 ) -> Tensor:
-    """PyTorch's kernel."""
-    if q_BNTK.shape[3] != v_BMSK.shape[3] and q_BNTK.device.type == "cpu" and q_BNTK.shape[2] == k_BMSK.shape[2]:
-        return _fused_in_one_width(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal)
+    """PyTorch's kernel. On a CPU it has one width for keys and values, so the narrower ones are padded with zeros."""
+    key, value = q_BNTK.shape[3], v_BMSK.shape[3]
+    if key != value and q_BNTK.device.type == "cpu" and q_BNTK.shape[2] == k_BMSK.shape[2]:
+        scale = _scale(q_BNTK, scale)
+        if key < value:
+            q_BNTK, k_BMSK = F.pad(q_BNTK, (0, value - key)), F.pad(k_BMSK, (0, value - key))
+        else:
+            v_BMSK = F.pad(v_BMSK, (0, key - value))
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
-    return out_BNTK
+    return out_BNTK if out_BNTK.shape[3] == value else out_BNTK[..., :value]
 
 
-def _fused_in_one_width(
-    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool
-) -> Tensor:
-    """A processor's kernel has one width for keys and values: zeros change neither scores nor what is read."""
-    key, value = q_BNTK.shape[3], v_BMSK.shape[3]
-    scale = _factor(q_BNTK, scale)
-    if key < value:
-        q_BNTK, k_BMSK = F.pad(q_BNTK, (0, value - key)), F.pad(k_BMSK, (0, value - key))
-    else:
-        v_BMSK = F.pad(v_BMSK, (0, key - value))
-    return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal)[..., :value]
-
-
-def _without_kernel(
-    q_BNTK: Tensor,
-    k_BMSK: Tensor,
-    v_BMSK: Tensor,
-    key_range: KeyRange,
-    scale: float,
-    relative: Relative,
-    sinks_N: Tensor | None,
-) -> Tensor:
-    """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
-    queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    padding_B, window, sink_tokens, last_BT = key_range
-    if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
-        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
-    mask, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
-    return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)
-
-
-def _blocks_are_faster(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
-    """Whether own blocks read a whole text faster than PyTorch's kernel."""
-    if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    apart = q_BNTK.shape[3] != v_BMSK.shape[3]
-    return apart if padded else blocked_is_faster(q_BNTK.shape[2], q_BNTK.dtype, apart)
-
-
-def _factor(q_BNTK: Tensor, scale: float | None) -> float:
-    """What scores are multiplied by."""
+def _scale(q_BNTK: Tensor, scale: float | None) -> float:
     return float(q_BNTK.shape[-1] ** -0.5) if scale is None else scale
 
 
-def _of_all_heads(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor) -> tuple[Tensor, Tensor]:
+def _repeat_heads(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values once for each query head, `[B, N, S, K]`."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
     k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
     return k_BNSK, v_BNSK
+
+
+def uses_blocks(queries: int, window: int) -> bool:
+    """True if `windowed_attention` is less work than all pairs under a mask."""
+    return queries > 2 * window
+
+
+def windowed_pairs(tokens: int, window: int) -> int:
+    """Number of scores that are computed for a sequence of `tokens` tokens, masked ones included."""
+    if not uses_blocks(tokens, window):
+        return tokens * tokens
+    return -(-tokens // window) * window * 2 * window
+
+
+def windowed_attention(
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    window: int,
+    padding_B: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Every query sees the last `window` keys up to its own: `[B, N, T, K]`, with work and memory for `2 W` keys each.
+
+    The queries are cut into blocks of the window's length W (`C` blocks); the keys that a block can see lie in its own
+    block and the one before.
+    """
+    batch, heads, queries, _ = q_BNTK.shape
+    missing, behind = window - (k_BMSK.shape[2] - queries), -queries % window
+    blocks = (queries + behind) // window
+    q_BNUK = F.pad(q_BNTK, (0, 0, 0, behind))
+    q_XNWK = q_BNUK.reshape(batch, heads, blocks, window, -1).transpose(1, 2).flatten(0, 1)
+    # Each block of keys and values with the one before it: `[B C, M, 2 W, K]`.
+    k_XMVK, v_XMVK = (
+        F.pad(x, (0, 0, missing, behind)).unfold(2, 2 * window, window).permute(0, 2, 1, 4, 3).flatten(0, 1)
+        for x in (k_BMSK, v_BMSK)
+    )
+    mask = _window_mask(blocks, window, missing, padding_B, q_BNTK)
+    grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
+    out_XNWK = F.scaled_dot_product_attention(q_XNWK, k_XMVK, v_XMVK, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    out_BCNWK = out_XNWK.reshape(batch, blocks, heads, window, -1)
+    return out_BCNWK.transpose(1, 2).flatten(2, 3)[:, :, :queries]
+
+
+def _window_mask(blocks: int, window: int, missing: int, padding_B: Tensor | None, like: Tensor) -> Tensor:
+    """True where a query of a block sees a key of its two blocks, bool `[B C, 1, W, 2 W]`.
+
+    The first `missing` keys stand for tokens before the first; a query that is itself padding sees itself.
+    """
+    batch, device = like.shape[0], like.device
+    query_W1 = torch.arange(window, device=device)[:, None] + window
+    key_V = torch.arange(2 * window, device=device)
+    near_WV = (key_V <= query_W1) & (key_V > query_W1 - window)
+    index_CV = torch.arange(blocks, device=device)[:, None] * window + key_V - missing
+    first_B = torch.zeros(batch, dtype=torch.long, device=device) if padding_B is None else padding_B
+    real_BCV = index_CV >= first_B[:, None, None]
+    mask_BCWV = (near_WV & real_BCV[:, :, None]) | (key_V == query_W1)
+    return mask_BCWV.flatten(0, 1)[:, None]
+
+
+# Latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1): keys and values are linear in a latent vector of each token.
+#
+# A token's entry is a rotary key that all heads share, and a latent. Head n has the key `[rotary key; U_key,n latent]`
+# and the value `U_value,n latent`. Scores and sums are linear in the latent: `q . (U l) = (U^T q) . l` and
+# `sum a (U l) = U (sum a l)`, so the maps can be applied to the queries and to the result, and entries are read as they
+# are.
+#
+# Legend: `P` width of the rotary key, `C` of the rest of a key, `K = P + C`, `V` of a value, `R` of a latent,
+# `E = P + R`; `S` entries.
+
+MAX_ABSORBED_QUERIES = 64
+"""Queries whose scores are all in memory at once."""
+
+
+def expand_latents(entries_BSE: Tensor, up_key_NCR: Tensor, up_value_NVR: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys `[B, N, S, K]` and the values `[B, N, S, V]` of all entries."""
+    rank, heads = up_key_NCR.shape[2], len(up_key_NCR)
+    rotary_BSP, latent_BSR = torch.split(entries_BSE, [entries_BSE.shape[2] - rank, rank], dim=2)
+    rotary_BNSP = rotary_BSP.unsqueeze(1).expand(-1, heads, -1, -1)
+    latent_B1RS = latent_BSR.transpose(1, 2).unsqueeze(1)
+    key_BNCS, value_BNVS = up_key_NCR @ latent_B1RS, up_value_NVR @ latent_B1RS
+    return torch.cat([rotary_BNSP, key_BNCS.transpose(2, 3)], dim=3), value_BNVS.transpose(2, 3)
+
+
+def latent_attention_reference(
+    q_BNTK: Tensor,
+    entries_BSE: Tensor,
+    up_key_NCR: Tensor,
+    up_value_NVR: Tensor,
+    scale: float,
+    last_BT: Tensor | None = None,
+) -> Tensor:
+    """The definition: `[B, N, T, V]`, with the keys and the values of all entries; last_BT: see `KeyRange`."""
+    k_BNSK, v_BNSV = expand_latents(entries_BSE, up_key_NCR, up_value_NVR)
+    return attention_reference(q_BNTK, k_BNSK, v_BNSV, KeyRange(last_BT=last_BT), scale)
+
+
+def latent_attention(
+    q_BNTK: Tensor,
+    entries_BSE: Tensor,
+    up_key_NCR: Tensor,
+    up_value_NVR: Tensor,
+    scale: float,
+    last_BT: Tensor | None = None,
+) -> Tensor:
+    """`latent_attention_reference` for few queries: all heads read the entries, which are not expanded."""
+    queries, keys = q_BNTK.shape[2], entries_BSE.shape[1]
+    content = up_key_NCR.shape[1]
+    rotary = q_BNTK.shape[3] - content
+    rotary_BNTP, content_BNTC = torch.split(q_BNTK, [rotary, content], dim=3)
+    q_BNTE = torch.cat([rotary_BNTP, content_BNTC @ up_key_NCR], dim=3)
+    joint_BXS = q_BNTE.flatten(1, 2) @ entries_BSE.transpose(1, 2)
+    scores_BNTS = joint_BXS.view(*q_BNTK.shape[:3], keys) * scale
+    if queries > 1 or last_BT is not None:
+        mask = attention_mask(queries, keys, q_BNTK.device, KeyRange(last_BT=last_BT))
+        scores_BNTS = scores_BNTS.masked_fill(~mask, float("-inf"))
+    weights_BXS = scores_BNTS.softmax(dim=3).flatten(1, 2)
+    read_BNTR = (weights_BXS @ entries_BSE[..., rotary:]).view(*q_BNTK.shape[:3], -1)
+    out_BNTV: Tensor = read_BNTR @ up_value_NVR.transpose(1, 2)
+    return out_BNTV
+
+
+def absorbed_is_cheaper(queries: int, rank: int, content: int, value: int) -> bool:
+    """True if reading unexpanded entries is less work for `queries` queries behind a long past."""
+    return queries <= MAX_ABSORBED_QUERIES and queries * (2 * rank - content - value) <= rank * (content + value)

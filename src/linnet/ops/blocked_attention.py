@@ -1,14 +1,14 @@
 """Causal softmax attention on a CPU, block by block, by batched matrix products.
 
-PyTorch's own kernel for CPUs reaches a third of what products reach there, in bfloat16 a tenth; only in float32 on
-Intel's processors is it the faster one. Here a block of queries meets all keys that it can see in one product; its
-weights are made again in the backward pass (Dao et al., arXiv 2205.14135, does so too), so that memory is that of
-queries, keys and values. On a processor with tiles for products (AMX) PyTorch's forward pass in bfloat16 takes half the
-time, and there it stands before this backward pass; from 512 tokens on both passes are PyTorch's.
+PyTorch's kernel for CPUs reaches a third of the speed of products, in bfloat16 a tenth; only in float32 on Intel's
+processors is it faster. Here a block of queries meets all keys that it can see in one product. Its weights are
+recomputed in the backward pass (as in Dao et al., arXiv 2205.14135), so memory is that of queries, keys and values. On
+a processor with tiles for products (AMX) PyTorch's forward pass in bfloat16 takes half the time, and is used before
+this backward pass; from 512 tokens on both passes are PyTorch's.
 
-Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` tokens, `K` head width,
-which for values and what is read may be another, `X` pairs of row and key-value head, `x` some of them, `q` queries of
-a block times `G`, `s` keys that it sees.
+Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads of each of these, `T` tokens, `K` head width
+(of values and outputs it may be another), `X` pairs of row and key-value head, `x` some of them, `q` queries of a block
+times `G`, `s` keys that the block sees; `R` distances, `W = q + R - 1` columns, `Y` pairs of row and head.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,80 +20,70 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.near_band import NearBand
-from linnet.ops.processor import MKL_IS_FAST
-from linnet.ops.relative import Relative
+from linnet.ops.relative_positions import Relative
+from linnet.ops.support import MKL_IS_FAST
 
-SCORES_OF_A_BLOCK = 1 << 19
-"""At most so many at once, where a pair alone does not have more: they stay in a processor's cache."""
+SCORES_PER_BLOCK = 1 << 19
+"""Largest number of scores of a block of several pairs: they stay in the processor's cache."""
 
-QUERIES_OF_A_BLOCK = {torch.bfloat16: 128}
-OTHERWISE = 64
-"""More are larger products, and more scores that are masked."""
+QUERIES_PER_BLOCK = {torch.bfloat16: 128}
+DEFAULT_QUERIES_PER_BLOCK = 64
+"""More queries are larger products, but also more masked scores."""
 
-FEWEST = 64
-"""Tokens; below it the operations themselves take their time."""
+MIN_TOKENS = 64
+"""With fewer tokens the overhead of the operations dominates."""
 
-TILES = torch.cpu._is_amx_tile_supported()
-"""Whether the processor multiplies in tiles (AMX)."""
+HAS_TILES = torch.cpu._is_amx_tile_supported()
+"""True if the processor multiplies in tiles (AMX)."""
 
-MOST = {torch.bfloat16: 511 if TILES else 1 << 30}
-OTHERWISE_MOST = 0 if MKL_IS_FAST else 1024
-"""Tokens; above it passes over scores take as long as the other kernel's products, in tiles or, in float32, by MKL."""
+MAX_TOKENS = {torch.bfloat16: 511 if HAS_TILES else 1 << 30}
+DEFAULT_MAX_TOKENS = 0 if MKL_IS_FAST else 1024
+"""With more tokens the passes over scores take as long as the other kernel's products (in tiles, or by MKL)."""
 
-FUSED_FORWARD = frozenset({torch.bfloat16} if TILES else ())
-"""Where PyTorch's forward pass is the faster one (`experiments/LOG.md` has the times)."""
+FUSED_FORWARD = frozenset({torch.bfloat16} if HAS_TILES else ())
+"""Dtypes in which PyTorch's forward pass is faster (`experiments/LOG.md` has the times)."""
 
-NOTHING = 1e-25
-"""A weight that changes no sum. Biases make many smaller ones, and the smallest take a processor ten times as long."""
+NEGLIGIBLE = 1e-25
+"""A smaller weight changes no sum. Biases cause many of them, and subnormal ones are ten times as slow."""
 
 
-def blocked_is_faster(tokens: int, dtype: torch.dtype, apart: bool = False) -> bool:
-    """Whether blocks are as fast as PyTorch's kernel on a CPU, or faster (`experiments/LOG.md` has the times).
+def blocked_is_faster(tokens: int, dtype: torch.dtype, widths_differ: bool = False) -> bool:
+    """True if blocks are at least as fast as PyTorch's kernel on a CPU (`experiments/LOG.md` has the times).
 
-    apart: values have a width of their own; the kernel wants one width, and short texts are not worth filling up.
+    widths_differ: values have another width than keys; the kernel needs one width, and padding does not pay off for
+    short texts.
     """
-    if apart and tokens < FEWEST:
+    if widths_differ and tokens < MIN_TOKENS:
         return True
-    return FEWEST <= tokens <= MOST.get(dtype, OTHERWISE_MOST)
+    return MIN_TOKENS <= tokens <= MAX_TOKENS.get(dtype, DEFAULT_MAX_TOKENS)
 
 
 class _Block(NamedTuple):
+    """Some pairs, some queries, the keys that these see, and the number of sink keys before a gap (0: no gap)."""
+
     pairs: slice
     queries: slice
     seen: slice
-    first: int
+    sinks: int
 
-    def of_keys(self, x_XSK: Tensor, before: int = 0) -> Tensor:
-        """What it sees of `[X, S, K]`, `[x, s, K]`, where `before` rows stand before that of the first token."""
-        seen_xsK = x_XSK[self.pairs, self.seen.start + (before if self.first else 0) : self.seen.stop + before]
-        return torch.cat([x_XSK[self.pairs, : self.first + before], seen_xsK], dim=1) if self.first else seen_xsK
+    def gather_keys(self, x_XSK: Tensor, offset: int = 0) -> Tensor:
+        """The rows that the block sees, `[x, s, K]`; with an offset of 1 a column before the first key is included."""
+        seen_xsK = x_XSK[self.pairs, self.seen.start + (offset if self.sinks else 0) : self.seen.stop + offset]
+        return torch.cat([x_XSK[self.pairs, : self.sinks + offset], seen_xsK], dim=1) if self.sinks else seen_xsK
 
-    def parts(self, x_XSK: Tensor, of_xqs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The same as views, each with its columns of `[x, q, s]`."""
-        first, seen = x_XSK[self.pairs, : self.first], x_XSK[self.pairs, self.seen]
-        pairs = [(first, of_xqs[..., : self.first]), (seen, of_xqs[..., self.first :])]
-        return pairs if self.first else pairs[1:]
-
-    def keys(self, device: torch.device) -> Tensor:
-        """The places of what it sees, `[s]`."""
-        seen_s = torch.arange(self.seen.start, self.seen.stop, device=device)
-        return torch.cat([torch.arange(self.first, device=device), seen_s]) if self.first else seen_s
+    def key_views(self, x_XSK: Tensor, columns_xqs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The same rows as views, each with its columns of `[x, q, s]`."""
+        first, seen = x_XSK[self.pairs, : self.sinks], x_XSK[self.pairs, self.seen]
+        views = [(first, columns_xqs[..., : self.sinks]), (seen, columns_xqs[..., self.sinks :])]
+        return views if self.sinks else views[1:]
 
 
-def _queries_of_a_block(tokens: int, dtype: torch.dtype) -> int:
-    return min(tokens, QUERIES_OF_A_BLOCK.get(dtype, OTHERWISE))
-
-
-def _blocks(q_XGTK: Tensor, window: int | None, first: int, kv_heads: int) -> Iterator[_Block]:
-    """Pieces of work: some pairs, some queries, the keys that these see; how many first ones before a gap.
-
-    The pairs are some key-value heads of one row, or all of some rows.
-    """
+def _blocks(q_XGTK: Tensor, window: int | None, sink_tokens: int, kv_heads: int) -> Iterator[_Block]:
+    """The blocks of a problem. The pairs of a block are some key-value heads of one row, or all of some rows."""
     pairs, groups, tokens, _ = q_XGTK.shape
-    queries = _queries_of_a_block(tokens, q_XGTK.dtype)
-    keys = tokens if window is None else min(tokens, queries + window - 1 + first)
-    together = max(1, SCORES_OF_A_BLOCK // (groups * queries * keys))
+    queries = _queries_per_block(tokens, q_XGTK.dtype)
+    keys = tokens if window is None else min(tokens, queries + window - 1 + sink_tokens)
+    together = max(1, SCORES_PER_BLOCK // (groups * queries * keys))
     if together < kv_heads:
         together = next(count for count in range(together, 0, -1) if kv_heads % count == 0)
     together -= together % kv_heads if together > kv_heads else 0
@@ -101,16 +91,20 @@ def _blocks(q_XGTK: Tensor, window: int | None, first: int, kv_heads: int) -> It
         for begin in range(0, tokens, queries):
             end = min(begin + queries, tokens)
             seen = 0 if window is None else max(0, begin - window + 1)
-            apart = first if seen > first else 0
-            seen = seen if apart or not first else 0
-            yield _Block(slice(pair, min(pair + together, pairs)), slice(begin, end), slice(seen, end), apart)
+            sinks = sink_tokens if seen > sink_tokens else 0
+            seen = seen if sinks or not sink_tokens else 0
+            yield _Block(slice(pair, min(pair + together, pairs)), slice(begin, end), slice(seen, end), sinks)
 
 
-def blocked_pairs(tokens: int, window: int | None, first: int = 0, dtype: torch.dtype = torch.float32) -> int:
-    """How many scores are computed for a head and a sequence of `tokens` tokens, those that are masked included."""
-    blocks = _blocks(torch.empty(1, 1, tokens, 0, dtype=dtype, device="meta"), window, first, 1)
+def _queries_per_block(tokens: int, dtype: torch.dtype) -> int:
+    return min(tokens, QUERIES_PER_BLOCK.get(dtype, DEFAULT_QUERIES_PER_BLOCK))
+
+
+def blocked_pairs(tokens: int, window: int | None, sink_tokens: int = 0, dtype: torch.dtype = torch.float32) -> int:
+    """Number of scores that are computed for a head and a sequence of `tokens` tokens, masked ones included."""
+    blocks = _blocks(torch.empty(1, 1, tokens, 0, dtype=dtype, device="meta"), window, sink_tokens, 1)
     return sum(
-        (block.queries.stop - block.queries.start) * (block.first + block.seen.stop - block.seen.start)
+        (block.queries.stop - block.queries.start) * (block.sinks + block.seen.stop - block.seen.start)
         for block in blocks
     )
 
@@ -124,14 +118,14 @@ def blocked_attention(
     padding_B: Tensor | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
-    first: int = 0,
+    sink_tokens: int = 0,
 ) -> Tensor:
-    """Every query sees the keys up to its own: `[B, N, T, K]`; see `ops.attention`."""
+    """Every query sees the keys up to its own: `[B, N, T, K]`. Arguments as of `ops.attention`."""
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     tokens = q_BNTK.shape[2]
     tables = (Relative() if relative is None else relative).cut(min(tokens, window or tokens))
-    given = (q_BNTK, k_BMTK, v_BMTK, scale, (window, first), padding_B, sinks_N, *tables)
-    out: Tensor = _BlockedAttention.apply(*given)  # type: ignore[no-untyped-call]
+    arguments = (q_BNTK, k_BMTK, v_BMTK, scale, (window, sink_tokens), padding_B, sinks_N, *tables)
+    out: Tensor = _BlockedAttention.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -152,17 +146,21 @@ class _BlockedAttention(torch.autograd.Function):
         ctx.scale, ctx.window = scale, window
         plain = window[0] is None and all(extra is None for extra in (padding_B, sinks_N, *tables))
         if plain and q_BNTK.dtype in FUSED_FORWARD and q_BNTK.shape[3] == v_BMTK.shape[3]:
-            return _fused_forward(q_BNTK, k_BMTK, v_BMTK, scale)
-        work = _Work(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, Relative(*tables))
+            grouped = q_BNTK.shape[1] != k_BMTK.shape[1]
+            fused_BNTK: Tensor = F.scaled_dot_product_attention(
+                q_BNTK, k_BMTK, v_BMTK, is_causal=True, scale=scale, enable_gqa=grouped
+            )
+            return fused_BNTK
+        problem = _Problem(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, Relative(*tables))
         width = v_BMTK.shape[3]
         batch, heads, tokens, _ = q_BNTK.shape
         out_BTNK = q_BNTK.new_empty(batch, tokens, heads, width)
-        out_XGTK = q_BNTK.new_empty(*work.q_XGTK.shape[:3], width)
-        for block in work.blocks():
-            weights_xqs = work.weights(block)
-            mixed_xqK = torch.bmm(weights_xqs, block.of_keys(work.v_XTK))
-            if work.near is not None:
-                work.near.add_values(mixed_xqK, work.by_groups(weights_xqs, block))
+        out_XGTK = q_BNTK.new_empty(*problem.q_XGTK.shape[:3], width)
+        for block in problem.blocks():
+            weights_xqs = problem.weights(block)
+            mixed_xqK = torch.bmm(weights_xqs, block.gather_keys(problem.v_XTK))
+            if problem.near is not None:
+                problem.near.add_values(mixed_xqK, problem.by_groups(weights_xqs, block))
             part = out_XGTK[block.pairs, :, block.queries]
             part.copy_(mixed_xqK.view(part.shape))
         out_BNTK = out_BTNK.transpose(1, 2)
@@ -173,40 +171,52 @@ class _BlockedAttention(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         q_BNTK, k_BMTK, v_BMTK, padding_B, sinks_N, *tables = ctx.saved_tensors
         learned, relative = ctx.needs_input_grad[7:], Relative(*tables)
-        work = _Work(q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, sinks_N, relative, learned)
-        q_XGTK, k_XTK, v_XTK, near = work.q_XGTK, work.k_XTK, work.v_XTK, work.near
-        of_out_XGTK = upstream.flatten(0, 1).reshape(*q_XGTK.shape[:3], -1)
-        of_q_XGTK = torch.empty_like(q_XGTK)
-        wide = torch.promote_types(q_XGTK.dtype, torch.float32)  # sums over blocks, so not in half precision
-        of_k_XTK, of_v_XTK = torch.zeros_like(k_XTK, dtype=wide), torch.zeros_like(v_XTK, dtype=wide)
-        for block in work.blocks():
-            weights_xqs = work.weights(block)
-            of_out_xqK = of_out_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-            of_weights_xqs = torch.bmm(of_out_xqK, block.of_keys(v_XTK).transpose(1, 2))
+        problem = _Problem(q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, sinks_N, relative, learned)
+        q_XGTK, k_XTK, v_XTK, near = problem.q_XGTK, problem.k_XTK, problem.v_XTK, problem.near
+        grad_out_XGTK = upstream.flatten(0, 1).reshape(*q_XGTK.shape[:3], -1)
+        grad_q_XGTK = torch.empty_like(q_XGTK)
+        wide = torch.promote_types(q_XGTK.dtype, torch.float32)  # sums over blocks lose digits in half precision
+        grad_k_XTK, grad_v_XTK = torch.zeros_like(k_XTK, dtype=wide), torch.zeros_like(v_XTK, dtype=wide)
+        for block in problem.blocks():
+            weights_xqs = problem.weights(block)
+            grad_out_xqK = grad_out_XGTK[block.pairs, :, block.queries].flatten(1, 2)
+            grad_weights_xqs = torch.bmm(grad_out_xqK, block.gather_keys(v_XTK).transpose(1, 2))
             if near is not None:
-                weights_xGqs = work.by_groups(weights_xqs, block)
-                near.add_of_weights(work.by_groups(of_weights_xqs, block), weights_xGqs, of_out_xqK)
-            of_scores_xqs = torch.ops.aten._softmax_backward_data(of_weights_xqs, weights_xqs, -1, weights_xqs.dtype)
-            if work.sinks is not None:
-                work.sinks.add_gradient(work.by_groups(of_scores_xqs, block), block.pairs.start)
-            of_q = of_q_XGTK[block.pairs, :, block.queries]
+                weights_xGqs = problem.by_groups(weights_xqs, block)
+                near.add_weight_gradients(problem.by_groups(grad_weights_xqs, block), weights_xGqs, grad_out_xqK)
+            grad_scores_xqs = torch.ops.aten._softmax_backward_data(
+                grad_weights_xqs, weights_xqs, -1, weights_xqs.dtype
+            )
+            if problem.sinks is not None:
+                problem.sinks.add_gradient(problem.by_groups(grad_scores_xqs, block), block.pairs.start)
+            grad_q = grad_q_XGTK[block.pairs, :, block.queries]
             q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-            of_q_xqK = torch.bmm(of_scores_xqs, block.of_keys(k_XTK))
+            grad_q_xqK = torch.bmm(grad_scores_xqs, block.gather_keys(k_XTK))
             if near is not None:
-                near.add_of_queries(of_q_xqK, work.by_groups(of_scores_xqs, block), q_xqK, block.pairs.start)
-            of_q.copy_(of_q_xqK.view(of_q.shape))
-            for sum_xsK, of_xqs in block.parts(of_k_XTK, of_scores_xqs):
-                _add_product(sum_xsK, of_xqs, q_xqK)
-            for sum_xsK, of_xqs in block.parts(of_v_XTK, weights_xqs):
-                _add_product(sum_xsK, of_xqs, of_out_xqK)
-        of_k = of_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
-        of_q_BNTK, of_v = of_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape), of_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
-        of_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
-        of_sinks = None if work.sinks is None else work.sinks.of_sinks_MG.flatten().to(sinks_N.dtype)
-        return of_q_BNTK, of_k, of_v, None, None, None, of_sinks, *of_tables
+                grad_scores_xGqs = problem.by_groups(grad_scores_xqs, block)
+                near.add_query_gradients(grad_q_xqK, grad_scores_xGqs, q_xqK, block.pairs.start)
+            grad_q.copy_(grad_q_xqK.view(grad_q.shape))
+            for sum_xsK, columns_xqs in block.key_views(grad_k_XTK, grad_scores_xqs):
+                _add_product(sum_xsK, columns_xqs, q_xqK)
+            for sum_xsK, columns_xqs in block.key_views(grad_v_XTK, weights_xqs):
+                _add_product(sum_xsK, columns_xqs, grad_out_xqK)
+        grad_q_BNTK = grad_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape)
+        grad_k = grad_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
+        grad_v = grad_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
+        grad_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
+        grad_sinks = None if problem.sinks is None else problem.sinks.grad_MG.flatten().to(sinks_N.dtype)
+        return grad_q_BNTK, grad_k, grad_v, None, None, None, grad_sinks, *grad_tables
 
 
-class _Work:
+def _add_product(sum_xsK: Tensor, columns_xqs: Tensor, x_xqK: Tensor) -> None:
+    """Add `columns^T x`, in the precision of the sum."""
+    if sum_xsK.dtype == x_xqK.dtype:
+        sum_xsK.baddbmm_(columns_xqs.transpose(1, 2), x_xqK)
+    else:
+        sum_xsK += torch.bmm(columns_xqs.transpose(1, 2), x_xqK)
+
+
+class _Problem:
     """Queries, keys and values by pairs, `[X, G, T, K]` and twice `[X, T, K]`, and the weights of each block."""
 
     def __init__(
@@ -221,24 +231,23 @@ class _Work:
         relative: Relative,
         learned: Sequence[bool] = (),
     ) -> None:
-        self.kv_heads, self.scale, (self.window, self.first) = k_BMTK.shape[1], scale, window
+        self.kv_heads, self.scale, (self.window, self.sink_tokens) = k_BMTK.shape[1], scale, window
         groups = q_BNTK.shape[1] // self.kv_heads
         self.q_XGTK = q_BNTK.contiguous().view(-1, groups, *q_BNTK.shape[2:])
         self.k_XTK, self.v_XTK = k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
         self.sinks, self.columns_XSK = None, self.k_XTK
-        if sinks_N is not None:  # a column of scores more, before that of the first key
+        if sinks_N is not None:  # one more column of scores, before that of the first key
             self.sinks = _Sinks(sinks_N, self.kv_heads)
             self.columns_XSK = F.pad(self.k_XTK, (0, 0, 1, 0))
             self.k_XTK = self.columns_XSK[:, 1:]
         self.padding_X = None if padding_B is None else padding_B.repeat_interleave(self.kv_heads)
-        self.near: NearBand | None = None
+        self.near: _NearBand | None = None
         if any(table is not None for table in relative):
-            queries = _queries_of_a_block(q_BNTK.shape[2], q_BNTK.dtype)
-            self.near = NearBand(relative, self.kv_heads, queries, q_BNTK.dtype, learned)
+            queries = _queries_per_block(q_BNTK.shape[2], q_BNTK.dtype)
+            self.near = _NearBand(relative, self.kv_heads, queries, q_BNTK.dtype, learned)
 
     def blocks(self) -> Iterator[_Block]:
-        """See `_blocks`."""
-        return _blocks(self.q_XGTK, self.window, self.first, self.kv_heads)
+        return _blocks(self.q_XGTK, self.window, self.sink_tokens, self.kv_heads)
 
     def by_groups(self, pairs_xqs: Tensor, block: _Block) -> Tensor:
         """`[x, q, s]` as `[x, G, q, s]`."""
@@ -247,53 +256,62 @@ class _Work:
     def weights(self, block: _Block) -> Tensor:
         """The attention weights of a block, `[x, q, s]`."""
         q_xqK = self.q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-        before = 0 if self.sinks is None else 1
-        k_xKc = block.of_keys(self.columns_XSK, before).transpose(1, 2)
+        offset = 0 if self.sinks is None else 1
+        k_xKc = block.gather_keys(self.columns_XSK, offset).transpose(1, 2)
         scores_xqc = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKc, beta=0, alpha=self.scale)
-        scores_xGqs = self.by_groups(scores_xqc, block)[..., before:]
+        scores_xGqs = self.by_groups(scores_xqc, block)[..., offset:]
         if self.near is not None:
             self.near.add_scores(scores_xGqs, q_xqK, block.pairs.start, self.scale)
-        self._hide(scores_xGqs, block)
+        self._mask(scores_xGqs, block)
         if self.sinks is not None:
             self.sinks.write(self.by_groups(scores_xqc, block)[..., 0], block.pairs.start)
-        weights_xqs = torch.softmax(scores_xqc, dim=-1)[..., before:]
+        weights_xqs = torch.softmax(scores_xqc, dim=-1)[..., offset:]
         if self.near is None or self.near.bias_MGqW is None:
             return weights_xqs
-        return F.threshold(weights_xqs, NOTHING, 0.0, inplace=True)
+        return F.threshold(weights_xqs, NEGLIGIBLE, 0.0, inplace=True)
 
-    def _hide(self, scores_xGqs: Tensor, block: _Block) -> None:
-        """What lies behind the query, before its window, and in padding, unless it is the query's own key."""
-        queries = scores_xGqs.shape[2]
-        scores_xGqs[..., -queries:].add_(_hidden(queries, scores_xGqs.dtype, scores_xGqs.device))
+    def _mask(self, scores_xGqs: Tensor, block: _Block) -> None:
+        """Mask keys behind the query, before its window, and in padding unless the key is the query's own."""
+        queries, device = scores_xGqs.shape[2], scores_xGqs.device
+        scores_xGqs[..., -queries:].add_(_upper_triangle(queries, scores_xGqs.dtype, device))
         if self.window is None and self.padding_X is None:
             return
-        keys_s = block.keys(scores_xGqs.device)
-        query_q1 = torch.arange(block.queries.start, block.queries.stop, device=scores_xGqs.device)[:, None]
+        keys_s = torch.arange(block.seen.start, block.seen.stop, device=device)
+        if block.sinks:
+            keys_s = torch.cat([torch.arange(block.sinks, device=device), keys_s])
+        query_q1 = torch.arange(block.queries.start, block.queries.stop, device=device)[:, None]
         if self.window is not None:
-            before_window_qs = (keys_s <= query_q1 - self.window) & (keys_s >= self.first)
+            before_window_qs = (keys_s <= query_q1 - self.window) & (keys_s >= self.sink_tokens)
             scores_xGqs.masked_fill_(before_window_qs, float("-inf"))
         if self.padding_X is not None:
-            of_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
-            scores_xGqs.masked_fill_(of_padding_x11s & (keys_s != query_q1), float("-inf"))
+            is_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
+            scores_xGqs.masked_fill_(is_padding_x11s & (keys_s != query_q1), float("-inf"))
+
+
+@lru_cache(maxsize=8)
+def _upper_triangle(queries: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Minus infinity above the diagonal, `[queries, queries]`; added to a block's scores with its own keys."""
+    with torch.inference_mode(False):
+        return torch.full((queries, queries), float("-inf"), dtype=dtype, device=device).triu_(1)
 
 
 class _Sinks:
-    """The score of nothing in each head, and the sum of its gradient."""
+    """The learned score of the additional key of each head, and the sum of its gradient."""
 
     def __init__(self, sinks_N: Tensor, kv_heads: int) -> None:
         self.sinks_MG = sinks_N.detach().view(kv_heads, -1)
         wide = torch.promote_types(sinks_N.dtype, torch.float32)
-        self.of_sinks_MG = torch.zeros_like(self.sinks_MG, dtype=wide)
+        self.grad_MG = torch.zeros_like(self.sinks_MG, dtype=wide)
 
     def write(self, column_xGq: Tensor, first: int) -> None:
-        """Into a column of scores of the pairs from number `first` on."""
+        """Write into a column of scores of the pairs from number `first` on."""
         own_MG = self.sinks_MG[self._heads(len(column_xGq), first)]
         torch.unflatten(column_xGq, 0, (-1, len(own_MG))).copy_(own_MG[..., None])
 
-    def add_gradient(self, of_scores_xGqs: Tensor, first: int) -> None:
-        """All scores of a query together have a gradient of 0: the sink has what those of the keys leave."""
-        own_MG = self.of_sinks_MG[self._heads(len(of_scores_xGqs), first)]
-        sums_xG = of_scores_xGqs.sum((2, 3), dtype=own_MG.dtype)
+    def add_gradient(self, grad_scores_xGqs: Tensor, first: int) -> None:
+        """The gradients of all scores of a query sum to 0, so the sink's is minus the sum of those of the keys."""
+        own_MG = self.grad_MG[self._heads(len(grad_scores_xGqs), first)]
+        sums_xG = grad_scores_xGqs.sum((2, 3), dtype=own_MG.dtype)
         own_MG -= torch.unflatten(sums_xG, 0, (-1, len(own_MG))).sum(0)
 
     def _heads(self, pairs: int, first: int) -> slice:
@@ -301,25 +319,123 @@ class _Sinks:
         return slice(head, head + min(pairs, len(self.sinks_MG)))
 
 
-@lru_cache(maxsize=8)
-def _hidden(queries: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What is added to the scores of a block's queries and their own keys, `[queries, queries]`."""
-    with torch.inference_mode(False):
-        return torch.full((queries, queries), float("-inf"), dtype=dtype, device=device).triu_(1)
+# Terms that depend on the distance (`ops.relative_positions`), without an entry for each pair of query and key. For a
+# query, a table's entries are in the R columns up to its own, so those of `q` queries lie in a band of `q + R - 1`
+# columns, each row one column further. A band is written, read and summed as a strided view of such a rectangle.
 
 
-def _add_product(sum_xsK: Tensor, of_xqs: Tensor, x_xqK: Tensor) -> None:
-    """Add `of^T x`."""
-    if sum_xsK.dtype == x_xqK.dtype:
-        sum_xsK.baddbmm_(of_xqs.transpose(1, 2), x_xqK)
+def _band(rectangle_YqW: Tensor, entries: int) -> Tensor:
+    """The view `[Y, q, R]` of a contiguous rectangle, the furthest distance first."""
+    rows, queries, columns = rectangle_YqW.shape
+    return rectangle_YqW.as_strided((rows, queries, entries), (queries * columns, columns + 1, 1))
+
+
+def _to_rectangle(entries_YqR: Tensor) -> Tensor:
+    """Entries, the furthest first, at their places in a rectangle `[Y, q, W]` of zeros."""
+    rows, queries, entries = entries_YqR.shape
+    rectangle_YqW = entries_YqR.new_zeros(rows, queries, queries + entries - 1)
+    _band(rectangle_YqW, entries).copy_(entries_YqR)
+    return rectangle_YqW
+
+
+def _from_pairs(pairs_Yqs: Tensor, entries: int) -> Tensor:
+    """The values of pairs at the R nearest distances, `[Y, q, R]`; the last column is the last query's own key."""
+    rows, queries, keys = pairs_Yqs.shape
+    columns = min(keys, queries + entries - 1)
+    if columns == queries + entries - 1:
+        rectangle_YqW = pairs_Yqs[..., keys - columns :].contiguous()
     else:
-        sum_xsK += torch.bmm(of_xqs.transpose(1, 2), x_xqK)
+        rectangle_YqW = pairs_Yqs.new_zeros(rows, queries, queries + entries - 1)
+        rectangle_YqW[..., -columns:] = pairs_Yqs
+    return _band(rectangle_YqW, entries)
 
 
-def _fused_forward(q_BNTK: Tensor, k_BMTK: Tensor, v_BMTK: Tensor, scale: float) -> Tensor:
-    """By PyTorch's kernel, `[B, N, T, K]`."""
-    grouped = q_BNTK.shape[1] != k_BMTK.shape[1]
-    out_BNTK: Tensor = F.scaled_dot_product_attention(
-        q_BNTK, k_BMTK, v_BMTK, is_causal=True, scale=scale, enable_gqa=grouped
-    )
-    return out_BNTK
+def _add_right_aligned(pairs_qs: Tensor, rectangle_qW: Tensor) -> None:
+    """Add the last columns of `[..., q, W]` to those of `[..., q, s]`."""
+    columns = min(pairs_qs.shape[-1], rectangle_qW.shape[-1])
+    pairs_qs[..., -columns:] += rectangle_qW[..., -columns:]
+
+
+class _NearBand:
+    """Tables by distance for one pass, furthest first, and the sums of the gradients of those that are `learned`."""
+
+    def __init__(
+        self, relative: Relative, kv_heads: int, queries: int, dtype: torch.dtype, learned: Sequence[bool] = ()
+    ) -> None:
+        bias_NR, keys_RK, values_RK = relative
+        self.kv_heads, self.queries = kv_heads, queries
+        self.keys_RK = None if keys_RK is None else keys_RK.to(dtype).flip(0)
+        self.values_RK = None if values_RK is None else values_RK.to(dtype).flip(0)
+        self.bias_MGqW: Tensor | None = None
+        if bias_NR is not None:
+            rows_NqR = bias_NR.to(dtype).flip(1)[:, None].expand(-1, queries, -1)
+            rectangle_NqW = _to_rectangle(rows_NqR)
+            self.bias_MGqW = rectangle_NqW.view(kv_heads, -1, *rectangle_NqW.shape[1:])
+        wide = torch.promote_types(dtype, torch.float32)
+        tables = self.bias_MGqW, self.keys_RK, self.values_RK
+        self.sums = [
+            torch.zeros_like(table, dtype=wide) if needed and table is not None else None
+            for table, needed in zip(tables, learned, strict=False)
+        ]
+
+    def add_scores(self, scores_xGqs: Tensor, q_xqK: Tensor, first: int, scale: float) -> None:
+        """Add to the scores of the pairs from number `first` on; `q_xqK` are the queries of all groups."""
+        if self.keys_RK is not None:
+            near_RK = self.keys_RK[-scores_xGqs.shape[3] :]
+            by_distance = (q_xqK @ near_RK.t()).mul_(scale).view(-1, scores_xGqs.shape[2], len(near_RK))
+            _add_right_aligned(scores_xGqs.flatten(0, 1), _to_rectangle(by_distance))
+        if self.bias_MGqW is not None:
+            _add_right_aligned(*self._with_bias(scores_xGqs, self.bias_MGqW, first))
+
+    def add_values(self, mixed_xqK: Tensor, weights_xGqs: Tensor) -> None:
+        """Add the values of distances to what is read."""
+        if self.values_RK is not None:
+            near_RK = self.values_RK[-weights_xGqs.shape[3] :]
+            sums_YqR = _from_pairs(weights_xGqs.flatten(0, 1), len(near_RK))
+            mixed_xqK += (sums_YqR @ near_RK).view(mixed_xqK.shape)
+
+    def add_weight_gradients(self, grad_weights_xGqs: Tensor, weights_xGqs: Tensor, grad_out_xqK: Tensor) -> None:
+        """Add to the gradient of the weights, and sum that of the values."""
+        if self.values_RK is None:
+            return
+        near_RK = self.values_RK[-weights_xGqs.shape[3] :]
+        entries, queries = len(near_RK), weights_xGqs.shape[2]
+        by_distance = (grad_out_xqK @ near_RK.t()).view(-1, queries, entries)
+        _add_right_aligned(grad_weights_xGqs.flatten(0, 1), _to_rectangle(by_distance))
+        self._add_product(2, _from_pairs(weights_xGqs.flatten(0, 1), entries), grad_out_xqK)
+
+    def add_query_gradients(self, grad_q_xqK: Tensor, grad_scores_xGqs: Tensor, q_xqK: Tensor, first: int) -> None:
+        """Add to the gradient of the queries, before it is scaled; sum those of keys and bias."""
+        if self.keys_RK is not None:
+            near_RK = self.keys_RK[-grad_scores_xGqs.shape[3] :]
+            grad_entries_YqR = _from_pairs(grad_scores_xGqs.flatten(0, 1), len(near_RK))
+            grad_q_xqK += (grad_entries_YqR @ near_RK).view(grad_q_xqK.shape)
+            self._add_product(1, grad_entries_YqR, q_xqK)
+        if self.sums[0] is not None:
+            grad_scores, grad_bias = self._with_bias(grad_scores_xGqs, self.sums[0], first)
+            columns = grad_scores[..., -grad_bias.shape[-1] :].sum(0, dtype=grad_bias.dtype)
+            _add_right_aligned(grad_bias, columns)
+
+    def gradients(self, scale: float) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of the bias `[N, R]`, keys and values `[R, K]`, the nearest first."""
+        grad_bias, grad_keys, grad_values = self.sums
+        if grad_bias is not None:
+            entries = grad_bias.shape[-1] - self.queries + 1
+            grad_bias = _band(grad_bias.flatten(0, 1), entries).sum(1).flip(1)
+        return (
+            grad_bias,
+            None if grad_keys is None else grad_keys.mul_(scale).flip(0),
+            None if grad_values is None else grad_values.flip(0),
+        )
+
+    def _with_bias(self, pairs_xGqs: Tensor, table_MGqW: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Pairs by rows `[rows, m, G, q, s]`, and their part of a table, `[m, G, q, W]`."""
+        queries, entries = pairs_xGqs.shape[2], table_MGqW.shape[3] - table_MGqW.shape[2] + 1
+        head, heads = first % self.kv_heads, min(len(pairs_xGqs), self.kv_heads)
+        part = table_MGqW[head : head + heads, :, :queries, : queries + entries - 1]
+        return pairs_xGqs.view(-1, heads, *pairs_xGqs.shape[1:]), part
+
+    def _add_product(self, index: int, entries_YqR: Tensor, x_xqK: Tensor) -> None:
+        total = self.sums[index]
+        if total is not None:
+            total[-entries_YqR.shape[2] :] += entries_YqR.flatten(0, 1).t() @ x_xqK.flatten(0, 1)

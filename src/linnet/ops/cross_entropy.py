@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import to_autocast_dtype
 from linnet.ops.likeliest import likeliest
-from linnet.ops.products import linear_product, times
+from linnet.ops.linear import linear_product, matmul
 from linnet.ops.soft_cap import apply_soft_cap, soft_cap_
+from linnet.ops.support import to_autocast_dtype
 
 SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
@@ -145,7 +145,7 @@ class _Gradients:
 
     def add(self, part: slice, of_logits_nV: Tensor) -> None:
         of_logits_nV = of_logits_nV.to(self.weight_VD.dtype)
-        self.of_x_ND[part] = times(of_logits_nV, self.weight_VD)
+        self.of_x_ND[part] = matmul(of_logits_nV, self.weight_VD)
         if self.of_weight_VD.dtype == of_logits_nV.dtype:
             self.of_weight_VD.addmm_(of_logits_nV.T, self.x_ND[part])
         else:

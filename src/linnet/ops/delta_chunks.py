@@ -19,7 +19,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.kernels import use_kernels
-from linnet.ops.segments import segment_length, segment_slices
+from linnet.ops.support import segment_length, segment_slices
 
 MOST_KEYS = 256
 """Width of the keys that a kernel of the pass takes."""

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import to_autocast_dtype
-from linnet.ops.exporting import is_exporting
 from linnet.ops.routing import counts
+from linnet.ops.support import is_exporting, to_autocast_dtype
 
 Inner = Callable[[Tensor], Tensor]
 """`[S, U] -> [S, F]`, element by element."""

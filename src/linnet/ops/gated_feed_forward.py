@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import to_autocast_dtype
 from linnet.ops.gated import gated_silu_reference
-from linnet.ops.products import add_times_, linear_product, times
+from linnet.ops.linear import addmm_, linear_product, matmul
+from linnet.ops.support import to_autocast_dtype
 
 
 def gated_feed_forward_reference(
@@ -59,7 +59,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     of_out_RO = upstream.reshape(-1, upstream.shape[-1])
     silu_RF = F.silu(gate_RF)
     of_down_OF = of_out_RO.t() @ (silu_RF * value_RF)
-    of_hidden_RF = times(of_out_RO, down_OF)
+    of_hidden_RF = matmul(of_out_RO, down_OF)
     of_gate_RF = torch.ops.aten.silu_backward(of_hidden_RF * value_RF, gate_RF)
     of_value_RF = of_hidden_RF.mul_(silu_RF)
     of_up_2FI = torch.empty_like(up_2FI)
@@ -69,7 +69,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     ):
         torch.mm(of_half_RF.t(), x_RI, out=of_part_FI)
         if ctx.needs_input_grad[0]:
-            of_x_RI = times(of_half_RF, part_FI) if of_x_RI is None else add_times_(of_x_RI, of_half_RF, part_FI)
+            of_x_RI = matmul(of_half_RF, part_FI) if of_x_RI is None else addmm_(of_x_RI, of_half_RF, part_FI)
     return (
         None if of_x_RI is None else of_x_RI.view(ctx.shape),
         of_up_2FI,

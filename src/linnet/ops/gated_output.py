@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import to_autocast_dtype
-from linnet.ops.products import linear_product, times
+from linnet.ops.linear import linear_product, matmul
+from linnet.ops.support import to_autocast_dtype
 
 
 def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _GatedOutput(torch.autograd.Function):
             of_mapped = upstream * gate
             of_mapped_RO = of_mapped.flatten(0, -2)
             of_weight_OI = of_mapped_RO.t() @ F.silu(o).flatten(0, -2)
-            of_o = torch.ops.aten.silu_backward(times(of_mapped_RO, weight_OI).view_as(o), o)
+            of_o = torch.ops.aten.silu_backward(matmul(of_mapped_RO, weight_OI).view_as(o), o)
             return of_o, of_weight_OI, upstream * mapped
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.segments import SEGMENT_NUMBERS
+from linnet.ops.support import SEGMENT_NUMBERS
 
 FEW = 16
 """So many tokens are one chunk: more of them would take as many operations."""

@@ -28,8 +28,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.exporting import is_exporting
-from linnet.ops.segments import segment_length, segment_slices
+from linnet.ops.support import is_exporting, segment_length, segment_slices
 
 CHUNK = 64
 """Tokens of a chunk."""

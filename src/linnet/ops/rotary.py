@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.exporting import is_exporting
 from linnet.ops.rotary_scaling import Scaling, unscaled
+from linnet.ops.support import is_exporting
 
 Pairing = Literal["adjacent", "halves"]
 

@@ -25,7 +25,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.linear_scan import scan, scan_back
-from linnet.ops.segments import segment_length, segment_slices
+from linnet.ops.support import segment_length, segment_slices
 
 CHUNK = 8
 """Tokens of a chunk, of which there are many side by side."""

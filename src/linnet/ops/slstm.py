@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.segments import segment_length, segment_slices
+from linnet.ops.support import segment_length, segment_slices
 
 GATES = 4
 NUMBERS = 12

@@ -6,7 +6,7 @@ Legend: `C` tokens of a chunk, `V` columns.
 import torch
 from torch import Tensor
 
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 FEW = 8
 """Equations that are solved by powers: of more, powers would be much larger than what they add up to."""

@@ -23,12 +23,13 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.store import save_decoder
 from linnet.nn.packed_linear import PackedLinear
-from linnet.ops import bfloat16_linear, int4_linear, int8_linear
+from linnet.ops import int4_linear, int8_linear
+from linnet.ops.linear import can_pack_bfloat16
 
 each_mixer = pytest.mark.parametrize("mixer", CASES)
 each_head = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 needs_packed_bfloat16 = pytest.mark.skipif(
-    not bfloat16_linear.can_pack(torch.device("cpu")), reason="no bfloat16 products on this processor"
+    not can_pack_bfloat16(torch.device("cpu")), reason="no bfloat16 products on this processor"
 )
 
 
@@ -203,7 +204,8 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
 def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with_weights(EXAMPLES[0], tied=True)
     expected = converted(decoder, "bfloat16")(tokens())
-    monkeypatch.setattr(bfloat16_linear, "can_pack", lambda _: False)
+    monkeypatch.setattr("linnet.nn.packed_linear.can_pack_bfloat16", lambda _: False)
+    monkeypatch.setattr("linnet.inference.weights.can_pack_bfloat16", lambda _: False)
     plain = converted(decoder, "bfloat16")
     assert not any(isinstance(module, PackedLinear) for module in plain.modules()) and plain.head is None
     assert error(plain(tokens()), expected) < 0.02

@@ -14,7 +14,7 @@ from linnet.inference.weights import convert_weights, weights_nbytes
 from linnet.model.cost import ModelCost, model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec, preset_names
-from linnet.ops import bfloat16_linear
+from linnet.ops.linear import can_pack_bfloat16
 from linnet.ops.rotary import rotary_range
 
 PUBLISHED_PARAMETERS = {
@@ -372,7 +372,7 @@ def test_a_preset_has_the_predicted_bytes_of_weights(name: str):
     spec = ModelSpec.load(name)
     for dtype, torch_dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         stored = sum(tensor.nbytes for tensor in on_meta(spec).to(torch_dtype).state_dict().values())
-        if dtype == "bfloat16" and spec.head.tied and bfloat16_linear.can_pack(torch.device("cpu")):
+        if dtype == "bfloat16" and spec.head.tied and can_pack_bfloat16(torch.device("cpu")):
             stored += 2 * spec.vocab_size * (spec.embedding.width or spec.d_model)
         assert model_cost(spec).weights_bytes(dtype) == stored
 

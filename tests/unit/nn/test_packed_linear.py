@@ -7,14 +7,15 @@ import torch.nn.functional as F
 
 from linnet.nn import packed_linear
 from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, QuantizedEmbedding
-from linnet.ops import bfloat16_linear, int4_linear, int8_linear
-from linnet.ops.native.rows import MOST_ROWS
+from linnet.ops import int4_linear, int8_linear
+from linnet.ops.linear import can_pack_bfloat16
+from linnet.ops.native.gemv import MAX_ROWS
 
 CPU = torch.device("cpu")
 FORMS = [
     Int8Linear,
     Int4Linear,
-    pytest.param(Bfloat16Linear, marks=pytest.mark.skipif(not bfloat16_linear.can_pack(CPU), reason="no bfloat16")),
+    pytest.param(Bfloat16Linear, marks=pytest.mark.skipif(not can_pack_bfloat16(CPU), reason="no bfloat16")),
 ]
 
 
@@ -58,7 +59,7 @@ def test_parts_are_split_as_before(form: type[PackedLinear]):
 
 def test_bfloat16_without_a_fast_form_is_a_plain_product(monkeypatch: pytest.MonkeyPatch):
     weight, bias, x = torch.randn(12, 20), torch.randn(12), torch.randn(3, 20).bfloat16()
-    monkeypatch.setattr(bfloat16_linear, "can_pack", lambda _: False)
+    monkeypatch.setattr("linnet.nn.packed_linear.can_pack_bfloat16", lambda _: False)
     plain = Bfloat16Linear(weight, bias, (12,))
     assert plain.nbytes == 12 * 20 * 2
     assert torch.equal(plain(x), F.linear(x, weight.bfloat16(), bias.bfloat16()))
@@ -83,7 +84,7 @@ def test_a_large_matrix_of_8_bits_is_packed_unless_it_is_a_table(monkeypatch: py
     weight, bias, x = torch.randn(70, 20), torch.randn(70), torch.randn(1, 20)
     monkeypatch.setattr(packed_linear, "library", lambda _: None)
     small = Int8Linear(weight, bias, (70,))
-    monkeypatch.setattr(int8_linear, "LARGE", 1000)
+    monkeypatch.setattr(int8_linear, "MIN_PACKED_WEIGHTS", 1000)
     large, table = Int8Linear(weight, bias, (70,)), Int8Linear(weight, bias, (70,), is_table=True)
     assert torch.equal(table(x), small(x)) and table.nbytes == large.nbytes == small.nbytes
     torch.testing.assert_close(large(x), F.linear(x, large.weight, bias), rtol=1e-3, atol=5e-3)  # 14 bits, not 8
@@ -149,7 +150,7 @@ def test_it_cannot_be_saved_without_its_weights(form: type[PackedLinear]):
 
 @pytest.mark.skipif(packed_linear.library(CPU) is None, reason="no compiler, or another processor")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("most", [MOST_ROWS, None])
+@pytest.mark.parametrize("most", [MAX_ROWS, None])
 def test_few_rows_and_many_are_products_with_one_matrix(
     form: type[PackedLinear], most: int | None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -157,8 +158,8 @@ def test_few_rows_and_many_are_products_with_one_matrix(
     weight, bias = torch.randn(70, 40), torch.randn(70)
     packed = form(weight, bias, (70,))
     assert packed.few is not None
-    packed.few.most_rows = most or packed.few.most_rows  # those of 4 bits may take all
-    x = torch.randn(2, MOST_ROWS, 40).to(form.dtype)
+    packed.few.max_rows = most or packed.few.max_rows  # those of 4 bits may take all
+    x = torch.randn(2, MAX_ROWS, 40).to(form.dtype)
     error = {"rtol": 0.02, "atol": 0.05} if form is Bfloat16Linear else {"rtol": 1e-3, "atol": 5e-3}
     many = packed(x)
     torch.testing.assert_close(packed(x[:1]), many[:1], **error)

@@ -8,7 +8,7 @@ from same_gradients import assert_same_with_gradients, double
 from linnet.ops import blocked_attention as blocks
 from linnet.ops.attention import KeyRange, attention, attention_reference
 from linnet.ops.blocked_attention import blocked_attention, blocked_is_faster
-from linnet.ops.relative import Relative
+from linnet.ops.relative_positions import Relative
 
 
 @given(
@@ -24,8 +24,8 @@ def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, sc
     q, k = (double(batch, count, tokens, 4) for count in heads)
     v = double(batch, heads[1], tokens, value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "OTHERWISE", of_a_block[0])
-        patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
+        patch.setattr(blocks, "DEFAULT_QUERIES_PER_BLOCK", of_a_block[0])
+        patch.setattr(blocks, "SCORES_PER_BLOCK", of_a_block[1])
         patch.setattr(blocks, "FUSED_FORWARD", {torch.float64} if fused else ())
         fast, slow = blocked_attention(q, k, v, scale), attention_reference(q, k, v, scale=scale)
         assert_same_with_gradients(fast, slow, (q, k, v))
@@ -35,7 +35,7 @@ def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, sc
 @pytest.mark.parametrize("tokens", [63, 64, 65, 200])
 def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
     taken, serve = [], tokens >= 64 and not at_home
-    monkeypatch.setattr(blocks, "OTHERWISE_MOST", 0 if at_home else 1024)
+    monkeypatch.setattr(blocks, "DEFAULT_MAX_TOKENS", 0 if at_home else 1024)
     monkeypatch.setattr(
         "linnet.ops.attention.blocked_attention", lambda *given: taken.append(1) or blocked_attention(*given)
     )
@@ -46,7 +46,7 @@ def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
     assert len(taken) == serve and with_padding.isfinite().all()
 
 
-@pytest.mark.parametrize(("tokens", "serve"), [(63, False), (64, True), (511, True), (512, not blocks.TILES)])
+@pytest.mark.parametrize(("tokens", "serve"), [(63, False), (64, True), (511, True), (512, not blocks.HAS_TILES)])
 def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(tokens, serve):
     assert blocked_is_faster(tokens, torch.bfloat16) == serve
 
@@ -55,7 +55,7 @@ def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(token
 @pytest.mark.parametrize(("key", "value"), [(6, 4), (4, 6), (5, 5)])
 @pytest.mark.parametrize("padded", [False, True])
 def test_values_may_have_a_width_of_their_own(key: int, value: int, padded: bool, most: int, monkeypatch):
-    monkeypatch.setattr(blocks, "OTHERWISE_MOST", most)
+    monkeypatch.setattr(blocks, "DEFAULT_MAX_TOKENS", most)
     q, k, v = double(2, 4, 70, key), double(2, 2, 70, key), double(2, 2, 70, value)
     reach = KeyRange(torch.tensor([0, 3])) if padded else KeyRange()
     for scale in (None, 0.3):
@@ -83,8 +83,8 @@ def test_sinks_and_first_tokens_equal_the_definition_with_all_gradients(
     padding_B = torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None
     relative = Relative(double(heads[0], 5)) if biased else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "OTHERWISE", of_a_block[0])
-        patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
+        patch.setattr(blocks, "DEFAULT_QUERIES_PER_BLOCK", of_a_block[0])
+        patch.setattr(blocks, "SCORES_PER_BLOCK", of_a_block[1])
         given_ = q, k, v, KeyRange(padding_B, window, first), 0.3, relative, sinks_N
         wanted = [q, k, v, *([sinks_N] if sink else []), *([relative.bias_NR] if biased else [])]
         assert_same_with_gradients(attention(*given_), attention_reference(*given_), wanted)
@@ -147,8 +147,8 @@ def test_the_fused_forward_pass_is_taken_where_nothing_is_added(tokens, window, 
     relative, sinks_N = Relative(double(4, 5)) if biased else None, double(4) if sink else None
     taken = []
     with pytest.MonkeyPatch.context() as patch:
-        kernel = blocks._fused_forward
-        patch.setattr(blocks, "_fused_forward", lambda *given: taken.append(1) or kernel(*given))
+        kernel = F.scaled_dot_product_attention
+        patch.setattr(F, "scaled_dot_product_attention", lambda *args, **rest: taken.append(1) or kernel(*args, **rest))
         patch.setattr(blocks, "FUSED_FORWARD", {torch.float64})
         fast = blocked_attention(q, k, v, 0.3, window, padding_B, relative, sinks_N)
     slow = attention_reference(q, k, v, KeyRange(padding_B, window), 0.3, relative, sinks_N)

@@ -33,7 +33,7 @@ def with_gradients(form, tensors: list[Tensor]) -> list[Tensor]:
 def test_both_forms_are_the_same_with_all_gradients(batch: int, length: int, segment: int):
     """All chunks at once, and a chunk at a time; with tokens behind the last whole chunk, and with such alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linnet.ops.segments.SEGMENT_NUMBERS", segment)
+        patch.setattr("linnet.ops.support.SEGMENT_NUMBERS", segment)
         pairs = [with_gradients(form, inputs(length, batch)) for form in (diagonal_ssm, diagonal_ssm_reference)]
         for fast, slow in zip(*pairs, strict=True):
             torch.testing.assert_close(fast, slow)

@@ -4,7 +4,7 @@ from same_gradients import assert_same_recurrence
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops import segments
+from linnet.ops import support
 from linnet.ops.gated_delta import gated_delta, gated_delta_flops, gated_delta_reference
 
 KEYS, VALUES = 5, 3
@@ -27,7 +27,7 @@ def test_both_forms_are_the_same_with_all_gradients(
     length: int, gates: int, segment: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Segments of one chunk, of two, and of all of them; gradients from outputs and from the last state."""
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     assert_same_recurrence(gated_delta, gated_delta_reference, inputs(length, gates))
 
 

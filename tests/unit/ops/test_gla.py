@@ -4,7 +4,7 @@ from same_gradients import assert_same_recurrence
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops import segments
+from linnet.ops import support
 from linnet.ops.gla import gla, gla_flops, gla_reference
 
 KEYS, VALUES = 5, 3
@@ -22,7 +22,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 @pytest.mark.parametrize("length", [1, 2, 15, 17, 63, 64, 65, 130, 193])
 def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     """Segments of one chunk, of two, and of all of them; gradients from outputs and from the last state."""
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     assert_same_recurrence(gla, gla_reference, inputs(length))
 
 

@@ -10,12 +10,12 @@ from linnet.ops.int4_linear import (
     Int4Weight,
     can_pack,
     dequantize,
+    gather_rows,
     int4_linear,
     int4_linear_reference,
     int4_nbytes,
     pack,
     quantize,
-    rows_of,
     unpack,
 )
 
@@ -53,7 +53,7 @@ def test_the_scale_that_is_found_leaves_a_smaller_error(monkeypatch: pytest.Monk
     torch.manual_seed(0)
     weight_OI = torch.randn(64, 256)
     found = (dequantize(quantize(weight_OI)) - weight_OI).norm()
-    monkeypatch.setattr(module, "SHARES", (1.0,))
+    monkeypatch.setattr(module, "SCALE_FACTORS", (1.0,))
     assert found < 0.98 * (dequantize(quantize(weight_OI)) - weight_OI).norm()
 
 
@@ -72,7 +72,7 @@ def test_packing_loses_nothing_and_rows_are_found_in_it(outputs, inputs, group, 
         assert torch.equal(found, kept)
     places = torch.randint(outputs, (2, 3))
     for form in (packed, weight):
-        assert torch.equal(rows_of(form, places), dequantize(weight)[places])
+        assert torch.equal(gather_rows(form, places), dequantize(weight)[places])
 
 
 @needs_packing

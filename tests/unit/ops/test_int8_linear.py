@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops.int8_linear import (
-    LARGEST_INPUT,
+    MAX_INPUT,
     Int8Weight,
     dequantize,
+    gather_rows,
     has_fast_form,
     int8_linear,
     int8_linear_reference,
     int8_nbytes,
     pack,
     quantize,
-    rows_of,
     unpack,
 )
 
@@ -52,7 +52,7 @@ def _assert_within_bound(x: Tensor, weight: Int8Weight, bias: Tensor | None, pac
         allowed = allowed if bias is None else allowed + bias.abs() / 128
     else:
         largest = x.abs().amax(dim=-1, keepdim=True).double() * matrix_OI.sum(dim=1)
-        allowed = largest * (0.5 / LARGEST_INPUT + 1e-6) + (0 if bias is None else bias.abs() * 1e-6) + 1e-30
+        allowed = largest * (0.5 / MAX_INPUT + 1e-6) + (0 if bias is None else bias.abs() * 1e-6) + 1e-30
     assert actual.shape == exact.shape
     assert ((actual - exact).abs() <= allowed).all()
 
@@ -144,7 +144,7 @@ def test_packing_loses_nothing(outputs, inputs):
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_rows_of_a_table_and_its_bytes(outputs, inputs):
     weight, places = quantize(_matrix(outputs, inputs, 0, 0)), torch.randint(outputs, (2, 3))
-    assert torch.equal(rows_of(weight, places), dequantize(weight)[places])
+    assert torch.equal(gather_rows(weight, places), dequantize(weight)[places])
     assert int8_nbytes(outputs, inputs) == weight.numbers_OJ.nbytes + weight.scale_O.nbytes
 
 

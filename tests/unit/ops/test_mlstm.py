@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops import segments
+from linnet.ops import support
 from linnet.ops.mlstm import mlstm, mlstm_flops, mlstm_reference
 
 HEADS, KEYS, VALUES = 3, 5, 4
@@ -23,7 +23,7 @@ def inputs(length: int, spread: float = 3.0, dtype: torch.dtype = torch.float64)
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 130, 193])
 def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     """Segments of one chunk, of two, and of all of them; gradients from outputs, from the last memory and exponent."""
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     tensors, results = [part.requires_grad_() for part in inputs(length)], []
     for form in (mlstm, mlstm_reference):
         h_BNTV, memory_BNKU, peak_BN = form(*tensors)

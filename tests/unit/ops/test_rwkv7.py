@@ -8,7 +8,7 @@ from same_gradients import assert_same_recurrence, with_gradients
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops import segments
+from linnet.ops import support
 from linnet.ops.rwkv7 import CHUNK, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference
 
 HEADS, KEYS, VALUES = 3, 5, 4
@@ -27,7 +27,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 65, 97, 130])
 def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     """Segments of one chunk, of two, and of all of them."""
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     assert_same_recurrence(rwkv7, rwkv7_reference, inputs(length))
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops import segments
 from linnet.ops import selective_scan as selective_scan_module
+from linnet.ops import support
 from linnet.ops.selective_scan import selective_scan, selective_scan_reference
 
 
@@ -22,7 +22,7 @@ def test_both_forms_are_the_same_with_all_gradients(
     length: int, segment: int, many: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Segments of one chunk, of two, and of all tokens; as of states of few numbers, and of many."""
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     monkeypatch.setattr(selective_scan_module, "MANY", many)
     before_BNE = torch.randn(2, 5, 3, dtype=torch.float64)
     tensors, results = [part.requires_grad_() for part in (*inputs(length), before_BNE)], []

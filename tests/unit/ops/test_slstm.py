@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.ops import segments
+from linnet.ops import support
 from linnet.ops.slstm import Memory, slstm, slstm_reference
 
 ROWS, HEADS, WIDTH = 2, 3, 5
@@ -28,7 +28,7 @@ def test_both_forms_are_the_same_with_all_gradients(
     length: int, segment: int, before: Memory | None, monkeypatch: pytest.MonkeyPatch
 ):
     """The way back in segments of one token, of seven, and of all of them."""
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     tensors, results = inputs(length), []
     for form in (slstm, slstm_reference):
         h_BTNP, behind = form(*tensors, before)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops import segments
+from linnet.ops import support
 from linnet.ops.state_space_dual import state_space_dual, state_space_dual_flops, state_space_dual_reference
 
 SHAPES = [(2, 2, 3, 5), (1, 3, 2, 4), (3, 1, 1, 1)]
@@ -38,7 +38,7 @@ def with_gradients(form: Callable[..., tuple[Tensor, Tensor]], tensors: tuple[Te
 def test_both_forms_are_the_same_with_all_gradients(
     length: int, segment: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     found, expected = (
         with_gradients(form, inputs(length, shape)) for form in (state_space_dual, state_space_dual_reference)
     )
@@ -135,7 +135,7 @@ def test_gradients_under_autocast_are_as_precise_as_without():
 @pytest.mark.parametrize("segment", [1, 2**18], ids=["one chunk", "all"])
 @pytest.mark.parametrize("tokens", [1, 2, 64, 65, 150])
 def test_its_products_are_those_that_are_counted(tokens: int, segment: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     x, dt, a, b, c, d, h = (part[:1] if part.dim() > 1 else part for part in inputs(tokens))
     with FlopCounterMode(display=False) as counter:
         state_space_dual(x, dt, a, b, c, d, h)

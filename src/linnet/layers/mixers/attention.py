@@ -48,7 +48,7 @@ from linnet.ops.attention import (
     full_attention,
     full_attention_reference,
 )
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 
 class AttentionSpec(MixerSpec):

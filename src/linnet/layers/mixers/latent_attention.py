@@ -28,10 +28,16 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm, norm_row, normed
-from linnet.ops.attention import KeyRange, attention, attention_reference
+from linnet.ops.attention import (
+    KeyRange,
+    absorbed_is_cheaper,
+    attention,
+    attention_reference,
+    latent_attention,
+    latent_attention_reference,
+)
 from linnet.ops.blocked_attention import blocked_is_faster
-from linnet.ops.exporting import is_exporting
-from linnet.ops.latent_attention import absorbed_is_cheaper, latent_attention, latent_attention_reference
+from linnet.ops.support import is_exporting
 
 
 class LatentAttentionSpec(MixerSpec):

@@ -25,7 +25,6 @@ from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.norms import GroupedRmsNorm
 from linnet.nn.state_steps import step_biases
-from linnet.ops.segments import segment_length
 from linnet.ops.state_space_dual import (
     CHUNK,
     elements_per_token,
@@ -33,6 +32,7 @@ from linnet.ops.state_space_dual import (
     state_space_dual_flops,
     state_space_dual_reference,
 )
+from linnet.ops.support import segment_length
 
 SUM_BYTES = 4
 SLOWEST_RATE, FASTEST_RATE = 1.0, 16.0

@@ -29,8 +29,8 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.linear import Linear
 from linnet.nn.token_shift import token_mixes, token_shift_cost
-from linnet.ops.recompute import recompute
 from linnet.ops.rwkv7 import chunk_length, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
+from linnet.ops.support import recompute
 
 STATE_BYTES = 4
 FIRST_VALUES = "first_values"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 MOST_TOKENS = 2**62
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 OFFSET = 8
 """`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""

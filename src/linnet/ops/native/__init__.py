@@ -1,8 +1,8 @@
-"""Products of rows with weights of 32, 16, 8 and 4 bits, and attention beside them, compiled where they run.
+"""Native products of rows with weights of 32, 16, 8 and 4 bits, and the operations between them, compiled on first use.
 
-Decoding a stream is reading weights, and PyTorch's products of few bits do not read them as fast as the memory gives.
-These do (`benchmarks/quantized_decode.py`). They are C++ and need Linux on an x86 processor with AVX2, and a compiler;
-anywhere else PyTorch's serve.
+Decoding a stream is reading weights, and PyTorch's products with weights of few bits do not reach the bandwidth of the
+memory; these do (`benchmarks/quantised_decode.py`). The C++ code is compiled on Linux, for x86 processors with AVX2 and
+for 64-bit ARM. Everywhere else, and without a compiler, PyTorch computes, after one note.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from linnet.core.notes import note
-from linnet.ops.native.build import loaded
+from linnet.ops.native.build import load_library
 from linnet.ops.native.program import Function
 
 SOURCES = tuple(
@@ -36,47 +36,54 @@ ARGUMENTS = {
     "linnet_int4_matrix": [_POINTER, *[_SIZE] * 4, _POINTER, _INT],
     "linnet_attention_row": [*[_POINTER] * 5, *[_SIZE] * 5, _FLOAT, _POINTER, _INT, _INT],
     "linnet_attention_past": [*[_POINTER] * 3, *[_SIZE] * 6, _POINTER, _FLOAT, _POINTER, _INT],
-    "linnet_through_operator": [_POINTER, _POINTER, *[_SIZE] * 3, _POINTER, _INT],
+    "linnet_apply_operator": [_POINTER, _POINTER, *[_SIZE] * 3, _POINTER, _INT],
     "linnet_rms_norm": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
     "linnet_layer_norm": [_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
-    "linnet_turn": [_POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _POINTER, _INT, _INT],
-    "linnet_activated": [_POINTER, _SIZE, _INT, _POINTER, _INT],
-    "linnet_gated": [_POINTER, _SIZE, _INT, _POINTER, _INT],
-    "linnet_scaled": [_POINTER, _FLOAT, _POINTER, _SIZE, _POINTER, _INT],
+    "linnet_rotate": [_POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _POINTER, _INT, _INT],
+    "linnet_activation": [_POINTER, _SIZE, _INT, _POINTER, _INT],
+    "linnet_glu": [_POINTER, _SIZE, _INT, _POINTER, _INT],
+    "linnet_scale_add": [_POINTER, _FLOAT, _POINTER, _SIZE, _POINTER, _INT],
 }
-"""Of the functions that tensors are handed to."""
+"""Argument types of the functions that take tensors; their calls can be recorded (`ops.native.program`)."""
 
 
 def library(device: torch.device) -> ctypes.CDLL | None:
-    """The functions of `SOURCES` where weights on that device are theirs; None: PyTorch's products serve."""
-    return _proved() if device.type == "cpu" else None
+    """The native library for weights on that device; None where PyTorch's products are used."""
+    return _tested_library() if device.type == "cpu" else None
 
 
 @cache
-def _proved() -> ctypes.CDLL | None:
-    """Compiled, and held to plain PyTorch once."""
+def _tested_library() -> ctypes.CDLL | None:
+    """The compiled library, after its results have been compared once with plain PyTorch."""
     from linnet.ops.native.trial import problem
 
-    linux_on_x86 = platform.system() == "Linux" and platform.machine() == "x86_64"
-    if not linux_on_x86 or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+    if not _is_supported(platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability()):
+        place = f"{platform.system()} on {platform.machine()}"
+        note(f"the native decoding code needs Linux on x86 with AVX2 or on 64-bit ARM, not {place}: PyTorch computes")
         return None
-    found = loaded(SOURCES, HEADERS)
+    found = load_library(SOURCES, HEADERS)
     if found is None:
         return None
     _declare(found)
     wrong = problem(found)
     if wrong is not None:
-        note(f"{SOURCES[0].name} does not serve on this processor, PyTorch's products do: {wrong}")
+        note(f"the native decoding code is wrong on this processor, PyTorch's products are used: {wrong}")
         return None
     return found
 
 
+def _is_supported(system: str, machine: str, capability: str) -> bool:
+    """True if the code is compiled there; capability: PyTorch's name of the vector instructions of x86."""
+    on_x86 = machine == "x86_64" and capability in ("AVX2", "AVX512")
+    return system == "Linux" and (on_x86 or machine in ("aarch64", "arm64"))
+
+
 def _declare(found: ctypes.CDLL) -> None:
-    """Types of arguments and results; functions of `ARGUMENTS` can be written down (`ops.native.program`)."""
-    found.linnet_place.argtypes, found.linnet_place.restype = [ctypes.c_char_p], _SIZE
-    found.linnet_most_int4_rows.argtypes, found.linnet_most_int4_rows.restype = [], _SIZE
+    """Declare the types of arguments and results, and make the functions of `ARGUMENTS` recordable."""
+    found.linnet_function_index.argtypes, found.linnet_function_index.restype = [ctypes.c_char_p], _SIZE
+    found.linnet_max_int4_rows.argtypes, found.linnet_max_int4_rows.restype = [], _SIZE
     found.linnet_run.argtypes, found.linnet_run.restype = [_POINTER, _SIZE, _SIZE, _SIZE, _INT], None
     for name, arguments in ARGUMENTS.items():
         call = getattr(found, name)
         call.argtypes, call.restype = arguments, None
-        setattr(found, name, Function(call, found.linnet_place(name.encode())))
+        setattr(found, name, Function(call, found.linnet_function_index(name.encode())))

@@ -155,7 +155,7 @@ void linnet_attention_past(const float* queries, const uint16_t* keys, const uin
 }
 
 // q G of each head: `operators` are a matrix `[width, width]` for each of them.
-void linnet_through_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
+void linnet_apply_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
                              float* out, int threads) {
   divided(heads, threads, [&](int64_t h) {
     const float* const matrix = operators + h * width * width;

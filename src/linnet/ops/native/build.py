@@ -1,4 +1,4 @@
-"""C++ that is compiled for the processor at hand, once: as `torch.compile` does, but without PyTorch's headers."""
+"""Compile the C++ sources for the processor at hand, once: as `torch.compile` does, but without PyTorch's headers."""
 
 import ctypes
 import hashlib
@@ -15,69 +15,77 @@ from linnet.core.errors import UserError
 from linnet.core.files import cache_folder
 from linnet.core.notes import note
 
-COMPILERS = ("c++", "g++")
+COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-O3",
     "-std=c++17",
-    "-march=native",
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fopenmp",
     "-shared",
     "-fPIC",
 )
-"""OpenMP of GCC is the library that PyTorch has loaded, and so its threads are PyTorch's."""
+OPENMP = "-fopenmp"
+"""GCC's OpenMP is the library that PyTorch has loaded, so that both share their threads. A compiler without OpenMP
+builds a library that computes with one thread."""
 TIMEOUT_S = 120.0
 
 
-def loaded(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctypes.CDLL | None:
-    """The library made of some files, from the user's cache where it has been made before.
+def load_library(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctypes.CDLL | None:
+    """The shared library of some sources, from the user's cache if it was built before.
 
-    None without a compiler (`$CXX`, or one of `COMPILERS`), and where it fails; then that is said.
+    None, after a note, without a compiler (`$CXX`, or one of `COMPILERS`) and where compiling fails.
     """
     compiler = shutil.which(os.environ.get("CXX", "")) or next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
+        note(f"no C++ compiler ({', '.join(COMPILERS)}): decoding uses PyTorch's products, which are slower")
         return None
     try:
-        library = cache_folder() / _name([*sources, *headers], compiler)
-        if library.is_file() and (found := _opened(library)) is not None:
+        library = cache_folder() / _file_name([*sources, *headers], compiler)
+        if library.is_file() and (found := _open_cached(library)) is not None:
             return found
         _compile(sources, compiler, library)
         return ctypes.CDLL(str(library))
-    except (OSError, RuntimeError, UserError, subprocess.SubprocessError) as error:  # RuntimeError: nobody has a home
-        told = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
-        problem = next(iter(told), compiler)
-        note(f"{sources[0].name} was not compiled for this processor, PyTorch's products serve: {problem}")
+    except (OSError, RuntimeError, UserError, subprocess.SubprocessError) as error:  # RuntimeError: no home folder
+        lines = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
+        problem = next(iter(lines), compiler)
+        note(f"{sources[0].name} was not compiled for this processor, PyTorch's products are used: {problem}")
         return None
 
 
-def _opened(library: Path) -> ctypes.CDLL | None:
-    """What was made before; None for what another system made, so that it is made anew.
+def _open_cached(library: Path) -> ctypes.CDLL | None:
+    """A library that was built before; None for one of another system, so that it is built again.
 
-    `PermissionError` for what others can write: it would be run.
+    `PermissionError` for a file or folder that others own or can write: its code would be run.
     """
     for path in (library, library.parent):
         found = path.stat()
         if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
-            raise PermissionError(f"{path}: somebody else's, or others can write it")
+            raise PermissionError(f"{path}: owned by another user, or writable by others")
     try:
         return ctypes.CDLL(str(library))
     except OSError:
         return None
 
 
+def _target_flag() -> str:
+    return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+
+
 def _compile(sources: Sequence[Path], compiler: str, library: Path) -> None:
     library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with atomic_path(library) as path:
-        command = [compiler, *FLAGS, *map(str, sources), "-o", str(path)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+        command = [compiler, *FLAGS, _target_flag(), *map(str, sources), "-o", str(path)]
+        run = subprocess.run([*command, OPENMP], check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        if run.returncode != 0:  # the compiler may have no OpenMP, as Apple's
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
-def _name(files: Sequence[Path], compiler: str) -> str:
-    """Another for other files, another compiler or processor: a home may be shared between machines."""
+def _file_name(files: Sequence[Path], compiler: str) -> str:
+    """A name with a hash of the files, the compiler and the processor: several machines may share a home folder."""
     cpuinfo = Path("/proc/cpuinfo")
     processor = cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.is_file() else platform.processor()
-    kept = [line for line in processor.splitlines() if line.startswith(("model name", "flags"))]
-    parts = [*(file.read_bytes() for file in files), *(part.encode() for part in (compiler, *FLAGS, *kept))]
+    keys = ("model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
+    lines = [line for line in processor.splitlines() if line.startswith(keys)]
+    parts = [*(file.read_bytes() for file in files), *(part.encode() for part in (compiler, *FLAGS, OPENMP, *lines))]
     return f"linnet-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"

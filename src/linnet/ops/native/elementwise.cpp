@@ -110,7 +110,7 @@ void linnet_layer_norm(const float* x, const float* gains, const float* biases, 
 }
 
 // The first `turned` of the `width` elements of each head, in place. A pair lies side by side, or half of them apart.
-void linnet_turn(float* x, int64_t heads, int64_t width, int64_t turned, const float* cosines, const float* sines,
+void linnet_rotate(float* x, int64_t heads, int64_t width, int64_t turned, const float* cosines, const float* sines,
                  int adjacent, int threads) {
   const int64_t pairs = turned / 2, apart = adjacent ? 1 : pairs, step = adjacent ? 2 : 1;
   divided(heads, threads, [&](int64_t h) {
@@ -124,19 +124,19 @@ void linnet_turn(float* x, int64_t heads, int64_t width, int64_t turned, const f
   });
 }
 
-void linnet_activated(const float* x, int64_t width, int kind, float* out, int threads) {
+void linnet_activation(const float* x, int64_t width, int kind, float* out, int threads) {
   by_vectors(width, threads, [&](int64_t i, Vector part) { part.store(out + i, activated(part.load(x + i), kind)); });
 }
 
 // Of a gate and what it lets through, `inner` wide each.
-void linnet_gated(const float* joint, int64_t inner, int kind, float* out, int threads) {
+void linnet_glu(const float* joint, int64_t inner, int kind, float* out, int threads) {
   by_vectors(inner, threads, [&](int64_t i, Vector part) {
     part.store(out + i, _mm256_mul_ps(activated(part.load(joint + i), kind), part.load(joint + inner + i)));
   });
 }
 
 // x times a factor, and what is added to it, which may be null.
-void linnet_scaled(const float* x, float factor, const float* added, int64_t width, float* out, int threads) {
+void linnet_scale_add(const float* x, float factor, const float* added, int64_t width, float* out, int threads) {
   by_vectors(width, threads, [&](int64_t i, Vector part) {
     const __m256 more = added ? part.load(added + i) : _mm256_setzero_ps();
     part.store(out + i, _mm256_fmadd_ps(part.load(x + i), set(factor), more));

@@ -1,6 +1,6 @@
-"""What lies between the products of one row, in a call each: of so little work the calls are most of the time.
+"""Native operations between the products of one row, one call each; at this size the calls take most of the time.
 
-Legend: `D` width, `J` heads, `K` head width, `R` pairs that are turned, `C` capacity, `F` inner width. All float32.
+Legend: `D` width, `J` heads, `K` head width, `R` pairs that are rotated, `C` capacity, `F` inner width. All float32.
 """
 
 import ctypes
@@ -10,21 +10,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from linnet.ops.native.checks import empty, expect, plain
-from linnet.ops.native.program import Along
+from linnet.ops.native.program import Stride, contiguous_float32, empty, expect
 
 Kind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu_squared"]
 KINDS: tuple[Kind, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
-"""Activations in the order in which `elementwise.cpp` knows them."""
+"""Activations in the order of their numbers in `elementwise.cpp`."""
 
 
 def rms_norm_row(library: ctypes.CDLL, gain_JD: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
-    """`[J, D] -> [J, D]`, each row by itself with its own gain: see `ops.rms_norm`."""
-    gain, function = _rows(gain_JD), library.linnet_rms_norm
-    rows, width = gain.shape
+    """RMS norm `[J, D] -> [J, D]`, each row with its own gain (`ops.rms_norm`); a gain `[D]` is that of one row."""
+    gain = contiguous_float32(gain_JD.detach().reshape(-1, gain_JD.shape[-1]))
+    function, (rows, width) = library.linnet_rms_norm, gain.shape
 
     def norm(x_JD: Tensor) -> Tensor:
-        x_JD = plain(x_JD)
+        x_JD = contiguous_float32(x_JD)
         expect(x_JD.shape == gain.shape, "a row for each gain", x_JD, gain)
         out_JD = empty(rows, width)
         function(x_JD, gain, rows, width, eps, out_JD, 1)
@@ -34,13 +33,13 @@ def rms_norm_row(library: ctypes.CDLL, gain_JD: Tensor, eps: float) -> Callable[
 
 
 def layer_norm_row(library: ctypes.CDLL, gain_JD: Tensor, bias_JD: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
-    """`[J, D] -> [J, D]`, each row centerd and scaled by itself, with its own gain and bias."""
-    gain, bias = map(_rows, (gain_JD, bias_JD))
+    """Layer norm `[J, D] -> [J, D]`, each row with its own gain and bias."""
+    gain, bias = (contiguous_float32(part.detach().reshape(-1, part.shape[-1])) for part in (gain_JD, bias_JD))
     function, (rows, width) = library.linnet_layer_norm, gain.shape
     expect(bias.shape == gain.shape, "a bias for each gain", bias, gain)
 
     def norm(x_JD: Tensor) -> Tensor:
-        x_JD = plain(x_JD)
+        x_JD = contiguous_float32(x_JD)
         expect(x_JD.shape == gain.shape, "a row for each gain", x_JD, gain)
         out_JD = empty(rows, width)
         function(x_JD, gain, bias, rows, width, eps, out_JD, 1)
@@ -49,70 +48,66 @@ def layer_norm_row(library: ctypes.CDLL, gain_JD: Tensor, bias_JD: Tensor, eps: 
     return norm
 
 
-def _rows(parameter_JD: Tensor) -> Tensor:
-    """`[D]` or `[J, D]` to `[J, D]`."""
-    return plain(parameter_JD.detach().reshape(-1, parameter_JD.shape[-1]))
-
-
 def rotate_row(
     library: ctypes.CDLL, cos_CR: Tensor, sin_CR: Tensor, pairing: Literal["adjacent", "halves"]
 ) -> Callable[[Tensor, int], Tensor]:
-    """Heads `[J, K]` of a token, and its position: the first 2 R elements of each are turned, in place."""
-    cos, sin, function = plain(cos_CR), plain(sin_CR), library.linnet_turn
+    """Rotary embedding of the heads `[J, K]` of a token at a position: the first 2 R elements of each, in place."""
+    cos, sin, function = contiguous_float32(cos_CR), contiguous_float32(sin_CR), library.linnet_rotate
     (capacity, pairs), adjacent = cos.shape, pairing == "adjacent"
-    along = Along("position", {4: 4 * pairs, 5: 4 * pairs}, capacity)
+    stride = Stride("position", {4: 4 * pairs, 5: 4 * pairs}, capacity)
 
-    def turn(x_JK: Tensor, position: int) -> Tensor:
+    def rotate(x_JK: Tensor, position: int) -> Tensor:
         heads, width = x_JK.shape
-        own = x_JK.is_contiguous() and x_JK.dtype == torch.float32 and x_JK.is_cpu
-        expect(own and 0 <= position < capacity and 2 * pairs <= width, "heads of float32, turned in place", x_JK)
-        function(x_JK, heads, width, 2 * pairs, cos[position], sin[position], adjacent, 1, along=along)
+        in_place = x_JK.is_contiguous() and x_JK.dtype == torch.float32 and x_JK.is_cpu
+        fits = in_place and 0 <= position < capacity and 2 * pairs <= width
+        expect(fits, "contiguous heads of float32, rotated in place", x_JK)
+        function(x_JK, heads, width, 2 * pairs, cos[position], sin[position], adjacent, 1, stride=stride)
         return x_JK
 
-    return turn
+    return rotate
 
 
 def activation_row(library: ctypes.CDLL, kind: Kind) -> Callable[[Tensor], Tensor]:
-    """`[1, F] -> [1, F]`: see `nn.activation`."""
-    function, number = library.linnet_activated, KINDS.index(kind)
+    """An activation (`nn.activation`), `[1, F] -> [1, F]`."""
+    function, number = library.linnet_activation, KINDS.index(kind)
 
-    def activated(x_1F: Tensor) -> Tensor:
-        x_1F = plain(x_1F)
+    def activation(x_1F: Tensor) -> Tensor:
+        x_1F = contiguous_float32(x_1F)
         out_1F = empty(*x_1F.shape)
         function(x_1F, x_1F.numel(), number, out_1F, 1)
         return out_1F
 
-    return activated
+    return activation
 
 
 def glu_row(library: ctypes.CDLL, kind: Kind = "silu") -> Callable[[Tensor], Tensor]:
-    """`[1, 2F] -> [1, F]`: what the activation makes of the first half, times the second; see `ops.gated`."""
-    function, number = library.linnet_gated, KINDS.index(kind)
+    """`activation(first half) * second half`, `[1, 2F] -> [1, F]` (`ops.gated_feed_forward`)."""
+    function, number = library.linnet_glu, KINDS.index(kind)
 
-    def gated(joint_1F: Tensor) -> Tensor:
-        joint_1F = plain(joint_1F)
+    def glu(joint_1F: Tensor) -> Tensor:
+        joint_1F = contiguous_float32(joint_1F)
         expect(len(joint_1F) == 1 and joint_1F.shape[1] % 2 == 0, "one row, of two halves", joint_1F)
         out_1F = empty(1, joint_1F.shape[1] // 2)
         function(joint_1F, out_1F.shape[1], number, out_1F, 1)
         return out_1F
 
-    return gated
+    return glu
 
 
 def scale_add_row(
     library: ctypes.CDLL, factor: float, table_CD: Tensor | None = None
 ) -> Callable[[Tensor, int], Tensor]:
-    """`[1, D]` and a position to `[1, D]`: times a factor, and added to the table's row of that position."""
-    table, function = None if table_CD is None else plain(table_CD.detach()), library.linnet_scaled
-    along = None if table is None else Along("position", {2: 4 * table.shape[1]}, len(table))
+    """`[1, D]` and a position -> `[1, D]`: the row times a factor, plus the table's row of the position."""
+    table, function = None if table_CD is None else contiguous_float32(table_CD.detach()), library.linnet_scale_add
+    stride = None if table is None else Stride("position", {2: 4 * table.shape[1]}, len(table))
 
-    def scaled(x_1D: Tensor, position: int) -> Tensor:
-        x_1D, row = plain(x_1D), None
+    def scale_add(x_1D: Tensor, position: int) -> Tensor:
+        x_1D, row = contiguous_float32(x_1D), None
         if table is not None:
             expect(x_1D.shape[1] == table.shape[1] and 0 <= position < len(table), "a row of the table", x_1D, table)
             row = table[position]
         out_1D = empty(*x_1D.shape)
-        function(x_1D, factor, row, x_1D.numel(), out_1D, 1, along=along)
+        function(x_1D, factor, row, x_1D.numel(), out_1D, 1, stride=stride)
         return out_1D
 
-    return scaled
+    return scale_add

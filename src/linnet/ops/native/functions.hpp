@@ -27,16 +27,16 @@ void linnet_attention_row(const float* queries, const float* key, const float* v
 void linnet_attention_past(const float* queries, const uint16_t* keys, const uint16_t* values, int64_t streams,
                            int64_t heads, int64_t shared, int64_t of_stream, int64_t of_head, int64_t width,
                            const int64_t* seen, float factor, float* out, int threads);
-void linnet_through_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
+void linnet_apply_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
                              float* out, int threads);
 void linnet_rms_norm(const float* x, const float* gains, int64_t rows, int64_t width, float eps, float* out,
                      int threads);
 void linnet_layer_norm(const float* x, const float* gains, const float* biases, int64_t rows, int64_t width, float eps,
                        float* out, int threads);
-void linnet_turn(float* x, int64_t heads, int64_t width, int64_t turned, const float* cosines, const float* sines,
+void linnet_rotate(float* x, int64_t heads, int64_t width, int64_t turned, const float* cosines, const float* sines,
                  int adjacent, int threads);
-void linnet_activated(const float* x, int64_t width, int kind, float* out, int threads);
-void linnet_gated(const float* joint, int64_t inner, int kind, float* out, int threads);
-void linnet_scaled(const float* x, float factor, const float* added, int64_t width, float* out, int threads);
+void linnet_activation(const float* x, int64_t width, int kind, float* out, int threads);
+void linnet_glu(const float* joint, int64_t inner, int kind, float* out, int threads);
+void linnet_scale_add(const float* x, float factor, const float* added, int64_t width, float* out, int threads);
 
 }  // extern "C"

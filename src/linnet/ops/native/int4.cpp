@@ -168,7 +168,7 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
 
 // Rows from which on products with a matrix made in float32 are faster: without instructions for sums of four products
 // of bytes these take three each.
-int64_t linnet_most_int4_rows() {
+int64_t linnet_max_int4_rows() {
 #if (defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__)
   return std::numeric_limits<int64_t>::max();
 #else

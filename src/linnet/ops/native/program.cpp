@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int64_t MOST_ARGUMENTS = 14;
+constexpr int64_t MAX_ARGUMENTS = 14;
 constexpr int PATIENCE = 1 << 12;  // looks at a barrier, some tens of microseconds, before the processor is left
 
 // A number, the address of something or the bits of a float32; what the token and its position add to it.
@@ -29,7 +29,7 @@ struct Argument {
 
 struct Operation {
   int64_t function;
-  Argument arguments[MOST_ARGUMENTS];
+  Argument arguments[MAX_ARGUMENTS];
 };
 
 template <typename T>
@@ -55,7 +55,7 @@ struct Called;
 
 template <typename... Types, void (*function)(Types...)>
 struct Called<function> {
-  static_assert(sizeof...(Types) <= MOST_ARGUMENTS);
+  static_assert(sizeof...(Types) <= MAX_ARGUMENTS);
   static void with(const int64_t* values) { call(function, values, std::index_sequence_for<Types...>{}); }
 };
 
@@ -75,13 +75,13 @@ constexpr Named FUNCTIONS[] = {
     {"linnet_int4_matrix", Called<linnet_int4_matrix>::with},
     {"linnet_attention_row", Called<linnet_attention_row>::with},
     {"linnet_attention_past", Called<linnet_attention_past>::with},
-    {"linnet_through_operator", Called<linnet_through_operator>::with},
+    {"linnet_apply_operator", Called<linnet_apply_operator>::with},
     {"linnet_rms_norm", Called<linnet_rms_norm>::with},
     {"linnet_layer_norm", Called<linnet_layer_norm>::with},
-    {"linnet_turn", Called<linnet_turn>::with},
-    {"linnet_activated", Called<linnet_activated>::with},
-    {"linnet_gated", Called<linnet_gated>::with},
-    {"linnet_scaled", Called<linnet_scaled>::with},
+    {"linnet_rotate", Called<linnet_rotate>::with},
+    {"linnet_activation", Called<linnet_activation>::with},
+    {"linnet_glu", Called<linnet_glu>::with},
+    {"linnet_scale_add", Called<linnet_scale_add>::with},
 };
 
 // The last of the threads to come lets all of them go on. Who has looked for long sleeps: on a busy machine the last one
@@ -114,8 +114,8 @@ class Barrier {
 };
 
 void run(const Operation& operation, int64_t token, int64_t position) {
-  int64_t values[MOST_ARGUMENTS];
-  for (int64_t n = 0; n < MOST_ARGUMENTS; ++n) {
+  int64_t values[MAX_ARGUMENTS];
+  for (int64_t n = 0; n < MAX_ARGUMENTS; ++n) {
     const Argument& of = operation.arguments[n];
     values[n] = of.value + token * of.by_token + position * of.by_position;
   }
@@ -127,7 +127,7 @@ void run(const Operation& operation, int64_t token, int64_t position) {
 extern "C" {
 
 // What a function is called in an operation; -1 for a name that is none of them.
-int64_t linnet_place(const char* name) {
+int64_t linnet_function_index(const char* name) {
   constexpr int64_t count = sizeof FUNCTIONS / sizeof *FUNCTIONS;
   for (int64_t n = 0; n < count; ++n)
     if (std::strcmp(FUNCTIONS[n].name, name) == 0) return n;

@@ -1,8 +1,9 @@
-"""Many operations in one call: they are written down while a step is done once, and run for every step behind it.
+"""Recorded programs: the native calls of one decoding step, recorded once and then run in one call per token.
 
-Whoever names operations of `ops.native` needs to know nothing of it: what a step does is found by doing it
-(`Recording`), addresses and all. What moves from step to step are the token and its position, and operations say what
-of theirs moves along (`Along`).
+`Recording` observes a step while it runs and notes each native call with its arguments, addresses included; callers
+need not know about it. Between steps only the token and its position change. A call declares which of its arguments
+move with them (`Stride`). Checks of tensors that every native call needs stand here too: C++ would read past the end of
+a wrong tensor without an error.
 """
 
 import ctypes
@@ -16,19 +17,43 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-MOST_ARGUMENTS = 14
-"""Of an operation, as in `program.cpp`."""
-BYTES_OF_A_THREAD = 1 << 16
-"""Weights and state of a whole step that one thread reads before another is woken."""
+MAX_ARGUMENTS = 14
+"""Arguments of an operation, as in `program.cpp`."""
+BYTES_PER_THREAD = 1 << 16
+"""Weights and state of a whole step for which one thread is used; more bytes use more threads."""
 
 _FLOAT = struct.Struct("<f4x")
-_WHOLE = struct.Struct("<q")
+_INTEGER = struct.Struct("<q")
+_INDICES: tuple[Literal["token", "position"], ...] = ("token", "position")
+
+Argument = Tensor | int | float | None
+"""An argument of a native function; a tensor is passed by its address."""
 
 
-class Along(NamedTuple):
-    """What of an operation moves with the token, or with its position.
+def expect(fits: bool, expected: str, *found: Tensor) -> None:
+    """`ValueError` with the expectation and the tensors found, unless `fits`."""
+    if not fits:
+        tensors = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)} on {x.device}" for x in found)
+        raise ValueError(f"expected {expected}, found {tensors}")
 
-    steps: by the place of an argument, how far it moves from one to the next. below: how many of them there are.
+
+def contiguous_float32(x: Tensor) -> Tensor:
+    """The same numbers in float32, contiguous; `ValueError` for a tensor that is not on the CPU."""
+    if not x.is_cpu:
+        expect(False, "a tensor on the CPU", x)
+    return x if x.dtype == torch.float32 and x.is_contiguous() else x.float().contiguous()
+
+
+def empty(*shape: int) -> Tensor:
+    """Uninitialized float32 on the CPU, whatever PyTorch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+class Stride(NamedTuple):
+    """Arguments of an operation that move with the token or with its position.
+
+    steps: by the index of an argument, how far it moves from one token or position to the next. below: how many tokens
+        or positions there are.
     """
 
     by: Literal["token", "position"]
@@ -36,120 +61,112 @@ class Along(NamedTuple):
     below: int
 
 
-Argument = Tensor | int | float | None
-"""Of a function; a tensor stands for its address."""
-
-
 class Operation(NamedTuple):
-    """A call of a function that was done."""
+    """A recorded call: number of the function, tensors, arguments with addresses in place of tensors, stride."""
 
-    place: int
+    function: int
     tensors: Sequence[Tensor]
     arguments: Sequence[int | float | None]
-    along: Along | None
+    stride: Stride | None
 
 
 class Function:
-    """A function of the library; its calls are written down while a `Recording` of the same thread is entered."""
+    """A function of the library. Its calls are recorded while a `Recording` of the same thread is entered."""
 
-    __slots__ = ("_call", "_place")
+    __slots__ = ("_call", "_index")
 
-    def __init__(self, call: Callable[..., None], place: int) -> None:
-        self._call, self._place = call, place
+    def __init__(self, call: Callable[..., None], index: int) -> None:
+        self._call, self._index = call, index
 
-    def __call__(self, *arguments: Argument, along: Along | None = None) -> None:
-        """With the addresses of tensors."""
-        told = [part.data_ptr() if isinstance(part, Tensor) else part for part in arguments]
-        self._call(*told)
-        if (recording := _here.recording) is not None:
+    def __call__(self, *arguments: Argument, stride: Stride | None = None) -> None:
+        """Call with the addresses of tensors."""
+        values = [part.data_ptr() if isinstance(part, Tensor) else part for part in arguments]
+        self._call(*values)
+        if (recording := _thread.recording) is not None:
             tensors = [part for part in arguments if isinstance(part, Tensor)]
-            recording.operations.append(Operation(self._place, tensors, told, along))
+            recording.operations.append(Operation(self._index, tensors, values, stride))
 
 
 class UnrecordableError(Exception):
-    """A step that is more than operations of the library; what it had done can be done again."""
+    """The step does more than call functions of the library. Everything it has done so far can be repeated."""
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down what a step does while it is entered; `token` and `position` are those of the step.
+    """Records the native calls of a step while it is entered; `token` and `position` are those of the step.
 
-    Doing the same again has to be that step for other tokens, so nothing but functions of the library may compute:
-    views of tensors and room for new ones are all that PyTorch may add. Anything else is an `UnrecordableError`, before
-    it has changed what was there.
+    Repeating the calls must be the step for other tokens, so only functions of the library may compute. PyTorch may
+    add views and allocate tensors; any other operation raises `UnrecordableError` before it changes anything.
     """
 
     def __init__(self, token: int, position: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self._token, self._position = token, position
-        self._made: list[Tensor] = []
+        self._allocated: list[Tensor] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """PyTorch's word: no wrapper around the dispatch, whose first call imports the compiler, a second of it."""
+        """A hook of PyTorch. False avoids a wrapper around the dispatch whose first call imports the compiler (1 s)."""
         return False
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
-        _here.recording = self  # last: whoever is interrupted before has nothing written down
+        _thread.recording = self  # last: after an interruption before this line nothing is recorded
         return self
 
     def __exit__(self, *problem: Any) -> None:
-        _here.recording = None
+        _thread.recording = None
         super().__exit__(*problem)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """What PyTorch does beside the operations."""
-        if _here.recording is not self:  # it was interrupted while it was entered or left
+        """Check an operation of PyTorch."""
+        if _thread.recording is not self:  # entering or leaving was interrupted
             return func(*args, **(kwargs or {}))
-        is_room = func is torch.ops.aten.empty.memory_format
-        if not is_room and not _may_be_a_view(func):
+        allocates = func is torch.ops.aten.empty.memory_format
+        if not allocates and not _may_return_view(func):
             raise UnrecordableError(str(func))
         found = func(*args, **(kwargs or {}))
-        if is_room:
-            self._made.append(found)
-        elif not _shares(found, args[0]):
+        if allocates:
+            self._allocated.append(found)
+            return found
+        parts = [found] if isinstance(found, Tensor) else found
+        storage = args[0].untyped_storage().data_ptr()
+        if any(part.untyped_storage().data_ptr() != storage for part in parts):
             raise UnrecordableError(f"{func}: a copy")
         return found
 
     def program(self, library: ctypes.CDLL) -> "Program":
-        """The step for other tokens and positions, which writes where the step wrote."""
-        moving = [operation.along for operation in self.operations if operation.along is not None]
+        """The step for other tokens and positions; it writes to the tensors to which the step wrote."""
+        strides = [operation.stride for operation in self.operations if operation.stride is not None]
         below: dict[str, int | None] = {
-            by: min((along.below for along in moving if along.by == by), default=None) for by in _STARTS
+            by: min((stride.below for stride in strides if stride.by == by), default=None) for by in _INDICES
         }
-        flat = b"".join(map(self._packed, self.operations))
-        made = {tensor.data_ptr() for tensor in self._made}
+        packed = b"".join(map(self._pack, self.operations))
+        allocated = {tensor.data_ptr() for tensor in self._allocated}
         tensors = (tensor for operation in self.operations for tensor in operation.tensors)
-        given = [tensor for tensor in tensors if tensor.untyped_storage().data_ptr() not in made]
-        return Program(library, flat, len(self.operations), below, given, self._made)
+        inputs = [tensor for tensor in tensors if tensor.untyped_storage().data_ptr() not in allocated]
+        return Program(library, packed, len(self.operations), below, inputs, self._allocated)
 
-    def _packed(self, operation: Operation) -> bytes:
-        """As `program.cpp` reads it."""
-        missing = MOST_ARGUMENTS - len(operation.arguments)
+    def _pack(self, operation: Operation) -> bytes:
+        """The operation as `program.cpp` reads it: of each argument its value, its step by token and by position."""
+        missing = MAX_ARGUMENTS - len(operation.arguments)
         assert missing >= 0
-        return _WHOLE.pack(operation.place) + b"".join(
-            self._argument(value, place, operation.along)
-            for place, value in enumerate([*operation.arguments, *repeat(0, missing)])
-        )
-
-    def _argument(self, value: int | float | None, place: int, along: Along | None) -> bytes:
-        """A number, and what each token and each position add to it."""
-        if isinstance(value, float):
-            return _FLOAT.pack(value) + bytes(2 * _WHOLE.size)
-        step = 0 if along is None else along.steps.get(place, 0)
-        by_token, by_position = (step if along is not None and along.by == by else 0 for by in _STARTS)
-        start = (value or 0) - by_token * self._token - by_position * self._position
-        return b"".join(map(_WHOLE.pack, (start, by_token, by_position)))
-
-
-_STARTS: tuple[Literal["token", "position"], ...] = ("token", "position")
+        packed, stride = [_INTEGER.pack(operation.function)], operation.stride
+        for place, value in enumerate([*operation.arguments, *repeat(0, missing)]):
+            if isinstance(value, float):
+                packed.append(_FLOAT.pack(value) + bytes(2 * _INTEGER.size))
+                continue
+            step = 0 if stride is None else stride.steps.get(place, 0)
+            by_token, by_position = (step if stride is not None and stride.by == by else 0 for by in _INDICES)
+            start = (value or 0) - by_token * self._token - by_position * self._position
+            packed += map(_INTEGER.pack, (start, by_token, by_position))
+        return b"".join(packed)
 
 
 class Program:
-    """The operations of a step, in one call. It holds the tensors that they read and write."""
+    """The operations of a step, run in one call. It keeps the tensors alive that they read and write."""
 
     def __init__(
         self,
@@ -157,50 +174,43 @@ class Program:
         operations: bytes,
         count: int,
         below: Mapping[str, int | None],
-        given: Sequence[Tensor],
-        made: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        allocated: Sequence[Tensor],
     ) -> None:
         self._function, self._count = library.linnet_run, count
-        self._most_threads = 1 + sum(tensor.nbytes for tensor in given) // BYTES_OF_A_THREAD
+        self._max_threads = 1 + sum(tensor.nbytes for tensor in inputs) // BYTES_PER_THREAD
         self._operations = ctypes.create_string_buffer(operations, len(operations))
         self._address = ctypes.addressof(self._operations)
         self._tokens, self._positions = below["token"], below["position"]
-        self._given, self._made = given, made
-        self._places = [tensor.data_ptr() for tensor in given]
+        self._inputs, self._allocated = inputs, allocated
+        self._addresses = [tensor.data_ptr() for tensor in inputs]
 
-    def stands(self) -> bool:
-        """Whether weights and states lie where they lay: `share_memory_`, for one, moves them."""
-        return [tensor.data_ptr() for tensor in self._given] == self._places
+    def is_valid(self) -> bool:
+        """True if weights and states are still at their addresses; `share_memory_`, for example, moves them."""
+        return [tensor.data_ptr() for tensor in self._inputs] == self._addresses
 
     def run(self, token: int, position: int) -> None:
-        """`IndexError` for a token or a position that there is none of."""
+        """Run the step; `IndexError` for a token or a position out of range."""
         for name, found, below in (("token", token, self._tokens), ("position", position, self._positions)):
             if below is not None and not 0 <= found < below:
                 raise IndexError(f"{name} {found} of {below}")
-        threads = min(torch.get_num_threads(), self._most_threads)
+        threads = min(torch.get_num_threads(), self._max_threads)
         self._function(self._address, self._count, token, position, threads)
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     recording: Recording | None = None
 
 
-_here = _Here()
+_thread = _ThreadState()
 
 
-def _may_be_a_view(func: Any) -> bool:
-    """Whether what it gives may be its input, seen otherwise, and nothing is written.
+def _may_return_view(func: Any) -> bool:
+    """True if the operation writes nothing and its results may be views of its first input.
 
-    `lift_fresh` gives its input too, which was made of Python's numbers: those of this token and position alone.
+    `lift_fresh` returns its input too, but that was made from Python numbers of this token and position.
     """
     if func is torch.ops.aten.lift_fresh.default:
         return False
-    returned = func._schema.returns
-    return bool(returned) and all(one.alias_info is not None and not one.alias_info.is_write for one in returned)
-
-
-def _shares(found: Tensor | Sequence[Tensor], source: Tensor) -> bool:
-    """Whether all that was found lies where the source lies."""
-    each = [found] if isinstance(found, Tensor) else found
-    place = source.untyped_storage().data_ptr()
-    return all(one.untyped_storage().data_ptr() == place for one in each)
+    returns = func._schema.returns
+    return bool(returns) and all(each.alias_info is not None and not each.alias_info.is_write for each in returns)

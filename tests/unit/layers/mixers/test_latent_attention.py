@@ -104,7 +104,7 @@ def test_the_work_of_a_token_does_not_grow_by_the_maps_of_the_past():
 @pytest.mark.parametrize("tokens", [24, 80])
 @pytest.mark.parametrize("most", [0, 1024], ids=["by the kernel", "in blocks"])
 def test_predicted_memory_is_what_is_kept(spec: LatentAttentionSpec, tokens: int, most: int, monkeypatch):
-    monkeypatch.setattr(blocked_attention, "OTHERWISE_MOST", most)
+    monkeypatch.setattr(blocked_attention, "DEFAULT_MAX_TOKENS", most)
     tables = rotary_range(0, tokens, spec.rotary_dim, spec.rotary.base, torch.device("cpu"))
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens, tables)
     assert found == 4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, tokens)

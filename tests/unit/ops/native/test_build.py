@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from linnet.ops.native.build import COMPILERS, loaded
+from linnet.ops.native import _is_supported, _tested_library
+from linnet.ops.native.build import COMPILERS, load_library
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no compiler")
 GOOD = '#include "seven.hpp"\nextern "C" int seven() { return SEVEN; }\n'
@@ -24,12 +25,12 @@ def made(source: Path) -> list[Path]:
 
 @needs_compiler
 def test_it_is_compiled_once(source: Path):
-    first = loaded([source], [source.with_suffix(".hpp")])
+    first = load_library([source], [source.with_suffix(".hpp")])
     assert first is not None
     assert first.seven() == 7
     (library,) = made(source)
     before = library.stat().st_mtime_ns
-    assert loaded([source], [source.with_suffix(".hpp")]) is not None
+    assert load_library([source], [source.with_suffix(".hpp")]) is not None
     assert made(source) == [library]
     assert library.stat().st_mtime_ns == before
 
@@ -37,9 +38,9 @@ def test_it_is_compiled_once(source: Path):
 @needs_compiler
 def test_another_header_is_another_library(source: Path):
     header = source.with_suffix(".hpp")
-    loaded([source], [header])
+    load_library([source], [header])
     header.write_text("#define SEVEN 8\n")
-    found = loaded([source], [header])
+    found = load_library([source], [header])
     assert found is not None
     assert found.seven() == 8
     assert len(made(source)) == 2
@@ -48,17 +49,34 @@ def test_another_header_is_another_library(source: Path):
 @needs_compiler
 def test_what_does_not_compile_is_said_and_leaves_nothing(source: Path, caplog: pytest.LogCaptureFixture):
     source.write_text("this is no C++")
-    assert loaded([source]) is None
+    assert load_library([source]) is None
     assert made(source) == []
     (said,) = caplog.messages
-    assert said.startswith("note: seven.cpp was not compiled for this processor, PyTorch's products serve: ")
+    assert said.startswith("note: seven.cpp was not compiled for this processor, PyTorch's products are used: ")
 
 
-def test_without_a_compiler_there_is_none(source: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_compiler_there_is_none_after_one_note(
+    source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.setenv("PATH", str(source.parent))
     monkeypatch.delenv("CXX", raising=False)
-    assert loaded([source]) is None
+    assert load_library([source]) is None
     assert not (source.parent / "cache").exists()
+    (message,) = caplog.messages
+    assert message.startswith("note: no C++ compiler (c++, g++, clang++)")
+
+
+@needs_compiler
+def test_a_compiler_without_openmp_builds_for_one_thread(source: Path, monkeypatch: pytest.MonkeyPatch, told):
+    compiler = source.parent / "compiler"
+    real = next(filter(None, map(shutil.which, COMPILERS)))
+    compiler.write_text(f'#!/bin/sh\nfor flag; do [ "$flag" = -fopenmp ] && exit 1; done\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    source.write_text(GOOD + "#ifdef _OPENMP\n#error OpenMP\n#endif\n")
+    found = load_library([source], [source.with_suffix(".hpp")])
+    assert found is not None and found.seven() == 7
+    assert told() == []
 
 
 @needs_compiler
@@ -67,5 +85,26 @@ def test_a_cache_that_cannot_be_written_is_said(
 ):
     (source.parent / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(source.parent / "file"))
-    assert loaded([source]) is None
-    assert "PyTorch's products serve" in caplog.text
+    assert load_library([source]) is None
+    assert "PyTorch's products are used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "capability", "supported"),
+    [
+        ("Linux", "x86_64", "AVX2", True),
+        ("Linux", "x86_64", "DEFAULT", False),
+        ("Linux", "aarch64", "DEFAULT", True),
+        ("Darwin", "arm64", "DEFAULT", False),
+        ("Windows", "AMD64", "AVX512", False),
+    ],
+)
+def test_where_the_code_is_compiled(system: str, machine: str, capability: str, supported: bool):
+    assert _is_supported(system, machine, capability) == supported
+
+
+def test_elsewhere_pytorch_computes_after_one_note(monkeypatch: pytest.MonkeyPatch, told):
+    monkeypatch.setattr("linnet.ops.native.platform.system", lambda: "Darwin")
+    assert _tested_library.__wrapped__() is None
+    (message,) = told()
+    assert "Linux on x86 with AVX2 or on 64-bit ARM, not Darwin" in message

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 from linnet.ops.native import ARGUMENTS, library
 from linnet.ops.native.attention import attention_row
 from linnet.ops.native.elementwise import glu_row, rms_norm_row, rotate_row, scale_add_row
-from linnet.ops.native.program import MOST_ARGUMENTS, Recording, UnrecordableError
-from linnet.ops.native.rows import float32_gemv, float32_lookup
+from linnet.ops.native.gemv import float32_gemv, float32_lookup
+from linnet.ops.native.program import MAX_ARGUMENTS, Recording, UnrecordableError
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -145,7 +145,7 @@ def test_an_interrupt_while_it_is_entered_or_left_harms_nobody(method: str, late
 
 
 def test_every_function_has_a_place():
-    places = [COMPILED.linnet_place(name.encode()) for name in ARGUMENTS]
+    places = [COMPILED.linnet_function_index(name.encode()) for name in ARGUMENTS]
     assert sorted(places) == list(range(len(ARGUMENTS)))
-    assert COMPILED.linnet_place(b"linnet_run") == -1
-    assert max(map(len, ARGUMENTS.values())) <= MOST_ARGUMENTS
+    assert COMPILED.linnet_function_index(b"linnet_run") == -1
+    assert max(map(len, ARGUMENTS.values())) <= MAX_ARGUMENTS

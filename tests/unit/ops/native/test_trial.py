@@ -27,7 +27,7 @@ def test_they_give_what_pytorch_gives():
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4"])
 def test_a_function_that_does_nothing_is_noticed(name: str):
-    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_most_int4_rows")}
+    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_max_int4_rows")}
     functions[f"linnet_{name}_rows"] = lambda *arguments, **_: arguments[-2].zero_()
     said = problem(SimpleNamespace(**functions))
     assert said is not None
@@ -38,23 +38,23 @@ BESIDE = {
     "attention_row": "attention",
     "attention_past": "attention to the past",
     "rms_norm": "RMS norm",
-    "turn": "rotation",
-    "gated": "gate",
+    "rotate": "rotation",
+    "glu": "gate",
     "float32_matrix": "float32's lookup",
     "bfloat16_matrix": "bfloat16's lookup",
     "int8_matrix": "int8's lookup",
     "int4_matrix": "int4's matrix",
-    "through_operator": "operator",
+    "apply_operator": "operator",
     "layer_norm": "layer norm",
-    "activated": "gelu_tanh",
-    "scaled": "sum",
+    "activation": "gelu_tanh",
+    "scale_add": "sum",
     "run": "program",
 }
 
 
 @pytest.mark.parametrize(("function", "name"), BESIDE.items())
 def test_so_is_what_lies_beside_the_products(function: str, name: str):
-    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_most_int4_rows")}
+    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_max_int4_rows")}
     functions[f"linnet_{function}"] = lambda *arguments, **_: None
     said = problem(SimpleNamespace(**functions))
     assert said is not None

@@ -16,7 +16,7 @@ from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 
 @dataclass

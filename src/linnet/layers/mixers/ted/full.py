@@ -17,7 +17,7 @@ from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_rows, token_bytes
 from linnet.layers.state import write_chunk
 from linnet.ops.decay.reference import Keys
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 
 @dataclass

@@ -17,7 +17,7 @@ from linnet.layers.cache_policy import CachePolicy
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
 from linnet.ops.decay.eviction import EvictionPolicy, evict_step_by_step, relevance, survivors
 from linnet.ops.decay.reference import Keys
-from linnet.ops.exporting import is_exporting
+from linnet.ops.support import is_exporting
 
 STEPS_AT_ONCE = 256
 """Tokens of a prompt that an eviction policy takes at once; between them the context is made small again."""

@@ -1,3 +1,5 @@
+import platform
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,19 +8,21 @@ from hypothesis import strategies as st
 
 from linnet.ops import int4_linear
 from linnet.ops.int8_linear import Int8Weight, dequantize, quantize
-from linnet.ops.native import library
-from linnet.ops.native.rows import (
+from linnet.ops.native import gemv, library
+from linnet.ops.native.gemv import (
+    PAGE,
     bfloat16_gemv,
     bfloat16_lookup,
-    blocks_of,
     float32_gemv,
     float32_lookup,
+    gather_from_blocks,
+    in_huge_pages,
     int4_gemv,
     int4_lookup,
     int4_matrix,
     int8_gemv,
     int8_lookup,
-    outputs_of,
+    to_int4_blocks,
 )
 
 COMPILED = library(torch.device("cpu"))
@@ -72,7 +76,7 @@ def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
 def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
     x, weight, bias, added = drawn(*shape)
     plain = int4_linear.quantize(weight, group)
-    blocked, matrix = int4_linear.blocked(plain), int4_linear.dequantize(plain).double()
+    blocked, matrix = int4_linear.to_blocks(plain), int4_linear.dequantize(plain).double()
     found = int4_gemv(COMPILED, *blocked, bias)(x, added)
     allowed = x.abs().amax(dim=1, keepdim=True) * matrix.abs().sum(dim=1) / 16254
     assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
@@ -82,12 +86,12 @@ def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
 @given(st.integers(1, 150), st.integers(1, 40), st.sampled_from([32, 64]))
 def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
     plain = int4_linear.quantize(torch.randn(outputs, inputs), group)
-    blocks = blocks_of(plain.pairs_OH, plain.scale_GO)
-    again = int4_linear.unpack(int4_linear.blocked(plain))
+    blocks = to_int4_blocks(plain.pairs_OH, plain.scale_GO)
+    again = int4_linear.unpack(int4_linear.to_blocks(plain))
     assert torch.equal(again.pairs_OH, plain.pairs_OH)
     assert torch.equal(again.scale_GO, plain.scale_GO)
     places = torch.randint(0, outputs, (7,))
-    _, scales = outputs_of(blocks, places)
+    _, scales = gather_from_blocks(blocks, places)
     assert torch.equal(scales, plain.scale_GO[:, places])
     matrix, first = int4_linear.dequantize(plain), outputs // 2
     rows = int4_matrix(COMPILED, blocks, inputs, group, first, outputs - first)
@@ -97,7 +101,7 @@ def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
 @pytest.mark.parametrize("shape", [(4, 1000, 300), (21, 1000, 300), (13, 70, 33), (515, 33, 17)])
 def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
-    blocked = int4_linear.blocked(int4_linear.quantize(weight))
+    blocked = int4_linear.to_blocks(int4_linear.quantize(weight))
     rows = int8_gemv(COMPILED, *quantize(weight), bias), int4_gemv(COMPILED, *blocked, bias)
     threads = torch.get_num_threads()
     for few in rows:
@@ -115,7 +119,7 @@ def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tupl
 def test_what_is_not_finite_stays_so(wrong: float):
     x, weight, _, _ = drawn(3, 70, 20)
     x[1, 33] = wrong
-    blocked = int4_linear.blocked(int4_linear.quantize(weight))
+    blocked = int4_linear.to_blocks(int4_linear.quantize(weight))
     for few in (int8_gemv(COMPILED, *quantize(weight), None), int4_gemv(COMPILED, *blocked, None)):
         assert few(x).isfinite().all(dim=1).tolist() == [True, False, True]
         assert few(x[1:2]).isnan().all()
@@ -137,7 +141,7 @@ def test_the_largest_numbers_do_not_run_over():
 
 def test_no_rows_are_none():
     x, weight = torch.empty(0, 40), torch.randn(24, 40)
-    blocked = int4_linear.blocked(int4_linear.quantize(weight))
+    blocked = int4_linear.to_blocks(int4_linear.quantize(weight))
     few = float32_gemv(COMPILED, weight, None), bfloat16_gemv(COMPILED, weight.bfloat16(), None)
     for rows in (*few, int8_gemv(COMPILED, *quantize(weight), None), int4_gemv(COMPILED, *blocked, None)):
         assert rows(x).shape == (0, 24)
@@ -172,7 +176,7 @@ def test_weights_may_move_in_memory():
 
 def test_a_row_is_looked_up():
     weight = drawn(1, 70, 21)[1]
-    eight, four = quantize(weight), int4_linear.blocked(int4_linear.quantize(weight))
+    eight, four = quantize(weight), int4_linear.to_blocks(int4_linear.quantize(weight))
     found = {
         float32_lookup(COMPILED, weight): weight,
         bfloat16_lookup(COMPILED, weight.bfloat16()): weight.bfloat16().float(),
@@ -184,3 +188,22 @@ def test_a_row_is_looked_up():
         for output in (-1, 21):  # 21 fills a block of 4 bits up
             with pytest.raises(IndexError, match=f"output {output} of 21"):
                 look_up(output)
+
+
+def test_a_large_tensor_is_the_same_in_memory_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(gemv, "_madvise", lambda: lambda *given: asked.append(given) or -1)
+    x = torch.randint(-9, 9, (5 * PAGE // 7, 7), dtype=torch.int8)
+    found = in_huge_pages(x)
+    assert torch.equal(found, x) and found.data_ptr() != x.data_ptr()
+    ((first, count, _),) = asked
+    assert first % PAGE == count % PAGE == 0 < count
+    assert found.data_ptr() <= first and first + count <= found.data_ptr() + found.nbytes
+    small = torch.zeros(PAGE, dtype=torch.int8)
+    assert in_huge_pages(small) is small and len(asked) == 1
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="another system")
+def test_the_system_may_answer_what_it_likes():
+    x = torch.randn(3, PAGE // 4)
+    assert torch.equal(in_huge_pages(x), x)

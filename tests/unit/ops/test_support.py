@@ -1,0 +1,114 @@
+"""Code that is compiled is not taken for exported code; autocast, segments and recomputation."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from linnet.ops import support
+from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
+from linnet.ops.gated_output import gated_output, gated_output_reference
+from linnet.ops.support import is_exporting, recompute, segment_length, segment_slices, to_autocast_dtype
+
+
+def asked(x: Tensor) -> Tensor:
+    return x + 1 if is_exporting() else x
+
+
+class Asking(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return asked(x)
+
+
+def test_it_is_true_of_a_graph_alone():
+    x = torch.zeros(2)
+    assert torch.equal(asked(x), x)
+    assert torch.equal(torch.export.export(Asking(), (x,), strict=False).module()(x), x + 1)
+
+
+def test_pytorch_may_say_of_what_is_compiled_that_it_is_exported(monkeypatch: pytest.MonkeyPatch):
+    said = SimpleNamespace(is_exporting=lambda: True, is_dynamo_compiling=torch.compiler.is_dynamo_compiling)
+    monkeypatch.setattr("linnet.ops.support.torch", SimpleNamespace(compiler=said))  # as 2.11 does
+    x = torch.zeros(2)
+    assert torch.equal(torch.compile(asked, backend="eager")(x), x)
+
+
+def test_the_precision_of_products_is_that_of_autocast():
+    x, bias = torch.ones(2), None
+    assert to_autocast_dtype(x, bias)[0] is x
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow, nothing = to_autocast_dtype(x, bias)
+    assert narrow.dtype == torch.bfloat16 and nothing is None
+
+
+def test_fused_forms_under_autocast_are_near_the_definition_and_give_gradients_in_the_precision_of_the_weights():
+    torch.manual_seed(0)
+    x, up, down = (torch.randn(*shape, requires_grad=True) for shape in ((5, 16), (48, 16), (16, 24)))
+    gate = torch.randn(5, 16, requires_grad=True)
+    for fast, slow, inputs in (
+        (gated_feed_forward, gated_feed_forward_reference, (x, up, None, down, None)),
+        (gated_output, gated_output_reference, (x, up[:16].detach().requires_grad_(), gate)),
+    ):
+        wanted = [tensor for tensor in inputs if tensor is not None]
+        with torch.autocast("cpu", torch.bfloat16):
+            out = fast(*inputs)
+        assert out.dtype == torch.bfloat16
+        expected = slow(*inputs)
+        upstream = torch.randn_like(expected)
+        of_fast = torch.autograd.grad(out, wanted, upstream.bfloat16())
+        for one, other in zip(
+            (out, *of_fast), (expected, *torch.autograd.grad(expected, wanted, upstream)), strict=True
+        ):
+            assert (one - other).abs().max() < 0.03 * other.abs().max()
+        assert all(gradient.dtype == torch.float32 for gradient in of_fast)
+
+
+def test_a_segment_is_as_many_whole_chunks_as_have_so_many_numbers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS", 1000)
+    monkeypatch.setattr(support, "SEGMENT_NUMBERS_DEVICE", 4000)
+    assert segment_length(2, 5, 8) == 8 * (1000 // 80)
+    assert segment_length(2, 5, 8, "cuda") == 8 * (4000 // 80)
+    assert segment_length(100, 100, 8) == 8
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 24])
+def test_segments_follow_each_other_to_the_end(length: int):
+    places = segment_slices(length, 8)
+    assert [place for part in places for place in range(length)[part]] == list(range(length))
+    assert all(part.stop - part.start == 8 for part in places[:-1])
+
+
+def function(x: Tensor, y: Tensor) -> Tensor:
+    return (x.exp() * y).sin() * y
+
+
+def test_outputs_and_gradients_are_those_of_the_function():
+    x, y = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    upstream = torch.randn(3, 4, dtype=torch.float64)
+    found, expected = recompute(function, x, y), function(x, y)
+    torch.testing.assert_close(found, expected)
+    gradients = (torch.autograd.grad(out, (x, y), upstream) for out in (found, expected))
+    for own, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, plain)
+
+
+def test_nothing_is_kept_but_the_inputs():
+    x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        recompute(function, x, y)
+    assert {tensor.data_ptr() for tensor in kept} == {x.data_ptr(), y.data_ptr()}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [("vendor_id\t: GenuineIntel\n", True), ("vendor_id\t: AuthenticAMD\n", False), (None, False)],
+)
+def test_the_maker_of_the_processor(cpuinfo, expected, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    monkeypatch.setattr(support, "Path", lambda _: path)
+    monkeypatch.setattr(support.platform, "processor", lambda: "AMD64 Family 25 Model 97, AuthenticAMD")
+    assert support._is_intel() == expected

@@ -17,10 +17,10 @@ from torch import Tensor
 from harness import contest, gate, report
 from harness_models import both, hflm
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.harness import HarnessModel
 from linnet.evaluation.tasks.items import TaskItem
-from linnet.evaluation.tasks.row_files import parse_item, read_rows
+from linnet.evaluation.tasks.rows import parse_item, read_rows
+from linnet.evaluation.tasks.scorer import encode_requests
 from linnet.model.decoder import Decoder
 from linnet.stories.corpus import texts
 
@@ -88,7 +88,7 @@ def endings(count: int) -> list[TaskItem]:
 
 def share_read(items: list[TaskItem], tokenizer: Tokenizer) -> float:
     """Tokens that are read with forks, as a share of those of all texts; each one's last is predicted alone."""
-    asked = encode_pairs(tokenizer, [pair for item in items for pair in item.pairs])
+    asked = encode_requests(tokenizer, [pair for item in items for pair in item.pairs])
     contexts, rests = {each.context for each in asked}, sum(len(each.continuation) - 1 for each in asked)
     whole = sum(len(each.context) for each in asked) + rests
     return round((sum(map(len, contexts)) + rests) / whole, 3)

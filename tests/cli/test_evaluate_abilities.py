@@ -8,8 +8,8 @@ import torch
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.abilities.recall import Recall
-from linnet.evaluation.abilities.registry import suite
+from linnet.evaluation.abilities.suite import default_abilities
+from linnet.evaluation.abilities.symbols import Recall
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import save_decoder
@@ -40,14 +40,14 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_the_suite_says_what_it_measured_and_what_not(capsys: pytest.CaptureFixture[str], model: Path):
     assert main(["evaluate", str(model), "--suite", "abilities", "--limit", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["abilities"]
-    assert [one["ability"] for one in found] == [one.model_dump() for one in suite()]
+    assert [one["ability"] for one in found] == [one.model_dump() for one in default_abilities()]
     by_sizes = {
         (one["ability"]["kind"], one["ability"].get("pairs"), one["ability"].get("distance")): one for one in found
     }
     recall = by_sizes["recall", 8, 0]
     assert recall["items"] == 20 and recall["symbols_chance"] == 0.125 and not recall["above_chance"]
     assert by_sizes["sorting", None, None]["missing"] is None, "letters are bytes, which this tokenizer knows"
-    assert by_sizes["recall", 256, 0]["missing"] == "its symbols are no tokens of the model"
+    assert by_sizes["recall", 256, 0]["missing"] == "its symbols are not tokens of the model"
 
 
 def test_a_file_has_its_own_abilities(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
@@ -105,7 +105,7 @@ def test_written_steps_have_a_final_answer(capsys: pytest.CaptureFixture[str], t
 
 def test_accuracy_against_examples(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
     path = tmp_path / "own.yaml"
-    path.write_text("abilities: [{kind: arithmetic, most: 3, shots: 4}, {kind: copying}]")
+    path.write_text("abilities: [{kind: arithmetic, max_value: 3, shots: 4}, {kind: copying}]")
     asked = ["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--shots", "1,0", "--limit", "9"]
     assert main([*asked, "--plot", str(tmp_path / "shots.png"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -129,4 +129,4 @@ def test_numbers_of_examples_that_cannot_be(capsys: pytest.CaptureFixture[str], 
     )
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: copying}]")
-    assert "own.yaml: no ability that examples can be shown of" in fails(capsys, *own, "--files", path, "--shots", "0")
+    assert "own.yaml: no ability with examples" in fails(capsys, *own, "--files", path, "--shots", "0")

@@ -62,7 +62,7 @@ def test_two_models_and_a_suite(capsys, models, files):
     first, second = (each["tasks"] for each in found["models"])
     assert [task["items"] for task in first.values()] == [2, 2, 2, 1, 1, 1, 1, 1]
     assert first["hellaswag"]["chance"] == 0.25 and first["truthfulqa_mc2"]["chance"] == pytest.approx(2 / 3)
-    assert 0 < first["truthfulqa_mc2"]["mc2"] < 1 and set(first["piqa"]["also"]) == {"acc", "acc_norm"}
+    assert 0 < first["truthfulqa_mc2"]["mc2"] < 1 and set(first["piqa"]["other_scores"]) == {"acc", "acc_norm"}
     (difference,) = found["differences"]
     for name, task in difference["tasks"].items():
         if name in first:
@@ -90,7 +90,7 @@ def test_tasks_whose_files_are_not_there_are_named(capsys, models, tmp_path):
     assert len(found["missing"]) == 10 and "cb.jsonl" in found["missing"] and found["averages"] == {}
     assert main(["evaluate", *map(str, arguments)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "no cb.jsonl" in said and "of boolq, which have none, another item" in said
+    assert "no cb.jsonl" in said and "boolq, which have none, use other items" in said
 
 
 def test_a_task_file_with_its_overlap(capsys, models, files):

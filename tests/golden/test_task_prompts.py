@@ -9,7 +9,7 @@ from asked_by_harness import arguments_of, harness_task
 from set_rows import ROWS, YAML_FILES
 
 from linnet.evaluation.tasks.items import TaskItem
-from linnet.evaluation.tasks.row_files import parse_item
+from linnet.evaluation.tasks.rows import parse_item
 from linnet.evaluation.tasks.suite import load_suite, suite_spec
 
 PLDR, MERINO = suite_spec("pldr"), suite_spec("merino")

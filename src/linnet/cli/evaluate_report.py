@@ -11,7 +11,7 @@ from linnet.core.errors import UserError
 if TYPE_CHECKING:
     from linnet.evaluation.comparison import ModelComparison
     from linnet.evaluation.subject import ModelOptions
-    from linnet.evaluation.tasks.interface import SuiteReport
+    from linnet.evaluation.tasks.results import SuiteReport
     from linnet.experiments.protocol.run import ProtocolFindings
     from linnet.experiments.side_by_side.report import SideBySide
     from linnet.experiments.side_by_side.wanted import Wanted

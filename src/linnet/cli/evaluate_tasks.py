@@ -13,7 +13,7 @@ from linnet.present.show import write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.evaluation.tasks.harness_run import HarnessReport
-    from linnet.evaluation.tasks.interface import SuiteReport
+    from linnet.evaluation.tasks.results import SuiteReport
 
 OF_TEXT = (
     "data",
@@ -21,7 +21,7 @@ OF_TEXT = (
     "limit_tokens",
     "context_length",
     "stride",
-    "retentions",
+    "cache_policies",
     "plot",
     "tokens_at_once",
     "resamples",
@@ -70,13 +70,13 @@ def ask(
         refuse(ctx, OF_OWN_FILES, "does not go with `tasks`; leave it out")
         found = _by_harness(models, tasks.tasks, tasks.place, asked)
     else:
-        from linnet.evaluation.tasks.interface import evaluate_suite
+        from linnet.evaluation.tasks.measure import evaluate_suite
 
         asked |= {"task_file": tasks.task_file, "train_text": tasks.train_text}
         found = evaluate_suite(models, tasks.suite, tasks.place, **asked)
         page.write_tasks(found, compute.read(calibrated, seed))
     if as_json:
-        write_json(found.figures())
+        write_json(found.to_dict())
     else:
         write_parts(*found.tables())
 

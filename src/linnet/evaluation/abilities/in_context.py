@@ -1,49 +1,55 @@
-"""Learning in context: accuracy against the number of examples, without and with an instruction before them.
+"""Learning in context: accuracy against the number of examples, without and with an instruction.
 
-Of abilities in words solved questions stand before the one that is asked (Brown et al., arXiv 2005.14165, section 2);
-`rules` has its examples within an item, so that the places of its answers are their number.
+For abilities in words, solved questions are placed before the question (Brown et al., arXiv 2005.14165, section 2).
+`rules` has its examples within an item, so the accuracy at each place of its answers is the curve.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.measure import AbilityResult, AnswerCounts, measure
-from linnet.evaluation.abilities.questions import TextAbility
-from linnet.evaluation.abilities.rules import Rules
+from linnet.core.errors import UserError
+from linnet.evaluation.abilities.contract import Ability, TextAbility
+from linnet.evaluation.abilities.measure import AnswerCounts, measure, measured_model
+from linnet.evaluation.abilities.symbols import Rules
+from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
+from linnet.evaluation.subject import ModelOptions
 from linnet.inference.language_model import LanguageModel
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Plot, Rule, Series
+from linnet.present.table import Table
+
+COLUMNS = ("task", "examples", "right, %", "with instruction, %", "difference", "chance, %", "")
+PANEL_INCHES = (5.6, 4.0)
 
 
 @dataclass(frozen=True)
 class ShotsPoint:
-    """So many examples before the question, what came of it, and chance; or the reason why it was not measured."""
+    """The score with `shots` examples before the question, or the reason why it was not measured."""
 
     shots: int
     chance: float
     score: AnswerCounts | None
     missing: str = ""
 
-    def figures(self) -> dict[str, Any]:
-        """Ready for JSON."""
+    def to_dict(self) -> dict[str, Any]:
         plain = {"shots": self.shots, "chance": self.chance, "missing": self.missing or None}
         if self.score is None:
             return plain
-        measured = {
+        return plain | {
             "items": self.score.items,
-            "right": self.score.share,
+            "right": self.score.accuracy,
             "standard_error": self.score.standard_error,
             "above_chance": self.score.beats(self.chance),
         }
-        return plain | measured
 
 
 @dataclass(frozen=True)
 class ShotsCurve:
-    """One task, without examples and without an instruction in `ability`; a point for each number of examples.
+    """One task with a point for each number of examples; `ability` is the task without examples and instruction.
 
-    instructed: the same with the instruction; empty for an ability that has none.
+    instructed: the points with an instruction; empty for an ability that has none.
     """
 
     ability: Ability
@@ -51,37 +57,36 @@ class ShotsCurve:
     instructed: Sequence[ShotsPoint] = ()
 
     @property
-    def said(self) -> str:
-        """The task for people: its sizes, without what is varied."""
+    def label(self) -> str:
+        """The task and its sizes, without what is varied."""
         varied = ("shots=", "instruction=", "steps=false")
-        return " ".join(word for word in self.ability.said.split() if not word.startswith(varied))
+        return " ".join(word for word in self.ability.label.split() if not word.startswith(varied))
 
-    def gains(self) -> Iterator[tuple[float, float] | None]:
-        """At each number of examples what the instruction adds to the share, and the error of that; None if unknown.
+    def gains(self) -> list[tuple[float, float] | None]:
+        """At each number of examples: the accuracy gained by the instruction, and its standard error; None if unknown.
 
-        The two are of different questions: their variances add.
+        The two scores are of different questions, so their variances add.
         """
-        for without, told in zip(self.plain, self.instructed, strict=False):
-            yield None if without.score is None or told.score is None else _gain(without.score, told.score)
+        found: list[tuple[float, float] | None] = []
+        for plain, instructed in zip(self.plain, self.instructed, strict=False):
+            errors = [None if point.score is None else point.score.standard_error for point in (plain, instructed)]
+            if plain.score is None or instructed.score is None or errors[0] is None or errors[1] is None:
+                found.append(None)
+            else:
+                gain = instructed.score.accuracy - plain.score.accuracy
+                found.append((gain, math.hypot(errors[0], errors[1])))
+        return found
 
-    def figures(self) -> dict[str, Any]:
-        """Ready for JSON."""
+    def to_dict(self) -> dict[str, Any]:
         points = {"plain": self.plain, "instructed": self.instructed}
         return {
             "ability": self.ability.model_dump(),
-            **{name: [one.figures() for one in own] for name, own in points.items()},
+            **{name: [one.to_dict() for one in own] for name, own in points.items()},
         }
 
 
-def _gain(without: AnswerCounts, told: AnswerCounts) -> tuple[float, float] | None:
-    errors = without.standard_error, told.standard_error
-    if errors[0] is None or errors[1] is None:
-        return None
-    return told.share - without.share, math.hypot(errors[0], errors[1])
-
-
 def shot_tasks(abilities: Sequence[Ability]) -> list[Ability]:
-    """What examples can be shown of among these: each once, whatever numbers of them and instructions it comes with."""
+    """The abilities that examples can be shown of, each once and without examples and instruction."""
     found: list[Ability] = []
     for ability in abilities:
         plain = ability
@@ -92,40 +97,114 @@ def shot_tasks(abilities: Sequence[Ability]) -> list[Ability]:
     return found
 
 
+def measurement_count(task: Ability, shots: Sequence[int]) -> int:
+    """How often a task is measured for its curve."""
+    return 1 if isinstance(task, Rules) else 2 * len(shots)
+
+
 def shots_curve(
     model: LanguageModel,
     task: Ability,
     shots: Sequence[int],
     items: int,
     seed: int = 0,
-    measured: Callable[[int], None] = lambda count: None,
+    advance: Callable[[int], None] = lambda count: None,
 ) -> ShotsCurve:
-    """Accuracy of one of `shot_tasks` at each number of examples, on so many items; `measured` hears of each."""
+    """The accuracy of one of `shot_tasks` at each number of examples; `advance` receives the measurements done."""
     if isinstance(task, Rules):
-        found = measure(model, task, items, seed)
-        measured(measurement_count(task, shots))
-        return ShotsCurve(task, [_at_place(task, found, count) for count in shots])
+        result = measure(model, task, items, seed)
+        advance(measurement_count(task, shots))
+        points = []
+        for count in shots:
+            # The answer after `count` true examples: a guess is one of the numbers that did not occur yet.
+            chance = 1 / (task.modulus - count) if count < task.examples else math.nan
+            if count >= task.examples:
+                points.append(ShotsPoint(count, chance, None, f"an item has {task.examples} examples"))
+            elif result.score is None:
+                points.append(ShotsPoint(count, chance, None, result.missing))
+            else:
+                at_place = AnswerCounts(result.score.asked_at[count], result.score.right_at[count])
+                points.append(ShotsPoint(count, chance, at_place))
+        return ShotsCurve(task, points)
     assert isinstance(task, TextAbility)
 
     def point(count: int, instruction: bool) -> ShotsPoint:
-        asked = task.model_copy(update={"shots": count, "instruction": instruction})
-        found = measure(model, asked, items, seed)
-        measured(1)
-        return ShotsPoint(count, asked.chance.answer, found.score, found.missing)
+        ability = task.model_copy(update={"shots": count, "instruction": instruction})
+        result = measure(model, ability, items, seed)
+        advance(1)
+        return ShotsPoint(count, ability.chance.answer, result.score, result.missing)
 
     return ShotsCurve(task, [point(count, False) for count in shots], [point(count, True) for count in shots])
 
 
-def measurement_count(task: Ability, shots: Sequence[int]) -> int:
-    """How often a task is measured for its curve."""
-    return 1 if isinstance(task, Rules) else 2 * len(shots)
+@dataclass(frozen=True)
+class ShotsReport:
+    """The curves of one model, with `items` items for each point."""
+
+    model: str
+    options: ModelOptions
+    items: int
+    shots: Sequence[int]
+    curves: Sequence[ShotsCurve]
+
+    def to_dict(self) -> dict[str, Any]:
+        curves = [curve.to_dict() for curve in self.curves]
+        return {**measured_model(self.model, self.options), "shots": list(self.shots), "in_context": curves}
+
+    def tables(self) -> list[Table]:
+        """A row for each task and number of examples."""
+        rows = []
+        for curve in self.curves:
+            gains = curve.gains() or [None] * len(curve.plain)
+            instructed: Sequence[ShotsPoint | None] = curve.instructed or [None] * len(curve.plain)
+            for number, (point, other, gain) in enumerate(zip(curve.plain, instructed, gains, strict=True)):
+                scores = [one.score.percent if one and one.score else "" for one in (point, other)]
+                difference = "" if gain is None else f"{100 * gain[0]:+.1f} ± {100 * gain[1]:.1f}"
+                chance = "" if math.isnan(point.chance) else numbers.percent_of(point.chance)
+                name = curve.label if number == 0 else " "
+                rows.append([name, str(point.shots), *scores, difference, chance, _note(point, other)])
+        note = (
+            f"right: whole answers of {self.items:,} items each, decoded greedily, with their standard error;"
+            " with instruction: the same after a line that says what to do; difference: of the two, with its error"
+        )
+        return [Table("Accuracy against examples", COLUMNS, rows, note)]
+
+    def plot(self) -> Plot:
+        """A panel for each task that was measured: accuracies with their errors, and the chance level.
+
+        `UserError` if no task was measured.
+        """
+        panels = [_panel(curve) for curve in self.curves if any(point.score for point in curve.plain)]
+        if not panels:
+            raise UserError(f"nothing to draw: {self.curves[0].plain[0].missing}")
+        return Plot(panels, PANEL_INCHES, columns=min(2, len(panels)))
 
 
-def _at_place(task: Rules, found: AbilityResult, shots: int) -> ShotsPoint:
-    """Behind so many examples, of answers given the true ones before them: one that did not come yet is a guess."""
-    if shots >= task.examples:
-        return ShotsPoint(shots, math.nan, None, f"an item has {task.examples} examples")
-    chance = 1 / (task.modulus - shots)
-    if found.score is None:
-        return ShotsPoint(shots, chance, None, found.missing)
-    return ShotsPoint(shots, chance, AnswerCounts(found.score.asked_at[shots], found.score.right_at[shots]))
+def _note(point: ShotsPoint, instructed: ShotsPoint | None) -> str:
+    if point.missing:
+        return f"not measured: {point.missing}"
+    measured = [one for one in (point, instructed) if one is not None and one.score is not None]
+    above = [one.score is not None and one.score.beats(one.chance) for one in measured]
+    if all(above):
+        return ""
+    return NOT_ABOVE_CHANCE if not any(above) else f"one of the two {NOT_ABOVE_CHANCE}"
+
+
+def _panel(curve: ShotsCurve) -> Panel:
+    lines = []
+    named = [(curve.plain, "without instruction"), (curve.instructed, "with instruction")]
+    for number, (points, name) in enumerate(named):
+        if points:
+            scores = [(point.shots, point.score) for point in points if point.score is not None]
+            low = [score.accuracy - (score.standard_error or 0) for _, score in scores]
+            high = [score.accuracy + (score.standard_error or 0) for _, score in scores]
+            shots, shares = [shots for shots, _ in scores], [score.accuracy for _, score in scores]
+            lines.append(Series(shots, shares, name, "o-", number, low, high))
+    # A chance level that is the same everywhere is a rule, another one a dashed line.
+    known = [point for point in curve.plain if not math.isnan(point.chance)]
+    chances = {point.chance for point in known}
+    rules = [Rule(chances.pop(), "chance")] if len(chances) == 1 else []
+    if chances:
+        lines.append(Series([p.shots for p in known], [p.chance for p in known], "chance", "--", 7))
+    x = Axis("examples before the question", "symlog", places={point.shots: str(point.shots) for point in curve.plain})
+    return Panel(x, Axis("share right", low=0.0, high=1.03), lines, curve.label, rules)

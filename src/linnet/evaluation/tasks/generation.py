@@ -1,139 +1,119 @@
-"""Greedy continuations of many prompts at once, each up to a text that ends it.
+"""Greedy continuations of many prompts at once, each up to a stop text.
 
-Legend: `B` rows of a batch.
+Shapes: `B` rows of a batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.tasks.streams import StateFactory
+from linnet.evaluation.tasks.scorer import Advance, StateFactory
 from linnet.inference.prefill import left_pad
-from linnet.model.state import DecoderState
 
 TOKENS_AT_ONCE = 8192
-"""Of a batch: for how many its state has room."""
+"""Tokens of a batch that its state has room for."""
 
-LEAVING_SHARE = 0.25
-"""Rows that have ended leave when they are so many of the batch: a copy of the state costs about a step."""
-
-Advance = Callable[[int], None]
+FINISHED_SHARE = 0.25
+"""Finished rows are removed when they are this share of the batch: copying the state costs about one step."""
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A prompt in token ids, the texts that end what follows (they are cut off), and its most tokens."""
+    """Token ids of a prompt, the stop texts (which are cut off), and the maximum of generated tokens."""
 
     prompt: tuple[int, ...]
     until: tuple[str, ...]
     max_tokens: int
 
     def within(self, length: int) -> "GenerationRequest":
-        """With the last tokens of the prompt that leave room for the answer; `UserError` where there is no room."""
+        """The request with the last tokens of its prompt that leave room for the answer; `UserError` without room."""
         room = length - self.max_tokens
         if room < 1:
             found = f"{self.max_tokens} tokens to generate"
-            raise UserError(f"{found}: the model has {length} for a prompt and what follows; expected fewer")
+            raise UserError(f"{found}: the model has {length} for a prompt and its continuation; expected fewer")
         return self if len(self.prompt) <= room else GenerationRequest(self.prompt[-room:], self.until, self.max_tokens)
 
 
 class _Row:
-    """One prompt and what has come behind it so far."""
+    """One prompt and the text generated after it."""
 
-    def __init__(self, place: int, asked: GenerationRequest, text: TextStream) -> None:
-        self.place, self.asked, self.runs, self.text = place, asked, True, ""
-        self._stream, self._tokens = text, 0
-        self._overlap = max((len(stop) for stop in asked.until), default=1) - 1
+    def __init__(self, request: GenerationRequest, stream: TextStream) -> None:
+        self.request, self.running, self.text = request, True, ""
+        self._stream, self._tokens = stream, 0
+        self._overlap = max((len(stop) for stop in request.until), default=1) - 1
 
-    def take(self, token: int, end_id: int) -> None:
-        """One more token; the row ends at the end token, at a stop, or when it has all it may have."""
-        if token == end_id:
-            self._end()
-            return
+    def append(self, token: int, end_id: int) -> None:
+        """Add one token; the row finishes at the end token, at a stop text, or at its maximum of tokens."""
+        if token != end_id:
+            self._add_text(self._stream.push(token))
+            self._tokens += 1
+        if token == end_id or (self.running and self._tokens == self.request.max_tokens):
+            self._add_text(self._stream.finish())
+            self.running = False
+
+    def _add_text(self, added: str) -> None:
+        # A stop text may begin in the text before.
         searched = max(0, len(self.text) - self._overlap)
-        self.text += self._stream.push(token)
-        self._tokens += 1
-        self._cut(searched)
-        if self.runs and self._tokens == self.asked.max_tokens:
-            self._end()
-
-    def _end(self) -> None:
-        searched = max(0, len(self.text) - self._overlap)
-        self.text += self._stream.finish()
-        self._cut(searched)
-        self.runs = False
-
-    def _cut(self, searched: int) -> None:
-        found = [at for stop in self.asked.until if (at := self.text.find(stop, searched)) >= 0]
+        self.text += added
+        found = [at for stop in self.request.until if (at := self.text.find(stop, searched)) >= 0]
         if found:
-            self.text, self.runs = self.text[: min(found)], False
+            self.text, self.running = self.text[: min(found)], False
 
 
 class Generator:
-    """Answers prompts by one decoder: the likeliest token each time."""
+    """Answers prompts greedily by one decoder."""
 
-    def __init__(self, streams: StateFactory, tokenizer: Tokenizer, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
-        self._streams, self._tokenizer, self._tokens_at_once = streams, tokenizer, tokens_at_once
+    def __init__(self, states: StateFactory, tokenizer: Tokenizer, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
+        self._states, self._tokenizer, self._tokens_at_once = states, tokenizer, tokens_at_once
 
     @torch.inference_mode()
-    def generate(self, asked: Sequence[GenerationRequest], advance: Advance = lambda _: None) -> list[str]:
-        """What follows each prompt up to a stop, the end of the document or its most tokens, in their order."""
-        for one in asked:
-            if one.max_tokens < 1 or not all(one.until):
+    def generate(self, requests: Sequence[GenerationRequest], advance: Advance = lambda _: None) -> list[str]:
+        """The text after each prompt up to a stop text, the end of the document, or its maximum of tokens."""
+        for request in requests:
+            if request.max_tokens < 1 or not all(request.until):
                 raise UserError("until: an empty text, or no token to generate; expected at least one of each")
-        rows = [
-            _Row(place, one.within(self._streams.context_length), self._tokenizer.stream())
-            for place, one in enumerate(asked)
-        ]
+        length = self._states.decoder.spec.context_length
+        rows = [_Row(request.within(length), self._tokenizer.stream()) for request in requests]
         for batch in self._batches(rows):
-            self._finish(batch)
+            self._run(batch)
             advance(len(batch))
         return [row.text for row in rows]
 
     def _batches(self, rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-        """Prompts of like lengths together, the longest first."""
+        """Batches of prompts of similar lengths, the longest first."""
         batch: list[_Row] = []
         room = 0
-        for row in sorted(rows, key=lambda row: len(row.asked.prompt), reverse=True):
-            room = max(room, len(row.asked.prompt) + row.asked.max_tokens)
+        for row in sorted(rows, key=lambda row: len(row.request.prompt), reverse=True):
+            room = max(room, len(row.request.prompt) + row.request.max_tokens)
             if batch and (len(batch) + 1) * room > self._tokens_at_once:
                 yield batch
-                batch, room = [], len(row.asked.prompt) + row.asked.max_tokens
+                batch, room = [], len(row.request.prompt) + row.request.max_tokens
             batch.append(row)
         if batch:
             yield batch
 
-    def _finish(self, rows: list[_Row]) -> None:
-        """One token of each row at a time; rows that have ended leave the batch."""
-        decoder = self._streams.decoder
-        prompts = [row.asked.prompt for row in rows]
-        capacity = max(map(len, prompts)) + max(row.asked.max_tokens for row in rows)
-        state = self._streams.new_state(len(rows), capacity)
+    def _run(self, rows: list[_Row]) -> None:
+        """Generate one token of each row at a time; finished rows leave the batch."""
+        decoder, vocab_size = self._states.decoder, self._tokenizer.vocab_size
+        prompts = [row.request.prompt for row in rows]
+        capacity = max(map(len, prompts)) + max(row.request.max_tokens for row in rows)
+        state = self._states.new_state(len(rows), capacity)
         tokens_BT, padding = left_pad(prompts, decoder.device)
-        chosen_B = self._likeliest(decoder.hidden(tokens_BT, state, padding=padding))
+        hidden_BTD = decoder.hidden(tokens_BT, state, padding=padding)
         while True:
+            # The model may have logits for more tokens than the tokenizer knows.
+            chosen_B = decoder.logits(hidden_BTD[:, -1:])[:, 0, :vocab_size].argmax(dim=-1)
             for row, token in zip(rows, chosen_B.tolist(), strict=True):
-                if row.runs:
-                    row.take(token, self._tokenizer.end_id)
-            rows, state, chosen_B = self._remaining(rows, state, chosen_B)
-            if not any(row.runs for row in rows):
+                if row.running:
+                    row.append(token, self._tokenizer.end_id)
+            running = [number for number, row in enumerate(rows) if row.running]
+            if not running:
                 return
-            chosen_B = self._likeliest(decoder.hidden(chosen_B[:, None], state))
-
-    def _likeliest(self, hidden_BTD: Tensor) -> Tensor:
-        """Of the tokens that the tokenizer knows, int64 `[B]`."""
-        decoder = self._streams.decoder
-        return decoder.logits(hidden_BTD[:, -1:])[:, 0, : self._tokenizer.vocab_size].argmax(dim=-1)
-
-    @staticmethod
-    def _remaining(rows: list[_Row], state: DecoderState, chosen_B: Tensor) -> tuple[list[_Row], DecoderState, Tensor]:
-        running = [number for number, row in enumerate(rows) if row.runs]
-        if not running or len(rows) - len(running) < LEAVING_SHARE * len(rows):
-            return rows, state, chosen_B
-        kept = torch.tensor(running, device=chosen_B.device)
-        return [rows[number] for number in running], state.select(kept), chosen_B[kept]
+            if len(rows) - len(running) >= FINISHED_SHARE * len(rows):
+                kept = torch.tensor(running, device=chosen_B.device)
+                rows, state, chosen_B = [rows[number] for number in running], state.select(kept), chosen_B[kept]
+            hidden_BTD = decoder.hidden(chosen_B[:, None], state)

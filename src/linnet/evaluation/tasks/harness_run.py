@@ -1,4 +1,7 @@
-"""Running tasks of the LM Evaluation Harness, by name, and what it found."""
+"""Tasks of the LM Evaluation Harness by name: running them, and their results in the form of linnet's suites.
+
+Shapes: `N` items of a task.
+"""
 
 import logging
 import os
@@ -9,54 +12,86 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from linnet.core.errors import UserError
+from linnet.core.figures import json_safe
 from linnet.core.guess import did_you_mean
+from linnet.evaluation.statistics import Floats
 from linnet.evaluation.subject import ModelOptions
-from linnet.evaluation.tasks.harness_items import results_of_harness
-from linnet.evaluation.tasks.interface import SuiteReport
-from linnet.evaluation.tasks.measure import SuiteResult
-from linnet.evaluation.tasks.tables import finite
+from linnet.evaluation.tasks.items import TaskItem, one_hot
+from linnet.evaluation.tasks.results import SuiteReport, SuiteResult, TaskResult
+from linnet.evaluation.tasks.rows import normalize_row
+from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.present.table import MISSING, Table
 
+SUITE_NAME = "LM Evaluation Harness"
+
+MEAN_TOLERANCE = 1e-9
+"""A measure is the mean over items if the items' mean is this close to the harness's figure."""
+
+MULTIPLE_CHOICE = "multiple_choice"
+"""The harness's output type of tasks whose items have choices."""
+
 STANDARD_ERROR = 2
-"""Its number, which started programs write to."""
+"""File descriptor of standard error, which started programs write to."""
 
 RESAMPLES = 100
-"""Behind the errors of measures that are no means; those of means are computed."""
+"""Bootstrap samples for the errors of measures that are not means; errors of means are computed exactly."""
+
+Sample = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class HarnessReport:
-    """Of each model what the harness gives for each task: its measures by name (`acc,none`), with their errors.
+    """For each model the harness's figures for each task: its measures by name (`acc,none`), with their errors.
 
-    scores: of each model the tasks' first measures, item by item; the first model is what others are compared with.
+    items: numbers of items. scores: for each model the first measure of each task, item by item; the other models are
+    compared with the first.
     """
 
     models: Sequence[str]
     results: Sequence[dict[str, dict[str, Any]]]
-    samples: Sequence[dict[str, int]]
+    items: Sequence[dict[str, int]]
     scores: Sequence[SuiteResult]
 
     def tables(self) -> list[Table]:
-        """As of a suite, then of each model a row for each measure of each task, as the harness names them."""
-        own = zip(self.models, self.results, self.samples, strict=True)
-        scored = SuiteReport(self.scores).tables() if self.scores[0].tasks else []
-        return [*scored, *(_table(*each) for each in own)]
+        """The tables of a suite, then for each model a row for each measure of each task, as the harness names them."""
+        tables = SuiteReport(self.scores).tables() if self.scores[0].tasks else []
+        for model, results, items in zip(self.models, self.results, self.items, strict=True):
+            rows = []
+            for task, measures in results.items():
+                for measure, value in _figures(measures).items():
+                    if "_stderr," not in measure and isinstance(value, float):
+                        error = measures.get(measure.replace(",", "_stderr,", 1))
+                        shown = f"{error:.4f}" if isinstance(error, float) else MISSING
+                        count = str(items.get(task, MISSING))
+                        rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, count))
+            columns = ("task", "measure", "value", "±", "items")
+            tables.append(Table(f"{model}: all measures, as the harness names them", columns, rows))
+        return tables
 
-    def figures(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        scored = SuiteReport(self.scores).figures()
-        named = zip(self.results, self.samples, scored["models"], strict=True)
+    def to_dict(self) -> dict[str, Any]:
+        scores = SuiteReport(self.scores).to_dict()
         models = [
             {
-                "model": told["model"],
-                "tasks": {task: _plain(found) for task, found in tasks.items()},
+                "model": score["model"],
+                "tasks": {task: _figures(measures) for task, measures in results.items()},
                 "items": items,
-                "scores": told["tasks"],
+                "scores": score["tasks"],
             }
-            for tasks, items, told in named
+            for results, items, score in zip(self.results, self.items, scores["models"], strict=True)
         ]
-        return {"models": models, "differences": scored["differences"]}
+        return {"models": models, "differences": scores["differences"]}
+
+
+def _figures(measures: dict[str, Any]) -> dict[str, Any]:
+    """Numbers by measure; None for what is not finite or not a number."""
+    return {
+        name: json_safe(float(value)) if isinstance(value, int | float | np.generic) else None
+        for name, value in measures.items()
+        if name not in ("alias", "sample_len", "name")
+    }
 
 
 def evaluate_harness(
@@ -71,22 +106,25 @@ def evaluate_harness(
     seed: int = 0,
     task_folder: str | Path | None = None,
 ) -> HarnessReport:
-    """Ask model folders, or runs', tasks of the `lm_eval` package, which loads their data itself.
+    """Measure model folders, or runs, on tasks of the `lm_eval` package, which loads their data itself.
 
-    tasks: names that it knows, or that YAML files in `task_folder` define. shots, limit: as the harness has them; each
-    task's own number of examples if not given. operator, seed: what replaces the model's own calibration.
-    `UserError` where the package is not installed, for a name that it does not know, and for data that is not there.
+    tasks: names that the package knows, or that YAML files in `task_folder` define. shots, limit: as in the harness;
+    None: each task's own number of examples, all items. calibration, seed: what replaces the model's own calibration.
+    `UserError` if the package is not installed, for unknown names, and for data that cannot be loaded.
     """
-    manager = _manager(tasks, task_folder)
-    read = ModelOptions(None, device, calibration, weights, seed)
-    found = [_run(read.load(name), tasks, manager, shots, limit) for name in models]
-    counts = [{task: int(n["effective"]) for task, n in each["n-samples"].items()} for each in found]
+    manager = _task_manager(tasks, task_folder)
+    options = ModelOptions(None, device, calibration, weights, seed)
+    found = [_run(options.load(name), tasks, manager, shots, limit) for name in models]
+    items = [{task: int(count["effective"]) for task, count in one["n-samples"].items()} for one in found]
     names = [str(name) for name in models]
-    return HarnessReport(names, [each["results"] for each in found], counts, results_of_harness(names, found))
+    return HarnessReport(names, [one["results"] for one in found], items, results_of_harness(names, found))
 
 
-def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
-    """What knows all of the tasks: the folder's files alone where that is enough, which saves reading thousands."""
+def _task_manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
+    """A task manager that knows all of the tasks.
+
+    Only the files of the folder are read if they suffice, because the package's own are thousands.
+    """
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:
@@ -98,9 +136,8 @@ def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
         manager = TaskManager(include_path=include)
     for task in tasks:
         if task not in manager.all_tasks:
-            raise UserError(
-                did_you_mean(task, manager.all_tasks, "the harness has no such task"), field="tasks", value=task
-            )
+            problem = did_you_mean(task, manager.all_tasks, "the harness has no such task")
+            raise UserError(problem, field="tasks", value=task)
     return manager
 
 
@@ -124,13 +161,14 @@ def _run(model: Any, tasks: Sequence[str], manager: Any, shots: int | None, limi
             )
         return dict(found)
     except (OSError, ConnectionError) as error:
-        raise UserError(f"the data is not there and cannot be loaded ({error})", field="tasks") from None
+        raise UserError(f"the data is missing and cannot be loaded ({error})", field="tasks") from None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without a terminal nothing is written to standard error, by programs that are started neither: bars, and git's
-    complaint where it is asked for a commit and there is none. What goes wrong is raised all the same.
+    """Discard standard error, also of started programs, unless it is a terminal; errors are still raised.
+
+    The harness writes progress bars, and asks git for a commit, which complains if there is none.
     """
     if sys.stderr.isatty():
         yield
@@ -146,22 +184,80 @@ def quiet() -> Iterator[None]:
         os.close(kept)
 
 
-def _table(model: str, results: dict[str, dict[str, Any]], items: dict[str, int]) -> Table:
-    rows = []
-    for task, found in results.items():
-        for measure, value in _plain(found).items():
-            if "_stderr," not in measure and isinstance(value, float):
-                error = found.get(measure.replace(",", "_stderr,", 1))
-                shown = f"{error:.4f}" if isinstance(error, float) else MISSING
-                rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, MISSING))))
-    return Table(f"{model}: all measures, as the harness names them", ("task", "measure", "value", "±", "items"), rows)
+def results_of_harness(models: Sequence[str], found: Sequence[dict[str, Any]]) -> list[SuiteResult]:
+    """For each model, each task's first measure that is a mean over items; tasks without one are left out.
+
+    Measure and labels are selected from the results of all models together, because they are compared item by item; a
+    model without numbers is reported with the others.
+    """
+    by_task = [_task_results(name, [one["samples"][name] for one in found], found) for name in found[0]["samples"]]
+    known = [results for results in by_task if results]
+    suite = Suite(SUITE_NAME, [results[0].task for results in known], {})
+    return [SuiteResult(model, suite, [results[n] for results in known]) for n, model in enumerate(models)]
 
 
-def _plain(found: dict[str, Any]) -> dict[str, Any]:
-    """Numbers by measure; null for what is not finite or not known."""
-    numbers = {name: value for name, value in found.items() if name not in ("alias", "sample_len", "name")}
-    return {name: finite(float(value)) if _is_number(value) else None for name, value in numbers.items()}
+def _task_results(name: str, logged: Sequence[Sequence[Sample]], found: Sequence[dict[str, Any]]) -> list[TaskResult]:
+    """One task: the result of each model, by the first answer filter, in the order of the items."""
+    if not logged[0]:
+        return []
+    kind, measures = logged[0][0]["filter"], logged[0][0]["metrics"]
+    samples = [sorted((s for s in own if s["filter"] == kind), key=lambda s: int(s["doc_id"])) for own in logged]
+    means: dict[str, list[Floats]] = {}
+    for measure in measures:
+        values = _item_values(samples, measure, [one["results"][name].get(f"{measure},{kind}") for one in found])
+        means |= {} if values is None else {measure: values}
+    if not means:
+        return []
+    score, *others = means
+    config = found[0]["configs"][name]
+    every = np.concatenate(means[score])
+    one_right = bool(np.isin(every[~np.isnan(every)], (0, 1)).all())
+    chooses = config["output_type"] == MULTIPLE_CHOICE
+    items = [_item(name, sample, chooses, one_right) for sample in samples[0]]
+    task = SuiteTask(name, score, items, int(config.get("num_fewshot") or 0))
+    other_scores = [{measure: float(means[measure][n].mean()) for measure in others} for n in range(len(found))]
+    return [TaskResult(task, values_N, rest) for values_N, rest in zip(means[score], other_scores, strict=True)]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or type(value).__module__ == "numpy"
+def _item_values(samples: Sequence[Sequence[Sample]], measure: str, figures: Sequence[object]) -> list[Floats] | None:
+    """The measure of each item, float64 `[N]`, of each model; None if the harness's figures are not their means."""
+    try:
+        values = [np.array([float(sample[measure]) for sample in own]) for own in samples]
+    except (KeyError, TypeError, ValueError):
+        return None
+    for values_N, figure in zip(values, figures, strict=True):
+        if not isinstance(figure, int | float | np.number):
+            return None
+        if not np.isclose(values_N.mean(), float(figure), rtol=0, atol=MEAN_TOLERANCE, equal_nan=True):
+            return None
+    return values
+
+
+def _item(task: str, sample: Sample, chooses: bool, one_right: bool) -> TaskItem:
+    """With labels if it is known which choices are right; otherwise without choices."""
+    requests: Sequence[Any] = sample["arguments"]
+    if "acc_mutual_info" in sample["metrics"]:  # its second half asks for the choices without their contexts
+        requests = requests[: len(requests) // 2]
+    pairs = [(str(context), str(continuation)) for context, continuation, *_ in requests] if chooses else []
+    contexts, continuations = [before for before, _ in pairs], [after.strip() for _, after in pairs]
+    labels = _labels(task, sample, continuations, one_right) if pairs else None
+    if labels is None:
+        return TaskItem.of_answer(str(sample["arguments"][0][0]))
+    if len(set(continuations)) == 1 < len(set(contexts)):
+        return TaskItem.of_contexts(contexts, continuations[0], labels)
+    return TaskItem.of_choices(contexts[0], continuations, labels)
+
+
+def _labels(task: str, sample: Sample, choices: Sequence[str], one_right: bool) -> list[int] | None:
+    """1 for each right choice: from the target, or from the row of a known data set; None if unknown."""
+    target, count = sample["target"], len(choices)
+    if one_right and isinstance(target, str) and choices.count(target.strip()) == 1:
+        target = choices.index(target.strip())
+    if one_right and isinstance(target, int) and 0 <= target < count:
+        return one_hot(target, count)
+    try:
+        plain = normalize_row(task, sample["doc"])
+        labels = plain["labels"] if "labels" in plain else one_hot(plain["gold"], count)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return labels if len(labels) == count and any(labels) else None

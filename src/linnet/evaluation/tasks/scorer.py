@@ -1,9 +1,9 @@
-"""How likely a continuation is behind a context, for many requests at once.
+"""Log-likelihoods of continuations after contexts, for many requests at once, by a causal decoder.
 
-Requests of one context share a state: the context is read once, and forked for every continuation. A request that has
-its context for itself is read in one pass. Both give the same numbers but for rounding.
+Requests with the same context share a state: the context is read once, and its state is forked for every continuation.
+A request with a context of its own is read in one pass. Both give the same numbers except for rounding.
 
-Legend: `B` rows of a batch, `T` tokens, `N` predicted tokens, `D` width, `V` vocabulary.
+Shapes: `B` rows of a batch, `T` tokens, `N` predicted tokens, `D` width, `V` vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,38 +14,69 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.evaluation.tasks.streams import StateFactory, right_pad
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.frozen import frozen_state
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import left_pad
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, rows_of
 
 TOKENS_AT_ONCE = 4096
-"""Tokens of a batch, padding included."""
+"""Tokens of a batch, including padding."""
 
-ENOUGH_TOKENS, LIKE = 512, 0.8
-"""A batch of so many tokens takes no row of less than this share of its longest: padding costs as much as text."""
+FULL_BATCH_TOKENS, MIN_LENGTH_RATIO = 512, 0.8
+"""A batch of at least so many tokens takes no row shorter than this share of its longest: padding costs compute."""
 
 LOGITS_AT_ONCE = 1 << 23
-"""Of the logits that are held at once: 32 MiB of float32."""
+"""Logits held at once: 32 MiB of float32."""
 
 STATE_SHARE = 4
-"""A fork's state counts as one token in its batch for so many that it has room for."""
+"""A fork counts as one token of its batch for every 4 tokens that its state has room for."""
 
 Advance = Callable[[int], None]
 Thing = TypeVar("Thing")
 
 
+class StateFactory:
+    """Empty states of a decoder that is measured.
+
+    The layers of a decoder that is not causal by itself are calibrated on a text, so that no score depends on other
+    inputs, nor on how they are batched.
+    """
+
+    def __init__(self, decoder: Decoder, calibration_1T: Tensor) -> None:
+        """calibration_1T: token ids, int64 `[1, T]`. `UserError` for a model that reads pairs."""
+        if decoder.encoder is not None or decoder.spec.prefix:
+            raise UserError("a model of pairs (an encoder or a prefix): tasks are for decoders that read a text")
+        self.decoder = decoder
+        self._calibration_1T = calibration_1T
+        self._frozen: DecoderState | None = None
+
+    @classmethod
+    def of_model(cls, model: LanguageModel) -> "StateFactory":
+        """For a model, calibrated on the empty prompt (the end token alone) if it is not causal by itself."""
+        return cls(model.decoder, torch.tensor([[model.tokenizer.end_id]]))
+
+    def new_state(self, batch: int, capacity: int) -> DecoderState:
+        """A state for `batch` streams of at most `capacity` tokens."""
+        if self.decoder.causal:
+            return self.decoder.initial_state(batch, capacity)
+        if self._frozen is None or self._frozen.capacity < capacity:
+            self._frozen = frozen_state(self.decoder, self._calibration_1T, 1, capacity)
+        return rows_of(self._frozen, batch)
+
+
 @dataclass(frozen=True)
 class LoglikelihoodRequest:
-    """Token ids: of the text before, its begin of a document included, and of what may follow; neither is empty."""
+    """Token ids of a context, which begins with the end token, and of a continuation; neither is empty."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
 
     def within(self, length: int) -> "LoglikelihoodRequest":
-        """With the last tokens of the context that a model of this context length can read before the continuation.
+        """The request with the last tokens of its context that fit into the model's context length.
 
-        The last token of the continuation is predicted, not read. `UserError` where not even that leaves a context.
+        The last token of the continuation is predicted, but not read. `UserError` if no token of the context fits.
         """
         room = length + 1 - len(self.continuation)
         if room < 1:
@@ -54,83 +85,137 @@ class LoglikelihoodRequest:
         return self if len(self.context) <= room else LoglikelihoodRequest(self.context[-room:], self.continuation)
 
 
+def encode_requests(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[LoglikelihoodRequest]:
+    """Requests for pairs of a context and a continuation, split as the LM Evaluation Harness splits them.
+
+    The end token, which begins a document, is placed before each. Spaces at the end of a context belong to the
+    continuation, because tokens begin with them. Both are encoded as one text; the tokens beyond as many as the context
+    alone has are the continuation. `UserError` for an empty continuation.
+    """
+    moved = []
+    for context, continuation in pairs:
+        trimmed = context.rstrip() if continuation else context
+        moved.append((trimmed, context[len(trimmed) :] + continuation))
+    contexts = list(dict.fromkeys(context for context, _ in moved))
+    tokens_of = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
+    wholes = tokenizer.encode_batch([context + continuation for context, continuation in moved])
+    requests = []
+    for (context, continuation), whole in zip(moved, wholes, strict=True):
+        if not continuation or not whole:
+            raise UserError("a continuation without a text: expected at least one character")
+        # A tokenizer may merge all of the continuation into the last token of the context.
+        split = min(len(tokens_of[context]), len(whole) - 1)
+        context_ids = (tokenizer.end_id, *tokens_of[context][:split])
+        requests.append(LoglikelihoodRequest(context_ids, tuple(whole[split:])))
+    return requests
+
+
 @dataclass(frozen=True)
 class LoglikelihoodResult:
-    """The log-likelihood of a continuation in nats, and whether each of its tokens is the likeliest."""
+    """The log-likelihood of a continuation in nats; greedy: True if each of its tokens is the likeliest one."""
 
     log_likelihood: float
     greedy: bool
 
 
-class LoglikelihoodScorer:
-    """Scores requests by one decoder. `fork`: read a context that several requests share once."""
+@dataclass(frozen=True)
+class _TokenScores:
+    """For each predicted token: its log-probability, float64 `[N]`, and whether it is the likeliest, bool `[N]`."""
 
-    def __init__(self, streams: StateFactory, fork: bool = True, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
-        self._streams, self._fork, self._tokens_at_once = streams, fork, tokens_at_once
+    nats: Tensor
+    likeliest: Tensor
+
+    def by_request(self, lengths: Sequence[int]) -> list[LoglikelihoodResult]:
+        """Sums over the tokens of each request, which are consecutive."""
+        parts = zip(*(torch.split(each_N, list(lengths)) for each_N in (self.nats, self.likeliest)), strict=True)
+        return [LoglikelihoodResult(float(nats.sum()), bool(likeliest.all())) for nats, likeliest in parts]
+
+
+class LoglikelihoodScorer:
+    """Scores requests by one decoder. fork: read a context that several requests share once."""
+
+    def __init__(self, states: StateFactory, fork: bool = True, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
+        self._states, self._fork, self._tokens_at_once = states, fork, tokens_at_once
 
     @torch.inference_mode()
     def score(
         self, requests: Sequence[LoglikelihoodRequest], advance: Advance = lambda _: None
     ) -> list[LoglikelihoodResult]:
-        """A score for each request, in their order; `advance` is told how many are done.
+        """A result for each request, in their order; `advance` receives the number of requests done.
 
         Contexts that are too long lose their first tokens (`LoglikelihoodRequest.within`).
         """
-        fitting = [request.within(self._streams.context_length) for request in requests]
+        fitting = [request.within(self._states.decoder.spec.context_length) for request in requests]
         groups: dict[tuple[int, ...], list[int]] = {}
         for place, request in enumerate(fitting):
             groups.setdefault(request.context, []).append(place)
         shared = [places for places in groups.values() if self._fork and len(places) > 1]
         forked = {place for places in shared for place in places}
-        alone = [place for place in range(len(fitting)) if place not in forked]
-        scores: dict[int, LoglikelihoodResult] = {}
-        for places in self._batches(alone, lambda place: _length(fitting[place])):
-            scores |= zip(places, self._of_pairs([fitting[place] for place in places]), strict=True)
+        single = [place for place in range(len(fitting)) if place not in forked]
+        results: dict[int, LoglikelihoodResult] = {}
+
+        def read_length(place: int) -> int:
+            return len(fitting[place].context) + len(fitting[place].continuation) - 1
+
+        for places in self._batches(single, read_length):
+            results |= zip(places, self._score_whole([fitting[place] for place in places]), strict=True)
             advance(len(places))
         for together in self._batches(shared, lambda group: len(fitting[group[0]].context)):
-            found = self._of_contexts([[fitting[place] for place in group] for group in together])
+            found = self._score_forked([[fitting[place] for place in group] for group in together])
             places = [place for group in together for place in group]
-            scores |= zip(places, found, strict=True)
+            results |= zip(places, found, strict=True)
             advance(len(places))
-        return [scores[place] for place in range(len(fitting))]
+        return [results[place] for place in range(len(fitting))]
 
     def _batches(self, things: Sequence[Thing], length: Callable[[Thing], int]) -> Iterator[list[Thing]]:
-        """Things of like lengths together, the longest first: what is too large shows at once."""
+        """Batches of similar lengths, the longest first, so that a batch that is too large fails at once."""
         batch: list[Thing] = []
         for thing in sorted(things, key=length, reverse=True):
             longest = length(batch[0]) if batch else 0
-            enough = len(batch) * longest >= ENOUGH_TOKENS and length(thing) < LIKE * longest
-            if batch and (enough or (len(batch) + 1) * longest > self._tokens_at_once):
+            full = len(batch) * longest >= FULL_BATCH_TOKENS and length(thing) < MIN_LENGTH_RATIO * longest
+            if batch and (full or (len(batch) + 1) * longest > self._tokens_at_once):
                 yield batch
                 batch = []
             batch.append(thing)
         if batch:
             yield batch
 
-    def _of_pairs(self, requests: Sequence[LoglikelihoodRequest]) -> list[LoglikelihoodResult]:
-        """Context and continuation in one pass."""
-        decoder = self._streams.decoder
+    def _score_whole(self, requests: Sequence[LoglikelihoodRequest]) -> list[LoglikelihoodResult]:
+        """Read context and continuation in one pass."""
+        decoder = self._states.decoder
         tokens_BT = right_pad([(*request.context, *request.continuation[:-1]) for request in requests], decoder.device)
-        state = self._streams.single_pass_state(*tokens_BT.shape)
+        state = None if decoder.causal else self._states.new_state(*tokens_BT.shape)
         hidden_BTD = decoder.hidden(tokens_BT, state)
         firsts = [len(request.context) - 1 for request in requests]
-        rows, places, targets = _predicted(firsts, [request.continuation for request in requests])
-        found = _log_likelihoods(decoder, hidden_BTD[rows, places], targets)
-        return _by_request(found, [len(request.continuation) for request in requests])
+        rows, columns, targets = _predicted(firsts, [request.continuation for request in requests])
+        scores = _token_scores(decoder, hidden_BTD[rows, columns], targets)
+        return scores.by_request([len(request.continuation) for request in requests])
 
-    def _of_contexts(self, groups: Sequence[Sequence[LoglikelihoodRequest]]) -> list[LoglikelihoodResult]:
-        """Every context once, then all continuations of each; one score after the other, group by group."""
-        decoder = self._streams.decoder
+    def _score_forked(self, groups: Sequence[Sequence[LoglikelihoodRequest]]) -> list[LoglikelihoodResult]:
+        """Read every context once, then its continuations; the results are concatenated group by group."""
+        decoder = self._states.decoder
         contexts = [group[0].context for group in groups]
-        requests = [request for group in groups for request in group]
-        of_group = torch.tensor([row for row, group in enumerate(groups) for _ in group])
-        capacity = max(map(len, contexts)) + max(len(request.continuation) for request in requests)
-        state = self._streams.new_state(len(groups), capacity)
+        continuations = [request.continuation for group in groups for request in group]
+        group_N = torch.tensor([row for row, group in enumerate(groups) for _ in group])
+        capacity = max(map(len, contexts)) + max(map(len, continuations))
+        state = self._states.new_state(len(groups), capacity)
         tokens_BT, padding = left_pad(contexts, decoder.device)
         last_BD = decoder.hidden(tokens_BT, state, padding=padding)[:, -1]
-        starts = torch.tensor([request.continuation[0] for request in requests], device=decoder.device)
-        first = _log_likelihoods(decoder, last_BD, starts, of_group.to(decoder.device))
-        rest = self._of_rests(state, of_group, [request.continuation for request in requests])
+        starts = torch.tensor([tokens[0] for tokens in continuations], device=decoder.device)
+        first = _token_scores(decoder, last_BD, starts, group_N.to(decoder.device))
+
+        # The tokens after the first one are read by forks of the context's state.
+        rest = [LoglikelihoodResult(0.0, True)] * len(continuations)
+        longer = [place for place, tokens in enumerate(continuations) if len(tokens) > 1]
+        state_tokens = state.capacity // STATE_SHARE
+        for places in self._batches(longer, lambda place: max(state_tokens, len(continuations[place]))):
+            tails = [continuations[place] for place in places]
+            fork = state.select(group_N[places])
+            hidden_BTD = decoder.hidden(right_pad([tail[:-1] for tail in tails], decoder.device), fork)
+            rows, columns, targets = _predicted([0] * len(tails), [tail[1:] for tail in tails])
+            scores = _token_scores(decoder, hidden_BTD[rows, columns], targets)
+            for place, result in zip(places, scores.by_request([len(tail) - 1 for tail in tails]), strict=True):
+                rest[place] = result
         return [
             LoglikelihoodResult(
                 float(first.nats[place]) + after.log_likelihood, bool(first.likeliest[place]) and after.greedy
@@ -138,39 +223,15 @@ class LoglikelihoodScorer:
             for place, after in enumerate(rest)
         ]
 
-    def _of_rests(
-        self, state: DecoderState, of_group: Tensor, continuations: Sequence[tuple[int, ...]]
-    ) -> list[LoglikelihoodResult]:
-        """Scores of all but the first token of each continuation, behind a fork of its group's row of the state."""
-        decoder = self._streams.decoder
-        scores = [LoglikelihoodResult(0.0, True)] * len(continuations)
-        longer = [place for place, tokens in enumerate(continuations) if len(tokens) > 1]
-        least = state.capacity // STATE_SHARE
-        for places in self._batches(longer, lambda place: max(least, len(continuations[place]))):
-            rests = [continuations[place] for place in places]
-            fork = state.select(of_group[places])
-            hidden_BTD = decoder.hidden(right_pad([rest[:-1] for rest in rests], decoder.device), fork)
-            rows, columns, targets = _predicted([0] * len(rests), [rest[1:] for rest in rests])
-            found = _log_likelihoods(decoder, hidden_BTD[rows, columns], targets)
-            for place, score in zip(places, _by_request(found, [len(rest) - 1 for rest in rests]), strict=True):
-                scores[place] = score
-        return scores
 
-
-@dataclass(frozen=True)
-class _Predicted:
-    """Of each predicted token: its log-probability, float64 `[N]`, and whether it is the likeliest, bool `[N]`."""
-
-    nats: Tensor
-    likeliest: Tensor
-
-
-def _length(request: LoglikelihoodRequest) -> int:
-    return len(request.context) + len(request.continuation) - 1
+def right_pad(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Token ids `[B, T]` with id 0 after shorter rows, which a causal decoder does not see."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
 
 
 def _predicted(firsts: Sequence[int], targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows and places that predict, and what: of each row its targets from place `first` on."""
+    """Rows and columns of the hidden vectors that predict, and the targets: in each row from column `first` on."""
     rows = torch.tensor([row for row, tokens in enumerate(targets) for _ in tokens])
     columns = torch.tensor(
         [first + i for first, tokens in zip(firsts, targets, strict=True) for i in range(len(tokens))]
@@ -178,10 +239,8 @@ def _predicted(firsts: Sequence[int], targets: Sequence[Sequence[int]]) -> tuple
     return rows, columns, torch.tensor([token for tokens in targets for token in tokens])
 
 
-def _log_likelihoods(
-    decoder: Decoder, hidden_BD: Tensor, targets_N: Tensor, rows_N: Tensor | None = None
-) -> _Predicted:
-    """Of each target given its hidden vector; `rows_N`: which vector is whose, where several targets share one."""
+def _token_scores(decoder: Decoder, hidden_BD: Tensor, targets_N: Tensor, rows_N: Tensor | None = None) -> _TokenScores:
+    """Scores of targets given hidden vectors; rows_N: the vector of each target, if several targets share one."""
     targets_N = targets_N.to(hidden_BD.device)
     rows_N = torch.arange(len(targets_N), device=hidden_BD.device) if rows_N is None else rows_N
     nats_N = torch.empty(len(targets_N), dtype=torch.float64, device=hidden_BD.device)
@@ -194,10 +253,4 @@ def _log_likelihoods(
         rows_n, targets_n = rows_N[here_N] - first, targets_N[here_N]
         nats_N[here_N] = (logits_nV[rows_n, targets_n] - logits_nV.logsumexp(dim=-1)[rows_n]).double()
         likeliest_N[here_N] = logits_nV.argmax(dim=-1)[rows_n] == targets_n
-    return _Predicted(nats_N.cpu(), likeliest_N.cpu())
-
-
-def _by_request(found: _Predicted, lengths: Sequence[int]) -> list[LoglikelihoodResult]:
-    """Sums over each request's tokens, which lie one after the other."""
-    parts = zip(*(torch.split(each_N, list(lengths)) for each_N in (found.nats, found.likeliest)), strict=True)
-    return [LoglikelihoodResult(float(nats.sum()), bool(likeliest.all())) for nats, likeliest in parts]
+    return _TokenScores(nats_N.cpu(), likeliest_N.cpu())

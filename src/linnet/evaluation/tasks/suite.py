@@ -1,4 +1,4 @@
-"""Suites: which tasks, asked how, scored how, averaged how. They are YAML files; the items are the user's files."""
+"""Suites of tasks, YAML files that say how tasks are prompted, scored and averaged; items are files of the user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,48 +12,46 @@ from linnet.core.errors import UserError
 from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.tasks.items import ScoreName, TaskItem
-from linnet.evaluation.tasks.row_files import parse_item, parse_minimal_pair, read_rows
+from linnet.evaluation.tasks.rows import parse_item, parse_minimal_pair, read_rows
 
 SUITES = Path(__file__).parent / "suites"
 
-MOST_SHOTS = 100
+MAX_SHOTS = 100
 SHOTS_FILE = "{name}_train.jsonl"
-"""Where the examples of a task lie, beside its items; without it they are the first other items."""
+"""The file with the examples of a task, beside its items; without it, examples are the first other items."""
 
 MINIMAL_PAIRS, ABILITIES = "minimal-pairs", "abilities"
 """Suites without a description: of one file, and of generated questions (`evaluation.abilities`)."""
 
 PHENOMENON = "UID"
-"""The field by which rows of minimal pairs are parted into tasks, where they have it; BLiMP's name."""
+"""The field of minimal pairs that groups rows into tasks, if they have it; BLiMP's name."""
 
 AVERAGE = "mean"
-"""Of all phenomena."""
-
-TASK_FILE_CONTEXT = "{context}"
+"""Name of the average over all phenomena."""
 
 
 class TaskSpec(Spec):
     """One task of a suite.
 
-    context: what is read before each choice, with `{field}` for a field of the row; None where rows have `contexts`.
-    choices: those of every row; None where each has its own. shots: so many examples before each item, whatever is
-    asked for.
+    context: the prompt before each choice, with `{field}` for a field of the row; None if rows have `contexts`.
+    choices: the choices of every row; None if each row has its own. shots: a fixed number of examples before each item,
+    which overrides the requested number.
     """
 
     name: str = Field(pattern=r"^[^/]+$")
     context: str | None = None
     choices: list[str] | None = Field(None, min_length=2)
     score: ScoreName
-    shots: int | None = Field(None, ge=0, le=MOST_SHOTS)
+    shots: int | None = Field(None, ge=0, le=MAX_SHOTS)
 
 
 class SuiteSpec(Spec):
-    """Tasks, and the means of their scores by name. shots: examples before each item, where nothing else is said."""
+    """Tasks and named averages of their scores. shots: default number of examples before each item."""
 
     name: str
     tasks: list[TaskSpec] = Field(min_length=1)
     averages: dict[str, list[str]] = Field(default_factory=dict)
-    shots: int = Field(0, ge=0, le=MOST_SHOTS)
+    shots: int = Field(0, ge=0, le=MAX_SHOTS)
 
     @model_validator(mode="after")
     def _averages_of_tasks(self) -> Self:
@@ -66,8 +64,7 @@ class SuiteSpec(Spec):
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task that can be asked: its items, in order, and the score that counts, which of the harness's tasks may have
-    any name.
+    """A task with its items in order, and the score that counts (the harness's tasks have scores of any name).
 
     shots: examples before each item. shots_from: the name of the file that they are from.
     """
@@ -81,7 +78,7 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks, and which of them each average takes. missing: files of tasks that the user has not."""
+    """Tasks, and the names of the tasks of each average. missing: files of tasks that the user does not have."""
 
     name: str
     tasks: Sequence[SuiteTask]
@@ -90,17 +87,17 @@ class Suite:
 
     @property
     def names(self) -> list[str]:
-        """Of its tasks and averages."""
+        """Names of the tasks and averages."""
         return [*(task.name for task in self.tasks), *self.averages]
 
 
 def suite_names() -> list[str]:
-    """The suites that are shipped."""
+    """The suites that linnet contains."""
     return sorted(path.stem for path in SUITES.glob("*.yaml"))
 
 
 def suite_spec(name: str) -> SuiteSpec:
-    """A shipped suite; `UserError` for an unknown name."""
+    """A suite that linnet contains; `UserError` for an unknown name."""
     if name not in suite_names():
         if name == ABILITIES:
             raise UserError("its questions are generated, by `evaluation.abilities`", field="suite", value=name)
@@ -110,74 +107,98 @@ def suite_spec(name: str) -> SuiteSpec:
     return SuiteSpec.parse(read_yaml(path), str(path))
 
 
-def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: int | None = None) -> Suite:
-    """The tasks of a suite whose files, `NAME.jsonl`, lie in the folder; `UserError` where there is none of them.
+def load_tasks(
+    suite: str | None,
+    files: str | Path | None,
+    task_file: str | Path | None = None,
+    shots: int | None = None,
+    limit: int | None = None,
+) -> Suite:
+    """The tasks of a suite with `files`, or of a `task_file`; `UserError` if the arguments do not fit each other."""
+    if (suite is None) == (task_file is None):
+        raise UserError("expected one of `suite`, with `files`, and `task_file`")
+    if task_file is not None:
+        if files is not None:
+            raise UserError("goes with a suite; the rows are in `task_file`", field="files", value=files)
+        return load_task_file(Path(task_file), shots, limit)
+    assert suite is not None
+    spec = None if suite == MINIMAL_PAIRS else suite_spec(suite)
+    if files is None:
+        accepted = "a file of pairs" if spec is None else "a folder with a file NAME.jsonl for each task"
+        raise UserError("`files` is missing", field="suite", value=suite, accepted=accepted)
+    if spec is not None:
+        return load_suite(spec, Path(files), shots, limit)
+    if shots:
+        raise UserError("minimal pairs have no examples; leave it out", field="shots", value=shots)
+    return load_minimal_pairs(Path(files), limit)
 
-    shots: examples before each item; those of the suite if not given. limit: so many items of each task, the first. An
-    average of which a task is missing is left out.
+
+def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: int | None = None) -> Suite:
+    """The tasks of a suite whose files, `NAME.jsonl`, are in the folder; `UserError` if there are none.
+
+    shots: examples before each item; None: as the suite says. limit: the first `limit` items of each task. An average
+    with a missing task is left out.
     """
     shots = spec.shots if shots is None else shots
     missing = [f"{task.name}.jsonl" for task in spec.tasks if not (folder / f"{task.name}.jsonl").exists()]
     if len(missing) == len(spec.tasks):
         raise UserError(f"no {', '.join(missing)}; suite {spec.name} needs them", field="files", value=str(folder))
-    tasks = [_task(task, folder, shots, limit) for task in spec.tasks if f"{task.name}.jsonl" not in missing]
+    tasks = []
+    for task in spec.tasks:
+        if f"{task.name}.jsonl" not in missing:
+            own_shots = shots if task.shots is None else task.shots
+            tasks.append(_read_task(task, folder / f"{task.name}.jsonl", own_shots, limit))
     known = {task.name for task in tasks}
-    return Suite(spec.name, tasks, {name: of for name, of in spec.averages.items() if known.issuperset(of)}, missing)
+    averages = {name: names for name, names in spec.averages.items() if known.issuperset(names)}
+    return Suite(spec.name, tasks, averages, missing)
 
 
 def load_task_file(path: Path, shots: int | None = None, limit: int | None = None) -> Suite:
     """Any multiple choice: rows of `context`, `choices` and `gold`; or `labels`, or `contexts` and `continuation`."""
-    spec = TaskSpec(name=path.stem, context=TASK_FILE_CONTEXT, score="acc_bytes")
-    task = _read(spec, path, shots or 0, limit)
+    spec = TaskSpec(name=path.stem, context="{context}", score="acc_bytes")
+    task = _read_task(spec, path, shots or 0, limit)
     several = any(sum(item.labels) > 1 for item in task.items)
     return Suite(path.stem, [replace(task, score="mc2") if several else task], {})
 
 
 def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
-    """Rows of `sentence_good` and `sentence_bad`; each value of a field `UID` is a task of its own.
+    """Rows of `sentence_good` and `sentence_bad`; each value of the field `UID` is a task of its own.
 
-    `UserError` for a row that is none, and for a value that the average has for its name.
+    `UserError` for an invalid row, and for a value that is the name of the average.
     """
     tasks: dict[str, list[TaskItem]] = {}
     for place, row in read_rows(path):
         tasks.setdefault(str(row.get(PHENOMENON, path.stem)), []).append(parse_minimal_pair(row, place))
     names = list(tasks)
     if AVERAGE in names and len(names) > 1:
-        raise UserError(f"{path}: {PHENOMENON}: {AVERAGE}: is what the average of all is called; expected another name")
+        problem = "is the name of the average of all; expected another name"
+        raise UserError(f"{path}: {PHENOMENON}: {AVERAGE}: {problem}")
     found = [SuiteTask(name, "acc", items[:limit]) for name, items in tasks.items()]
     return Suite(MINIMAL_PAIRS, found, {AVERAGE: names} if len(names) > 1 else {})
 
 
-def _task(spec: TaskSpec, folder: Path, shots: int, limit: int | None) -> SuiteTask:
-    return _read(spec, folder / f"{spec.name}.jsonl", shots if spec.shots is None else spec.shots, limit)
+def _read_task(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> SuiteTask:
+    """A task with the first rows of `NAME_train.jsonl` as examples, or without that file the first other items."""
 
+    def read_items(file: Path, count: int | None, required: int = 1) -> list[TaskItem]:
+        rows = islice(read_rows(file), count)
+        found = [parse_item(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
+        if len(found) < required:
+            raise UserError(f"{file}: {len(found)} rows; expected at least {required} for as many examples")
+        return found
 
-def _read(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> SuiteTask:
-    """With the first rows of `NAME_train.jsonl` as examples; where there is none, with the first other ones of its own
-    file.
-    """
-    items = _items(spec, path, limit)
+    items = read_items(path, limit)
     if not shots:
         return SuiteTask(spec.name, spec.score, items)
-    apart = path.with_name(SHOTS_FILE.format(name=spec.name))
-    known = apart.exists()
-    first = _items(spec, apart, shots, shots) if known else _items(spec, path, shots + 1, shots + 1)
-    asked = []
+    shots_path = path.with_name(SHOTS_FILE.format(name=spec.name))
+    separate = shots_path.exists()
+    examples = read_items(shots_path, shots, shots) if separate else read_items(path, shots + 1, shots + 1)
+    prompted = []
     for number, item in enumerate(items):
-        others = first if known else [one for place, one in enumerate(first) if place != number]
-        asked.append(_with_shots(item, others[:shots]))
-    return SuiteTask(spec.name, spec.score, asked, shots, (apart if known else path).name)
-
-
-def _items(spec: TaskSpec, path: Path, limit: int | None, least: int = 1) -> list[TaskItem]:
-    rows = islice(read_rows(path), limit)
-    found = [parse_item(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
-    if len(found) < least:
-        raise UserError(f"{path}: {len(found)} rows; expected at least {least} for as many examples")
-    return found
-
-
-def _with_shots(item: TaskItem, examples: Sequence[TaskItem]) -> TaskItem:
-    """With the examples, rightly answered, before its context, a blank line behind each."""
-    before = "".join(f"{''.join(example.pairs[example.labels.index(1)])}\n\n" for example in examples)
-    return replace(item, pairs=tuple((before + context, continuation) for context, continuation in item.pairs))
+        others = examples if separate else [one for index, one in enumerate(examples) if index != number]
+        # Each example is written with its right choice, with a blank line after it.
+        solved = (one.pairs[one.labels.index(1)] for one in others[:shots])
+        before = "".join(f"{context}{choice}\n\n" for context, choice in solved)
+        pairs = tuple((before + context, continuation) for context, continuation in item.pairs)
+        prompted.append(replace(item, pairs=pairs))
+    return SuiteTask(spec.name, spec.score, prompted, shots, (shots_path if separate else path).name)

@@ -8,11 +8,10 @@ from linnet.data.labels import LabeledRow, prepare_labels, rows_of
 from linnet.data.pairs import validation_pairs
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
-from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.item import Question, SymbolEncoder
-from linnet.evaluation.abilities.measure import TOKENS_AT_ONCE, final_figures, final_score, score
+from linnet.evaluation.abilities.contract import Ability, Question, SymbolEncoder
+from linnet.evaluation.abilities.measure import TOKENS_AT_ONCE, final_answer_counts, final_answer_figures, score
 from linnet.evaluation.folder import model_on_data
-from linnet.evaluation.tasks.streams import StateFactory
+from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec, TokenizerSpec
 from linnet.experiments.text import validation_stories
 from linnet.model.cost import model_cost
@@ -73,6 +72,6 @@ def ability_figures(text: TextSpec, part: int, model: Path, data: Path) -> dict[
     whole = score(found.decoder, batches, found.calibration())
     asked = list(ability.items(len(rows), SEED, "validation"))
     streams = StateFactory(found.decoder, found.calibration())
-    final = final_score(streams, found.data.tokenizer, ability, asked, whole)
-    measured = whole.figures(ability.chance) | final_figures(ability, final)
+    final = final_answer_counts(streams, found.data.tokenizer, ability, asked, whole)
+    measured = whole.to_dict(ability.chance) | final_answer_figures(ability, final)
     return {"ability": measured, "state_bytes": model_cost(found.decoder.spec).state_bytes(longest)}

@@ -9,9 +9,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
-from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.questions import TextAbility
-from linnet.evaluation.abilities.registry import AnyAbility
+from linnet.evaluation.abilities.contract import Ability, TextAbility
+from linnet.evaluation.abilities.suite import AnyAbility
 from linnet.experiments.side_by_side.wanted import Wanted
 from linnet.model.store import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from linnet.core.errors import UserError
-from linnet.evaluation.tasks.interface import load_tasks
+from linnet.evaluation.tasks.suite import load_tasks
 from linnet.experiments.protocol.scores import (
     ModelScores,
     difference_tables,

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.evaluation.tasks.interface import SuiteReport
-from linnet.evaluation.tasks.measure import AveragedScore, SuiteResult, TaskResult, measure_suite
+from linnet.evaluation.tasks.measure import measure_suite
+from linnet.evaluation.tasks.results import AveragedScore, SuiteReport, SuiteResult, TaskResult, percent
 from linnet.evaluation.tasks.suite import Suite
-from linnet.evaluation.tasks.tables import figures, percent
 from linnet.experiments.protocol.spec import ScoresSpec
 from linnet.inference.language_model import LanguageModel
 from linnet.model.calibration import calibrated_layers
@@ -89,14 +88,14 @@ def scores_figures(found: Sequence[ModelScores]) -> dict[str, Any]:
     return {
         "models": [
             {
-                **figures(one.own),
-                "calibrations": [figures(result) for result in one.operated],
-                "without_kv_cache": None if one.read_anew is None else figures(one.read_anew),
+                **one.own.to_dict(),
+                "calibrations": [result.to_dict() for result in one.operated],
+                "without_kv_cache": None if one.read_anew is None else one.read_anew.to_dict(),
                 "moved_by_kv_cache": one.moved_by_caches,
             }
             for one in found
         ],
-        "differences": [row for compared in _compared(found) for row in compared.figures()["differences"]],
+        "differences": [row for compared in _compared(found) for row in compared.to_dict()["differences"]],
     }
 
 

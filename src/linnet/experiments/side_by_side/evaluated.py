@@ -7,7 +7,7 @@ from linnet.evaluation.comparison import ModelComparison
 from linnet.evaluation.pictures import positions_panel
 from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tables import comparison_tables
-from linnet.evaluation.tasks.interface import SuiteReport
+from linnet.evaluation.tasks.results import SuiteReport
 from linnet.experiments.side_by_side.measure import measure_beside, task_scores
 from linnet.experiments.side_by_side.record import Beside, MemoryFigures, TaskScore
 from linnet.experiments.side_by_side.report import SideBySide

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.core.figures import json_safe
 from linnet.evaluation.abilities.measure import AbilityResult, above_chance, measure_all
 from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.subject import ModelOptions
-from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
-from linnet.evaluation.tasks.tables import finite
-from linnet.evaluation.tasks.verdict import verdicts
+from linnet.evaluation.tasks.measure import measure_suite
+from linnet.evaluation.tasks.results import SuiteResult, verdicts
 from linnet.experiments.demo.measure import DECODE_RUNS, decode_speeds, describe_machine, write_story
 from linnet.experiments.side_by_side.record import AbilityScore, Beside, DecodingSpeed, TaskScore, WrittenText
 from linnet.experiments.side_by_side.wanted import Wanted, WantedAbilities, WantedSamples, WantedSpeed
@@ -48,7 +48,7 @@ def task_scores(result: SuiteResult) -> list[TaskScore]:
 
 def _task_score(name: str, mean: Estimate, chance: float | None, items: int, **more: Any) -> TaskScore:
     assert chance is not None, name
-    value, error = finite(mean.value), finite(mean.standard_error)
+    value, error = json_safe(mean.value), json_safe(mean.standard_error)
     return TaskScore(task=name, value=value, standard_error=error, chance=chance, items=items, **more)
 
 
@@ -58,14 +58,14 @@ def _abilities(model: LanguageModel, name: str, wanted: WantedAbilities) -> list
 
 
 def _ability_score(found: AbilityResult, above_chance: bool) -> AbilityScore:
-    said, chance, score = found.ability.said, found.ability.chance.answer, found.score
+    said, chance, score = found.ability.label, found.ability.chance.answer, found.score
     if score is None:
         return AbilityScore(ability=said, chance=chance, missing=found.missing)
     return AbilityScore(
         ability=said,
         chance=chance,
         items=score.items,
-        right=score.share,
+        right=score.accuracy,
         standard_error=score.standard_error,
         above_chance=above_chance,
     )

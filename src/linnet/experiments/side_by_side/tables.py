@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
-from linnet.evaluation.tasks.tables import percent
+from linnet.evaluation.tasks.results import percent
 from linnet.experiments.side_by_side.record import CONTEXTS, AbilityScore, Beside, MemoryFigures, TaskScore, WrittenText
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style

@@ -8,11 +8,10 @@ from pydantic import Field
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Count, Seed, Spec, read_yaml
-from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.registry import read_abilities
-from linnet.evaluation.abilities.registry import suite as ability_suite
-from linnet.evaluation.tasks.interface import load_tasks
-from linnet.evaluation.tasks.suite import MOST_SHOTS, Suite
+from linnet.evaluation.abilities.contract import Ability
+from linnet.evaluation.abilities.suite import default_abilities as ability_suite
+from linnet.evaluation.abilities.suite import read_abilities
+from linnet.evaluation.tasks.suite import MAX_SHOTS, Suite, load_tasks
 from linnet.experiments.side_by_side.published import METRICS
 from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
 
@@ -23,7 +22,7 @@ class WantedTasks(Spec):
     suite: str | None = None
     files: str | None = None
     task_file: str | None = None
-    shots: int | None = Field(None, ge=0, le=MOST_SHOTS)
+    shots: int | None = Field(None, ge=0, le=MAX_SHOTS)
     limit: Count | None = None
 
     @property

@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.abilities import final_answer
-from linnet.evaluation.abilities.arithmetic import Arithmetic
-from linnet.evaluation.abilities.copying import Copying
-from linnet.evaluation.abilities.final_answer import final_answer_matches, final_answers
-from linnet.evaluation.abilities.item import Question
-from linnet.evaluation.abilities.measure import measure
-from linnet.evaluation.abilities.whereabouts import Whereabouts
-from linnet.evaluation.tasks.streams import StateFactory
+from linnet.evaluation.abilities import measure as measure_module
+from linnet.evaluation.abilities.contract import Question
+from linnet.evaluation.abilities.measure import final_answer_matches, measure, right_final_answers
+from linnet.evaluation.abilities.symbols import Copying
+from linnet.evaluation.abilities.texts import Arithmetic, Whereabouts
+from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -62,23 +60,23 @@ def test_the_model_goes_on_from_its_own_words(speaker: LanguageModel, monkeypatc
     prompts = ("so it is", "now, where is it?", "and")
     written = [greedy(speaker, prompt, 12) for prompt in prompts]
     end = written[0][4]
-    monkeypatch.setattr(final_answer, "END", end)
+    monkeypatch.setattr(measure_module, "SENTENCE_END", end)
     first = written[0].split(end)[0] + end
     asked = [Question(prompts[0], first, first[-2:]), Question(prompts[0], first, "\0" + end)]
     asked += [Question(prompt, first, first) for prompt in prompts[1:]]
     streams = StateFactory(speaker.decoder, torch.tensor([[speaker.tokenizer.end_id]]))
     expected = [True, False, *((text.split(end)[0] + end).endswith(first) for text in written[1:])]
-    assert final_answers(streams, speaker.tokenizer, asked) == expected and len(first) > 1
+    assert right_final_answers(streams, speaker.tokenizer, asked) == expected and len(first) > 1
 
 
 def test_direct_answers_are_their_own_end_and_others_have_none(speaker: LanguageModel):
     direct = measure(speaker, Whereabouts(moves=0), 8)
     assert direct.final is direct.score and direct.score is not None
-    figures = direct.figures()
+    figures = direct.to_dict()
     assert (figures["final_right"], figures["final_chance"]) == (figures["right"], 1 / 3)
     steps = measure(speaker, Whereabouts(moves=0, steps=True), 8)
     assert steps.final is not None and steps.final is not steps.score and steps.final.items == 8
-    assert steps.figures()["final_chance"] == 1 / 3
-    assert steps.figures()["chance"] == pytest.approx(1 / 9)
+    assert steps.to_dict()["final_chance"] == 1 / 3
+    assert steps.to_dict()["chance"] == pytest.approx(1 / 9)
     for ability in (Arithmetic(steps=True), Copying(length=3)):
-        assert "final_right" not in measure(speaker, ability, 3).figures()
+        assert "final_right" not in measure(speaker, ability, 3).to_dict()

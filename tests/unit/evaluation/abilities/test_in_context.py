@@ -6,15 +6,20 @@ import pytest
 import torch
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.arithmetic import Arithmetic
-from linnet.evaluation.abilities.copying import Copying
-from linnet.evaluation.abilities.facts import StoryFacts
-from linnet.evaluation.abilities.in_context import ShotsCurve, ShotsPoint, measurement_count, shot_tasks, shots_curve
-from linnet.evaluation.abilities.in_context_output import shots_plot, shots_table
+from linnet.evaluation.abilities.contract import Ability
+from linnet.evaluation.abilities.in_context import (
+    ShotsCurve,
+    ShotsPoint,
+    ShotsReport,
+    measurement_count,
+    shot_tasks,
+    shots_curve,
+)
 from linnet.evaluation.abilities.measure import AnswerCounts, measure
-from linnet.evaluation.abilities.registry import suite
-from linnet.evaluation.abilities.rules import Rules
+from linnet.evaluation.abilities.suite import default_abilities
+from linnet.evaluation.abilities.symbols import Copying, Rules
+from linnet.evaluation.abilities.texts import Arithmetic, StoryFacts
+from linnet.evaluation.subject import ModelOptions
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -32,7 +37,8 @@ def speaker() -> LanguageModel:
 def test_each_task_is_there_once_without_what_is_varied():
     found = shot_tasks([Copying(), Arithmetic(shots=4), Arithmetic(instruction=True), StoryFacts(steps=True), Rules()])
     assert found == [Arithmetic(), StoryFacts(steps=True), Rules()]
-    assert {(one.kind, getattr(one, "steps", False), getattr(one, "hops", 0)) for one in shot_tasks(suite())} == {
+    tasks = shot_tasks(default_abilities())
+    assert {(one.kind, getattr(one, "steps", False), getattr(one, "hops", 0)) for one in tasks} == {
         ("arithmetic", False, 0), ("arithmetic", True, 0), ("rules", False, 0),
         ("facts", False, 1), ("facts", False, 2), ("facts", False, 3), ("facts", True, 2),
         ("whereabouts", False, 1), ("whereabouts", False, 2), ("whereabouts", True, 2),
@@ -41,14 +47,14 @@ def test_each_task_is_there_once_without_what_is_varied():
 
 def test_a_point_is_the_ability_with_so_many_examples_and_the_instruction(speaker: LanguageModel):
     heard: list[int] = []
-    curve = shots_curve(speaker, Arithmetic(most=9), (0, 2, 60), 40, 5, heard.append)
+    curve = shots_curve(speaker, Arithmetic(max_value=9), (0, 2, 60), 40, 5, heard.append)
     assert sum(heard) == measurement_count(Arithmetic(), (0, 2, 60)) == 6
     for points, instruction in ((curve.plain, False), (curve.instructed, True)):
         for point in points:
-            expected = measure(speaker, Arithmetic(most=9, shots=point.shots, instruction=instruction), 40, 5)
+            expected = measure(speaker, Arithmetic(max_value=9, shots=point.shots, instruction=instruction), 40, 5)
             assert (point.score, point.missing, point.chance) == (expected.score, expected.missing, 0.1)
     assert "tokens or more; the model reads 80" in curve.plain[2].missing and curve.instructed[0].score is not None
-    assert curve.figures()["plain"][0]["right"] == curve.plain[0].score.share
+    assert curve.to_dict()["plain"][0]["right"] == curve.plain[0].score.accuracy
 
 
 def test_rules_have_their_examples_within_an_item(speaker: LanguageModel):
@@ -56,8 +62,8 @@ def test_rules_have_their_examples_within_an_item(speaker: LanguageModel):
     curve = shots_curve(speaker, task, (0, 1, 3, 4), 80)
     whole = measure(speaker, task, 80).score
     assert whole is not None and measurement_count(task, (0, 1, 3, 4)) == 1
-    shares = [point.score.share if point.score else None for point in curve.plain]
-    assert shares == [whole.by_place[0], whole.by_place[1], whole.by_place[3], None]
+    shares = [point.score.accuracy if point.score else None for point in curve.plain]
+    assert shares == [whole.accuracy_at[0], whole.accuracy_at[1], whole.accuracy_at[3], None]
     assert [point.chance for point in curve.plain[:3]] == [1 / 5, 1 / 4, 1 / 2]
     assert curve.plain[3].missing == "an item has 4 examples" and math.isnan(curve.plain[3].chance)
     assert curve.plain[0].score.items == 80 and not curve.instructed
@@ -71,6 +77,10 @@ def curve(*pairs: tuple[ShotsPoint, ShotsPoint], ability: Ability | None = None)
     return ShotsCurve(ability or StoryFacts(hops=1, steps=True), *map(list, zip(*pairs, strict=True)))
 
 
+def report(*curves: ShotsCurve) -> ShotsReport:
+    return ShotsReport("model", ModelOptions(), 100, (0, 1), curves)
+
+
 def test_what_an_instruction_adds_has_the_error_of_a_difference():
     found = curve((of(50, 0), of(80, 0)), (ShotsPoint(1, 0.25, None, "too long"), of(80, 1)))
     first, second = found.gains()
@@ -79,7 +89,7 @@ def test_what_an_instruction_adds_has_the_error_of_a_difference():
 
 def test_the_table_has_a_row_for_each_number_of_examples():
     missing = ShotsPoint(9, 0.25, None, "takes 99 tokens or more; the model reads 64")
-    rows = shots_table([curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1)), (missing, missing))], 100).rows
+    rows = report(curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1)), (missing, missing))).tables()[0].rows
     assert rows[0] == [
         "facts steps=true people=4 hops=1", "0", "20.0 ± 4.0", "64.0 ± 4.8", "+44.0 ± 6.3", "25.0",
         "one of the two not above chance",
@@ -87,13 +97,13 @@ def test_the_table_has_a_row_for_each_number_of_examples():
     assert rows[1][0] == " " and rows[1][-1] == "not above chance"
     assert rows[2][1:3] == ["9", ""] and rows[2][-1].startswith("not measured: takes 99")
     alone = ShotsCurve(Rules(), [of(90, 1)])
-    assert shots_table([alone], 100).rows[0][1:] == ["1", "90.0 ± 3.0", "", "", "25.0", ""]
+    assert report(alone).tables()[0].rows[0][1:] == ["1", "90.0 ± 3.0", "", "", "25.0", ""]
 
 
 def test_the_plot_has_a_panel_for_each_task_that_was_measured():
     rules = ShotsCurve(Rules(), [of(20, 0, 0.2), of(90, 1, 0.25), ShotsPoint(8, math.nan, None, "none")])
     unread = ShotsCurve(Rules(), [ShotsPoint(0, 0.1, None, "its symbols are no tokens of the model")])
-    plot = shots_plot([curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1))), rules, unread])
+    plot = report(curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1))), rules, unread).plot()
     first, second = plot.panels
     assert [(line.name, list(line.x), list(line.y)) for line in first.series] == [
         ("without instruction", [0, 1], [0.2, 0.25]), ("with instruction", [0, 1], [0.64, 0.2])

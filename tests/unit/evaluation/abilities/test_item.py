@@ -1,7 +1,7 @@
 """Items as rows of tokens, and what a tokenizer can_encode."""
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.abilities.item import Question, SymbolEncoder, Symbols
+from linnet.evaluation.abilities.contract import Question, SymbolEncoder, SymbolItem
 from linnet.ops.cross_entropy import IGNORE_INDEX
 
 BYTES = SymbolEncoder(Tokenizer.train("bytes", []))
@@ -9,7 +9,7 @@ NO = IGNORE_INDEX
 
 
 def test_an_answer_is_read_symbol_by_symbol_behind_its_prompt():
-    item = Symbols.prompt_and_answer("ab|", "xy")
+    item = SymbolItem.prompt_and_answer("ab|", "xy")
     tokens, targets = item.row(BYTES)
     assert tokens == [256, *b"ab|x"]
     assert targets == [NO, NO, NO, *b"xy"]
@@ -17,7 +17,7 @@ def test_an_answer_is_read_symbol_by_symbol_behind_its_prompt():
 
 
 def test_what_is_wanted_need_never_be_read():
-    tokens, targets = Symbols("pq", (None, "7")).row(BYTES)
+    tokens, targets = SymbolItem("pq", (None, "7")).row(BYTES)
     assert (tokens, targets) == ([256, *b"pq"], [NO, NO, *b"7"])
 
 

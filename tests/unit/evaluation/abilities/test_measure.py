@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.arithmetic import Arithmetic
-from linnet.evaluation.abilities.copying import Copying, Sorting
-from linnet.evaluation.abilities.counting import Counting
-from linnet.evaluation.abilities.item import Chance, SymbolEncoder
-from linnet.evaluation.abilities.measure import AbilityResult, AnswerCounts, figures_of, in_batches, measure, score
-from linnet.evaluation.abilities.recall import Recall
-from linnet.evaluation.abilities.registry import read_abilities, suite
-from linnet.evaluation.abilities.rules import Rules
+from linnet.evaluation.abilities.contract import Ability, Chance, SymbolEncoder
+from linnet.evaluation.abilities.measure import (
+    AbilityResult,
+    AnswerCounts,
+    corrected_figures,
+    in_batches,
+    measure,
+    score,
+)
+from linnet.evaluation.abilities.suite import default_abilities, read_abilities
+from linnet.evaluation.abilities.symbols import Copying, Counting, Recall, Rules, Sorting
+from linnet.evaluation.abilities.texts import Arithmetic
 from linnet.evaluation.frozen import frozen_state
 from linnet.evaluation.statistics import exact_p_value
 from linnet.inference.language_model import LanguageModel
@@ -43,10 +46,10 @@ def test_a_score_counts_whole_answers_and_places():
     found = AnswerCounts()
     for hits in ([True, True], [True, False], [False], [True, True, True]):
         found.add(hits)
-    assert (found.items, found.right, found.share) == (4, 2, 0.5)
+    assert (found.items, found.right, found.accuracy) == (4, 2, 0.5)
     assert found.standard_error == pytest.approx((0.25 / 3) ** 0.5)
-    assert found.by_place == [3 / 4, 2 / 3, 1.0] and found.symbols == 6 / 8
-    figures = found.figures(Chance(None, 0.5))
+    assert found.accuracy_at == [3 / 4, 2 / 3, 1.0] and found.symbol_accuracy == 6 / 8
+    figures = found.to_dict(Chance(None, 0.5))
     assert (figures["above_chance"], figures["symbols_chance"], figures["chance"]) == (False, None, 0.5)
 
 
@@ -58,7 +61,7 @@ def test_the_verdict_is_that_of_the_tasks(right: int, chance: float, above: bool
     """Of 10 with a quarter: 6 or more have probability 0.0197, which is below 0.05 twice, 5 or more 0.0781. None right
     of 10 with a half is told from chance, but not above it.
     """
-    figures = AnswerCounts(10, right, [right], [10]).figures(Chance(None, chance))
+    figures = AnswerCounts(10, right, [right], [10]).to_dict(Chance(None, chance))
     assert figures["above_chance"] is above and figures["p_value"] == exact_p_value(right, [chance] * 10)
 
 
@@ -66,9 +69,9 @@ def test_several_abilities_are_corrected_for():
     def found(right: int) -> AbilityResult:
         return AbilityResult(Counting(), AnswerCounts(100, right, [right], [100]))
 
-    alone = [figures_of([found(right)])[0]["above_chance"] for right in (17, 10)]
+    alone = [corrected_figures([found(right)])[0]["above_chance"] for right in (17, 10)]
     unmeasured = AbilityResult(Counting(), None, "no symbols")
-    several = figures_of([found(17), found(10), unmeasured, found(10)])
+    several = corrected_figures([found(17), found(10), unmeasured, found(10)])
     assert alone == [True, False]
     assert [one.get("above_chance") for one in several] == [False, False, None, False]
     assert several[0]["p_value"] == pytest.approx(3 * exact_p_value(17, [0.1] * 100))
@@ -113,7 +116,7 @@ def test_the_length_of_a_batch_is_bounded():
 @pytest.mark.parametrize(
     ("ability", "missing"),
     [
-        (Recall(), "its symbols are no tokens of the model"),
+        (Recall(), "its symbols are not tokens of the model"),
         (Copying(length=40), "takes 81 tokens or more; the model reads 64"),
         (Arithmetic(shots=9), "tokens or more; the model reads 64"),
     ],
@@ -121,21 +124,21 @@ def test_the_length_of_a_batch_is_bounded():
 def test_what_a_model_cannot_read_is_not_measured(ability: Ability, missing: str):
     found = measure(model(MIXERS[1], context_length=64), ability, 3)
     assert found.score is None and missing in found.missing
-    assert found.figures()["missing"] == found.missing and "right" not in found.figures()
+    assert found.to_dict()["missing"] == found.missing and "right" not in found.to_dict()
 
 
 def test_an_untrained_model_is_not_told_from_chance():
     found = measure(model(MIXERS[0], context_length=64), Counting(), 50)
     assert found.score is not None and found.score.items == 50
-    assert not found.figures()["above_chance"] and found.figures()["chance"] == 0.1
+    assert not found.to_dict()["above_chance"] and found.to_dict()["chance"] == 0.1
 
 
 def test_the_suite_has_every_kind_and_a_file_may_have_its_own(tmp_path: Path):
-    assert {one.kind for one in suite()} == {
+    assert {one.kind for one in default_abilities()} == {
         "arithmetic", "brackets", "copying", "counting", "facts", "induction", "needle", "recall", "rules",
         "selective_copying", "sorting", "tracking", "whereabouts",
     }  # fmt: skip
-    assert len({one.said for one in suite()}) == len(suite())
+    assert len({one.label for one in default_abilities()}) == len(default_abilities())
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: recall, pairs: 5}, {kind: sorting}]")
     assert read_abilities(path) == [Recall(pairs=5), Sorting()]

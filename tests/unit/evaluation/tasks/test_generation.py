@@ -6,7 +6,7 @@ from small_models import CASES, speaker
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
-from linnet.evaluation.tasks.streams import StateFactory
+from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.inference.language_model import LanguageModel
 from linnet.layers.contract import MixerSpec
 

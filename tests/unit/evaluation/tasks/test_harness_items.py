@@ -12,12 +12,10 @@ import pytest
 from asked_by_harness import harness_task
 from set_rows import ROWS, YAML_FILES
 
-from linnet.evaluation.tasks.harness_items import results_of_harness
-from linnet.evaluation.tasks.interface import SuiteReport
-from linnet.evaluation.tasks.measure import SuiteResult
-from linnet.evaluation.tasks.row_files import parse_item
+from linnet.evaluation.tasks.harness_run import results_of_harness
+from linnet.evaluation.tasks.results import NO_CHANCE_LEVEL, SuiteReport, SuiteResult, verdicts
+from linnet.evaluation.tasks.rows import parse_item
 from linnet.evaluation.tasks.suite import suite_spec
-from linnet.evaluation.tasks.verdict import NO_CHANCE_LEVEL, verdicts
 from linnet.present.table import MISSING
 
 pytest.importorskip("lm_eval", reason="the extra tasks is not installed")
@@ -97,9 +95,9 @@ def test_a_model_without_numbers_is_told_with_the_others_and_compared_with_none(
     fine, broken = _found(asked()), _found(asked(), scored=lambda text: math.nan)
     for models in ([fine, broken], [broken, fine]):
         findings = SuiteReport(results_of_harness(["a", "b"], models))
-        (row,) = findings.figures()["differences"][0]["tasks"].values()
+        (row,) = findings.to_dict()["differences"][0]["tasks"].values()
         assert (row["difference"], row["p_value"], row["verdict"]) == (None, None, "no score of one")
-        assert json.loads(json.dumps(findings.figures(), allow_nan=False))
+        assert json.loads(json.dumps(findings.to_dict(), allow_nan=False))
         assert findings.tables()[2].rows[0][1:5] == (MISSING,) * 4
     first, second = (result.tasks[0] for result in results_of_harness(["a", "b"], [fine, broken]))
     assert first.task is second.task and first.task.score == "acc" and first.chance == pytest.approx(2 / 3)

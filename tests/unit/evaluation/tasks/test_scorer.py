@@ -8,8 +8,7 @@ from small_models import CASES, VOCABULARY, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks import scorer as room
-from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer
-from linnet.evaluation.tasks.streams import StateFactory
+from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer, StateFactory
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 

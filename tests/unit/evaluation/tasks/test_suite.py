@@ -110,7 +110,7 @@ def test_minimal_pairs_are_parted_by_their_phenomenon(tmp_path: Path):
     suite = load_minimal_pairs(_file(tmp_path / "parted.jsonl", *parted), limit=1)
     assert [(task.name, len(task.items)) for task in suite.tasks] == [("kind0", 1), ("kind1", 1)]
     assert suite.averages == {"mean": ["kind0", "kind1"]}
-    with pytest.raises(UserError, match=r"mean\.jsonl: UID: mean: is what the average of all is called"):
+    with pytest.raises(UserError, match=r"mean\.jsonl: UID: mean: is the name of the average of all"):
         load_minimal_pairs(_file(tmp_path / "mean.jsonl", *parted, {**pairs[0], "UID": "mean"}))
 
 

@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from linnet.evaluation.statistics import poisson_binomial
-from linnet.evaluation.tasks.baselines import baselines
-from linnet.evaluation.tasks.items import TaskItem, one_hot
-from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
+from linnet.evaluation.tasks.items import TaskItem, baselines, one_hot
+from linnet.evaluation.tasks.results import (
+    CHANCE,
+    SuiteResult,
+    TaskResult,
+    compare_scores,
+    difference_table,
+    score_table,
+    verdicts,
+)
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
-from linnet.evaluation.tasks.tables import difference_table, figures, score_table
-from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
 from linnet.present.table import MISSING
 
 chances = st.lists(st.integers(0, 64).map(lambda number: number / 64), min_size=1, max_size=8)
@@ -89,7 +94,7 @@ def test_two_models_task_by_task_and_on_average():
     suite = Suite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
     first = SuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
     second = SuiteResult("b", suite, [_result("one", [1, 1, 1, 0]), _result("two", [0, 0, 0, 0])])
-    one, two, mean = compared(first, second)
+    one, two, mean = compare_scores(first, second)
     assert (one.difference.value, two.difference.value, mean.difference.value) == (0.25, -1.0, -0.375)
     assert mean.difference.standard_error == pytest.approx(0.25 / 2)
     assert (one.verdict, two.verdict, mean.verdict) == ("no difference shown", "worse", "no difference shown")
@@ -104,16 +109,16 @@ def test_a_model_without_numbers_has_no_score_and_no_difference():
     suite = Suite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
     fine = SuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
     broken = SuiteResult("b", suite, [_result("one", [math.nan, 0, 1, 0]), _result("two", [1, 1, 1, 0])])
-    one, two, mean = compared(fine, broken)
+    one, two, mean = compare_scores(fine, broken)
     assert [row.verdict for row in (one, two, mean)] == ["no score of one", "no difference shown", "no score of one"]
     assert (one.corrected, mean.corrected, two.corrected) == (None, None, two.difference.p_value())
     assert [words for _, words in verdicts(broken.tasks)] == [
         "no score: of 1 of 4 items the model gave no number",
         CHANCE,
     ]
-    assert json.loads(json.dumps(figures(broken), allow_nan=False))["averages"]["mean"]["mean"] is None
+    assert json.loads(json.dumps(broken.to_dict(), allow_nan=False))["averages"]["mean"]["mean"] is None
     assert list(score_table(broken).rows[-1][2:4]) == [MISSING, MISSING]
-    assert difference_table("a", "a", compared(fine, fine)).rows[1] == (
+    assert difference_table("a", "a", compare_scores(fine, fine)).rows[1] == (
         "two",
         *["0.0"] * 3,
         "1.000",
@@ -124,6 +129,6 @@ def test_a_model_without_numbers_has_no_score_and_no_difference():
 def test_one_item_tells_no_difference():
     suite = Suite("s", [SuiteTask("one", "mc2", ITEMS[:1])], {})
     first, second = (SuiteResult("a", suite, [_result("one", [value], ITEMS[:1])]) for value in (0.9, 0.1))
-    (one,) = compared(first, second)
+    (one,) = compare_scores(first, second)
     assert one.corrected is None and one.verdict == "no difference shown"
     assert verdicts(first.tasks) == [(None, CHANCE)]

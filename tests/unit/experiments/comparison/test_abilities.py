@@ -10,7 +10,7 @@ from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.data.labels import rows_of
 from linnet.data.shards import TokenData
-from linnet.evaluation.abilities.item import Question, SymbolEncoder
+from linnet.evaluation.abilities.contract import Question, SymbolEncoder
 from linnet.experiments.comparison.ability_output import ability_table, measures_ability, state_panel
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
 from linnet.experiments.comparison.output import findings_table, plot

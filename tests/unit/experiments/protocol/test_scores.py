@@ -3,7 +3,8 @@
 import pytest
 from protocol_models import save_models, save_questions
 
-from linnet.evaluation.tasks.interface import evaluate_suite, load_tasks
+from linnet.evaluation.tasks.measure import evaluate_suite
+from linnet.evaluation.tasks.suite import load_tasks
 from linnet.experiments.protocol.scores import difference_tables, measure_scores, scores_figures, scores_table
 from linnet.experiments.protocol.spec import ScoresSpec
 from linnet.inference.language_model import load

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from linnet.core.errors import UserError
     from linnet.data.prepare import prepare
-    from linnet.design.interface import design
+    from linnet.design.search import design
     from linnet.evaluation.interface import evaluate
     from linnet.experiments.comparison.interface import compare
     from linnet.inference.language_model import load
@@ -26,7 +26,7 @@ PLACES = {
     "Session": "linnet.inference.session",
     "UserError": "linnet.core.errors",
     "compare": "linnet.experiments.comparison.interface",
-    "design": "linnet.design.interface",
+    "design": "linnet.design.search",
     "evaluate": "linnet.evaluation.interface",
     "export": "linnet.interop.exporters",
     "load": "linnet.inference.language_model",

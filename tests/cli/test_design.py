@@ -194,7 +194,10 @@ def test_the_scores_are_listed(capsys):
             "error: --set: score.beta: -1: must be greater than or equal",
         ),
         (["--space", "merino", "--tokens", "4096"], "error: --tokens 4096: the models' learned positions end at 2048"),
-        (["--space", "merino", "--max-weights", "60M"], "error: --max-weights 60M: expected a number above 0 with B, "),
+        (
+            ["--space", "merino", "--max-weights", "60M"],
+            "error: --max-weights 60M: expected a number above 0 with one of the units B, ",
+        ),
         (["--space", "merino", "--max-weights", "1e400B"], "error: --max-weights 1e400B: expected a number above 0"),
         (["--space", "mixed", "--tokens", "1" + "0" * 400], "error: --tokens 1000"),
         (
@@ -323,7 +326,7 @@ def test_a_front_is_written(space: str, tmp_path: Path, capsys):
         (["--pareto", "flops,score", "--max-latency", "1s"], "error: --max-latency 1s: does not go with --pareto"),
         (["--max-latency", "10s", "--max-flops", "1"], "error: --max-flops 1: nothing in the space tiny meets it"),
         (["--max-latency", "10s", "--threads", "999999"], "error: --threads 999999: expected at least 1 and, on "),
-        (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with us, ms, s behind it"),
+        (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with one of the units us, ms, s"),
     ],
 )
 def test_a_mistake_in_goals_and_times(space: str, arguments: list[str], expected: str, capsys):

@@ -15,8 +15,7 @@ from linnet.core import amounts
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.design.budget import Budget
-    from linnet.design.metrics import CostCounts
+    from linnet.design.metrics import Budget, CostCounts
     from linnet.design.space import Space
 
 FLOPS_TOKENS = 1024
@@ -191,11 +190,11 @@ def _vocab_size(of_space: list[str], data: Path | None, given: int | None) -> in
 
 def _tokens(given: int | None, space: "Space") -> int:
     """The length over which FLOPs are counted."""
-    from linnet.design.metrics import MOST_TOKENS
+    from linnet.design.metrics import MAX_TOKENS
 
     model = space.model([0] * space.spec.blocks)
-    if given is not None and given > MOST_TOKENS:
-        raise UserError(f"--tokens {given}: expected at most {MOST_TOKENS:,}")
+    if given is not None and given > MAX_TOKENS:
+        raise UserError(f"--tokens {given}: expected at most {MAX_TOKENS:,}")
     if given is not None and given > model.context_length and model.embedding.positions == "learned":
         raise UserError(f"--tokens {given}: the models' learned positions end at {model.context_length}")
     return given or min(FLOPS_TOKENS, model.context_length)
@@ -203,7 +202,7 @@ def _tokens(given: int | None, space: "Space") -> int:
 
 def _budgets(limits: dict[str, str | None], states: list[str], counting: "CostCounts") -> "list[Budget]":
     """`limits` by the names of their metrics, and those of state."""
-    from linnet.design.budget import Budget, read_bytes, read_state
+    from linnet.design.metrics import Budget, read_bytes, read_state
 
     budgets = []
     for name, text in limits.items():
@@ -234,7 +233,7 @@ def scores(as_json: AsJson = False) -> None:
 
     Example: linnet design scores
     """
-    from linnet.design.output import score_table
+    from linnet.design.report import score_table
     from linnet.design.scores import SCORES
 
     figures = {

@@ -27,7 +27,7 @@ class LatencyOptions(NamedTuple):
 
 def show_found(task: "SearchTask", tokens: int, out: Path | None, as_json: bool) -> None:
     """One model within its budgets."""
-    from linnet.design.output import result_figures, result_tables
+    from linnet.design.report import result_figures, result_tables
     from linnet.design.search import search as run_search
 
     found = run_search(task, name=out.stem if out else None)
@@ -37,10 +37,10 @@ def show_found(task: "SearchTask", tokens: int, out: Path | None, as_json: bool)
 
 def show_checked(task: "SearchTask", tokens: int, clock: LatencyOptions, out: Path | None, as_json: bool) -> None:
     """One model within its budgets and a limit of time, which is measured."""
-    from linnet.design.budget import Budget, find_within_budgets, read_seconds
-    from linnet.design.checked import search_with_latency
-    from linnet.design.latency import PartTimes, Timing, measure_latency
-    from linnet.design.output import latency_figures, latency_table, result_figures, result_tables
+    from linnet.design.feasibility import find_within_budgets
+    from linnet.design.latency import PartTimes, Timing, measure_latency, search_with_latency
+    from linnet.design.metrics import Budget, read_seconds
+    from linnet.design.report import latency_figures, latency_table, result_figures, result_tables
     from linnet.inference.device import resolve_device
     from linnet.training.machine import threads
 
@@ -71,7 +71,8 @@ def show_front(
     as_json: bool,
 ) -> None:
     """Several goals at once; `out` is a folder."""
-    from linnet.design.pareto import front, front_figures, front_pictures, front_table, write_front
+    from linnet.design.pareto import front, write_front
+    from linnet.design.report import front_figures, front_pictures, front_table
 
     if clock.limit is not None:
         raise UserError(f"--max-latency {clock.limit}: does not go with --pareto; give one of both")

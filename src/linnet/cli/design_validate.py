@@ -32,10 +32,10 @@ def validate(
     Example: linnet design validate --runs runs/study --band 10 --report validated
     """
     from linnet.core.spec import override
+    from linnet.design.report import rank_figures, rank_plots, rank_table
     from linnet.design.scores import SCORES, ScoreSettings, find_score
-    from linnet.design.validation.trained import read_trained
-    from linnet.design.validation.validate import rank_figures, rank_plots, rank_table
-    from linnet.design.validation.validate import validate as measure
+    from linnet.design.validation import read_trained
+    from linnet.design.validation import validate as measure
 
     names = score or list(SCORES)
     for name in names:

@@ -1,6 +1,6 @@
-"""Shapes of models under a budget: search spaces, scores, evolutionary and exact search, what scores are worth.
+"""Design of model shapes under budgets: search spaces, scores, evolutionary and exact search, validation of scores.
 
-`linnet.design(...)` is `interface.design`: the room and the function have one name, so the room can be called.
+`linnet.design(...)` calls `search.design`: the package and the function share one name, so the package is callable.
 """
 
 import sys
@@ -8,12 +8,11 @@ from types import ModuleType
 from typing import Any
 
 
-class _Room(ModuleType):
+class _CallablePackage(ModuleType):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """`interface.design`."""
-        from linnet.design.interface import design
+        from linnet.design.search import design
 
         return design(*arguments, **named)
 
 
-sys.modules[__name__].__class__ = _Room
+sys.modules[__name__].__class__ = _CallablePackage

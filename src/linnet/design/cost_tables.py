@@ -1,4 +1,4 @@
-"""Costs and scores of every block of a space, once; those of a model are then sums: microseconds for a candidate.
+"""Cost and score of every block of a space, computed once; the cost of a model is then a sum that takes microseconds.
 
 Legend: `B` blocks of the space, `W` widths, `M` metrics, `N` blocks of a model, `C` candidates.
 """
@@ -11,8 +11,7 @@ import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.design.metrics import Metric
-from linnet.design.scores import Score, ScoreSettings, penalty, width_term
-from linnet.design.shape import Part, parts_of, projection_part, unit_part
+from linnet.design.scores import Part, Score, ScoreSettings, parts_of, penalty, projection_part, unit_part, width_term
 from linnet.design.space import Space
 
 
@@ -25,10 +24,10 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class CostTables:
-    """Everything that decides a model's score and metrics.
+    """Everything that determines the score and metrics of a model.
 
-    width_B: number of each block's width among the widths; depth_B: its layers; term_B: its part of the model's width.
-    join_*: of the projection between two widths. fixed_*: of what all models share. outer: number of the model's width.
+    width_B: index of each block's width among the widths; depth_B: its layers; term_B: its term of the model's width.
+    join_*: cost of the projection between two widths. fixed_*: cost common to all models. outer: index of d_model.
     """
 
     space: Space
@@ -52,7 +51,6 @@ class CostTables:
         return self.score.strength(self.settings)
 
     def evaluate(self, candidates_CN: Indices) -> Evaluation:
-        """Many candidates at once."""
         widths = self.width_B[candidates_CN]
         outer = np.full((len(candidates_CN), 1), self.outer)
         before, after = np.hstack([outer, widths]), np.hstack([widths, outer])
@@ -64,7 +62,7 @@ class CostTables:
         return Evaluation(total_C * self.penalty(depth_C, term_C), metrics_CM)
 
     def penalty(self, depth: Numbers, term: Numbers) -> Numbers:
-        """`scores.penalty` by these settings."""
+        """Apply `scores.penalty` with these settings."""
         return penalty(depth, term, self.beta, self.settings.width)
 
 

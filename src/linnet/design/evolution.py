@@ -1,6 +1,6 @@
-"""MeRino's search (arXiv 2403.07921, Algorithms 1 and 2): a population of models that mutate within the budgets.
+"""Evolutionary search of MeRino (arXiv 2403.07921, Algorithms 1 and 2): a population that mutates within the budgets.
 
-Legend: `N` blocks of a model, `C` candidates, `K` choices of a block.
+Legend: `B` blocks of the space, `N` blocks of a model, `C` candidates, `K` choices of a block.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from linnet.design.space import Candidate, Space
 from linnet.present.progress import Advance
 
 BROOD = 32
-"""Children drawn at once; the next ones may be theirs."""
+"""Children drawn at once; children can be parents of the next draw."""
 
 
 class EvolutionSettings(Spec):
-    """population: models before the worst are dropped (M). parents: those that stay (K). iterations: how often (T).
+    """population: models before the worst are dropped (M). parents: models that stay (K). iterations: rounds (T).
 
-    reach: a mutated number moves by so many of its choices at most. Everything follows from the seed.
+    reach: a mutated number moves by at most this many of its choices. The seed determines the result.
     """
 
     population: PositiveInt = 512
@@ -38,7 +38,7 @@ class EvolutionSettings(Spec):
 
 
 class Mutation:
-    """Algorithm 2: a random block's fields are moved to values near by."""
+    """Algorithm 2: the fields of a random block move to nearby values."""
 
     def __init__(self, space: Space, reach: int, draw: np.random.Generator) -> None:
         self.reach, self.draw = reach, draw
@@ -51,28 +51,26 @@ class Mutation:
             self.number[np.array(where, dtype=np.int64) @ self.strides_K] = number
 
     def __call__(self, parents_CN: Indices) -> Indices:
-        """A child of each: numbers move by at most `reach` choices, other fields become any of theirs.
+        """Return a child of each parent: numbers move by at most `reach` choices, other fields take any option.
 
-        Coordinates that make no block are drawn again.
+        Coordinates that make no valid block are drawn again.
         """
         rows, places = np.arange(len(parents_CN)), self.draw.integers(parents_CN.shape[1], size=len(parents_CN))
         here_CK = self.coordinates_BK[parents_CN[rows, places]]
         block_C = np.full(len(parents_CN), -1)
         while (left := np.flatnonzero(block_C < 0)).size:
-            block_C[left] = self.number[self._moved(here_CK[left]) @ self.strides_K]
+            steps = self.draw.integers(-self.reach, self.reach, here_CK[left].shape, endpoint=True)
+            near = np.clip(here_CK[left] + steps, 0, self.options_K - 1)
+            moved = np.where(self.ordered_K, near, self.draw.integers(self.options_K, size=near.shape))
+            block_C[left] = self.number[moved @ self.strides_K]
         children_CN = parents_CN.copy()
         children_CN[rows, places] = block_C
         return children_CN
 
-    def _moved(self, here_CK: Indices) -> Indices:
-        steps_CK = self.draw.integers(-self.reach, self.reach, here_CK.shape, endpoint=True)
-        near_CK = np.clip(here_CK + steps_CK, 0, self.options_K - 1)
-        return np.where(self.ordered_K, near_CK, self.draw.integers(self.options_K, size=here_CK.shape))
-
 
 @dataclass(frozen=True)
 class EvolutionResult:
-    """The best model, its score, and how many candidates were drawn and how many of them were within the budgets."""
+    """The best model, its score, the number of candidates drawn, and how many of them were within the budgets."""
 
     candidate: Candidate
     score: float
@@ -83,7 +81,7 @@ class EvolutionResult:
 def evolve(
     tables: CostTables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings, advance: Advance
 ) -> EvolutionResult:
-    """Algorithm 1 from a population of `start` alone, which is within the limits; `advance` hears of each iteration."""
+    """Run Algorithm 1 from a population of `start` alone, which is within the limits; `advance` counts iterations."""
     draw = np.random.default_rng(settings.seed)
     mutate = Mutation(tables.space, settings.reach, draw)
     models_CN, drawn, kept = np.array([start]), 0, 0
@@ -97,7 +95,7 @@ def evolve(
             models_CN = np.concatenate([models_CN, children_CN[within]])
             score_C = np.concatenate([score_C, evaluation.score_C[within]])
             drawn, kept = drawn + brood, kept + len(within)
-        best = np.argsort(-score_C, kind="stable")[: settings.parents]  # of equal ones those that came first
+        best = np.argsort(-score_C, kind="stable")[: settings.parents]  # of equal scores the earlier models stay
         models_CN, score_C = models_CN[best], score_C[best]
         advance(1, f"{score_C[0]:,.6g}")
     return EvolutionResult(tuple(map(int, models_CN[0])), float(score_C[0]), drawn, kept)

@@ -1,4 +1,6 @@
-"""Latency on this machine: every distinct block is timed by itself, the times of a model's parts are added.
+"""Latency on this machine: every distinct block is timed alone, and the predicted latency of a model is their sum.
+
+A search under a latency limit runs its winner and tightens the limit if the winner is slower than predicted.
 
 Legend: `B` batch (one stream), `T` tokens, `W` width.
 """
@@ -6,7 +8,7 @@ Legend: `B` batch (one stream), `T` tokens, `W` width.
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import permutations
 from typing import Literal
@@ -14,8 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from linnet.design.metrics import Metric
-from linnet.design.shape import joined_widths
+from linnet.core.errors import UserError
+from linnet.design.feasibility import UnmetError
+from linnet.design.metrics import Budget, Metric, joined_widths
+from linnet.design.search import SearchResult, SearchTask, search
 from linnet.design.space import Space
 from linnet.inference.decode_programs import EMBEDDED, record_program, token_step
 from linnet.inference.decode_steps import DecodeSteps, block_steps
@@ -32,33 +36,41 @@ from linnet.present.progress import Advance, progress
 Kind = Literal["token", "sequence"]
 PartKey = str | tuple[int, int]
 Make = Callable[[], Callable[[], object]]
-"""Makes a part, ready to be run."""
+"""Builds a part and returns a function that runs it."""
 
 OUTSIDE = "embedding and head"
 
 RUNS = 3
-"""Of a part, after one that does not count; the median is what it took."""
+"""Timed runs of a part, after one warm-up run; their median counts."""
 
 PASSES = 2
-"""Over all parts, some time apart. Other programs can only make a part slower, so the faster counts."""
+"""Passes over all parts. Other programs can only make a part slower, so the fastest pass counts."""
 
 CHECK_RUNS = 5
 PROMPT = 16
-"""Tokens that a state has really seen when one more is timed; the rest of its length is room, read all the same."""
+"""Tokens that a state has really read when the next token is timed; the rest of its capacity is read all the same."""
 
-MOST_BETWEEN_BYTES = 256 << 20
+MAX_BETWEEN_BYTES = 256 << 20
+
+ATTEMPTS = 8
+ROUNDS = 5
+MARGIN = 0.97
+"""A tightened limit is lower by this factor than the last winner requires: times vary from run to run."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What is timed. kind: one more token of a stream of `tokens`, or a pass over that many; one stream, float32."""
+    """What is timed: one more token of a stream of `tokens` (kind token), or a pass over that many (kind sequence).
+
+    One stream, float32.
+    """
 
     kind: Kind
     tokens: int
     device: torch.device
 
     def position(self, model: ModelSpec) -> int:
-        """Where the timed chunk begins; learned positions have a last one."""
+        """Return the position of the timed chunk; learned positions end at the context length."""
         if self.kind == "sequence":
             return 0
         return min(self.tokens, model.context_length - 1) if model.embedding.positions == "learned" else self.tokens
@@ -69,21 +81,46 @@ class Timing:
         return 1 if self.kind == "token" else self.tokens
 
 
-def _key(block: BlockSpec) -> str:
-    return block.model_dump_json()
+class ColdCacheTimer:
+    """PartTimes a function several times, reading other memory in between so that caches are cold."""
+
+    def __init__(self, device: torch.device, bytes_between: int) -> None:
+        self.device = device
+        self.between = torch.ones(bytes_between // 4, device=device)
+
+    def seconds(self, run: Callable[[], object], runs: int = RUNS) -> float:
+        """Return the median, after one warm-up run."""
+        run()
+        return statistics.median(self._once(run) for _ in range(runs))
+
+    def _once(self, run: Callable[[], object]) -> float:
+        self.between.sum()
+        self._synchronize()
+        start_s = time.perf_counter()
+        run()
+        self._synchronize()
+        return time.perf_counter() - start_s
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 class PartTimes:
-    """Seconds of every part that a model of a space can have, all that were taken; the lowest count.
+    """Seconds of every part that a model of a space can have; of several timings the lowest counts.
 
-    taken: of a block by its description, of a projection by its widths, and of `OUTSIDE`. Between two runs as many
-    other bytes are read as one token reads of a model, so that caches are as cold as they are in one.
+    taken: all timings of a block by its description, of a projection by its widths, and of `OUTSIDE`. Between two runs
+    as many other bytes are read as one token reads of a model, so that caches are as cold as in a model.
     """
 
     def __init__(self, space: Space, timing: Timing) -> None:
         self.space, self.timing = space, timing
         self.model = space.model([0] * space.spec.blocks)
-        self.clock = ColdCacheTimer(timing.device, _bytes_between(space, self.model))
+        # Bytes that a token of an average model reads beside one block: the head's matrix and the other blocks.
+        inputs, outputs = model_cost(self.model).head_matrix
+        of_blocks = statistics.median(block_cost(block, self.model).parameters for block in space.described)
+        between = 4 * int(inputs * outputs + (space.spec.blocks - 1) * of_blocks)
+        self.clock = ColdCacheTimer(timing.device, min(MAX_BETWEEN_BYTES, between))
         self.taken: dict[PartKey, list[float]] = {}
 
     def time_all(self) -> None:
@@ -92,91 +129,35 @@ class PartTimes:
         parts = self._parts(self.space.described, permutations(widths, 2))
         with progress("timing blocks", PASSES * len(parts), "parts") as advance:
             for _ in range(PASSES):
-                self._take(parts, advance)
+                self._time(parts, advance)
 
     def time_again(self, model: ModelSpec) -> None:
         """Time the parts of one model once more."""
-        self._take(self._parts(model.blocks, joined_widths(model)))
+        self._time(self._parts(model.blocks, joined_widths(model)))
 
     def metric(self) -> Metric:
-        """The sum over a model's parts."""
+        """Return the latency metric: the sum over a model's parts."""
         return Metric(
             "latency",
             "seconds",
-            lambda block, _: min(self.taken[_key(block)]),
+            lambda block, _: min(self.taken[block.model_dump_json()]),
             lambda inputs, outputs: min(self.taken.get((inputs, outputs), [0.0])),
             lambda _: min(self.taken[OUTSIDE]),
         )
 
     def _parts(self, blocks: Iterable[BlockSpec], widths: Iterable[tuple[int, int]]) -> dict[PartKey, Make]:
-        """These blocks, the projections between different widths, and what lies outside, each once."""
-        joins: dict[PartKey, Make] = {
+        """Return these blocks, the projections between different widths, and embedding and head, each once."""
+        parts: dict[PartKey, Make] = {
             pair: partial(_projection, *pair, self.timing) for pair in widths if len({*pair}) > 1
         }
-        own: dict[PartKey, Make] = {_key(block): partial(_block, block, self.model, self.timing) for block in blocks}
-        return {**joins, **own, OUTSIDE: partial(_outside, self.model, self.timing)}
+        parts |= {block.model_dump_json(): partial(_block, block, self.model, self.timing) for block in blocks}
+        return {**parts, OUTSIDE: partial(_outside, self.model, self.timing)}
 
-    def _take(self, parts: dict[PartKey, Make], advance: Advance = lambda *_: None) -> None:
+    def _time(self, parts: dict[PartKey, Make], advance: Advance = lambda *_: None) -> None:
         for key, make in parts.items():
             with torch.inference_mode():
                 self.taken.setdefault(key, []).append(self.clock.seconds(make()))
             advance(1)
-
-
-@torch.inference_mode()
-def measure_latency(model: ModelSpec, timing: Timing) -> float:
-    """Seconds of a whole model, run as it is: the median."""
-    decoder, position = Decoder(model).to(timing.device).eval(), timing.position(model)
-    clock, tokens_BT = (
-        ColdCacheTimer(timing.device, 0),
-        torch.zeros(1, timing.length, dtype=torch.long, device=timing.device),
-    )
-    if timing.kind == "sequence":
-        return clock.seconds(lambda: decoder.logits(decoder.hidden(tokens_BT)[:, -1:]), CHECK_RUNS)
-    state = decoder.initial_state(1, position + 1)
-    decoder(tokens_BT.expand(1, min(PROMPT, max(1, position))), state)
-    steps = DecodeSteps.of(decoder, state)
-
-    def step() -> None:
-        state.positions = (position,)
-        if steps is None:
-            decoder.logits(decoder.hidden(tokens_BT, state))
-        else:
-            steps.logits(tokens_BT)
-
-    return clock.seconds(step, CHECK_RUNS)
-
-
-class ColdCacheTimer:
-    """PartTimes something several times over, other memory being read in between."""
-
-    def __init__(self, device: torch.device, bytes_between: int) -> None:
-        self.device = device
-        self.between = torch.ones(bytes_between // 4, device=device)
-
-    def seconds(self, run: Callable[[], object], runs: int = RUNS) -> float:
-        """The median, after a run that does not count."""
-        run()
-        return statistics.median(self._once(run) for _ in range(runs))
-
-    def _once(self, run: Callable[[], object]) -> float:
-        self.between.sum()
-        self._wait()
-        start_s = time.perf_counter()
-        run()
-        self._wait()
-        return time.perf_counter() - start_s
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-
-def _bytes_between(space: Space, model: ModelSpec) -> int:
-    """What a token of a middling model reads beside one block: the head's matrix and the other blocks."""
-    inputs, outputs = model_cost(model).head_matrix
-    of_blocks = statistics.median(block_cost(block, model).parameters for block in space.described)
-    return min(MOST_BETWEEN_BYTES, 4 * int(inputs * outputs + (space.spec.blocks - 1) * of_blocks))
 
 
 def _projection(inputs: int, outputs: int, timing: Timing) -> Callable[[], object]:
@@ -186,7 +167,7 @@ def _projection(inputs: int, outputs: int, timing: Timing) -> Callable[[], objec
 
 
 def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[], object]:
-    """A run of a block, its projection left out, as a decoder runs it."""
+    """Return a function that runs a block without its projection, as a decoder runs it."""
     width, position = described.width or model.d_model, timing.position(model)
     skip = model.embedding.skip
     block = Block(described, width, Place(width, model.context_length), skip).to(timing.device).eval()
@@ -206,7 +187,7 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
 
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
-    """Embedding, norm and head, with the product of one token with the vocabulary."""
+    """Return a function that runs embedding, norm and head, the logits of one token included."""
     bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])
     decoder, layout = Decoder(bare).to(timing.device).eval(), BatchLayout(timing.position(model))
     whole = None if timing.kind == "sequence" else token_step(decoder, [], AuxiliaryOutputs())
@@ -219,3 +200,90 @@ def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
         return decoder.logits(behind(decoder.embedding(tokens_BT, layout))[:, -1:])
 
     return run
+
+
+@torch.inference_mode()
+def measure_latency(model: ModelSpec, timing: Timing) -> float:
+    """Return the median seconds of a whole model."""
+    decoder, position = Decoder(model).to(timing.device).eval(), timing.position(model)
+    clock = ColdCacheTimer(timing.device, 0)
+    tokens_BT = torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)
+    if timing.kind == "sequence":
+        return clock.seconds(lambda: decoder.logits(decoder.hidden(tokens_BT)[:, -1:]), CHECK_RUNS)
+    state = decoder.initial_state(1, position + 1)
+    decoder(tokens_BT.expand(1, min(PROMPT, max(1, position))), state)
+    steps = DecodeSteps.of(decoder, state)
+
+    def step() -> None:
+        state.positions = (position,)
+        if steps is None:
+            decoder.logits(decoder.hidden(tokens_BT, state))
+        else:
+            steps.logits(tokens_BT)
+
+    return clock.seconds(step, CHECK_RUNS)
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """A search result that keeps its latency limit when it is run.
+
+    task: the task, with the limit among its budgets. found: with the measured time as its latency. predicted_s: from
+    all timings of its parts. rounds_s: the median of each round.
+    """
+
+    task: SearchTask
+    found: SearchResult
+    predicted_s: float
+    rounds_s: list[float]
+    attempts: int
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of the fastest round: other programs can only make a round slower."""
+        return min(self.rounds_s)
+
+
+def search_with_latency(
+    task: SearchTask,
+    limit: Budget,
+    run: Callable[[ModelSpec], float],
+    again: Callable[[ModelSpec], None],
+    name: str | None = None,
+) -> LatencyResult:
+    """`search` with one more budget, of latency.
+
+    run: returns the seconds that a model takes. again: times the model's parts once more, between rounds, so that both
+    see the same state of the machine; this changes what the budget's metric predicts. `UserError` if no model is
+    predicted to meet the limit, or no winner kept it.
+    """
+    tightened, last = limit, None
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            found = search(replace(task, budgets=[*task.budgets, tightened]), name)
+        except UnmetError:
+            if last is None:
+                raise
+            break  # no other model is predicted to be fast enough
+        rounds_s = []
+        for _ in range(ROUNDS):
+            rounds_s.append(run(found.model))
+            again(found.model)
+        last = LatencyResult(
+            replace(task, budgets=[*task.budgets, limit]),
+            replace(found, values=[*found.values[:-1], min(rounds_s)]),
+            limit.metric.of_model(found.model),
+            rounds_s,
+            attempt,
+        )
+        if last.measured_s <= limit.limit:
+            return last
+        late = max(1.0, last.measured_s / last.predicted_s / MARGIN)
+        tightened = replace(limit, limit=min(tightened.limit, limit.limit / late))
+    assert last is not None
+    ms = limit.metric.format
+    raise UserError(
+        f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
+        f" {ms(last.predicted_s)} and took {ms(last.measured_s)} to {ms(max(last.rounds_s))} in {len(last.rounds_s)}"
+        " rounds; expected a larger limit, or a machine without other load"
+    )

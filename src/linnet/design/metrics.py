@@ -1,12 +1,16 @@
-"""What a budget can limit and a front can weigh: metrics that are sums over the parts of a model."""
+"""Metrics that a budget can limit or a Pareto front can weigh, and budgets as users write them (`60G`, `2MB@4096`).
 
-from collections.abc import Callable
+A metric of a model is the sum over its blocks, the projections between their widths, and a fixed part.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from linnet.core import amounts
-from linnet.design.shape import joined_widths
+from linnet.core.errors import UserError
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost
@@ -14,17 +18,32 @@ from linnet.present import numbers
 
 Unit = Literal["", "bytes", "seconds"]
 
-MOST_TOKENS = 10**12
-"""In a stream or a sequence: squared, and times any model's width, it is still far from the largest float."""
+MAX_TOKENS = 10**12
+"""Upper bound for the tokens of a stream or sequence: its square times any model width still fits a float."""
 
 TOKENS = {"": 1.0, "k": 1024.0, "K": 1024.0, "M": 1024.0**2}
-"""As lengths of context are said: 64k are 65,536 (`numbers.tokens`)."""
+"""Suffixes of context lengths: 64k is 65,536 (`numbers.tokens`)."""
+
+BYTES = {"B": 1.0} | {
+    f"{prefix}{unit}": base**power
+    for unit, base, first in (("B", 1000.0, "k"), ("iB", 1024.0, "K"))
+    for power, prefix in enumerate((first, "M", "G", "T"), start=1)
+}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def joined_widths(spec: ModelSpec) -> list[tuple[int, int]]:
+    """Return the widths before and after each place where a projection stands if they differ."""
+    inner = [block.width or spec.d_model for block in spec.blocks]
+    return list(pairwise([spec.d_model, *inner, spec.d_model]))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """`of_block` without the projection before it, `of_join` for a projection between two widths (0 for equal ones),
-    `fixed` for all that does not depend on the blocks.
+    """A quantity that is a sum over the parts of a model.
+
+    of_block: value of a block without the projection before it; of_join: value of a projection between two widths (0
+    for equal widths); fixed: everything that does not depend on the blocks.
     """
 
     name: str
@@ -34,12 +53,11 @@ class Metric:
     fixed: Callable[[ModelSpec], float]
 
     def of_model(self, model: ModelSpec) -> float:
-        """The whole sum, part by part; the slow and obvious form of `cost_tables`."""
+        """Sum all parts of a model: the slow reference form of `cost_tables`."""
         joins = sum(self.of_join(*widths) for widths in joined_widths(model))
         return self.fixed(model) + sum(self.of_block(block, model) for block in model.blocks) + joins
 
     def format(self, value: float) -> str:
-        """A value as people read it."""
         if self.unit == "seconds":
             return f"{numbers.significant(value * 1e3)} ms"
         return numbers.binary(value) if self.unit == "bytes" else numbers.metric(value)
@@ -51,10 +69,10 @@ def cost_metric(
     of_cost: Callable[[ModelCost], float],
     at_end: Callable[[int], Cost] = lambda width: Cost(),
 ) -> Metric:
-    """A metric that the description alone decides; that of a part is that of a model of this part alone.
+    """Return a metric that follows from the description alone; each part counts as a model of that part alone.
 
-    at_end: what a block of some width may cost more, by what follows it, where an `rms` norm ends it; it is counted
-    whether it does or not, so such a metric is never too low.
+    at_end: additional cost of a block of some width that ends in an `rms` norm. Whether it occurs depends on the next
+    block; it is always counted, so the metric never understates.
     """
 
     def of_part(cost: Cost) -> float:
@@ -66,19 +84,19 @@ def cost_metric(
         return of_part(block_cost(block, model) + more)
 
     def fixed(model: ModelSpec) -> float:
-        bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])  # begins with an rms norm, which costs most
+        bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])  # begins with an rms norm, the most expensive one
         return of_cost(model_cost(bare)) - of_block(bare.blocks[0], bare)
 
     return Metric(name, unit, of_block, lambda inputs, outputs: of_part(projection_cost(inputs, outputs)), fixed)
 
 
 def parameters() -> Metric:
-    """All parameters, shared ones once."""
+    """Number of parameters; shared ones count once."""
     return cost_metric("parameters", "", lambda cost: cost.parameters)
 
 
 def active_parameters() -> Metric:
-    """Those of them that one token uses."""
+    """Number of parameters that one token uses."""
     return cost_metric("active_parameters", "", lambda cost: cost.active_parameters)
 
 
@@ -98,9 +116,7 @@ def state(tokens: int, dtype: WeightType = "float32") -> Metric:
 
 
 def training_memory(sequences: int, tokens: int) -> Metric:
-    """Bytes that a training step holds; where `rms` norms end blocks, never less, and at most so much more as that
-    they keep their last output.
-    """
+    """Bytes that a training step holds; an upper bound if `rms` norms end blocks: each may keep its last output."""
 
     def of_cost(cost: ModelCost) -> float:
         return cost.training_memory(sequences, tokens).total
@@ -108,17 +124,12 @@ def training_memory(sequences: int, tokens: int) -> Metric:
     return cost_metric("training_memory", "bytes", of_cost, lambda width: Cost(activations_per_token=width))
 
 
-def read_tokens(text: str) -> int | None:
-    """A whole number of tokens from 1 to `MOST_TOKENS`: `4096`, `16k`; None for anything else."""
-    tokens = amounts.parse_units(text, TOKENS) or 0.0
-    return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MOST_TOKENS else None
-
-
 @dataclass(frozen=True)
 class CostCounts:
     """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
 
-    State is that beside weights in `dtype`: in float32 where they are of 8 or 4 bits, keys and values in bfloat16.
+    The state is the one used beside weights in `dtype`: float32 for 8-bit and 4-bit weights, where keys and values are
+    bfloat16.
     """
 
     tokens: int
@@ -140,3 +151,53 @@ class CostCounts:
             "training_memory": partial(training_memory, self.batch, self.tokens),
         }
         return made[name]() if name in made else None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An upper limit of a metric; `option` is the text in which the user gave it."""
+
+    metric: Metric
+    limit: float
+    option: str
+
+    def format(self, value: float) -> str:
+        """Format a value of the metric in the units of the limit: 1 MB stays 1 MB."""
+        decimal = self.metric.unit == "bytes" and "iB" not in self.option
+        return numbers.decimal(value) if decimal else self.metric.format(value)
+
+
+def read_bytes(text: str, option: str) -> float:
+    """Parse `2MB` or `1.5GiB` as bytes; `UserError` names the option and what is accepted."""
+    return _read(text, BYTES, option, "2MB")
+
+
+def read_seconds(text: str, option: str) -> float:
+    """Parse `20ms` as seconds; `UserError` names the option and what is accepted."""
+    return _read(text, SECONDS, option, "20ms")
+
+
+def read_state(text: str, option: str) -> tuple[float, int]:
+    """Parse `2MB@4096` or `2MB@16k` as bytes and the length of a stream in tokens."""
+    size, at, tokens = text.partition("@")
+    length = read_tokens(tokens)
+    if not at or length is None:
+        raise UserError(
+            f"{option} {text}: expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with at most {MAX_TOKENS:,} tokens"
+        )
+    return read_bytes(size, option), length
+
+
+def read_tokens(text: str) -> int | None:
+    """Parse a whole number of tokens from 1 to `MAX_TOKENS`: `4096`, `16k`; None for anything else."""
+    tokens = amounts.parse_units(text, TOKENS) or 0.0
+    return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MAX_TOKENS else None
+
+
+def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
+    value = amounts.parse_units(text, units)
+    if value is None:
+        raise UserError(
+            f"{option} {text}: expected a number above 0 with one of the units {', '.join(units)}, as in {example}"
+        )
+    return value

@@ -1,12 +1,14 @@
-"""Scores of a model's shape, known before any training: what a search maximizes.
+"""Training-free scores of a model's shape, which a search maximizes.
 
-A score is a plain function of a part; those of all parts are added, and multiplied by a penalty for depth,
-`1 - beta * depth / width`. To add one: write the function and add a line to `SCORES`.
+A score is a function of a part (a block, a projection, embedding and head); the scores of all parts are added and
+multiplied by a penalty for depth, `1 - beta * depth / width`. To add a score, write the function and add a line to
+`SCORES`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, log
+from functools import cache
+from math import inf, log, log1p, sqrt
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,14 +18,73 @@ from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec
-from linnet.design.entropy import entropy, sampled_entropy
-from linnet.design.shape import Matrix, Part
+from linnet.design.metrics import joined_widths
+from linnet.layers.contract import Place
+from linnet.model.cost import block_cost, model_cost, projection_cost
+from linnet.model.spec import BlockSpec, ModelSpec
+
+Matrix = tuple[int, int]
+"""Inputs and outputs of a linear map."""
 
 Width = Literal["mean", "geometric", "minimum"]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A block, a projection between widths, or what lies outside the blocks of the decoder.
+
+    depth: layers that a token passes. mixer, feed_forward: the linear maps of all these layers, a shared one as often
+    as it is passed. parameters: shared ones count once. outside: True for embedding and head.
+    """
+
+    depth: int
+    width: int
+    mixer: tuple[Matrix, ...]
+    feed_forward: tuple[Matrix, ...]
+    parameters: int
+    outside: bool = False
+
+
+def block_part(block: BlockSpec, spec: ModelSpec) -> Part:
+    """Return the part of a block, without the projection before it."""
+    width = block.width or spec.d_model
+    place = Place(width, spec.context_length)
+    mixer = block.mixer.cost(place).active_matrices
+    feed_forward = block.feed_forward.cost(place).active_matrices if block.feed_forward is not None else ()
+    parameters = block_cost(block, spec).parameters
+    return Part(block.repeat, width, mixer * block.repeat, feed_forward * block.repeat, parameters)
+
+
+def unit_part(blocks: Sequence[BlockSpec], spec: ModelSpec) -> Part:
+    """Return consecutive blocks of one width as one part."""
+    parts = [block_part(block, spec) for block in blocks]
+    return Part(
+        depth=sum(part.depth for part in parts),
+        width=parts[0].width,
+        mixer=tuple(matrix for part in parts for matrix in part.mixer),
+        feed_forward=tuple(matrix for part in parts for matrix in part.feed_forward),
+        parameters=sum(part.parameters for part in parts),
+    )
+
+
+def projection_part(inputs: int, outputs: int) -> Part:
+    """Return the projection between two widths; it is empty for equal widths."""
+    return Part(0, outputs, (), (), projection_cost(inputs, outputs).parameters)
+
+
+def parts_of(spec: ModelSpec) -> tuple[Part, ...]:
+    """Return all parts of a model in the order of a token's path; their parameters add up to the model's."""
+    # Embedding and head, with both projections of token vectors that are narrower than the model.
+    cost, narrow = model_cost(spec), spec.embedding.width or spec.d_model
+    back = projection_cost(spec.d_model, narrow).parameters if spec.head.tied else 0
+    outside = Part(0, spec.d_model, (), (), cost.parameters - cost.blocks.parameters + back, outside=True)
+    first, *joins = (projection_part(*widths) for widths in joined_widths(spec))
+    inner = (part for block, join in zip(spec.blocks, joins, strict=True) for part in (block_part(block, spec), join))
+    return (outside, first, *inner)
+
+
 def _scale(value: float) -> float:
-    """So that the fourth power of a quotient of two of them is still an ordinary number."""
+    # The fourth power of a quotient of two scales must still be an ordinary float.
     if not 1e-30 <= value <= 1e30:
         raise ValueError("must lie between 1e-30 and 1e30")
     return value
@@ -33,10 +94,10 @@ Scale = Annotated[float, AfterValidator(_scale)]
 
 
 class ScoreSettings(Spec):
-    """alpha: weights of mixers and of feed-forwards. beta: of the penalty for depth; null: the score's own.
+    """alpha: weights of mixers and of feed-forwards. beta: strength of the depth penalty; null: the score's own.
 
-    sigma, eps: of the entropy of a linear layer. width: of a whole model, for the penalty: the mean over its layers,
-    the geometric mean, or the smallest. samples, seed: of the sampled entropy.
+    sigma, eps: parameters of the entropy of a linear layer. width: definition of a model's width in the penalty: the
+    mean over its layers, the geometric mean, or the smallest. samples, seed: of the sampled entropy.
     """
 
     alpha: tuple[NonNegativeFloat, NonNegativeFloat] = (0.6, 0.4)
@@ -55,11 +116,10 @@ OfPart = Callable[[Part, ScoreSettings], float]
 
 @dataclass(frozen=True)
 class Score:
-    """What one part adds, the beta of the penalty where none is given, and what it is in words.
+    """The contribution of one part, the default beta of the depth penalty, and a description.
 
-    measured: its rank correlation with quality on 200 trained decoders of LiteTransformerSearch (Javaheripi et al.,
-    arXiv 2203.02094), and the mean of that within windows of 20 with about as many decoder parameters; None where
-    nothing was measured.
+    measured: rank correlation with quality on 200 trained decoders of LiteTransformerSearch (Javaheripi et al., arXiv
+    2203.02094), and its mean within windows of 20 models with similar decoder parameters; None if not measured.
     """
 
     of_part: OfPart
@@ -68,12 +128,64 @@ class Score:
     measured: tuple[float, float] | None = None
 
     def strength(self, settings: ScoreSettings) -> float:
-        """The beta that holds."""
+        """Return the beta in effect."""
         return self.beta if settings.beta is None else settings.beta
 
 
+STEP = 32
+"""The sampled entropy draws matrices whose larger side is a multiple of it, and interpolates between them."""
+
+
+@cache
+def entropy(inputs: int, outputs: int, sigma: float = 1.0, eps: float = 1.0) -> float:
+    """Entropy of a linear layer (MeRino, arXiv 2403.07921): `H = E sum_j log(1 + s_j^2 / eps^2)`.
+
+    `s_j` are the singular values of a matrix of inputs times outputs with elements from N(0, sigma^2). This is the
+    limit of large matrices in closed form (Marchenko and Pastur, 1967; Verdu and Shamai, 1999). With `k` the smaller
+    and `n` the larger side, `b = k / n`, `g = n sigma^2 / eps^2` and `f = (sqrt(g (1 + sqrt b)^2 + 1) - sqrt(g (1 -
+    sqrt b)^2 + 1))^2`: `H = n (b log(1 + g - f / 4) + log(1 + g b - f / 4) - f / (4 g))`. For large or small `g` these
+    differences lose all digits; here they are written as sums and quotients, which keep them.
+    """
+    k, n = sorted((inputs, outputs))
+    g = n * (sigma / eps) ** 2
+    gb, difference = g * (k / n), g * ((n - k) / n)
+    root = sqrt(difference**2 + 2 * (g + gb) + 1)  # the product of the two roots in f
+    low, high = 1 + root + difference, 1 + root + g + gb
+    # 1 + g - f / 4 = 1 + g low / high, 1 + g b - f / 4 = 1 + more, f / (4 g) = more / (1 + more)
+    more = 2 * gb / low
+    return k * log1p(g * (low / high)) + n * (log1p(more) - more / (1 + more))
+
+
+@cache
+def sampled_entropy(
+    inputs: int, outputs: int, sigma: float = 1.0, eps: float = 1.0, samples: int = 4, seed: int = 0
+) -> float:
+    """Mean entropy over drawn matrices, as in the paper, which reads a table.
+
+    If the larger side is not a multiple of `STEP`, interpolate between its neighbors with the same smaller side.
+    """
+    k, n = sorted((inputs, outputs))
+    below = n // STEP * STEP
+    if below in (0, n):
+        return _drawn_entropy(k, n, sigma, eps, samples, seed)
+    low, high = (_drawn_entropy(k, side, sigma, eps, samples, seed) for side in (below, below + STEP))
+    return low + (high - low) * (n - below) / STEP
+
+
+@cache
+def _drawn_entropy(inputs: int, outputs: int, sigma: float, eps: float, samples: int, seed: int) -> float:
+    k, n = sorted((inputs, outputs))
+    draws = np.random.default_rng((seed, k, n))
+    values = []
+    for _ in range(samples):
+        matrix = draws.standard_normal((k, n), dtype=np.float32).astype(np.float64)
+        squares = np.linalg.eigvalsh(matrix @ matrix.T).clip(min=0.0)
+        values.append(float(np.log1p((sigma / eps) ** 2 * squares).sum()))
+    return sum(values) / samples
+
+
 def decoder_parameters(part: Part, settings: ScoreSettings) -> float:
-    """Those of the blocks and of the projections between them."""
+    """Parameters of the blocks and of the projections between them."""
     return 0 if part.outside else part.parameters
 
 
@@ -83,7 +195,7 @@ def entropy_of_layers(part: Part, settings: ScoreSettings) -> float:
 
 
 def sampled_entropy_of_layers(part: Part, settings: ScoreSettings) -> float:
-    """The same with entropies of matrices that are drawn."""
+    """`entropy_of_layers` with sampled entropies."""
     drawn = settings.sigma, settings.eps, settings.samples, settings.seed
     return _weighted(part, settings, lambda matrix: sampled_entropy(*matrix, *drawn))
 
@@ -95,22 +207,22 @@ def _weighted(part: Part, settings: ScoreSettings, of_matrix: Callable[[Matrix],
 
 SCORES: dict[str, Score] = {
     "parameters": Score(lambda part, settings: part.parameters, 0.0, "all parameters", (0.94, 0.63)),
-    "decoder_parameters": Score(decoder_parameters, 0.0, "parameters but for embedding and head", (0.99, 0.64)),
+    "decoder_parameters": Score(decoder_parameters, 0.0, "parameters without embedding and head", (0.99, 0.64)),
     "penalized_parameters": Score(
-        decoder_parameters, 2.0, "parameters but for embedding and head, times 1 - 2 depth / width", (0.99, 0.74)
+        decoder_parameters, 2.0, "parameters without embedding and head, times 1 - 2 depth / width", (0.99, 0.74)
     ),
     "entropy": Score(entropy_of_layers, 1 / 16, "entropy of the layers, times 1 - depth / (16 width)", (0.98, 0.46)),
     "entropy_beta_0": Score(entropy_of_layers, 0.0, "entropy of the layers, without a penalty", (0.98, 0.45)),
     "entropy_beta_2": Score(entropy_of_layers, 2.0, "entropy of the layers, times 1 - 2 depth / width", (0.99, 0.69)),
     "entropy_sampled": Score(
-        sampled_entropy_of_layers, 1 / 16, "entropy of matrices drawn, times 1 - depth / (16 width)", (0.98, 0.46)
+        sampled_entropy_of_layers, 1 / 16, "entropy of drawn matrices, times 1 - depth / (16 width)", (0.98, 0.46)
     ),
 }
-"""`linnet design validate` measures them; a test holds these figures to the data that they come from."""
+"""`linnet design validate` measures them; a test compares these figures with the published data."""
 
 
 def find_score(name: str) -> Score:
-    """The score of that name; `UserError` where there is none."""
+    """Return the score of that name; `UserError` if there is none."""
     if name not in SCORES:
         instead = did_you_mean(name, SCORES, f"must be one of {', '.join(SCORES)}")
         raise UserError(instead, field="score", value=repr(name))
@@ -118,14 +230,14 @@ def find_score(name: str) -> Score:
 
 
 def width_term(depth: int, width: int, definition: Width) -> float:
-    """What `depth` layers of one width bring to the width of the whole: terms are added, or the smallest is taken."""
+    """Return the term of `depth` layers in the width of the model: terms are added, or the smallest is taken."""
     if definition == "minimum":
         return width if depth else inf
     return depth * (width if definition == "mean" else log(width))
 
 
 def penalty(depth: Numbers, term: Numbers, beta: float, definition: Width) -> Numbers:
-    """`1 - beta * depth / width` of models of `depth` layers, their width terms put together; never below 0."""
+    """`1 - beta * depth / width` of models with `depth` layers and this combined width term; never below 0."""
     if not beta:
         return np.ones_like(depth)
     width = term if definition == "minimum" else term / depth if definition == "mean" else np.exp(term / depth)
@@ -133,7 +245,7 @@ def penalty(depth: Numbers, term: Numbers, beta: float, definition: Width) -> Nu
 
 
 def score(parts: Iterable[Part], name: str, settings: ScoreSettings = DEFAULTS) -> float:
-    """The score of a model by its parts; the slow and obvious form of `design.tables`."""
+    """Return the score of a model from its parts: the slow reference form of `cost_tables`."""
     parts, chosen = list(parts), SCORES[name]
     depth = float(sum(part.depth for part in parts))
     terms = [width_term(part.depth, part.width, settings.width) for part in parts]

@@ -1,7 +1,7 @@
-"""A search: the best shape of a space within budgets, by evolution and, where it can be known, the true optimum."""
+"""Search for the best shape of a space within budgets: by evolution and, where it can be proven, the true optimum."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,17 +12,22 @@ import yaml
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
 from linnet.core.spec import Spec
-from linnet.design.budget import Budget, find_within_budgets, limits
+from linnet.data.manifest import read_manifest
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionResult, EvolutionSettings, evolve
-from linnet.design.metrics import Metric
+from linnet.design.feasibility import find_within_budgets, limits
+from linnet.design.metrics import Budget, CostCounts, Metric
 from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
-from linnet.design.space import Space
+from linnet.design.space import Space, load_space
+from linnet.model.cost import WeightType
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 
 Method = Literal["auto", "evolution", "exact"]
+
+FLOPS_TOKENS = 1024
+"""Default number of tokens over which FLOPs are counted; the models' context length if that is shorter."""
 
 
 class DesignSettings(Spec):
@@ -34,7 +39,7 @@ class DesignSettings(Spec):
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What is wanted: budgets of metrics, a score by its name, how it is searched for."""
+    """A space, budgets of metrics, a score by its name, and the search method."""
 
     space: Space
     budgets: Sequence[Budget]
@@ -43,7 +48,7 @@ class SearchTask:
     method: Method = "auto"
 
     def tables(self, goals: Sequence[Metric] = ()) -> CostTables:
-        """Costs and scores of every block, the goals' metrics first; `UserError` where there is no such score."""
+        """Build cost tables, the goals' metrics first; `UserError` if there is no such score."""
         names = {goal.name for goal in goals}
         metrics = [*goals, *(budget.metric for budget in self.budgets if budget.metric.name not in names)]
         return build_cost_tables(self.space, metrics, find_score(self.score), self.settings.score)
@@ -51,10 +56,10 @@ class SearchTask:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best model that is known, within all budgets, and how it was found.
+    """The best known model within all budgets, and how it was found.
 
-    evolution: what evolution found; None where it was not asked. optimum: the proven best; None where it is not known
-    (`too_large`: its proof was given up) or was not asked for. values: of each budget's metric.
+    evolution: result of the evolution; None if it did not run. optimum: the proven best; None if it is not known
+    (`too_large`: the proof was abandoned) or was not requested. values: value of each budget's metric.
     """
 
     plain: dict[str, Any]
@@ -67,16 +72,16 @@ class SearchResult:
 
     @property
     def gap(self) -> float | None:
-        """By how much of the optimum's score evolution fell short of it; None where one of both is not known."""
+        """Relative shortfall of evolution against the optimum; None if one of the two is not known."""
         if self.evolution is None or self.optimum is None or self.optimum.score == 0:
             return None
         return max(0.0, 1 - self.evolution.score / self.optimum.score)
 
 
 def search(task: SearchTask, name: str | None = None) -> SearchResult:
-    """Look for the model of the highest score within all budgets.
+    """Find the model with the highest score within all budgets.
 
-    `UserError` where nothing meets them, with the smallest that could be met.
+    `UserError` if nothing meets them, with the smallest value that could be met.
     """
     tables, settings = task.tables(), task.settings.search
     limits_M, start = limits(task.budgets, tables), find_within_budgets(task.budgets, tables)
@@ -86,12 +91,18 @@ def search(task: SearchTask, name: str | None = None) -> SearchResult:
             evolution = evolve(tables, limits_M, start, settings, advance)
     if task.method != "evolution":
         try:
-            with progress("proving", None, "beginnings") as advance:
+            with progress("proving", None, "partial models") as advance:
                 proven = optimum(tables, limits_M, evolution.score if evolution else -np.inf, advance)
         except TooLargeError:
             too_large = True
             if evolution is None:
-                raise _too_large(task.space) from None
+                raise UserError(
+                    f"of the {task.space.size:.2g} models of the space {task.space.spec.name} too many could be the"
+                    " optimum, so the proof was abandoned",
+                    field="method",
+                    value="exact",
+                    accepted="auto or evolution",
+                ) from None
     best = proven or evolution
     candidate = best.candidate if best is not None else start
     evaluation = tables.evaluate(np.array([candidate]))
@@ -101,19 +112,57 @@ def search(task: SearchTask, name: str | None = None) -> SearchResult:
     return SearchResult(plain, model, float(evaluation.score_C[0]), values, evolution, proven, too_large)
 
 
-def _too_large(space: Space) -> UserError:
-    return UserError(
-        f"of the {space.size:.2g} models of the space {space.spec.name} too many could be the optimum, so its proof was"
-        " given up",
-        field="method",
-        value="exact",
-        accepted="auto or evolution",
-    )
-
-
 def write_description(plain: dict[str, Any], path: str | Path, remarks: Sequence[str]) -> None:
-    """A model's description as YAML that `linnet train` takes, with remarks above it."""
+    """Write a model's description as YAML for `linnet train`, with remarks as comments above it."""
     head = "".join(f"# {' '.join(remark.split())}\n" for remark in remarks)
-    apart = {**plain, "blocks": [copy.deepcopy(block) for block in plain["blocks"]]}  # equal ones, but no YAML aliases
-    text = yaml.safe_dump(apart, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    blocks = [copy.deepcopy(block) for block in plain["blocks"]]  # distinct objects, so that YAML writes no aliases
+    text = yaml.safe_dump(
+        {**plain, "blocks": blocks}, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+    )
     write_text(path, head + text)
+
+
+def design(
+    space: str | Path,
+    *,
+    max_flops: float | None = None,
+    max_parameters: float | None = None,
+    max_active_parameters: float | None = None,
+    max_weights: float | None = None,
+    max_state: Mapping[int, float] | None = None,
+    max_training_memory: float | None = None,
+    data: str | Path | None = None,
+    vocab_size: int | None = None,
+    score: str = "penalized_parameters",
+    method: Method = "auto",
+    tokens: int | None = None,
+    with_head: bool = False,
+    dtype: WeightType = "float32",
+    batch: int = 8,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> SearchResult:
+    """Find the model with the highest score in a search space within every budget; `.model` of the result describes it.
+
+    space: a built-in space (hybrid, merino, mixed, patterned, study) or a YAML file. max_flops: forward FLOPs of a
+    sequence of `tokens` tokens. max_active_parameters: parameters that one token uses. max_weights,
+    max_training_memory: bytes. max_state: bytes of decode state by the tokens of the stream, `{4096: 2e6}`. data: a
+    data folder whose vocabulary the models get. settings: of the search and its score, `{"search": {"seed": 1},
+    "score": {"beta": 2}}`. Raises `UserError` if nothing meets the budgets, with the smallest value that could be met.
+    """
+    of_data = None if data is None else read_manifest(Path(data)).tokenizer.vocab_size
+    found_space = load_space(space, (), vocab_size or of_data)
+    context = found_space.model([0] * found_space.spec.blocks).context_length
+    counts = CostCounts(tokens or min(FLOPS_TOKENS, context), with_head, dtype, batch)
+    upper = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
+    upper |= {"active_parameters": max_active_parameters, "training_memory": max_training_memory}
+    upper |= {f"state@{length}": most for length, most in (max_state or {}).items()}
+    budgets = []
+    for metric_name, most in upper.items():
+        metric = counts.metric(metric_name)
+        if most is not None:
+            assert metric is not None
+            budgets.append(Budget(metric, most, f"max_{metric_name}: {most:g}"))
+    return search(
+        SearchTask(found_space, budgets, score, DesignSettings.parse(settings or {}, "settings"), method), name
+    )

@@ -7,12 +7,11 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, Vocabulary
+from linnet.design.report import rank_figures, rank_plots, rank_table
 from linnet.design.sample import shares_weights, stratified_sample
-from linnet.design.scores import ScoreSettings
-from linnet.design.shape import parts_of
+from linnet.design.scores import ScoreSettings, parts_of
 from linnet.design.space import Candidate, Space
-from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
-from linnet.design.validation.validate import ScoreQuality, rank_figures, rank_plots, rank_table, validate
+from linnet.design.validation import FEWEST, ScoreQuality, TrainedModel, TrainedSet, validate
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner

@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.design import metrics
-from linnet.design.budget import (
-    Budget,
+from linnet.design.cost_tables import build_cost_tables
+from linnet.design.feasibility import (
+    cheapest,
+    cheapest_candidates,
     find_within_budgets,
     limits,
     ms_rounded_up,
-    read_bytes,
-    read_seconds,
-    read_state,
+    non_dominated,
 )
-from linnet.design.chain import cheapest, cheapest_candidates
-from linnet.design.cost_tables import build_cost_tables
-from linnet.design.dominance import non_dominated
+from linnet.design.metrics import Budget, read_bytes, read_seconds, read_state
 from linnet.design.scores import SCORES, ScoreSettings
 
 
@@ -39,7 +37,7 @@ def test_times(text: str, value: float):
 
 @pytest.mark.parametrize("text", ["60X", "0B", "-1B", "", "2M", "B", "5ms", "1e400B", "1e308MB", ",5B", "٣B"])
 def test_bytes_that_cannot_be_read(text: str):
-    with pytest.raises(UserError, match=f"--max {text}: expected a number above 0 with B, kB, MB"):
+    with pytest.raises(UserError, match=f"--max {text}: expected a number above 0 with one of the units B, kB, MB"):
         read_bytes(text, "--max")
 
 

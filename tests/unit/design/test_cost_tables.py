@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.scores import SCORES, ScoreSettings, score
-from linnet.design.shape import parts_of
+from linnet.design.scores import SCORES, ScoreSettings, parts_of, score
 from linnet.design.space import load_space
 from linnet.model.cost import model_cost
 

@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.design.entropy import STEP, entropy, sampled_entropy
-from linnet.design.scores import ScoreSettings
+from linnet.design.scores import STEP, ScoreSettings, entropy, sampled_entropy
 
 SAMPLED = {(64, 64): 217.4, (128, 512): 781.8, (512, 512): 2726, (512, 2048): 3834}
 """Sampled values for sigma = eps = 1, computed elsewhere."""

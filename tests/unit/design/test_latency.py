@@ -6,12 +6,22 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.design import checked, latency
-from linnet.design.budget import Budget
-from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_with_latency
+from linnet.design import latency
 from linnet.design.evolution import EvolutionSettings
-from linnet.design.latency import OUTSIDE, PASSES, ColdCacheTimer, PartTimes, Timing, measure_latency
-from linnet.design.output import latency_table
+from linnet.design.latency import (
+    ATTEMPTS,
+    MARGIN,
+    OUTSIDE,
+    PASSES,
+    ROUNDS,
+    ColdCacheTimer,
+    PartTimes,
+    Timing,
+    measure_latency,
+    search_with_latency,
+)
+from linnet.design.metrics import Budget
+from linnet.design.report import latency_table
 from linnet.design.search import DesignSettings, SearchTask, search
 
 CPU = torch.device("cpu")
@@ -89,7 +99,7 @@ def test_what_is_read_between_is_the_head_and_the_other_blocks(small_space):
     model = space.model([0, 0, 0])
     half = sorted(latency.block_cost(block, model).parameters for block in space.described)
     middling = (half[len(half) // 2 - 1] + half[len(half) // 2]) / 2
-    assert latency._bytes_between(space, model) == 4 * int(16 * 31 + 2 * middling)
+    assert PartTimes(space, Timing("token", 64, CPU)).clock.between.nbytes == 4 * int(16 * 31 + 2 * middling)
 
 
 def test_only_the_parts_of_one_model_are_timed_again(small_space, counted):
@@ -154,7 +164,7 @@ def test_a_winner_that_takes_longer_tightens_the_limit(small_space):
     assert kept.measured_s <= 5.5e-3
     assert kept.attempts == 2
     said = latency_table(kept, Timing("token", 64, CPU)).meaning
-    assert "The winner before took longer than the limit" in said
+    assert "The previous winner took longer than the limit" in said
     assert kept.task.budgets[-1].limit == 5.5e-3
 
 
@@ -206,7 +216,7 @@ def test_a_limit_that_no_winner_keeps(small_space):
     assert str(error.value) == (
         f"--max-latency 9.6ms: no model kept it when it was run; the last of {len(machine.winners)} was predicted to"
         f" take {machine.winners[-1]}.50 ms and took 9.61 ms to 9.90 ms in 5 rounds; expected a larger limit, or a"
-        " machine that does nothing else meanwhile"
+        " machine without other load"
     )
 
 
@@ -219,7 +229,7 @@ def test_another_mistake_in_a_later_attempt_is_not_taken_for_a_limit_that_nothin
             raise UserError("its proof was given up")
         return search(task, name)
 
-    monkeypatch.setattr(checked, "search", searched)
+    monkeypatch.setattr(latency, "search", searched)
     with pytest.raises(UserError, match="its proof was given up"):
         machine.search()
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.design import dominance, endings, metrics, optimum
-from linnet.design.budget import Budget, find_within_budgets, limits
+from linnet.design import completion_bounds, metrics, optimum
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, evolve
-from linnet.design.metrics import Metric
+from linnet.design.feasibility import find_within_budgets, limits
+from linnet.design.metrics import Budget, Metric
 from linnet.design.optimum import TooLargeError
 from linnet.design.scores import SCORES, ScoreSettings, penalty, width_term
 from linnet.design.space import load_space
@@ -81,9 +81,9 @@ def test_limits_that_one_model_just_meets(small_space, model, limited, score, de
     chosen = [*METRICS, seconds()]
     tables = build_cost_tables(small_space(blocks=3), chosen, SCORES[score], ScoreSettings(width=definition))
     limits_M = np.where(limited, tables.evaluate(np.array([model])).metrics_CM[0], np.inf)
-    before, dominance.MOST_COMPARISONS = dominance.MOST_COMPARISONS, most
+    before, optimum.MAX_COMPARISONS = optimum.MAX_COMPARISONS, most
     found = optimum.optimum(tables, limits_M)
-    dominance.MOST_COMPARISONS = before
+    optimum.MAX_COMPARISONS = before
     assert found.score == pytest.approx(best_of_all(tables, limits_M), rel=1e-9)
     assert (tables.evaluate(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
 
@@ -92,12 +92,12 @@ def test_limits_that_one_model_just_meets(small_space, model, limited, score, de
     ("limits_M", "score"), [([86.2e9, np.inf, 163e6], 95_415.78), ([33.8e9, 46e6, 84e6], 46_095.76)]
 )
 def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score: float):
-    """Each limit for itself leaves 147 million beginnings and more; the scores are those found so."""
+    """Each limit for itself leaves 147 million examined and more; the scores are those found so."""
     chosen = [metrics.flops(1024, with_head=False), metrics.parameters(), metrics.state(4096)]
     tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     found = optimum.optimum(tables, np.array(limits_M))
     assert found.score == pytest.approx(score, abs=0.01)
-    assert found.beginnings < 4_000_000
+    assert found.examined < 4_000_000
 
 
 @settings(max_examples=150)
@@ -114,7 +114,7 @@ def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
     """In one step, where a loop over all numbers of layers would do; parts of a layer promise a little more."""
     settings = ScoreSettings(width=definition, beta=beta)
     tables = build_cost_tables(small_space(blocks=3, block={"repeat": [1, 30]}), METRICS, SCORES["entropy"], settings)
-    promise = endings.CompletionBound(tables, np.array([np.inf] * len(METRICS)))
+    promise = completion_bounds.CompletionBound(tables, np.array([np.inf] * len(METRICS)))
     terms = [width_term(depth, width, definition) for depth, width in so_far]
     depth, term = float(sum(depth for depth, _ in so_far)), min(terms) if definition == "minimum" else sum(terms)
 
@@ -130,7 +130,7 @@ def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
 
 @pytest.mark.parametrize("steps", [4096, 5])
 def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps: int, monkeypatch):
-    monkeypatch.setattr(endings, "MOST_STEPS", steps)
+    monkeypatch.setattr(completion_bounds, "MAX_STEPS", steps)
     monkeypatch.setattr(optimum, "BEAM", 2)
     tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
     limits_M = np.array([3e6, 2e4, np.inf])
@@ -153,7 +153,7 @@ def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
 
 
 def test_more_beginnings_than_there_is_room_for(small_space, monkeypatch):
-    monkeypatch.setattr(optimum, "MOST_LABELS", 3)
+    monkeypatch.setattr(optimum, "MAX_LABELS", 3)
     tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     with pytest.raises(TooLargeError):
         optimum.optimum(tables, np.array([1e6, np.inf, np.inf]))
@@ -162,8 +162,8 @@ def test_more_beginnings_than_there_is_room_for(small_space, monkeypatch):
 def test_more_beginnings_than_there_is_time_for(small_space, monkeypatch):
     tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([1e6, np.inf, np.inf])
-    looked_at = optimum.optimum(tables, limits_M).beginnings
-    monkeypatch.setattr(optimum, "MOST_BEGINNINGS", looked_at // 8)
+    looked_at = optimum.optimum(tables, limits_M).examined
+    monkeypatch.setattr(optimum, "MAX_PREFIXES", looked_at // 8)
     with pytest.raises(TooLargeError):
         optimum.optimum(tables, limits_M)
 

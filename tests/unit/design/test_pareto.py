@@ -9,11 +9,12 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.design import metrics, pareto
-from linnet.design.budget import Budget
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.evolution import EvolutionSettings
+from linnet.design.metrics import Budget
 from linnet.design.optimum import TooLargeError
-from linnet.design.pareto import front, front_figures, front_pictures, front_table, write_front
+from linnet.design.pareto import front, write_front
+from linnet.design.report import front_figures, front_pictures, front_table
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import DesignSettings, SearchTask
 from linnet.model.cost import model_cost

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.design import interface
+from linnet.design import search
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.metrics import CostCounts
-from linnet.design.scores import SCORES, ScoreSettings
-from linnet.design.shape import parts_of
+from linnet.design.scores import SCORES, ScoreSettings, parts_of
 from linnet.design.space import Space, SpaceSpec, build_space
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
@@ -82,7 +81,7 @@ def test_its_figures_are_those_of_the_model():
 def test_a_search_under_a_budget_of_state_keeps_to_the_pattern(method: str):
     sizes = []
     for budget in (5e6, 40e6):
-        found = interface.design(
+        found = search.design(
             "patterned", max_state={4096: budget}, method=method, settings={"search": {"iterations": 20}}
         )
         layers = layers_of(found.model)
@@ -99,9 +98,9 @@ def test_a_search_under_a_budget_of_state_keeps_to_the_pattern(method: str):
         ({"pattern": "ted"}, "space: block.pattern: 'ted': expected a list of parts of a block, as in"),
         ({"pattern": []}, r"space: block.pattern: \[\]: expected a list of parts"),
         ({"pattern": ["ted"]}, r"space: block.pattern: \['ted'\]: expected a list of parts"),
-        ({"pattern": [{"mixer": {"kind": "ted"}, "width": 8}]}, "block.pattern.0.width: is that of the block"),
+        ({"pattern": [{"mixer": {"kind": "ted"}, "width": 8}]}, "block.pattern.0.width: belongs to the block"),
         ({"pattern": [{"mixr": 1}]}, "space: block.pattern.0: mixr"),
-        ({"share_weights": True}, "block.share_weights: is that of a part where there is a pattern"),
+        ({"share_weights": True}, "block.share_weights: belongs to a part of the pattern"),
         ({"repeat": [1, 0]}, "space: block.repeat: 0: must be a whole number greater than 0"),
         ({"repeat": 300}, "space: block.pattern.0: a pattern of 1,200 layers in all; must be at most 1,000"),
         ({"repeat": 10**9}, "a pattern of 4,000,000,000 layers in all"),

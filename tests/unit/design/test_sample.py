@@ -5,7 +5,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.design.sample import TOLERANCE, shares_weights, stratified_sample
-from linnet.design.shape import parts_of
+from linnet.design.scores import parts_of
 from linnet.design.space import load_space
 
 

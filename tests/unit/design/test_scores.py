@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.design.entropy import entropy, sampled_entropy
-from linnet.design.scores import SCORES, ScoreSettings, find_score, penalty, score, width_term
-from linnet.design.shape import Part, parts_of
+from linnet.design.scores import (
+    SCORES,
+    Part,
+    ScoreSettings,
+    entropy,
+    find_score,
+    parts_of,
+    penalty,
+    sampled_entropy,
+    score,
+    width_term,
+)
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec, preset_names
 

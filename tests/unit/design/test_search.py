@@ -5,8 +5,8 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.design import metrics, search
-from linnet.design.budget import Budget
 from linnet.design.evolution import EvolutionSettings
+from linnet.design.metrics import Budget
 from linnet.design.optimum import TooLargeError
 from linnet.design.search import DesignSettings, SearchTask, write_description
 from linnet.model.cost import model_cost
@@ -55,7 +55,7 @@ def test_a_space_too_large_for_its_optimum(small_space, monkeypatch):
     found = search.search(task(small_space()))
     assert found.too_large
     with pytest.raises(
-        UserError, match=r"method: exact: of the 3.2e\+02 models .* its proof was given up; expected auto"
+        UserError, match=r"method: exact: of the 3.2e\+02 models .* the proof was abandoned; expected auto"
     ):
         search.search(task(small_space(), method="exact"))
     assert found.optimum is None

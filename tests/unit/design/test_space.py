@@ -119,7 +119,7 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
         ({"block": {"ratio": [0]}}, "small: block.ratio: 0: must be a number greater than 0"),
         ({"block": {"ratio": [1, float("inf")]}}, "small: block.ratio: inf: must be a number greater than 0, at most"),
         ({"block": {"ratio": float("nan")}}, "small: block.ratio: nan: must be a number greater than 0, at most 1,000"),
-        ({"block": {"feed_forward": None}}, "small: block.ratio: is that of a feed_forward, which no block has; give"),
+        ({"block": {"feed_forward": None}}, "small: block.ratio: no block has a feed_forward; add one"),
         (
             {"block": {"feed_forward": {"kind": "mlp", "hidden": [8, 16]}}},
             "small: block.feed_forward.hidden: is decided by ratio; leave one of both out",

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from linnet.cli.main import main
-from linnet.design import interface
+from linnet.design import search
 from linnet.design.space import load_space
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
@@ -62,7 +62,7 @@ def test_the_matrices_that_a_token_is_multiplied_by():
 def test_a_search_keeps_to_active_parameters_and_leaves_out_what_cannot_be(tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     space = load_space(tmp_path / "space.yaml", (), None)
-    found = interface.design(tmp_path / "space.yaml", max_active_parameters=20_000, method="exact")
+    found = search.design(tmp_path / "space.yaml", max_active_parameters=20_000, method="exact")
     cost = model_cost(found.model)
     assert cost.active_parameters <= 20_000
     assert all(block.feed_forward.top_k <= block.feed_forward.experts for block in space.described)

@@ -10,10 +10,9 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
-from linnet.design.scores import SCORES, ScoreSettings, score
-from linnet.design.shape import Part
-from linnet.design.validation.trained import TrainedModel, TrainedSet, read_trained
-from linnet.design.validation.validate import NAMES, rank_figures, rank_plots, rank_table, validate
+from linnet.design.report import rank_figures, rank_plots, rank_table
+from linnet.design.scores import SCORES, Part, ScoreSettings, score
+from linnet.design.validation import NAMES, TrainedModel, TrainedSet, read_trained, validate
 from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of
 
@@ -83,7 +82,7 @@ def test_a_table_may_come_from_a_spreadsheet(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("d,2,8,2,16,512,640,2000,30", "line 5: d_inner: 16: expected 2 numbers, as n_layer says"),
+        ("d,2,8,2,16,512,640,2000,30", "line 5: d_inner: 16: expected 2 numbers, one for each layer of n_layer"),
         ("d,2,8,2,16|x,512,640,2000,30", f"line 5: d_inner: x: {NUMBER}"),
         ("d,2.7,8,2,16|16,512,640,2000,30", "line 5: n_layer: 2.7: expected a whole number from 1 to 1,000,000"),
         ("d,2,0.5,2,16|16,512,640,2000,30", "line 5: d_model: 0.5: expected a whole number from 1 to 1,000,000"),

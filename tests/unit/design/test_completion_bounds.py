@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.design import metrics
+from linnet.design.completion_bounds import CompletionBound, joint_metric, limited_metrics, multipliers
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.endings import CompletionBound, joint_metric, limited_metrics, multipliers
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from linnet.design.validation.validate import correlations, interval, regret, signs, windows
+from linnet.design.validation import correlations, interval, regret, signs, windows
 
 pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=3, max_size=30)
 

@@ -1,0 +1,292 @@
+"""Tables, plots and JSON of the design verbs: search results, latency, Pareto fronts, scores and their validation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from linnet.design.latency import LatencyResult, Timing
+from linnet.design.metrics import Metric
+from linnet.design.pareto import Point
+from linnet.design.scores import SCORES, ScoreSettings, score
+from linnet.design.search import SearchResult, SearchTask
+from linnet.design.validation import Figure, ScoreQuality, TrainedSet
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.result import Picture
+from linnet.present.table import Table
+
+EXACT_BELOW = 10**12
+"""Numbers of models from this on are printed with a power of ten."""
+PLOT_COLUMNS = 3
+
+
+def result_figures(task: SearchTask, found: SearchResult, tokens: int) -> dict[str, Any]:
+    """Return the result of a search as JSON data; `tokens`: the number over which FLOPs are counted."""
+    evolution, optimum = found.evolution, found.optimum
+    return {
+        "space": task.space.spec.name,
+        "models": task.space.size,
+        "score": {"name": task.score, "value": found.score, **task.settings.score.model_dump(mode="json")},
+        "budgets": [
+            {"metric": budget.metric.name, "limit": budget.limit, "value": value}
+            for budget, value in zip(task.budgets, found.values, strict=True)
+        ],
+        "evolution": evolution
+        and {
+            "score": evolution.score,
+            "gap": found.gap,
+            "drawn": evolution.drawn,
+            "kept": evolution.kept,
+            **task.settings.search.model_dump(mode="json"),
+        },
+        "optimum": optimum and {"score": optimum.score, "examined": optimum.examined},
+        "cost": cost_figures(found.model, tokens),
+        "model": found.plain,
+    }
+
+
+def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
+    """Return parameters, and forward FLOPs with and without the head: papers differ in what they count."""
+    cost = model_cost(model)
+    return {
+        "vocab_size": model.vocab_size,
+        "parameters": cost.parameters,
+        "active_parameters": cost.active_parameters,
+        "decoder_parameters": cost.blocks.parameters,
+        "tokens": tokens,
+        "flops_per_sequence": {
+            "with_head": cost.flops(tokens, with_head=True),
+            "without_head": cost.flops(tokens, with_head=False),
+        },
+    }
+
+
+def result_tables(task: SearchTask, found: SearchResult, tokens: int) -> list[Table]:
+    """Return the tables of a search: shape, cost, budgets, and the quality of the search."""
+    tables = [_shape_table(found.model), _cost_table(found.model, tokens)]
+    if task.budgets:
+        rows = [
+            [budget.metric.name, budget.format(budget.limit), budget.format(value), f"{value / budget.limit:.1%}"]
+            for budget, value in zip(task.budgets, found.values, strict=True)
+        ]
+        tables.append(Table("Budgets", ["", "limit", "this model", "share"], rows, "The limits that were set."))
+    return [*tables, _search_table(task, found)]
+
+
+def _shape_table(model: ModelSpec) -> Table:
+    rows = []
+    for number, block in enumerate(model.blocks, 1):
+        hidden = block.feed_forward.hidden if block.feed_forward is not None else 0
+        weights = "shared" if block.share_weights and block.repeat > 1 else "separate"
+        fields = block.mixer.model_dump(exclude_defaults=True, exclude={"kind"})
+        settings = [f"{name} {value}" for name, value in fields.items() if isinstance(value, int | float | str)]
+        mixer = ", ".join([block.mixer.kind, *settings])
+        width = block.width or model.d_model
+        rows.append([str(number), str(block.repeat), str(width), str(hidden), weights, mixer])
+    columns = ["block", "layers", "width", "hidden", "weights", "mixer"]
+    meaning = "Blocks from the first to the last; hidden: width within the feed-forward."
+    return Table("Shape", columns, rows, meaning, text=True)
+
+
+def _cost_table(model: ModelSpec, tokens: int) -> Table:
+    cost = cost_figures(model, tokens)
+    flops = cost["flops_per_sequence"]
+    counts = {
+        "parameters": cost["parameters"],
+        "  of them in blocks and projections": cost["decoder_parameters"],
+        f"forward FLOPs of {tokens:,} tokens, without output head": flops["without_head"],
+        f"forward FLOPs of {tokens:,} tokens, with output head": flops["with_head"],
+    }
+    if cost["active_parameters"] != cost["parameters"]:
+        counts["  of them used by one token"] = cost["active_parameters"]
+    rows = [[name, f"{count:,}", numbers.metric(count)] for name, count in counts.items()]
+    meaning = (
+        f"From the description alone, with a vocabulary of {model.vocab_size:,} tokens (a data folder has its own);"
+        " linnet spec show prints more."
+    )
+    return Table("Cost", ["", "exactly", ""], rows, meaning)
+
+
+def _search_table(task: SearchTask, found: SearchResult) -> Table:
+    evolution, optimum, rows = found.evolution, found.optimum, []
+    if evolution is not None:
+        details = f"of {evolution.drawn:,} models drawn {evolution.kept:,} were within the budgets"
+        rows.append(["evolution", f"{evolution.score:,.7g}", details])
+    if optimum is not None:
+        details = "" if found.gap is None else f"evolution fell short of it by {found.gap:.3%}"
+        rows.append(["true optimum", f"{optimum.score:,.7g}", details])
+    elif found.too_large:
+        rows.append(["true optimum", "not known", "the proof was abandoned: too many models could be the optimum"])
+    size = f"{task.space.size:,}" if task.space.size < EXACT_BELOW else numbers.scientific(float(task.space.size))
+    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {size} models."
+    return Table("Search", ["", task.score, ""], rows, f"{meaning} {describe_rank_correlation(task.score)}")
+
+
+def describe_rank_correlation(name: str) -> str:
+    """Describe how well a score orders trained models, compared with counting parameters."""
+    measured, plain = SCORES[name].measured, SCORES["decoder_parameters"].measured
+    if measured is None or plain is None:
+        return "It was not compared with trained models: linnet design validate does that."
+    return (
+        f"On 200 trained decoders its rank correlation with quality is {measured[0]:.2f}, among those of equal size"
+        f" {measured[1]:.2f}; that of counting the decoder's parameters is {plain[0]:.2f} and {plain[1]:.2f}."
+    )
+
+
+def score_table() -> Table:
+    """Return the registered scores."""
+    rows = [
+        [name, *(map("{:.2f}".format, score.measured) if score.measured else ["not measured"] * 2), score.summary]
+        for name, score in SCORES.items()
+    ]
+    columns = ["score", "Spearman", "within bands", "definition"]
+    meaning = (
+        "The scores that linnet design can maximize. Spearman: rank correlation with quality on 200 trained decoders"
+        " (LiteTransformerSearch); within bands: among those of equal size. Measured by linnet design validate."
+    )
+    return Table("Scores", columns, rows, meaning, text=True)
+
+
+def latency_figures(checked: LatencyResult, timing: Timing) -> dict[str, Any]:
+    """Return predicted and measured latency as JSON data."""
+    return {
+        "of": timing.kind,
+        "tokens": timing.tokens,
+        "device": str(timing.device),
+        "threads": torch.get_num_threads(),
+        "limit_s": checked.task.budgets[-1].limit,
+        "predicted_s": checked.predicted_s,
+        "measured_s": checked.measured_s,
+        "rounds_s": checked.rounds_s,
+        "attempts": checked.attempts,
+    }
+
+
+def latency_table(checked: LatencyResult, timing: Timing) -> Table:
+    """Return predicted and measured latency as a table."""
+    limit, attempts = checked.task.budgets[-1], checked.attempts
+    ms = limit.metric.format
+    what = (
+        f"one more token after {timing.tokens:,}" if timing.kind == "token" else f"a pass over {timing.tokens:,} tokens"
+    )
+    ratio = numbers.ratio(checked.measured_s, checked.predicted_s)
+    rounds = f"{ms(checked.measured_s)} to {ms(max(checked.rounds_s))}"
+    rows = [[what, ms(limit.limit), ms(checked.predicted_s), ms(checked.measured_s), rounds, ratio]]
+    columns = ["one stream, float32", "limit", "predicted", "measured", "its rounds", "ratio"]
+    if attempts == 1:
+        history = "The first winner kept the limit."
+    else:
+        before = "The previous winner took" if attempts == 2 else f"The {attempts - 1} previous winners took"
+        history = (
+            f"{before} longer than the limit; evolution, true optimum and gap are those of the last search, with a"
+            " lower limit or new timings of parts."
+        )
+    meaning = (
+        f"On {timing.device}, {torch.get_num_threads()} threads. Predicted: the sum of the blocks' times, each timed"
+        f" alone; measured: this model, run; the fastest of {len(checked.rounds_s)} rounds, as other programs can only"
+        f" make a round slower. {history}"
+    )
+    return Table("Latency", columns, rows, meaning)
+
+
+def front_figures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> dict[str, Any]:
+    """Return a Pareto front as JSON data."""
+    return {
+        "goals": [*(goal.name for goal in goals), "score"],
+        "score": score,
+        "front": [
+            {
+                **dict(zip((goal.name for goal in goals), point.values, strict=True)),
+                "score": point.score,
+                "proven": point.proven,
+                "model": point.plain,
+            }
+            for point in points
+        ],
+    }
+
+
+def front_table(points: Sequence[Point], goals: Sequence[Metric], score: str) -> Table:
+    """Return a Pareto front as a table with a row for each model."""
+    columns = ["model", *(goal.name for goal in goals), score, "layers x width", "mixers"]
+    rows = [
+        [
+            str(point.plain["name"]),
+            *(goal.format(value) for goal, value in zip(goals, point.values, strict=True)),
+            f"{point.score:,.6g}",
+            point.shape,
+            ", ".join(dict.fromkeys(block.mixer.kind for block in point.model.blocks)),
+        ]
+        for point in points
+    ]
+    proven = sum(point.proven for point in points)
+    meaning = (
+        f"Each model has the highest {score} for its cost; this is proven for {proven} of {len(points)}."
+        " None of them is better than another in every goal."
+    )
+    return Table("Front", columns, rows, meaning)
+
+
+def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> list[Picture]:
+    """Plot the score over the first goal, with a second goal as color."""
+    values = list(zip(*(point.values for point in points), strict=True))
+    second = values[1] if len(goals) > 1 else None
+    drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)
+    x = Axis(goals[0].name, "log", goals[0].format)  # the limits are in equal ratios
+    caption = "Each dot is a model with the highest score for its cost."
+    legend = ", ".join(filter(None, (goals[1].name, goals[1].unit))) if second else ""
+    plot = Plot([Panel(x, Axis(score), [drawn])], values=legend)
+    return [Picture("front", f"{score} over {goals[0].name}", plot, caption)]
+
+
+def rank_figures(trained: TrainedSet, quality: Mapping[str, ScoreQuality], band: int) -> dict[str, Any]:
+    """Return the validation of scores as JSON data."""
+    scores = {}
+    for name, one in quality.items():
+        figures = one._asdict()
+        intervals = {key: [figure.low, figure.high] for key, figure in figures.items()}
+        scores[name] = {**{key: figure.value for key, figure in figures.items()}, "intervals": intervals}
+    return {
+        "models": len(trained.models),
+        "loss_unit": trained.unit,
+        "noise_between_seeds": trained.noise,
+        "band": band,
+        "scores": scores,
+    }
+
+
+def rank_table(trained: TrainedSet, quality: Mapping[str, ScoreQuality], band: int) -> Table:
+    """Return the validation of scores as a table with a row for each score."""
+    band = min(band, len(trained.models))
+    columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
+    rows = [[name, *map(_with_interval, one)] for name, one in quality.items()]
+    noise = "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."
+    meaning = (
+        f"Rank correlation with quality over all {len(trained.models)} models, and the mean over windows of {band}"
+        f" models with similar decoder parameters. Regret: how much worse, in {trained.unit}, the model with the"
+        f" highest score is than the best.{noise} In brackets: the middle 95 % over resampled models."
+    )
+    return Table("Scores against trained models", columns, rows, meaning)
+
+
+def _with_interval(figure: Figure) -> str:
+    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+
+
+def rank_plots(trained: TrainedSet, quality: Mapping[str, ScoreQuality], settings: ScoreSettings) -> list[Picture]:
+    """Plot the loss over each score."""
+    loss = [model.loss for model in trained.models]
+    parameters = [model.decoder_parameters for model in trained.models]
+    panels = []
+    for name, one in quality.items():
+        values = [score(model.parts, name, settings) for model in trained.models]
+        x = Axis("", "log", numbers.metric) if min(values) > 0 else Axis()
+        title = f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}"
+        dots = Series(values, loss, style="o", values=parameters)
+        panels.append(Panel(x, Axis(f"measured loss, {trained.unit}"), [dots], title))
+    caption = "Each dot is a trained model, colored by decoder parameters. A good score gives one falling line."
+    plot = Plot(panels, (4.4, 3.2), min(PLOT_COLUMNS, len(panels)), values="decoder parameters", shared="y")
+    return [Picture("scores", "Measured loss over each score", plot, caption)]

@@ -1,1 +1,0 @@
-"""What scores are worth: how well they order models that were trained."""

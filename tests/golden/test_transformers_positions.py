@@ -12,7 +12,7 @@ from linnet.layers.mixers.attention import Attention, AttentionSpec
 from linnet.layers.positions import alibi_slopes
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.rotary_scaling import dynamic_factor
+from linnet.ops.rotary import dynamic_factor
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402

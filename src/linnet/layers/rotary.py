@@ -17,8 +17,7 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.rotary_scaling import AnyRotaryScaling
 from linnet.nn.head_norm import HeadNorm
 from linnet.ops.native.elementwise import rotate_row
-from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate, rotate_heads
-from linnet.ops.rotary_scaling import Scaling
+from linnet.ops.rotary import Pairing, Scaling, rotary_range, rotary_table, rotate, rotate_heads
 
 Turn = Callable[[Tensor, int], Tensor]
 """Turns the heads of a row, `[J, K]`, by the angles of a position; maybe in place."""

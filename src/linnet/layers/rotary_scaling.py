@@ -1,4 +1,4 @@
-"""How a description says what becomes of rotary positions beyond the trained length (`ops.rotary_scaling`)."""
+"""How a description says what becomes of rotary positions beyond the trained length (`ops.rotary`)."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from linnet.core.spec import Amount, Spec
-from linnet.ops.rotary_scaling import Interpolation, NtkBase, Scaling, YarnRamp, yarn_gain
+from linnet.ops.rotary import Interpolation, NtkBase, Scaling, YarnRamp, yarn_gain
 
 Factor = Annotated[float, Field(ge=1)]
 """How many times longer texts are than those of the training."""

@@ -23,9 +23,8 @@ from linnet.model.stack import Block, Layer, build_blocks, run_blocks
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
-from linnet.ops.cross_entropy import SummedLoss, TokenLosses, linear_cross_entropy, token_cross_entropy
+from linnet.ops.cross_entropy import SummedLoss, TokenLosses, apply_soft_cap, linear_cross_entropy, token_cross_entropy
 from linnet.ops.linear import linear
-from linnet.ops.soft_cap import apply_soft_cap
 
 
 class Decoder(nn.Module):

@@ -16,7 +16,7 @@ from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
 from linnet.nn.packed_linear import QuantizedEmbedding
 from linnet.ops.native.elementwise import scale_add_row
-from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
+from linnet.ops.rotary import sinusoidal, sinusoidal_range
 from linnet.ops.support import is_exporting
 
 

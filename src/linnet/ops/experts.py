@@ -1,16 +1,20 @@
-"""The sum of what each token's experts make of it, `sum_k w_k expert_k(x)`, without computing the others.
+"""Mixtures of experts: which experts a token goes to, the losses that keep all of them in use, and their sum.
 
-An expert is two maps with something element by element between them: `down inner(up x)`. Choices are sorted by expert,
-so that each expert has one product of all of its tokens, none of them dropped or padded (Gale et al., "MegaBlocks",
-arXiv 2211.15841). The weight multiplies what lies between the maps, which is narrower than the output; for the way back
-the tokens and the outputs of the first maps are kept, all else is made again.
+A router gives each token a score for each expert; the token goes to those with the highest scores (Shazeer et al.,
+arXiv 1701.06538). The losses are those of Switch Transformers (Fedus et al., arXiv 2101.03961, equations 4 to 6) and
+ST-MoE (Zoph et al., arXiv 2202.08906, equation 5).
 
-Legend: `R` tokens, `D` width, `E` experts, `K` experts of a token, `S` choices of all tokens, `U` outputs of the first
-map, `F` inputs of the second.
+An expert is two maps with an element-wise function between them, `down inner(up x)`. Choices are sorted by expert, so
+that each expert has one product of all of its tokens; none is dropped or padded (Gale et al., "MegaBlocks", arXiv
+2211.15841). The routing weight multiplies the hidden vector, which is narrower than the output. Tokens and outputs of
+the first maps are saved for the backward pass; all else is recomputed.
+
+Legend: `B` batch, `T` tokens, `R` tokens of all rows, `D` width, `E` experts, `K` experts of a token, `S` choices of
+all tokens, `U` outputs of the first map, `F` inputs of the second.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +22,92 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.routing import counts
 from linnet.ops.support import is_exporting, to_autocast_dtype
+
+Scoring = Literal["softmax", "sigmoid"]
 
 Inner = Callable[[Tensor], Tensor]
 """`[S, U] -> [S, F]`, element by element."""
+
+SMALLEST_SUM = 1e-20
+"""Weights are divided by their sum, which sigmoids may bring to 0 (DeepSeek-V3)."""
+
+
+class Routes(NamedTuple):
+    """The experts of each token, int64 `[..., K]`, best first, and the weights of their outputs, `[..., K]`.
+
+    score: of every expert, `[..., E]`.
+    """
+
+    chosen: Tensor
+    weight: Tensor
+    score: Tensor
+
+
+def routes(logits: Tensor, top_k: int, scoring: Scoring, normalize: bool) -> Routes:
+    """Routes of tokens with these logits `[..., E]`.
+
+    scoring: the softmax over all experts, or the sigmoid of each (DeepSeek-V3, arXiv 2412.19437, equations 13 to 16).
+    normalize: the weights of a token add up to 1; with softmax they are then the softmax over its `top_k` experts.
+    """
+    score = logits.softmax(dim=-1) if scoring == "softmax" else logits.sigmoid()
+    weight, chosen = score.topk(top_k, dim=-1)
+    if normalize:
+        weight = weight / weight.sum(dim=-1, keepdim=True).clamp_min(SMALLEST_SUM)
+    return Routes(chosen, weight, score)
+
+
+def counts(chosen: Tensor, experts: int) -> Tensor:
+    """Number of tokens of each expert, int64 `[E]`; a choice equal to `experts` goes nowhere."""
+    return torch.zeros(experts + 1, dtype=torch.int64, device=chosen.device).scatter_add_(
+        0, chosen.flatten(), torch.ones_like(chosen.flatten())
+    )[:experts]
+
+
+def balance_loss(score_RE: Tensor, share_E: Tensor) -> Tensor:
+    """`E sum_e f_e P_e`: f are the shares of tokens that go to each expert (they add up to K), P the mean scores.
+
+    It is K where all experts are used equally, and larger where tokens concentrate on experts with high scores. Scores
+    of a token are normalized by their sum, as softmax's are (DeepSeek-V3, equation 19). Gradients reach only the
+    scores.
+    """
+    probability_E = (score_RE / score_RE.sum(dim=-1, keepdim=True)).mean(dim=0)
+    return len(share_E) * (share_E * probability_E).sum()
+
+
+def router_z_loss(logits_RE: Tensor) -> Tensor:
+    """The mean of `log^2 sum_e exp(logit_e)`, which keeps logits so small that rounding does not decide the route."""
+    return logits_RE.logsumexp(dim=-1).square().mean()
+
+
+def within_capacity_reference(chosen_BTK: Tensor, experts: int, capacity: int) -> Tensor:
+    """The choices, with `experts` in place of those for which an expert has no capacity left in the row.
+
+    In each row an expert takes `capacity` tokens: all first choices before all second ones, earlier tokens first
+    (Lepikhin et al., "GShard", arXiv 2006.16668, algorithm 1).
+    """
+    kept_BTK = chosen_BTK.clone()
+    batch, length, choices = chosen_BTK.shape
+    for row in range(batch):
+        taken = [0] * experts
+        for choice in range(choices):
+            for token in range(length):
+                expert = int(chosen_BTK[row, token, choice])
+                if expert < experts:
+                    taken[expert] += 1
+                    if taken[expert] > capacity:
+                        kept_BTK[row, token, choice] = experts
+    return kept_BTK
+
+
+def within_capacity(chosen_BTK: Tensor, experts: int, capacity: int) -> Tensor:
+    """The same without loops: the place of a choice in its expert's queue is its place after sorting by expert."""
+    choices_BS = chosen_BTK.transpose(1, 2).flatten(1)
+    sorted_BS, order_BS = choices_BS.sort(dim=1, stable=True)
+    index_S = torch.arange(choices_BS.shape[1], device=choices_BS.device)
+    queue_BS = index_S - torch.searchsorted(sorted_BS, sorted_BS)
+    kept_BS = torch.empty_like(choices_BS).scatter_(1, order_BS, sorted_BS.where(queue_BS < capacity, experts))
+    return kept_BS.view(chosen_BTK.shape[0], chosen_BTK.shape[2], -1).transpose(1, 2)
 
 
 def experts_reference(
@@ -33,7 +118,7 @@ def experts_reference(
     down_EDF: Sequence[Tensor],
     inner: Inner,
 ) -> Tensor:
-    """The definition: `[R, D] -> [R, D]`, token by token and expert by expert. A choice that is E adds nothing."""
+    """The definition: `[R, D] -> [R, D]`, token by token and expert by expert. A choice equal to E adds nothing."""
     ups, downs, outs = torch.stack(list(up_EUD)), torch.stack(list(down_EDF)), []
     for x_D, weight_K, chosen_K in zip(x_RD, weight_RK, chosen_RK.tolist(), strict=True):
         out_D = torch.zeros_like(x_D)
@@ -44,6 +129,7 @@ def experts_reference(
     return torch.stack(outs) if outs else torch.zeros_like(x_RD)
 
 
+@_disable_dynamo  # the shapes of the products depend on the values
 def experts(
     x_RD: Tensor,
     weight_RK: Tensor,
@@ -52,18 +138,19 @@ def experts(
     down_EDF: Sequence[Tensor],
     inner: Inner,
 ) -> Tensor:
-    """The same, fast, in the precision of products. Differentiable once; an expert without a token has gradients 0."""
-    out_RD: Tensor = _as_it_is(x_RD, weight_RK, chosen_RK, inner, *up_EUD, *down_EDF)
+    """`experts_reference`, fast, in the precision of products; differentiable once. Idle experts get gradient 0."""
+    x_RD, *maps = to_autocast_dtype(x_RD, *up_EUD, *down_EDF)  # type: ignore[assignment]
+    out_RD: Tensor = _Experts.apply(x_RD, weight_RK, chosen_RK, inner, *maps)  # type: ignore[no-untyped-call]
     return out_RD
 
 
-@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
+@_disable_dynamo
 def dispatch_experts(
     x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor, expert_E: Sequence[Callable[[Tensor], Tensor]]
 ) -> Tensor:
-    """The same for any experts, `[S, D] -> [S, D]` each: packed ones, say. Those without a token are not called.
+    """`experts` for any functions `[S, D] -> [S, D]`, such as packed ones. Experts without a token are not called.
 
-    A graph cannot ask for whom there are tokens: there all experts read all of them.
+    An exported graph cannot depend on the choices: there all experts read all tokens.
     """
     if is_exporting():
         shares_ER1 = [(weight_RK * (chosen_RK == e)).sum(1, keepdim=True) for e in range(len(expert_E))]
@@ -80,20 +167,13 @@ def dispatch_experts(
 
 
 def _by_expert(chosen_RK: Tensor, experts: int) -> Iterator[tuple[int, Tensor]]:
-    """Each expert that has tokens, with the places `[S]` of its choices among all of `[R, K]`."""
+    """Each expert that has tokens, with the indices `[S]` of its choices among all of `[R, K]`."""
     order = chosen_RK.flatten().argsort(stable=True)
     end = 0
     for expert, count in enumerate(counts(chosen_RK, experts).tolist()):
         begin, end = end, end + count
         if count:
             yield expert, order[begin:end]
-
-
-@_disable_dynamo  # the shapes of its products depend on the numbers
-def _as_it_is(x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor, inner: Inner, *maps: Tensor) -> Tensor:
-    x_RD, *maps = to_autocast_dtype(x_RD, *maps)  # type: ignore[assignment]
-    out_RD: Tensor = _Experts.apply(x_RD, weight_RK, chosen_RK, inner, *maps)  # type: ignore[no-untyped-call]
-    return out_RD
 
 
 class _Experts(torch.autograd.Function):
@@ -114,30 +194,30 @@ class _Experts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_out_RD: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast(of_out_RD.device.type, enabled=False):  # the forward pass was in one precision
-            return _backward(ctx, of_out_RD)
+    def backward(ctx: Any, grad_out_RD: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast(grad_out_RD.device.type, enabled=False):  # the forward pass was in one precision
+            return _experts_gradients(ctx, grad_out_RD)
 
 
-def _backward(ctx: Any, of_out_RD: Tensor) -> tuple[Tensor | None, ...]:
-    x_RD, weight_RK, *kept = ctx.saved_tensors
-    maps, rest = kept[: len(kept) - 2 * len(ctx.used)], kept[len(kept) - 2 * len(ctx.used) :]
+def _experts_gradients(ctx: Any, grad_out_RD: Tensor) -> tuple[Tensor | None, ...]:
+    x_RD, weight_RK, *saved = ctx.saved_tensors
+    maps, rest = saved[: len(saved) - 2 * len(ctx.used)], saved[len(saved) - 2 * len(ctx.used) :]
     places, joints, count = rest[: len(ctx.used)], rest[len(ctx.used) :], len(maps) // 2
-    of_x_RD, of_weight_RK = torch.zeros_like(x_RD), torch.zeros_like(weight_RK)
-    of_maps: list[Tensor | None] = [None] * len(maps)
-    weight_S, of_weight_S = weight_RK.to(x_RD.dtype).flatten(), of_weight_RK.view(-1)
+    grad_x_RD, grad_weight_RK = torch.zeros_like(x_RD), torch.zeros_like(weight_RK)
+    grad_maps: list[Tensor | None] = [None] * len(maps)
+    weight_S, grad_weight_S = weight_RK.to(x_RD.dtype).flatten(), grad_weight_RK.view(-1)
     for expert, place_S, joint_SU in zip(ctx.used, places, joints, strict=True):
         token_S, weight_S1 = place_S // ctx.k, weight_S[place_S, None]
-        of_out_SD = of_out_RD[token_S]
-        of_weighted_SF = of_out_SD @ maps[count + expert]
+        grad_out_SD = grad_out_RD[token_S]
+        grad_weighted_SF = grad_out_SD @ maps[count + expert]
         with torch.enable_grad():
             own_SU = joint_SU.detach().requires_grad_()
             inner_SF = ctx.inner(own_SU)
         hidden_SF = inner_SF.detach()
-        of_weight_S[place_S] = (of_weighted_SF * hidden_SF).sum(1, dtype=weight_RK.dtype)
-        of_maps[count + expert] = of_out_SD.t() @ (hidden_SF * weight_S1)
-        (of_joint_SU,) = torch.autograd.grad(inner_SF, own_SU, of_weighted_SF.mul_(weight_S1))
-        of_maps[expert] = of_joint_SU.t() @ x_RD[token_S]
-        of_x_RD.index_add_(0, token_S, of_joint_SU @ maps[expert])
-    of_maps = [torch.zeros_like(m) if of_m is None else of_m for m, of_m in zip(maps, of_maps, strict=True)]
-    return of_x_RD, of_weight_RK, None, None, *of_maps
+        grad_weight_S[place_S] = (grad_weighted_SF * hidden_SF).sum(1, dtype=weight_RK.dtype)
+        grad_maps[count + expert] = grad_out_SD.t() @ (hidden_SF * weight_S1)
+        (grad_joint_SU,) = torch.autograd.grad(inner_SF, own_SU, grad_weighted_SF.mul_(weight_S1))
+        grad_maps[expert] = grad_joint_SU.t() @ x_RD[token_S]
+        grad_x_RD.index_add_(0, token_S, grad_joint_SU @ maps[expert])
+    grad_maps = [torch.zeros_like(m) if grad is None else grad for m, grad in zip(maps, grad_maps, strict=True)]
+    return grad_x_RD, grad_weight_RK, None, None, *grad_maps

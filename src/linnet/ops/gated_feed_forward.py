@@ -1,9 +1,12 @@
-"""A whole gated feed-forward map, `(silu(x W1 + b1) * (x W2 + b2)) W3 + b3`, for training: less memory, fewer passes.
+"""Gated maps for training, with less memory and fewer passes: the activation, a whole feed-forward, an output gate.
 
-What lies between the two products is not kept but made again in the backward pass from its two factors, which costs one
-product of elements; with `recompute` gate and value are made again too, which costs the first product once more. They
-are two tensors of their own: in rows of one tensor, as narrow as those of the net behind PLDR-LLM's operator, a pass
-over one half takes up to twice as long.
+- `gated_silu(joint) = silu(gate) * value`: the gradient of the joint tensor is written once, without a copy that joins
+  its halves.
+- `gated_feed_forward(x) = (silu(x W1 + b1) * (x W2 + b2)) W3 + b3`: the product between the two matrices is not saved
+  but recomputed in the backward pass from its factors. With `recompute` gate and value are recomputed too, which costs
+  the first product again. They are separate tensors: in rows as narrow as those of the net behind PLDR-LLM's operator a
+  pass over one half of a joint tensor takes up to twice as long.
+- `gated_output(o) = (silu(o) W^T) * gate`, the end of a mixer: `silu(o)` is recomputed.
 
 Legend: `R` rows, `I` inputs, `F` hidden width, `O` outputs. `W1` and `W2` are the halves of one matrix `[2F, I]`.
 """
@@ -15,9 +18,41 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.gated import gated_silu_reference
 from linnet.ops.linear import addmm_, linear_product, matmul
 from linnet.ops.support import to_autocast_dtype
+
+
+def gated_silu_reference(joint: Tensor) -> Tensor:
+    """The definition: `[..., 2F] -> [..., F]`, the first half is the gate."""
+    gate, value = joint.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
+def gated_silu(joint: Tensor) -> Tensor:
+    """`gated_silu_reference`, fast."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return gated_silu_reference(joint)
+    out: Tensor = _GatedSilu.apply(joint)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _GatedSilu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, joint: Tensor) -> Tensor:
+        ctx.save_for_backward(joint)
+        gate, value = joint.chunk(2, dim=-1)
+        return F.silu(gate).mul_(value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        (joint,) = ctx.saved_tensors
+        gate, value = joint.chunk(2, dim=-1)
+        gradient = torch.empty_like(joint)
+        grad_gate, grad_value = gradient.chunk(2, dim=-1)
+        torch.mul(upstream, F.silu(gate), out=grad_value)
+        torch.ops.aten.silu_backward.grad_input(upstream * value, gate, grad_input=grad_gate)
+        return gradient
 
 
 def gated_feed_forward_reference(
@@ -25,6 +60,20 @@ def gated_feed_forward_reference(
 ) -> Tensor:
     """The definition: `[..., I] -> [..., O]`."""
     return F.linear(gated_silu_reference(F.linear(x, up_2FI, up_bias_2F)), down_OF, down_bias_O)
+
+
+def gated_feed_forward(
+    x: Tensor,
+    up_2FI: Tensor,
+    up_bias_2F: Tensor | None,
+    down_OF: Tensor,
+    down_bias_O: Tensor | None,
+    recompute: bool = False,
+) -> Tensor:
+    """`gated_feed_forward_reference`, fast with gradients; all in one precision, autocast's included."""
+    arguments = to_autocast_dtype(x, up_2FI, up_bias_2F, down_OF, down_bias_O)
+    out: Tensor = _GatedFeedForward.apply(*arguments, recompute)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _GatedFeedForward(torch.autograd.Function):
@@ -40,9 +89,9 @@ class _GatedFeedForward(torch.autograd.Function):
     ) -> Tensor:
         x_RI = x.reshape(-1, x.shape[-1])
         gate_RF, value_RF = _gate_and_value(x_RI, up_2FI, up_bias_2F)
-        kept = () if recompute else (gate_RF, value_RF)
-        ctx.save_for_backward(x_RI, up_2FI, up_bias_2F, down_OF, *kept)
-        ctx.shape, ctx.down_bias = x.shape, down_bias_O is not None
+        saved = () if recompute else (gate_RF, value_RF)
+        ctx.save_for_backward(x_RI, up_2FI, up_bias_2F, down_OF, *saved)
+        ctx.shape, ctx.has_down_bias = x.shape, down_bias_O is not None
         out_RO = linear_product(F.silu(gate_RF).mul_(value_RF), down_OF, down_bias_O)
         return out_RO.view(*x.shape[:-1], down_OF.shape[0])
 
@@ -50,34 +99,7 @@ class _GatedFeedForward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
-            return _backward(ctx, upstream)
-
-
-def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    x_RI, up_2FI, up_bias_2F, down_OF, *kept = ctx.saved_tensors
-    gate_RF, value_RF = kept or _gate_and_value(x_RI, up_2FI, up_bias_2F)
-    of_out_RO = upstream.reshape(-1, upstream.shape[-1])
-    silu_RF = F.silu(gate_RF)
-    of_down_OF = of_out_RO.t() @ (silu_RF * value_RF)
-    of_hidden_RF = matmul(of_out_RO, down_OF)
-    of_gate_RF = torch.ops.aten.silu_backward(of_hidden_RF * value_RF, gate_RF)
-    of_value_RF = of_hidden_RF.mul_(silu_RF)
-    of_up_2FI = torch.empty_like(up_2FI)
-    of_x_RI = None
-    for part_FI, of_part_FI, of_half_RF in zip(
-        up_2FI.chunk(2), of_up_2FI.chunk(2), (of_gate_RF, of_value_RF), strict=True
-    ):
-        torch.mm(of_half_RF.t(), x_RI, out=of_part_FI)
-        if ctx.needs_input_grad[0]:
-            of_x_RI = matmul(of_half_RF, part_FI) if of_x_RI is None else addmm_(of_x_RI, of_half_RF, part_FI)
-    return (
-        None if of_x_RI is None else of_x_RI.view(ctx.shape),
-        of_up_2FI,
-        None if up_bias_2F is None else torch.cat([of_gate_RF.sum(0), of_value_RF.sum(0)]),
-        of_down_OF,
-        of_out_RO.sum(0) if ctx.down_bias else None,
-        None,
-    )
+            return _feed_forward_gradients(ctx, upstream)
 
 
 def _gate_and_value(x_RI: Tensor, up_2FI: Tensor, up_bias_2F: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -86,15 +108,58 @@ def _gate_and_value(x_RI: Tensor, up_2FI: Tensor, up_bias_2F: Tensor | None) -> 
     return linear_product(x_RI, gate_FI, gate_bias_F), linear_product(x_RI, value_FI, value_bias_F)
 
 
-def gated_feed_forward(
-    x: Tensor,
-    up_2FI: Tensor,
-    up_bias_2F: Tensor | None,
-    down_OF: Tensor,
-    down_bias_O: Tensor | None,
-    recompute: bool = False,
-) -> Tensor:
-    """The same, fast where gradients are wanted, all in one precision, autocast's too: `[..., I] -> [..., O]`."""
-    arguments = to_autocast_dtype(x, up_2FI, up_bias_2F, down_OF, down_bias_O)
-    out: Tensor = _GatedFeedForward.apply(*arguments, recompute)  # type: ignore[no-untyped-call]
+def _feed_forward_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    x_RI, up_2FI, up_bias_2F, down_OF, *saved = ctx.saved_tensors
+    gate_RF, value_RF = saved or _gate_and_value(x_RI, up_2FI, up_bias_2F)
+    grad_out_RO = upstream.reshape(-1, upstream.shape[-1])
+    silu_RF = F.silu(gate_RF)
+    grad_down_OF = grad_out_RO.t() @ (silu_RF * value_RF)
+    grad_hidden_RF = matmul(grad_out_RO, down_OF)
+    grad_gate_RF = torch.ops.aten.silu_backward(grad_hidden_RF * value_RF, gate_RF)
+    grad_value_RF = grad_hidden_RF.mul_(silu_RF)
+    grad_up_2FI = torch.empty_like(up_2FI)
+    grad_x_RI = None
+    halves = zip(up_2FI.chunk(2), grad_up_2FI.chunk(2), (grad_gate_RF, grad_value_RF), strict=True)
+    for weight_FI, grad_weight_FI, grad_half_RF in halves:
+        torch.mm(grad_half_RF.t(), x_RI, out=grad_weight_FI)
+        if ctx.needs_input_grad[0]:
+            product = grad_half_RF, weight_FI
+            grad_x_RI = matmul(*product) if grad_x_RI is None else addmm_(grad_x_RI, *product)
+    return (
+        None if grad_x_RI is None else grad_x_RI.view(ctx.shape),
+        grad_up_2FI,
+        None if up_bias_2F is None else torch.cat([grad_gate_RF.sum(0), grad_value_RF.sum(0)]),
+        grad_down_OF,
+        grad_out_RO.sum(0) if ctx.has_down_bias else None,
+        None,
+    )
+
+
+def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
+    """The definition: `[..., I]` and `[..., O]` -> `[..., O]`."""
+    return F.linear(F.silu(o), weight_OI) * gate
+
+
+def gated_output(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
+    """`gated_output_reference` with less saved for the backward pass; in one precision, autocast's included."""
+    out: Tensor = _GatedOutput.apply(*to_autocast_dtype(o, weight_OI, gate))  # type: ignore[no-untyped-call]
     return out
+
+
+class _GatedOutput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
+        mapped = linear_product(F.silu(o), weight_OI)
+        ctx.save_for_backward(o, weight_OI, gate, mapped)
+        return mapped * gate
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        o, weight_OI, gate, mapped = ctx.saved_tensors
+        with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
+            grad_mapped = upstream * gate
+            grad_mapped_RO = grad_mapped.flatten(0, -2)
+            grad_weight_OI = grad_mapped_RO.t() @ F.silu(o).flatten(0, -2)
+            grad_o = torch.ops.aten.silu_backward(matmul(grad_mapped_RO, weight_OI).view_as(o), o)
+            return grad_o, grad_weight_OI, upstream * mapped

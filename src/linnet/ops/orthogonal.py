@@ -2,12 +2,12 @@
 
 Legend: `L` matrices, `M` rows, `N` columns, `m <= n` the smaller and the larger of the two.
 
-The iteration takes odd polynomials `a x + b x^3 + c x^5` of the matrix, which bring its singular values towards 1. That
-of step k is the best on the interval in which step k-1 leaves the singular values (Amsel et al., The Polar
-Express, arXiv 2505.16932, theorem 3.1), made for so many steps and for the error `ERROR`. The first interval ends at 1:
-the matrix is divided by the eighth root of the sum of the eighth powers of its singular values, which is no less than
-the largest and, other than the Frobenius norm, hardly more (Grishina et al., arXiv 2506.10935, section 4; the first
-step has the product for it). That saves about one step.
+The iteration applies odd polynomials `a x + b x^3 + c x^5` to the matrix, which bring its singular values towards 1.
+The polynomial of step k is the best one on the interval in which step k-1 leaves the singular values (Amsel et al., The
+Polar Express, arXiv 2505.16932, theorem 3.1), for a given number of steps and the error `ERROR`. The first interval
+ends at 1: the matrix is divided by the eighth root of the sum of the eighth powers of its singular values, which is at
+least the largest of them and, unlike the Frobenius norm, hardly larger (Grishina et al., arXiv 2506.10935, section 4;
+the first step computes the product for it). This saves about one step.
 """
 
 import math
@@ -18,37 +18,37 @@ import torch
 from torch import Tensor
 
 ERROR = 0.3
-"""The singular values that a number of steps is made for end within so much of 1; smaller ones end below."""
+"""Singular values in the covered range end within this distance of 1; smaller ones end below."""
 
 MARGIN = 1.01
-"""Each polynomial serves so much beyond its interval, where rounding may leave a singular value."""
+"""Each polynomial is valid this factor beyond its interval, where rounding may leave a singular value."""
 
 CUSHION = 0.1
-"""No interval begins below this share of its end (section 4.3 there): the best polynomial of a longer one is almost 0
-somewhere in it, where half precision leaves rounding alone. Smaller singular values grow as much, or nearly.
+"""No interval begins below this fraction of its end (section 4.3 there): the best polynomial of a longer one is almost
+0 somewhere in it, where only rounding remains in half precision. Smaller singular values grow nearly as much.
 """
 
-LEAST_NORM = 1e-30
-"""A matrix below this has no direction, and becomes zeros."""
+SMALLEST_NORM = 1e-30
+"""A matrix with a smaller norm has no direction and becomes zeros."""
 
 GRAM_ASPECT = 1.5
-"""From this many times as many columns as rows on, the products of the small side are the fewer, whatever the steps."""
+"""For a larger ratio of columns to rows, products of the small side alone are less work, for any number of steps."""
 
 GRAM_STEPS = 4
-"""So many in a row: more would bring up what rounding leaves of the squares of small singular values."""
+"""Steps between two products with the matrix: more would amplify the rounding of squares of small singular values."""
 
 Polynomial = tuple[float, float, float]
 
 
 def orthogonal_reference(matrices_LMN: Tensor, steps: int | None = None) -> Tensor:
-    """`U V^T` of each matrix, exactly; with a number of `steps`, what these make of the singular values between."""
+    """`U V^T` of each matrix, exactly; with `steps`, the exact result of that many steps of the iteration."""
     left_LMm, s_Lm, right_LmN = torch.linalg.svd(matrices_LMN, full_matrices=False)
     size_L1 = s_Lm.norm(dim=-1, keepdim=True)
     if steps is None:
         s_Lm = (s_Lm > size_L1 * torch.finfo(s_Lm.dtype).eps).to(s_Lm.dtype)
     else:
-        s_Lm = s_Lm / size_L1.clamp(min=LEAST_NORM)
-        s_Lm = s_Lm / s_Lm.pow(8).sum(dim=-1, keepdim=True).pow(1 / 8).clamp(min=LEAST_NORM)
+        s_Lm = s_Lm / size_L1.clamp(min=SMALLEST_NORM)
+        s_Lm = s_Lm / s_Lm.pow(8).sum(dim=-1, keepdim=True).pow(1 / 8).clamp(min=SMALLEST_NORM)
         for a, b, c in polynomials(steps):
             s_Lm = a * s_Lm + b * s_Lm**3 + c * s_Lm**5
     found_LMN: Tensor = (left_LMm * s_Lm[:, None]) @ right_LmN
@@ -56,14 +56,14 @@ def orthogonal_reference(matrices_LMN: Tensor, steps: int | None = None) -> Tens
 
 
 def orthogonal(matrices_LMN: Tensor, steps: int = 3) -> Tensor:
-    """The same but for an error, in matrix products alone, `[L, M, N]` and in the precision of its input.
+    """`orthogonal_reference` up to an error, by matrix products alone: `[L, M, N]`, in the precision of its input.
 
-    Singular values above `covered(steps)` of the largest (more exactly, of the bound that stands above) end within
-    `ERROR` of 1. The small side is iterated in float32 or wider alone.
+    Singular values above `covered(steps)` times the largest (more exactly, the bound described above) end within
+    `ERROR` of 1. The iteration on the small side is used only in float32 or wider.
     """
     rows, columns = matrices_LMN.shape[1:]
     x_Lmn = matrices_LMN if rows <= columns else matrices_LMN.transpose(1, 2)
-    x_Lmn = x_Lmn / x_Lmn.flatten(1).norm(dim=1).clamp(min=LEAST_NORM)[:, None, None]
+    x_Lmn = x_Lmn / x_Lmn.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM)[:, None, None]
     wide = x_Lmn.dtype in (torch.float32, torch.float64)
     small_side = wide and max(rows, columns) > GRAM_ASPECT * min(rows, columns)
     x_Lmn = (_by_gram if small_side else _directly)(x_Lmn, polynomials(steps))
@@ -71,7 +71,7 @@ def orthogonal(matrices_LMN: Tensor, steps: int = 3) -> Tensor:
 
 
 def _directly(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
-    """Two products with the matrices and one of the small side for each step."""
+    """Two products with the matrices and one of the small side in each step."""
     for number, (a, b, c) in enumerate(schedule):
         gram_Lmm = torch.bmm(x_Lmn, x_Lmn.mT)
         if number == 0:
@@ -86,9 +86,9 @@ def _directly(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
 
 
 def _by_gram(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
-    """Products of the small side alone, but for one to begin with and one at the end of `GRAM_STEPS`.
+    """Products of the small side alone, except for one at the beginning and one at the end of `GRAM_STEPS`.
 
-    What the steps multiply by are polynomials of `x x^T`, which commute: their product is applied once.
+    The factors of the steps are polynomials of `x x^T`, which commute, so their product is applied once.
     """
     for first in range(0, len(schedule), GRAM_STEPS):
         gram_Lmm = torch.bmm(x_Lmn, x_Lmn.mT)
@@ -111,7 +111,7 @@ def _by_gram(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
 
 def _bound(square_Lmm: Tensor) -> Tensor:
     """`[L, 1, 1]`: the eighth root of the sum of the singular values' eighth powers, from the square of `x x^T`."""
-    bound_L: Tensor = square_Lmm.flatten(1).norm(dim=1).clamp(min=LEAST_NORM).pow(1 / 4)
+    bound_L: Tensor = square_Lmm.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM).pow(1 / 4)
     return bound_L[:, None, None]
 
 
@@ -123,7 +123,7 @@ def polynomials(steps: int) -> tuple[Polynomial, ...]:
 
 @cache
 def covered(steps: int) -> float:
-    """The smallest singular value that so many steps bring within `ERROR` of 1, of values up to 1."""
+    """The smallest singular value that this number of steps brings within `ERROR` of 1, of values up to 1."""
     low, high = math.log(1e-12), 0.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -135,7 +135,7 @@ def covered(steps: int) -> float:
 
 
 def _schedule(lowest: float, steps: int) -> tuple[tuple[Polynomial, ...], float]:
-    """The best polynomial of each step after those before it, and how far below 1 the last one leaves any."""
+    """The best polynomial of each step after the ones before, and how far below 1 the last one leaves any value."""
     low, high = lowest, MARGIN
     found = []
     for _ in range(steps):
@@ -146,7 +146,7 @@ def _schedule(lowest: float, steps: int) -> tuple[tuple[Polynomial, ...], float]
 
 
 def _best(low: float, high: float) -> tuple[Polynomial, float]:
-    """The odd polynomial of degree 5 that is nearest to 1 on an interval, and its largest distance (Remez)."""
+    """The odd polynomial of degree 5 that is closest to 1 on an interval, and its largest distance (Remez)."""
     inner = np.array([low + (high - low) / 4, low + 3 * (high - low) / 4])
     for _ in range(30):
         x = np.array([low, *inner, high])
@@ -155,6 +155,6 @@ def _best(low: float, high: float) -> tuple[Polynomial, float]:
         root = math.sqrt(max(0.0, 9 * b * b - 20 * a * c))
         squares = [(-3 * b - root) / (10 * c), (-3 * b + root) / (10 * c)]
         if not low**2 < min(squares) <= max(squares) < high**2:
-            break  # the interval is a point to working precision, or the points are there already
+            break  # the interval is a point to working precision, or the iteration has converged
         inner = np.sqrt(np.sort(squares))
     return (a, b, c), abs(error)

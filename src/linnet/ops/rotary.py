@@ -1,10 +1,13 @@
-"""Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, eq. 34).
+"""Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, eq. 34), its scaling, and sinusoidal positions.
 
-Legend: `B` batch, `T` tokens, `N` heads, `K` head width. Pair `i` is turned by `position * base ** (-2i / K)`.
-`adjacent` pairs are `(0,1), (2,3), ...` (the paper; PLDR-LLM); `halves` are `(0,K/2), (1,K/2+1), ...` (Llama).
-A table for fewer than `K` elements turns the first of each head and leaves the rest as they are (GPT-NeoX).
+Legend: `B` batch, `T` tokens, `N` heads, `K` head width, `D` width of a model. Pair `i` is rotated by
+`position * base ** (-2i / K)`. `adjacent` pairs are `(0,1), (2,3), ...` (the paper; PLDR-LLM); `halves` are
+`(0,K/2), (1,K/2+1), ...` (Llama). A table for fewer than `K` elements rotates the first elements of each head and
+leaves the rest unchanged (GPT-NeoX). Scaling makes the angles smaller, for positions beyond the trained length `T0`.
 """
 
+import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -12,10 +15,90 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.rotary_scaling import Scaling, unscaled
 from linnet.ops.support import is_exporting
 
 Pairing = Literal["adjacent", "halves"]
+
+SINUSOIDAL_BASE = 10000.0
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Position interpolation: all positions divided by `factor` (Chen et al., arXiv 2306.15595, eq. 4)."""
+
+    factor: float
+    gain = 1.0  # cosines and sines are multiplied by it
+
+    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
+        """Angles per position, `[K/2]`, float32."""
+        return unscaled(width, base, device) / self.factor
+
+
+@dataclass(frozen=True)
+class NtkBase:
+    """A larger base, so that the slowest pair is divided by `factor` and the fastest one is unchanged.
+
+    bloc97, 2023; Peng et al., arXiv 2309.00071, eq. 16.
+    """
+
+    factor: float
+    gain = 1.0
+
+    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
+        """Angles per position, `[K/2]`, float32."""
+        return unscaled(width, self.base(width, base), device)
+
+    def base(self, width: int, base: float) -> float:
+        """The larger base, for `width` elements."""
+        larger: float = base * self.factor ** (width / max(width - 2, 1))
+        return larger
+
+
+@dataclass(frozen=True)
+class YarnRamp:
+    """YaRN: pairs that rotate often within T0 are unchanged, slow ones are divided by `factor`, with a ramp between.
+
+    Peng et al., arXiv 2309.00071, eq. 17 to 23. fast, slow: rotations within T0 above which a pair is fast, and below
+    which it is slow. gain: factor of cosines and sines, the paper's `sqrt(1/t)`.
+    """
+
+    factor: float
+    trained: int
+    fast: float
+    slow: float
+    gain: float
+
+    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
+        """Angles per position, `[K/2]`, float32; the ramp begins and ends at whole pairs."""
+
+        def pair(rotations: float) -> float:
+            """The pair, as a real number, that rotates so often within T0."""
+            return width * math.log(self.trained / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+        low, high = max(math.floor(pair(self.fast)), 0), min(math.ceil(pair(self.slow)), width - 1)
+        pairs = torch.arange(width // 2, dtype=torch.float32, device=device)
+        divided = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+        as_trained = unscaled(width, base, device)
+        return as_trained * (1 - divided) + as_trained / self.factor * divided
+
+
+Scaling = Interpolation | NtkBase | YarnRamp
+
+
+def unscaled(width: int, base: float, device: torch.device) -> Tensor:
+    """Angles per position as trained, `[K/2]`, float32."""
+    exponents: Tensor = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
+    return base**-exponents
+
+
+def dynamic_factor(factor: float, length: int, trained: int) -> float:
+    """The factor of `NtkBase` in Transformers' dynamic scaling, for a text of `length` tokens."""
+    return max(1.0, factor * length / trained - (factor - 1))
+
+
+def yarn_gain(factor: float) -> float:
+    """The paper's `sqrt(1/t) = 0.1 ln(factor) + 1` (eq. 22)."""
+    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 @lru_cache(maxsize=32)
@@ -24,21 +107,22 @@ def _table(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines `[length, K/2]`, computed in float32 as the published models do.
 
-    By the processor, so that a model is the same on every device: a GPU's cosine differs in the last digit. What is
-    compiled has no table but makes one, and makes it where it is.
+    The CPU computes them, so that a model is the same on every device: the cosine of a GPU differs in the last digit.
+    Compiled code computes its tables where it runs.
     """
     where = device if torch.compiler.is_compiling() else torch.device("cpu")
     with torch.inference_mode(False):
-        cos, sin = _turns(torch.arange(length, dtype=torch.float32, device=where), width, base, scaling)
+        positions = torch.arange(length, dtype=torch.float32, device=where)
+        cos, sin = _cos_and_sin(positions, width, base, scaling)
         return cos.to(device), sin.to(device)
 
 
-def _turns(places: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
-    """Cosines and sines at `places [...]`, `[..., K/2]` each."""
+def _cos_and_sin(positions: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
+    """Cosines and sines at `positions [...]`, `[..., K/2]` each."""
     if scaling is None:
-        angles = places[..., None] * unscaled(width, base, places.device)
+        angles = positions[..., None] * unscaled(width, base, positions.device)
         return angles.cos(), angles.sin()
-    angles = places[..., None] * scaling.frequencies(width, base, places.device)
+    angles = positions[..., None] * scaling.frequencies(width, base, positions.device)
     return angles.cos() * scaling.gain, angles.sin() * scaling.gain
 
 
@@ -47,7 +131,7 @@ def rotary_table(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
     if is_exporting():  # a graph knows no highest position: it computes what it needs
-        cos, sin = _turns(positions.float(), width, base, scaling)
+        cos, sin = _cos_and_sin(positions.float(), width, base, scaling)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
     cos, sin = _table(_power_of_two(highest), width, base, positions.device, scaling)
     return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
@@ -62,46 +146,62 @@ def rotary_range(
 
 
 def _power_of_two(highest: int) -> int:
-    """The next one from `highest` on, so that a growing stream rarely needs another table."""
+    """The next power of two, so that a growing stream rarely needs another table."""
     return 1 << (highest - 1).bit_length() if highest > 1 else 1
 
 
+def sinusoidal(positions: Tensor, width: int, highest: int) -> Tensor:
+    """Sinusoidal positions (Vaswani et al., arXiv 1706.03762, sec. 3.5), `[..., T, D]`, float32.
+
+    Element 2i is the sine, element 2i + 1 the cosine of `position * 10000 ** (-2i / D)`. Arguments as `rotary_table`.
+    """
+    return _interleave(rotary_table(positions, width, SINUSOIDAL_BASE, highest), width)
+
+
+def sinusoidal_range(start: int, end: int, width: int, device: torch.device) -> Tensor:
+    """`sinusoidal` for the positions from `start` to before `end`, `[T, D]`."""
+    return _interleave(rotary_range(start, end, width, SINUSOIDAL_BASE, device), width)
+
+
+def _interleave(table: tuple[Tensor, Tensor], width: int) -> Tensor:
+    cos, sin = (part.squeeze(-2) for part in table)
+    return torch.stack([sin, cos], dim=-1).flatten(-2)[..., :width]
+
+
 def rotate_reference(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
-    """The definition: turn every pair of `x [B, T, N, K]` by the angles of `rotary_table`; keeps the dtype of `x`."""
+    """The definition: rotate every pair of `x [B, T, N, K]` by the angles of `rotary_table`; keeps the dtype of `x`."""
     cos, sin = (part.to(x_BTNK.dtype) for part in table)
     width = 2 * cos.shape[-1]
     first, second = _pairs(x_BTNK[..., :width], pairing)
     pairs = (first * cos - second * sin, second * cos + first * sin)
-    turned = torch.cat(pairs, dim=-1) if pairing == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
-    return torch.cat([turned, x_BTNK[..., width:]], dim=-1)
+    rotated = torch.cat(pairs, dim=-1) if pairing == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
+    return torch.cat([rotated, x_BTNK[..., width:]], dim=-1)
 
 
-def _pairs(x_BTNK: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """The first and the second elements of all pairs, `[B, T, N, K/2]` views."""
-    if pairing == "halves":
-        first, second = x_BTNK.chunk(2, dim=-1)
-        return first, second
-    return x_BTNK[..., 0::2], x_BTNK[..., 1::2]
+def rotate(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
+    """`rotate_reference` of all heads, fast."""
+    return rotate_heads(x_BTNK, (x_BTNK.shape[2], 0, 0), table, pairing)[0]
 
 
-def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> None:
-    width = 2 * cos.shape[-1]
-    if width < x.shape[-1]:
-        out[..., width:] = x[..., width:]
-    first, second = _pairs(x[..., :width], pairing)
-    out_first, out_second = _pairs(out[..., :width], pairing)
-    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
-
-
-def _turned(
-    joint_BTNK: Tensor, heads: tuple[int, int, int], cos: Tensor, sin: Tensor, pairing: Pairing
+def rotate_heads(
+    joint_BTNK: Tensor, heads: tuple[int, int, int], table: tuple[Tensor, Tensor], pairing: Pairing
 ) -> tuple[Tensor, ...]:
-    queries, keys, values = heads
-    unturned, v_BTMK = torch.split(joint_BTNK, [queries + keys, values], dim=2)
-    turned = torch.empty_like(unturned, memory_format=torch.contiguous_format)
-    _turn_into(turned, unturned, cos, sin, pairing)
-    return *torch.split(turned, [queries, keys], dim=2), v_BTMK
+    """Split `[B, T, N, K]` into queries, keys and values (`heads` of each) and rotate queries and keys, fast.
+
+    The gradient of the joint tensor is written once, without a copy that joins its parts.
+    """
+    if is_exporting():
+        queries_and_keys_BTJK, v_BTMK = torch.split(joint_BTNK, [heads[0] + heads[1], heads[2]], dim=2)
+        rotated_BTJK = _rotate_in_graph(queries_and_keys_BTJK, table, pairing)
+        return *torch.split(rotated_BTJK, list(heads[:2]), dim=2), v_BTMK
+    if torch.compiler.is_compiling():
+        q_BTNK, k_BTMK, v_BTMK = torch.split(joint_BTNK, list(heads), dim=2)
+        return rotate_reference(q_BTNK, table, pairing), rotate_reference(k_BTMK, table, pairing), v_BTMK
+    cos, sin = (part.to(joint_BTNK.dtype) for part in table)
+    if not torch.is_grad_enabled():
+        return _split_and_rotate(joint_BTNK, heads, cos, sin, pairing)
+    out: tuple[Tensor, ...] = _RotateHeads.apply(joint_BTNK, heads, cos, sin, pairing)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _RotateHeads(torch.autograd.Function):
@@ -111,52 +211,55 @@ class _RotateHeads(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
         ctx.heads, ctx.pairing, ctx.shape = heads, pairing, joint_BTNK.shape
-        return _turned(joint_BTNK, heads, cos, sin, pairing)
+        return _split_and_rotate(joint_BTNK, heads, cos, sin, pairing)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_q: Tensor, of_k: Tensor, of_v: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor, None, None, None, None]:
         cos, sin = ctx.saved_tensors
-        gradient = of_q.new_empty(ctx.shape)
+        gradient = grad_q.new_empty(ctx.shape)
         into_q, into_k, into_v = torch.split(gradient, list(ctx.heads), dim=2)
-        _turn_into(into_q, of_q, cos, -sin, ctx.pairing)
-        _turn_into(into_k, of_k, cos, -sin, ctx.pairing)
-        into_v.copy_(of_v)
+        _rotate_into(into_q, grad_q, cos, -sin, ctx.pairing)
+        _rotate_into(into_k, grad_k, cos, -sin, ctx.pairing)
+        into_v.copy_(grad_v)
         return gradient, None, None, None, None
 
 
-def _turned_in_graph(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
-    """`rotate_reference` in few operations: each of them costs as much as what it computes for a token."""
+def _split_and_rotate(
+    joint_BTNK: Tensor, heads: tuple[int, int, int], cos: Tensor, sin: Tensor, pairing: Pairing
+) -> tuple[Tensor, ...]:
+    queries, keys, values = heads
+    unrotated, v_BTMK = torch.split(joint_BTNK, [queries + keys, values], dim=2)
+    rotated = torch.empty_like(unrotated, memory_format=torch.contiguous_format)
+    _rotate_into(rotated, unrotated, cos, sin, pairing)
+    return *torch.split(rotated, [queries, keys], dim=2), v_BTMK
+
+
+def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> None:
+    width = 2 * cos.shape[-1]
+    if width < x.shape[-1]:
+        out[..., width:] = x[..., width:]
+    first, second = _pairs(x[..., :width], pairing)
+    out_first, out_second = _pairs(out[..., :width], pairing)
+    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+
+
+def _rotate_in_graph(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
+    """`rotate_reference` in few operations, each of which costs as much as its arithmetic for one token."""
     if pairing != "halves":
         return rotate_reference(x_BTNK, table, pairing)
     cos, sin = table
     width = 2 * cos.shape[-1]
     first, second = _pairs(x_BTNK[..., :width], pairing)
-    twice = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)  # one for all layers
-    turned = x_BTNK[..., :width] * twice[0] + torch.cat([second, first], dim=-1) * twice[1]
-    return turned if width == x_BTNK.shape[-1] else torch.cat([turned, x_BTNK[..., width:]], dim=-1)
+    twice = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)  # shared by all layers of a graph
+    rotated = x_BTNK[..., :width] * twice[0] + torch.cat([second, first], dim=-1) * twice[1]
+    return rotated if width == x_BTNK.shape[-1] else torch.cat([rotated, x_BTNK[..., width:]], dim=-1)
 
 
-def rotate(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
-    """All heads of `[B, T, N, K]` turned, fast."""
-    return rotate_heads(x_BTNK, (x_BTNK.shape[2], 0, 0), table, pairing)[0]
-
-
-def rotate_heads(
-    joint_BTNK: Tensor, heads: tuple[int, int, int], table: tuple[Tensor, Tensor], pairing: Pairing
-) -> tuple[Tensor, ...]:
-    """Take `[B, T, N, K]` apart into queries, keys and values (`heads` of each) and turn queries and keys, fast.
-
-    The gradient of the joint tensor is written once, without a copy to join its parts.
-    """
-    if is_exporting():
-        unturned_BTJK, v_BTMK = torch.split(joint_BTNK, [heads[0] + heads[1], heads[2]], dim=2)
-        return *torch.split(_turned_in_graph(unturned_BTJK, table, pairing), list(heads[:2]), dim=2), v_BTMK
-    if torch.compiler.is_compiling():
-        q_BTNK, k_BTMK, v_BTMK = torch.split(joint_BTNK, list(heads), dim=2)
-        return rotate_reference(q_BTNK, table, pairing), rotate_reference(k_BTMK, table, pairing), v_BTMK
-    cos, sin = (part.to(joint_BTNK.dtype) for part in table)
-    if not torch.is_grad_enabled():
-        return _turned(joint_BTNK, heads, cos, sin, pairing)
-    out: tuple[Tensor, ...] = _RotateHeads.apply(joint_BTNK, heads, cos, sin, pairing)  # type: ignore[no-untyped-call]
-    return out
+def _pairs(x_BTNK: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """The first and the second elements of all pairs, `[B, T, N, K/2]` views."""
+    if pairing == "halves":
+        first, second = x_BTNK.chunk(2, dim=-1)
+        return first, second
+    return x_BTNK[..., 0::2], x_BTNK[..., 1::2]

@@ -1,12 +1,19 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import (
+    GROUP,
     IGNORE_INDEX,
+    apply_soft_cap,
     linear_cross_entropy,
     linear_cross_entropy_reference,
+    row_max,
+    row_max_reference,
+    soft_cap_,
     token_cross_entropy,
 )
 
@@ -24,7 +31,7 @@ def test_linear_cross_entropy(
     z_loss: float,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     targets = torch.randint(7, (9,))
     targets[ignored] = IGNORE_INDEX
@@ -49,7 +56,7 @@ def test_a_z_loss_is_added_and_told():
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])
 def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORE_INDEX
 
@@ -69,7 +76,7 @@ def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, m
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])
 def test_gradients_of_capped_logits_are_those_of_finite_differences(slice_tokens: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORE_INDEX
 
@@ -110,7 +117,7 @@ def test_linear_cross_entropy_without_gradients():
 def test_linear_cross_entropy_under_autocast(
     slice_tokens: int, soft_cap: float | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
     targets = torch.randint(7, (40,))
     gradients = []
@@ -127,7 +134,7 @@ def test_linear_cross_entropy_under_autocast(
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("slice_tokens", [1, 4, 100])
 def test_each_target_by_itself_is_what_the_sum_is_of(slice_tokens, soft_cap, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
     targets[[0, 4]] = IGNORE_INDEX
     found = token_cross_entropy(x, weight, bias, targets, soft_cap)
@@ -141,4 +148,58 @@ def test_each_target_by_itself_is_what_the_sum_is_of(slice_tokens, soft_cap, mon
 
 @pytest.mark.parametrize(("vocabulary", "tokens"), [(7, 299_593), (2048, 1024), (32_000, 256), (1 << 20, 256)])
 def test_a_slice_fits_into_a_cache_but_has_tokens_enough_for_a_product(vocabulary: int, tokens: int):
-    assert cross_entropy._tokens_of_a_slice(torch.empty(vocabulary, 1)) == tokens
+    assert cross_entropy._tokens_per_slice(torch.empty(vocabulary, 1)) == tokens
+
+
+@given(
+    rows=st.integers(1, 4),
+    numbers=st.integers(1, 5 * GROUP),
+    levels=st.sampled_from([1, 3, 1000]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_the_first_of_the_highest_also_among_equals(rows, numbers, levels, dtype):
+    logits = torch.randint(levels, (rows, numbers)).to(dtype) - levels
+    for fast, slow in zip(row_max(logits), row_max_reference(logits), strict=True):
+        assert torch.equal(fast, slow)
+
+
+@pytest.mark.parametrize("place", [0, GROUP - 1, GROUP, 2 * GROUP + 3, 3 * GROUP, 3 * GROUP + 4])
+def test_every_place_is_found_with_minus_infinity_around_it(place):
+    logits = torch.full((2, 3 * GROUP + 5), float("-inf"))
+    logits[1, place] = -1e30
+    highest, found = row_max(logits)
+    assert found[:, 0].tolist() == [0, place] and highest[:, 0].tolist() == [float("-inf"), logits[1, place].item()]
+
+
+def test_a_row_with_what_is_no_number_says_so():
+    logits = torch.randn(2, 2 * GROUP)
+    logits[1, GROUP + 7] = torch.nan
+    highest, place = row_max(logits)
+    assert highest[1].isnan() and place[1] == GROUP + 7 and highest[0].isfinite()
+
+
+@given(st.floats(0.1, 50), st.floats(-1e4, 1e4))
+def test_logits_stay_within_the_cap_and_in_order(cap: float, logit: float):
+    pair = apply_soft_cap(torch.tensor([logit, logit + 1.0], dtype=torch.float64), cap)
+    assert (pair.abs() <= cap).all()
+    assert pair[0] <= pair[1]
+
+
+def test_small_logits_stay_as_they_are():
+    logits = torch.linspace(-0.01, 0.01, 9)
+    torch.testing.assert_close(apply_soft_cap(logits, 30.0), logits)
+
+
+def test_in_place_it_is_the_same_and_tells_its_slopes():
+    logits = double(5, 7)
+    expected = apply_soft_cap(logits, 0.8)
+    (slopes,) = torch.autograd.grad(expected.sum(), logits)
+    found = logits.detach().clone()
+    torch.testing.assert_close(soft_cap_(found, 0.8), slopes)
+    torch.testing.assert_close(found, expected.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_rounded_once(dtype: torch.dtype):
+    logits = torch.randn(64).mul(20).to(dtype)
+    assert torch.equal(apply_soft_cap(logits, 15.0), apply_soft_cap(logits.double(), 15.0).to(dtype))

@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
-from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
+from linnet.ops.gated_feed_forward import (
+    gated_feed_forward,
+    gated_feed_forward_reference,
+    gated_output,
+    gated_output_reference,
+    gated_silu,
+    gated_silu_reference,
+)
 
 
 @given(*[st.integers(1, 7)] * 4, *[st.booleans()] * 3)
@@ -28,3 +35,16 @@ def test_gated_feed_forward_backwards_inside_autocast_and_without_rows():
         (inside,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
     assert torch.equal(inside, torch.autograd.grad(out.sum(), x)[0])
     assert gated_feed_forward(x[:0], up, None, down, None).shape == (0, 2)
+
+
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_gated_silu(rows, width):
+    joint = double(2, rows, 2 * width)
+    assert_same_with_gradients(gated_silu(joint), gated_silu_reference(joint), (joint,))
+
+
+@given(*[st.integers(1, 6)] * 3)
+def test_gated_output(rows, inputs, outputs):
+    o, weight, gate = double(2, rows, inputs), double(outputs, inputs), double(2, rows, outputs)
+    fast, slow = gated_output(o, weight, gate), gated_output_reference(o, weight, gate)
+    assert_same_with_gradients(fast, slow, (o, weight, gate))

@@ -5,7 +5,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads, rotate_reference
+from linnet.ops.rotary import (
+    Interpolation,
+    NtkBase,
+    Pairing,
+    YarnRamp,
+    dynamic_factor,
+    rotary_range,
+    rotary_table,
+    rotate_heads,
+    rotate_reference,
+    unscaled,
+    yarn_gain,
+)
 
 PAIRINGS: list[Pairing] = ["adjacent", "halves"]
 
@@ -85,3 +97,50 @@ def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tupl
     torch.testing.assert_close(*gradients)
     with torch.no_grad():
         assert torch.equal(torch.cat(rotate_heads(joint, heads, table, pairing), dim=2), fast)
+
+
+CPU = torch.device("cpu")
+BASE, WIDTH = 10000.0, 64
+AS_TRAINED = unscaled(WIDTH, BASE, CPU)
+
+
+def test_interpolated_positions_are_positions_divided():
+    scaled = rotary_table(torch.arange(0, 400, 4), WIDTH, BASE, 400, Interpolation(4.0))
+    quarter = rotary_table(torch.arange(100), WIDTH, BASE, 100)
+    torch.testing.assert_close(scaled[0], quarter[0], rtol=0, atol=1e-4)
+
+
+def test_ntk_divides_the_slowest_pair_by_the_factor_and_the_fastest_by_nothing():
+    ratio = AS_TRAINED / NtkBase(8.0).frequencies(WIDTH, BASE, CPU)
+    torch.testing.assert_close(ratio[[0, -1]], torch.tensor([1.0, 8.0]))
+    assert (ratio.diff() > 0).all()
+
+
+def test_yarn_leaves_fast_pairs_and_divides_slow_ones():
+    ratio = AS_TRAINED / YarnRamp(8.0, 1024, 32, 1, 1.0).frequencies(WIDTH, BASE, CPU)
+    turns = 1024 * AS_TRAINED / (2 * math.pi)
+    assert (ratio[turns > 34 * 2] == 1).all() and (ratio[turns < 0.5] - 8).abs().max() < 1e-4
+    assert (ratio.diff() >= -1e-6).all()
+
+
+def test_yarn_s_gain_stands_in_the_table():
+    law = YarnRamp(8.0, 64, 32, 1, yarn_gain(8.0))
+    cos, sin = rotary_range(5, 6, WIDTH, BASE, CPU, law)
+    torch.testing.assert_close((cos**2 + sin**2).sqrt(), torch.full_like(cos, 0.1 * math.log(8) + 1))
+
+
+@pytest.mark.parametrize("law", [Interpolation(1.0), NtkBase(1.0), YarnRamp(1.0, 64, 32, 1, yarn_gain(1.0))])
+def test_a_factor_of_one_changes_nothing(law):
+    for scaled, plain in zip(
+        rotary_range(0, 9, WIDTH, BASE, CPU, law), rotary_range(0, 9, WIDTH, BASE, CPU), strict=True
+    ):
+        torch.testing.assert_close(scaled, plain)
+
+
+def test_dynamic_factors_begin_at_one():
+    assert [dynamic_factor(2.0, length, 64) for length in (8, 64, 128)] == [1.0, 1.0, 3.0]
+
+
+def test_laws_of_one_factor_have_tables_of_their_own():
+    one, other = (rotary_range(3, 9, WIDTH, BASE, CPU, law)[0] for law in (Interpolation(4.0), NtkBase(4.0)))
+    assert not torch.equal(one, other)

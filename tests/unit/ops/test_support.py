@@ -7,8 +7,12 @@ import torch
 from torch import Tensor
 
 from linnet.ops import support
-from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
-from linnet.ops.gated_output import gated_output, gated_output_reference
+from linnet.ops.gated_feed_forward import (
+    gated_feed_forward,
+    gated_feed_forward_reference,
+    gated_output,
+    gated_output_reference,
+)
 from linnet.ops.support import is_exporting, recompute, segment_length, segment_slices, to_autocast_dtype
 
 

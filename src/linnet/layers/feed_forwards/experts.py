@@ -2,7 +2,7 @@
 
 As in Mixtral (Jiang et al., arXiv 2401.04088) and, with a shared expert behind a gate, Qwen's (arXiv 2407.10671). The
 router computes in float32 at least; a pass of training adds a loss that keeps all experts in use, and one that keeps
-the router's logits small (`ops.routing`).
+the router's logits small (`ops.experts`).
 
 Legend: `B` batch, `T` tokens, `R` tokens of all rows, `D` width, `E` experts, `K` experts of a token, `U` outputs of
 an expert's first map, `F` its hidden width.
@@ -26,8 +26,18 @@ from linnet.layers.state import State
 from linnet.nn.activation import Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
-from linnet.ops.experts import dispatch_experts, experts, experts_reference
-from linnet.ops.routing import Routes, Scoring, balance_loss, counts, router_z_loss, routes, within_capacity
+from linnet.ops.experts import (
+    Routes,
+    Scoring,
+    balance_loss,
+    counts,
+    dispatch_experts,
+    experts,
+    experts_reference,
+    router_z_loss,
+    routes,
+    within_capacity,
+)
 
 
 class ExpertsSpec(FeedForwardSpec):

@@ -16,8 +16,7 @@ from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gemv import gemv_of, native_library_of
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
-from linnet.ops.gated import gated_silu
-from linnet.ops.gated_feed_forward import gated_feed_forward
+from linnet.ops.gated_feed_forward import gated_feed_forward, gated_silu
 from linnet.ops.native.elementwise import glu_row
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.gated import gated_silu_reference
+from linnet.ops.gated_feed_forward import gated_silu_reference
 from linnet.ops.native.attention import attention_past, attention_row, operator_row
 from linnet.ops.native.elementwise import (
     KINDS,

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.nn.activation import ACTIVATIONS
-from linnet.ops.gated import gated_silu_reference
+from linnet.ops.gated_feed_forward import gated_silu_reference
 from linnet.ops.native import library
 from linnet.ops.native.elementwise import (
     KINDS,

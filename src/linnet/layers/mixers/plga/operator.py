@@ -11,8 +11,7 @@ from torch.func import functional_call
 
 from linnet.layers.feed_forwards.glu import GatedFeedForward
 from linnet.nn.cost import Cost, linear_cost
-from linnet.ops.log_trace_exponential import log_trace_exponential
-from linnet.ops.power_law import energy_curvature_tensor, metric_tensor, potential_tensor
+from linnet.ops.power_law import energy_curvature_tensor, log_trace_exponential, metric_tensor, potential_tensor
 
 NORM_EPS = 1e-6
 IDENTITY_START_SCALE = 0.1

@@ -36,7 +36,7 @@ from linnet.ops.decay.chunked import TOLERANCE
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
-from linnet.ops.gated_output import gated_output
+from linnet.ops.gated_feed_forward import gated_output
 from linnet.ops.rms_norm import l2_normalize
 
 RATE_BYTES = 4

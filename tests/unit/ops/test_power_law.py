@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.ops.log_trace_exponential import log_trace_exponential, log_trace_exponential_reference
+from linnet.ops.power_law import log_trace_exponential, log_trace_exponential_reference
 
 
 def _matrices(width: int, largest: float, seed: int) -> torch.Tensor:

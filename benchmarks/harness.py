@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from linnet.core.scatter import LIMIT, OtherPrograms, busy_advice, scatter
+from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, scatter
 from linnet.ops.blocked_attention import HAS_TILES
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,7 +45,7 @@ class Contest:
 
     @property
     def scatter(self) -> float:
-        """How far the slow runs of either lie above its median (`linnet.core.scatter`)."""
+        """How far the slow runs of either lie above its median (`linnet.core.system`)."""
         return max(scatter(self.ours_s), scatter(self.other_s))
 
 
@@ -58,7 +58,7 @@ def contest(ours: Callable[[], object], other: Callable[[], object], runs: int =
         for of_one, run in zip(times, (ours, other), strict=True):
             of_one.append(elapsed_s(run))
     found = Contest(*times)
-    if found.scatter > LIMIT:
+    if found.scatter > SCATTER_LIMIT:
         helps = "or measure again with fewer threads (--threads)"
         said = (
             f"the slow runs take over {found.scatter:.1f} times the median; {busy_advice(others.processors(), helps)}"

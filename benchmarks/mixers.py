@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gpu_models import kinds
 from harness import RESULTS, contest, elapsed_s, gate, machine, report
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, BankCache
 from linnet.layers.contract import Mixer, MixerSpec, Place

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from harness import gate, report, threads_from_command_line
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -19,8 +19,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 import linnet
-from linnet.core.allocator import keep_freed_memory
 from linnet.core.files import write_json
+from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batches
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData

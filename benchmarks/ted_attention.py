@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.layers.contract import Mixer, MixerSpec, Place
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted import TedSpec

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from harness import contest, report
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batches
 from linnet.data.shards import TokenData
 from linnet.model.decoder import Decoder

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.interop.tensor_names import LLAMA, from_published
 from linnet.model.decoder import Decoder
 from llamas import llama_spec, transformers_llama, with_weights_of

@@ -13,7 +13,7 @@ import torch
 from torch.utils import collect_env
 
 import on_device
-from linnet.core.notes import LOG, note
+from linnet.core.errors import LOG, note
 from linnet.training import trainer
 from linnet.training.record import curves
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from linnet.cli.main import main
-from linnet.core.fields import field_kinds
+from linnet.core.spec import field_kinds
 from linnet.data.prepare import prepare_texts
 from linnet.training.spec import TrainingSpec
 

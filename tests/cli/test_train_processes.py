@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from linnet.core.tensor_file import read_tensors
+from linnet.core.arrays import read_tensors
 from linnet.data.prepare import prepare_texts
 from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps

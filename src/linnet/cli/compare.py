@@ -82,7 +82,7 @@ def compare(
 def _train_and_compare(
     comparison: Path, out: Path | None, changes: list[str], against: Path | None, as_json: bool
 ) -> None:
-    from linnet.core.allocator import keep_freed_memory
+    from linnet.core.system import keep_freed_memory
     from linnet.experiments.comparison.page import published_for
     from linnet.experiments.comparison.run import compare as run_comparison
     from linnet.experiments.comparison.spec import ComparisonSpec

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from linnet.cli import signals
-from linnet.core.errors import UserError
-from linnet.core.notes import tell
+from linnet.core.errors import UserError, print_error
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def note(line: str) -> None:
     """A line on the standard error: the standard output is for figures and text."""
-    tell(line)
+    print_error(line)
 
 
 @contextmanager

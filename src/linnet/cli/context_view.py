@@ -161,7 +161,7 @@ def _folded(text: str, width: int) -> list[str]:
     """The lines that a terminal of this width makes of the text."""
     from rich.cells import chop_cells
 
-    from linnet.core.text import printable
+    from linnet.core.errors import printable
 
     lines = (printable(line.expandtabs()) for line in text.split("\n"))
     return [part for line in lines for part in chop_cells(line, width) or [""]]

@@ -35,7 +35,7 @@ def demo(
 
     Example: linnet demo --out tried --steps 20 --stories 200 --prompt "One day, Tom"
     """
-    from linnet.core.allocator import keep_freed_memory
+    from linnet.core.system import keep_freed_memory
     from linnet.experiments.demo.recipes import PROMPT
     from linnet.experiments.demo.report import short_parts
     from linnet.experiments.demo.run import Options, run_demo

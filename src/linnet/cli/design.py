@@ -11,7 +11,7 @@ from linnet.cli.design_show import LatencyOptions, show_checked, show_found, sho
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.options import MOST_AMOUNT, AsJson, option
-from linnet.core import amounts
+from linnet.core import units
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _budgets(limits: dict[str, str | None], states: list[str], counting: "CostCo
         metric, option = counting.metric(name), f"--max-{name.replace('_', '-')}"
         assert metric is not None
         if text is not None:
-            read = read_bytes if metric.unit == "bytes" else amounts.parse_amount
+            read = read_bytes if metric.unit == "bytes" else units.parse_amount
             budgets.append(Budget(metric, read(text, option), f"{option} {text}"))
     for text in states:
         most, length = read_state(text, "--max-state")

@@ -19,10 +19,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import signals, streams
 from linnet.cli.bounds import check_numbers
-from linnet.core.errors import UserError, is_out_of_memory
-from linnet.core.launch import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
-from linnet.core.notes import tell
-from linnet.core.text import one_line
+from linnet.core.errors import UserError, is_out_of_memory, one_line, print_error
+from linnet.core.system import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
 
 VERBS = {
     "demo": "Train three tiny models on the same stories; compare them.",
@@ -113,7 +111,7 @@ def _saying_options(command: Any) -> Any:
             check_numbers(command.params, named)
             return command_itself(*arguments, **named)
         except UserError as error:
-            raise UserError(error.said(options)) from error
+            raise UserError(error.message(options)) from error
 
     command_itself = command.callback
     return run
@@ -203,10 +201,10 @@ def _fail(line: str, code: int) -> int:
     """Say why it ended; after a signal that is the reason, whatever a library made of it."""
     number = signals.heard()
     if number is None:
-        tell(one_line(line))
+        print_error(one_line(line))
         return code
     if number == signal.SIGINT:
-        tell("interrupted")
+        print_error("interrupted")
     return signals.exit_code(number)
 
 

@@ -8,7 +8,7 @@ import typer
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before, show
 from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
 from linnet.cli.plan_task import task
-from linnet.core import amounts
+from linnet.core import units
 from linnet.core.errors import UserError
 
 BOUNDS = {
@@ -179,7 +179,7 @@ plan.command()(task)
 
 def _amount(text: str, name: str) -> float:
     """An amount within its bounds; `UserError` names the option and what is accepted."""
-    value, (what, least, most, example) = amounts.parse_units(text, amounts.FACTORS), BOUNDS[name]
-    if value is None or not amounts.parse_amount(least, name) <= value <= amounts.parse_amount(most, name):
+    value, (what, least, most, example) = units.parse_units(text, units.FACTORS), BOUNDS[name]
+    if value is None or not units.parse_amount(least, name) <= value <= units.parse_amount(most, name):
         raise UserError(f"--{name} {text}: expected {what} from {least} to {most}, as in {example}")
     return value

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from linnet.core.fields import field_kinds
+from linnet.core.spec import field_kinds
 from linnet.training.spec import RunSpec
 
 DECIDED = {

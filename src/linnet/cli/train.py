@@ -11,7 +11,7 @@ from linnet.cli.console import invocation, note
 from linnet.cli.options import AsJson, option
 from linnet.cli.signals import exit_code
 from linnet.core.errors import UserError
-from linnet.core.launch import refuse_distributed
+from linnet.core.system import refuse_distributed
 from linnet.present import numbers
 from linnet.present.show import write, write_json, write_parts
 
@@ -143,7 +143,7 @@ def train(
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
-    from linnet.core.allocator import keep_freed_memory
+    from linnet.core.system import keep_freed_memory
     from linnet.training.distributed import LostProcessError, PeerError, processes
     from linnet.training.divergence import DivergedError
 

@@ -12,9 +12,8 @@ from typing import Any
 from blake3 import blake3
 
 from linnet.core.atomic import errors_naming
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
-from linnet.core.notes import note
 
 MANIFEST, CHECKSUM, VERSION = "manifest.json", "checksum", 1
 

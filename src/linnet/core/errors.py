@@ -1,29 +1,39 @@
-"""The one error that a user can cause, and how one is told that the machine causes."""
+"""Errors that a user can cause, and messages to the user: one printable line each."""
 
+import difflib
+import logging
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 
+LOG = logging.getLogger("linnet")
+"""Without any logging configuration Python prints its warnings to the standard error."""
+
 NAMED = re.compile(r"`([a-z_]+)`")
-"""How a message names another field."""
+"""A field that is named in a message."""
+
+MAX_LINE_CHARACTERS = 300
+"""A longer message is cut in the middle: its beginning and end say most."""
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave: one line that names file or field and value, and what would be accepted.
+    """A mistake in what the user gave. Its message is one line: field or file, value, problem, what is accepted.
 
-    field: as Python's functions and YAML files name it. value: what was given. accepted: what would be, in words.
-    problem: all else, in words; another field stands in backticks there. The line is made of the four. The command line
-    prints it, with its options in the place of fields, without a traceback, and exits with code 2.
+    field: the field as Python functions and YAML files name it. value: what was given. accepted: what is expected.
+    problem: everything else; it may name another field in backticks. The command line prints the line, with options in
+    place of fields, without a traceback, and exits with code 2.
     """
 
     def __init__(
         self, problem: str = "", *, field: str | None = None, value: object = None, accepted: str | None = None
     ) -> None:
         self.problem, self.field, self.value, self.accepted = problem, field, value, accepted
-        super().__init__(self.said())
+        super().__init__(self.message())
 
-    def said(self, options: Mapping[str, str] = MappingProxyType({})) -> str:
-        """The line, with other names for fields where `options` has one: `{"calibrate_on": "--calibrate-on"}`."""
+    def message(self, options: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The line. options: command-line options by field, which replace it: `{"out": "--out"}`."""
         expected = f"expected {self.accepted}" if self.accepted else ""
         body = "; ".join(part for part in (self.problem, expected) if part)
         option = options.get(self.field or "")
@@ -40,12 +50,46 @@ class UserError(ValueError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether there was too little: PyTorch says it in words, what a GPU raises with a class of its own, and so does
-    the loader of a library's code.
+    """True if an error means that memory ran out.
+
+    PyTorch says so in the message of a `RuntimeError`, the loader of a shared library in that of an `ImportError`.
     """
-    if not isinstance(error, MemoryError | RuntimeError | ImportError):
-        return False
-    return (
-        isinstance(error, MemoryError)
-        or re.search(r"out of memory|allocate memory|failed to map segment", str(error)) is not None
+    if isinstance(error, RuntimeError | ImportError):
+        return re.search(r"out of memory|allocate memory|failed to map segment", str(error)) is not None
+    return isinstance(error, MemoryError)
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """`did you mean NAME?` if a known name is similar to a word that is unknown; else `otherwise`."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else otherwise
+
+
+def printable(text: str) -> str:
+    r"""Text with escapes (`\x1b`) in place of terminal control characters; new lines and tabs stay."""
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for character in text
     )
+
+
+def one_line(text: str, most: int = MAX_LINE_CHARACTERS) -> str:
+    """Printable text on one line of at most `most` characters."""
+    line = printable(" ".join(text.split()))
+    if len(line) <= most:
+        return line
+    end = most // 3
+    return f"{line[: most - end - 3]} … {line[-end:]}"
+
+
+@cache
+def note(line: str) -> None:
+    """Log a line that is no error but that a person should know; the same line only once per process."""
+    LOG.warning("note: %s", one_line(line))
+
+
+def print_error(line: str) -> None:
+    """Print a line to the standard error; the standard output is for results."""
+    print(printable(line), file=sys.stderr, flush=True)

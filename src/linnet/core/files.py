@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import select
 import stat
@@ -178,3 +179,12 @@ def check_extent(value: Any, origin: str) -> None:
             accepted = f"at most {MOST_DEPTH} levels and {MOST_VALUES:,} values"
             raise UserError(f"{origin}: nested too deep or too large; expected {accepted}")
         left.extend((child, depth + 1) for child in children)
+
+
+def json_safe(figures: Any) -> Any:
+    """The figures, with None (null) for a number that JSON does not know."""
+    if isinstance(figures, dict):
+        return {name: json_safe(figure) for name, figure in figures.items()}
+    if isinstance(figures, list):
+        return [json_safe(figure) for figure in figures]
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures

@@ -2,16 +2,15 @@
 
 import copy
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import MOST_BITS, MOST_DEPTH, MOST_VALUES, check_extent, read_text
-from linnet.core.guess import did_you_mean
 
 MOST_YAML_BYTES = 1 << 20
 """Of a description: a thousand times what one has."""
@@ -306,3 +305,22 @@ def _short(value: Any, limit: int = 60) -> str:
         return f"a number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def field_kinds(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Path and type of fields that are no sections themselves: `training.optimizer.lr`; of a list's, the first's."""
+    for name, field in spec.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Spec)), None)
+        if section is None:
+            yield prefix + name, field.annotation
+        else:
+            first = "0." if get_origin(field.annotation) is list else ""
+            yield from field_kinds(section, f"{prefix}{name}.{first}")
+
+
+def is_number_field(kind: Any) -> bool:
+    """Whether one number is a value of the type: `float | None`, but no tuple of numbers, and no bool."""
+    if get_origin(kind) in (tuple, list, dict):
+        return False
+    return kind in (int, float) or any(is_number_field(part) for part in get_args(kind))

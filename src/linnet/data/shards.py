@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, digest
-from linnet.core.errors import UserError
-from linnet.core.notes import note
+from linnet.core.errors import UserError, note
 from linnet.data.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, token_dtype
 from linnet.data.source_runs import unpacked
 from linnet.data.split import Split

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-from linnet.core import amounts
 from linnet.core.errors import UserError
+from linnet.core.units import parse_units
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost
@@ -190,12 +190,12 @@ def read_state(text: str, option: str) -> tuple[float, int]:
 
 def read_tokens(text: str) -> int | None:
     """Parse a whole number of tokens from 1 to `MAX_TOKENS`: `4096`, `16k`; None for anything else."""
-    tokens = amounts.parse_units(text, TOKENS) or 0.0
+    tokens = parse_units(text, TOKENS) or 0.0
     return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MAX_TOKENS else None
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    value = amounts.parse_units(text, units)
+    value = parse_units(text, units)
     if value is None:
         raise UserError(
             f"{option} {text}: expected a number above 0 with one of the units {', '.join(units)}, as in {example}"

@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from linnet.core.arrays import Numbers
-from linnet.core.errors import UserError
-from linnet.core.guess import did_you_mean
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Spec
 from linnet.design.metrics import joined_widths
 from linnet.layers.contract import Place

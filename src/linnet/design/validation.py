@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnet.core import amounts
+from linnet.core import units
 from linnet.core.arrays import Indices, Numbers
-from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
+from linnet.core.units import Row, read_rows
 from linnet.design.scores import SCORES, Part, ScoreSettings, parts_of, score
 from linnet.model.spec import ModelSpec
 from linnet.model.store import MODEL, RUN
@@ -116,7 +116,7 @@ def _from_row(row: Row) -> TrainedModel:
 
 
 def _count(text: str, field: str) -> int:
-    value = amounts.parse_amount(text, f"{field}:")
+    value = units.parse_amount(text, f"{field}:")
     if value != int(value) or value > MOST:
         raise UserError(f"{field}: {text}: expected a whole number from 1 to {MOST:,}")
     return int(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.statistics import (
     RESAMPLES,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.evaluation.cache_policies import CachePolicyLoss
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.evaluation.statistics import Estimate

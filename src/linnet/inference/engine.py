@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.memory import available_bytes
+from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inference.forks import one_thread_in_forks

@@ -8,9 +8,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
-from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.inference.cache_policy import CachePolicies, cache_policies_of, cache_policy_state, from_json, to_json
 from linnet.layers.cache_policy import FULL, BankCache, CachePolicy, FullCache
 from linnet.model.decoder import Decoder

@@ -7,7 +7,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from linnet.core.notes import note
+from linnet.core.errors import note
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,

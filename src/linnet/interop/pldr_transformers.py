@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from linnet.core.arrays import read_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.spec import Spec
-from linnet.core.tensor_file import read_tensors
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.operator import NORM_EPS
 from linnet.model.spec import ModelSpec

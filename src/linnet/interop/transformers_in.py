@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
-from linnet.core.notes import note
 from linnet.interop.families.folder import end_tokens, read_family, read_published, read_tokenizer
 from linnet.interop.in_transformers import NAME, check_in_transformers, encoder, original
 from linnet.interop.parity import SAMPLES, Agreement, check_same_ids

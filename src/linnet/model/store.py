@@ -11,13 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory, clean_up, not_replaced
 from linnet.core.checksum import check_files, write_file_checksums
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import read_json, write_json
-from linnet.core.guess import did_you_mean
 from linnet.core.spec import read_yaml
-from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import decoder_with_weights, meta_decoder
 from linnet.model.spec import PRESETS, ModelSpec, preset_names

@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 
 from linnet.core.atomic import atomic_path
+from linnet.core.errors import printable
 from linnet.core.files import write_text
-from linnet.core.text import printable
 from linnet.present.result import Commands, Facts, Paragraph, Part, Passage, Picture, Result
 from linnet.present.style import PALETTE, png_of, svg_of
 from linnet.present.table import Table, word_columns

@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from linnet.core.notes import tell
-from linnet.core.text import printable
+from linnet.core.errors import print_error, printable
 from linnet.present import numbers
 from linnet.present.result import Commands, Part, Passage, Result
 from linnet.present.table import Table, table_lines
@@ -29,7 +28,7 @@ def show(result: Result, command: str, as_json: bool = False, out: Path | None =
     if out is not None:
         from linnet.present.page import write_page
 
-        tell(f"report: {write_page(result, out, command)}")
+        print_error(f"report: {write_page(result, out, command)}")
     if as_json:
         write_json(result.to_dict())
     else:

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from linnet.core.text import printable
+from linnet.core.errors import printable
 
 MISSING = "–"
 """The text of a cell whose value is unknown, not measured or not applicable."""

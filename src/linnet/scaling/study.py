@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
+from linnet.core.units import Row, read_rows
 from linnet.present import numbers
 from linnet.scaling.counts import Counting, ParameterCounts, parameter_counts
 from linnet.scaling.law import FLOPS_FACTOR

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from linnet.core.arrays import Numbers
 from linnet.core.checksum import read_checked_json
-from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
+from linnet.core.units import Row, read_rows
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Points
 

@@ -8,7 +8,7 @@ and not measured yet.
 import math
 from typing import Any
 
-from linnet.core.notes import note
+from linnet.core.errors import note
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory, check_free_space, remove_folder
 from linnet.core.checksum import (
     CHECKSUM_MISMATCH,
@@ -23,7 +24,6 @@ from linnet.core.checksum import (
 )
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json
-from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, save_decoder

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from linnet.core.launch import is_distributed
+from linnet.core.system import is_distributed
 from linnet.inference.device import resolve_device
 from linnet.training.stop import StopRequest
 

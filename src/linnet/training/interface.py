@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.core.allocator import keep_freed_memory
+from linnet.core.system import keep_freed_memory
 from linnet.model.spec import ModelSpec
 from linnet.training.asked import asked_run, prepare_asked
 from linnet.training.distributed import processes
@@ -36,7 +36,7 @@ def train(
     the place of data, a file of inputs and targets (docs/encoder-decoder.md).
 
     `.model` of the result is the model folder, `.summary` what `run.json` says. Ctrl-C and SIGTERM save and return. The
-    process keeps the memory that it frees (`core.allocator`). Raises `UserError` that names the field that is wrong,
+    process keeps the memory that it frees (`core.system`). Raises `UserError` that names the field that is wrong,
     and `DivergedError` where a loss is not finite.
     """
     keep_freed_memory()

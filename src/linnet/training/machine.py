@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from linnet.core.errors import UserError
-from linnet.core.memory import available_bytes
+from linnet.core.system import available_bytes
 from linnet.model.cost import model_cost
 from linnet.present.numbers import decimal
 from linnet.training.distributed import ALONE, Processes

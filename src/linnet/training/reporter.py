@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.core.notes import tell
+from linnet.core.errors import print_error
 from linnet.present import numbers
 from linnet.present.progress import progress
 
@@ -54,7 +54,7 @@ class LogReporter(Reporter):
 
     def note(self, text: str) -> None:
         """Print it."""
-        tell(text)
+        print_error(text)
 
     def begin(self, step: int, steps: int) -> None:
         """Remember the end."""
@@ -79,7 +79,7 @@ class LogReporter(Reporter):
             parts.append(f"waiting {_waiting(line['processes'])}")
         if "validation" in line:
             parts.append(f"validation {evaluation_text(line['validation'])}")
-        tell("  ".join(parts))
+        print_error("  ".join(parts))
 
 
 class LineReporter(Reporter):
@@ -90,7 +90,7 @@ class LineReporter(Reporter):
 
     def note(self, text: str) -> None:
         """Print it."""
-        tell(text)
+        print_error(text)
 
     def begin(self, step: int, steps: int) -> None:
         """Remember the end."""
@@ -120,7 +120,7 @@ class BarReporter(Reporter):
 
     def note(self, text: str) -> None:
         """Print it above the bar."""
-        tell(text)
+        print_error(text)
 
     def begin(self, step: int, steps: int) -> None:
         """Show where the run goes on."""

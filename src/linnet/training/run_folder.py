@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from linnet.core.atomic import errors_naming, is_leftover, refuse_link, remove_leftovers
+from linnet.core.atomic import errors_naming, file_lock, is_leftover, refuse_link, remove_leftovers
 from linnet.core.checksum import (
     check_files,
     checksum_of_text,
@@ -27,10 +27,8 @@ from linnet.core.checksum import (
     without_checksum,
     write_checked_json,
 )
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import open_file, read_json, read_text, sha256_of, write_text
-from linnet.core.locks import file_lock
-from linnet.core.notes import note
 from linnet.core.spec import first_schema_error, parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder

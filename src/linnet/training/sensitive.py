@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from linnet.core.notes import note
+from linnet.core.errors import note
 from linnet.model.skip_init import meta_decoder, without_calibration_file
 from linnet.model.spec import ModelSpec
 

@@ -25,9 +25,8 @@ import yaml
 from torch import Tensor
 
 from linnet.core.atomic import PARTIAL, remove_folder
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import read_text, write_text
-from linnet.core.notes import note
 from linnet.core.spec import parse_yaml
 from linnet.model.store import WEIGHTS
 from linnet.present.progress import progress

@@ -1,3 +1,5 @@
+"""What is found in the type of a description."""
+
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,7 +10,20 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from linnet.core import files
 from linnet.core.errors import UserError
-from linnet.core.spec import MOST_COUNT, Amount, Count, Extent, Seed, Spec, Vocabulary, override, parse_yaml, read_yaml
+from linnet.core.spec import (
+    MOST_COUNT,
+    Amount,
+    Count,
+    Extent,
+    Seed,
+    Spec,
+    Vocabulary,
+    field_kinds,
+    is_number_field,
+    override,
+    parse_yaml,
+    read_yaml,
+)
 
 
 class Leaf(Spec):
@@ -276,3 +291,30 @@ def test_a_number_has_an_end(text: str):
 def test_a_key_given_twice_is_refused_where_a_value_is_assigned():
     with pytest.raises(UserError, match="not a valid YAML value"):
         override({}, ["a={b: 1, b: 2}"])
+
+
+class Leaf(Spec):
+    lr: PositiveFloat | None = None
+    betas: tuple[float, float] = (0.9, 0.95)
+    share: Annotated[float, Field(ge=0)] = 0.5
+
+
+class Nested(Spec):
+    size: Count = 1
+    fast: bool = False
+    way: Literal["a", "b"] = "a"
+    inner: Leaf | None = None
+    inners: list[Leaf] = Field(default_factory=list)
+    name: str = ""
+
+
+def test_fields_are_found_in_sections_that_may_be_missing_and_in_lists():
+    inner = ["lr", "betas", "share"]
+    found = [path for path, _ in field_kinds(Nested, "x.")]
+    within = [*(f"x.inner.{name}" for name in inner), *(f"x.inners.0.{name}" for name in inner)]
+    assert found == ["x.size", "x.fast", "x.way", *within, "x.name"]
+
+
+def test_a_number_may_be_bounded_or_missing_but_is_no_bool_and_no_pair():
+    numeric = [path for path, kind in field_kinds(Nested) if is_number_field(kind) and not path.startswith("inners")]
+    assert numeric == ["size", "inner.lr", "inner.share"]

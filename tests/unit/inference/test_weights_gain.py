@@ -3,7 +3,7 @@ import logging
 import pytest
 from small_models import EXAMPLES, small_spec
 
-from linnet.core import notes
+from linnet.core import errors
 from linnet.inference import weights_gain
 from linnet.inference.weights_gain import FEWEST, STEPS, Gain, convert_and_report, seconds_per_token
 from linnet.model.decoder import Decoder
@@ -12,7 +12,7 @@ from linnet.nn.packed_linear import Int4Linear, PackedLinear
 
 def told(decoder: Decoder, weights: str, seconds: list[float], monkeypatch, caplog) -> list[str]:
     """What is noted when a token takes these seconds, one after another."""
-    notes.note.cache_clear()
+    errors.note.cache_clear()
     monkeypatch.setattr(weights_gain, "seconds_per_token", lambda _: seconds.pop(0))
     with caplog.at_level(logging.WARNING):
         convert_and_report(decoder, weights)

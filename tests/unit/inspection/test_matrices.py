@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.core import amounts
+from linnet.core import units
 from linnet.present import numbers
 
 
@@ -110,7 +110,7 @@ def test_a_plain_number_is_just_that_number(value: float):
 
 @given(st.floats(1e-3, 1e18))
 def test_what_is_written_short_is_read_again(value: float):
-    assert amounts.parse_amount(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
+    assert units.parse_amount(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
 
 
 @pytest.mark.parametrize(

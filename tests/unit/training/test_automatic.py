@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.core.errors import UserError
-from linnet.core.notes import note
+from linnet.core.errors import UserError, note
 from linnet.model.cost import model_cost
 from linnet.training.asked import asked_run
 from linnet.training.automatic import STEP_TOKENS, TOKENS, batch_size, peak_learning_rate

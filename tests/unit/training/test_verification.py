@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.cli.main import main
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS
 from linnet.training import verification
 from linnet.training.checkpoint import MOMENTS, SUMMARY, checkpoint_path, checkpoint_steps

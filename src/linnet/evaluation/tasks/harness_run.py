@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from linnet.core.errors import UserError
-from linnet.core.figures import json_safe
-from linnet.core.guess import did_you_mean
+from linnet.core.errors import UserError, did_you_mean
+from linnet.core.files import json_safe
 from linnet.evaluation.statistics import Floats
 from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.items import TaskItem, one_hot

@@ -8,8 +8,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from linnet.core.errors import UserError
-from linnet.core.guess import did_you_mean
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.tasks.items import ScoreName, TaskItem
 from linnet.evaluation.tasks.rows import parse_item, parse_minimal_pair, read_rows

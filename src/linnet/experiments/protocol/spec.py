@@ -5,8 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from linnet.core.errors import UserError
-from linnet.core.guess import did_you_mean
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Count, Seed, Spec, read_yaml
 from linnet.evaluation.tasks.suite import suite_spec
 

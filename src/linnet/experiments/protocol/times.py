@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.scatter import LIMIT, scatter
+from linnet.core.system import SCATTER_LIMIT, scatter
 from linnet.experiments.demo.measure import describe_machine
 from linnet.experiments.protocol.spec import TimesSpec
 from linnet.inference.caches import Caches
@@ -167,7 +167,7 @@ def _meaning(found: Sequence[Timed], spec: TimesSpec, device: torch.device) -> s
         f" {machine}."
     )
     busiest = max(scatter(one.runs_s) for one in found)
-    busy = f" The machine was busy: slow runs took {busiest:.1f} times the median." if busiest > LIMIT else ""
+    busy = f" The machine was busy: slow runs took {busiest:.1f} times the median." if busiest > SCATTER_LIMIT else ""
     return said + busy
 
 

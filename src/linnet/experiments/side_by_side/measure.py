@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.evaluation.abilities.measure import AbilityResult, above_chance, measure_all
 from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.subject import ModelOptions

@@ -7,9 +7,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import read_json
-from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec
 from linnet.evaluation.tasks.suite import suite_names, suite_spec
 from linnet.present.table import MISSING, Table

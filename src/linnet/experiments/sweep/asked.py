@@ -4,10 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.core.errors import UserError
-from linnet.core.fields import field_kinds, is_number_field
-from linnet.core.guess import did_you_mean
-from linnet.core.spec import read_assignment
+from linnet.core.errors import UserError, did_you_mean
+from linnet.core.spec import field_kinds, is_number_field, read_assignment
 from linnet.training.initialization import leaves
 from linnet.training.sensitive import IN_VAIN, SENSITIVE, has_sensitive
 from linnet.training.spec import RunSpec, TrainingSpec, run_of

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.evaluation.statistics import ratio
 from linnet.inference.cache_policy import name_of
 from linnet.inspection.contexts.grid import series

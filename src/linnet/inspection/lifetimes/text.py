@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.inspection.lifetimes.contributions import text_contributions
 from linnet.inspection.lifetimes.steps import json_steps
 from linnet.model.decoder import Decoder

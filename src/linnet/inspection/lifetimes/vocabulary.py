@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.data.tokenizer import Tokenizer
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps

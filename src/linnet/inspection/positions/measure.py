@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.figures import json_safe
+from linnet.core.files import json_safe
 from linnet.evaluation.frozen import frozen_state
 from linnet.evaluation.statistics import Estimate, ratio
 from linnet.inspection.positions.variants import Variant

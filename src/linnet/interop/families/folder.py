@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from linnet.core.arrays import read_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
-from linnet.core.tensor_file import read_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from linnet.core.arrays import write_tensors
 from linnet.core.files import write_json
-from linnet.core.tensor_file import write_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.families.family import Family
 from linnet.interop.families.folder import CONFIG, WEIGHTS

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from linnet.core.errors import UserError
-from linnet.core.notes import note
+from linnet.core.errors import UserError, note
 from linnet.data.pieces import BYTE_LEVEL
 from linnet.data.sentencepiece import BYTES, SPACE, SentencePieceDefinition
 from linnet.data.tokenizer import Tokenizer

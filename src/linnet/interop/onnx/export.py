@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.checksum import write_file_checksums
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
-from linnet.core.notes import note
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
 from linnet.inference.language_model import LanguageModel, load
 from linnet.interop.onnx.engine import Graphs

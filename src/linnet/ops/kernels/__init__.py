@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from linnet.core.notes import note
+from linnet.core.errors import note
 
 CAPABILITY = (8, 0)
 """Of the oldest GPUs that Triton compiles every product for."""

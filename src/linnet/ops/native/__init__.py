@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from linnet.core.notes import note
+from linnet.core.errors import note
 from linnet.ops.native.build import load_library
 from linnet.ops.native.program import Function
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnet.core.atomic import atomic_path
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder
-from linnet.core.notes import note
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from linnet.core.scatter import LIMIT, OtherPrograms, busy_advice, is_overloaded, scatter
+from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, is_overloaded, scatter
 from linnet.present import numbers
 
 FIRST_STEPS = 5
@@ -51,7 +51,7 @@ class Steadiness:
         computed_s = [step - wait for step, wait in zip(self._steps_s, self._waits_s, strict=True)]
         scattered = scatter(computed_s)
         others = self._others.processors()
-        if scattered > LIMIT or (self._on_processors and is_overloaded(others, self._threads)):
+        if scattered > SCATTER_LIMIT or (self._on_processors and is_overloaded(others, self._threads)):
             median = numbers.duration(sorted(computed_s)[len(computed_s) // 2])
             steps = f"a tenth of {len(computed_s)} steps took over {scattered:.1f} times the median of {median}"
             helps = f"or train with fewer threads than {self._threads} (training.threads)"

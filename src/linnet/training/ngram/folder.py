@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory, not_replaced, restore
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.spec import Spec, Vocabulary
-from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.model.store import NGRAM
 from linnet.training.ngram.counts import MOST_ORDER, NGramTable

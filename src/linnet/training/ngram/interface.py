@@ -9,7 +9,7 @@ import torch
 
 from linnet.core.arrays import Indices
 from linnet.core.errors import UserError
-from linnet.core.memory import available_bytes
+from linnet.core.system import available_bytes
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.data.tokenizer import TOKENIZER

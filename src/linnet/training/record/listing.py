@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from linnet.core.atomic import lock_holder
 from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
-from linnet.core.locks import lock_holder
 from linnet.core.spec import first_schema_error
 from linnet.model.cost import model_cost
 from linnet.model.store import CONFIG as DESCRIPTION

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.core.tensor_file import read_tensors, write_tensors
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.inference.sampling import Sampling, choose
 from linnet.ops.decay.eviction import EvictionPolicy, survivors
 from linnet.ops.decay.lifetime import lifetimes, relevance

@@ -74,7 +74,7 @@ def test_it_is_measured_in_a_run_and_told(tmp_path, tiny_run, monkeypatch):
     from linnet.data.loader import Batches
 
     monkeypatch.setattr(steadiness, "LEAST_S", 0.05)
-    monkeypatch.setattr(steadiness, "LIMIT", 1e9)
+    monkeypatch.setattr(steadiness, "SCATTER_LIMIT", 1e9)
     plain = Batches.batch
 
     def slow(batches, number):

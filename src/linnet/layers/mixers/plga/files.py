@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
-from linnet.core.memory import available_bytes
-from linnet.core.tensor_file import read_tensors, write_tensors
+from linnet.core.system import available_bytes
 from linnet.layers.contract import OperatorFiles
 from linnet.layers.mixers.plga.operator import OUTPUTS
 

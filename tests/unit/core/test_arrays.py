@@ -8,15 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import safetensors
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from linnet.core import tensor_file
+from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.errors import UserError
-from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.inference.state import load_state
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
@@ -62,7 +63,7 @@ def test_a_file_of_others_is_refused_by_every_reader(tmp_path: Path, decoder: De
     def forbid(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(tensor_file, "load_file", forbid)
+    monkeypatch.setattr(safetensors.torch, "load_file", forbid)
     path = tmp_path / "model.safetensors"
     for read in (read_tensors, read_operators, lambda p: load_decoder(p.parent), lambda p: load_state(decoder, p)):
         assert refusal(read, path) == "cannot be read (Permission denied)"
@@ -134,7 +135,7 @@ def test_a_disk_that_fills_meanwhile_is_said_with_the_file(tmp_path: Path, monke
     def full(*_: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(tensor_file, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(OSError) as failed:
         write_tensors(tmp_path / "x.safetensors", TENSORS)
     assert failed.value.errno == errno.ENOSPC and failed.value.filename == str(tmp_path / "x.safetensors")
@@ -152,7 +153,7 @@ def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(tmp_path, monkey
     def fail(*_, **__):
         raise FileNotFoundError("No such file or directory")  # what the library says when there are no handles left
 
-    monkeypatch.setattr(tensor_file, "safe_open", fail)
+    monkeypatch.setattr(safetensors, "safe_open", fail)
     with pytest.raises(OSError, match="cannot be read") as caught:
         read_tensors(tmp_path / "file")
     assert caught.value.errno == errno.EIO and caught.value.filename == str(tmp_path / "file")
@@ -165,7 +166,7 @@ def test_too_few_handles_for_a_library_are_not_said_of_the_file(call, tmp_path, 
     def fail(*_, **__):
         raise RuntimeError("unable to open file <file> in read-only mode: Too many open files (24)")
 
-    monkeypatch.setattr(tensor_file, call, fail)
+    monkeypatch.setattr(safetensors if call == "safe_open" else safetensors.torch, call, fail)
     with pytest.raises(OSError, match="Too many open files") as caught:
         read_tensors(tmp_path / "file")
     assert caught.value.errno == errno.EMFILE and caught.value.filename == str(tmp_path / "file")

@@ -1,4 +1,4 @@
-"""CSV files: their head, their rows, and what is said of wrong ones."""
+"""Amounts as people write them."""
 
 from pathlib import Path
 
@@ -6,8 +6,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.core.csv_table import read_rows
+from linnet.core import units
 from linnet.core.errors import UserError
+from linnet.core.units import read_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e18", 1e18),
+        ("5.76E23", 5.76e23),
+        ("50M", 5e7),
+        ("2B", 2e9),
+        ("60G", 6e10),
+        ("1.5 T", 1.5e12),
+        (".5k", 500),
+        ("3P", 3e15),
+        ("12,000", 12_000),
+        ("12_000K", 12_000_000),
+        (" 7 ", 7),
+        ("1e3M", 1e9),
+        ("2  M", 2e6),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, value: float):
+    assert units.parse_amount(text, "--tokens") == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "M", "0", "-5M", "2m", "2MB", "1e", "nan", "inf", "1e400", "1.2.3", "0x10", "٣", "12,"]
+)
+def test_what_is_no_amount_is_refused_by_name(text: str):
+    with pytest.raises(UserError, match=r"^--tokens .*: expected a positive number, with k, M, G"):
+        units.parse_amount(text, "--tokens")
+
+
+def test_an_amount_has_one_of_the_units_it_is_asked_for():
+    sizes = {"B": 1.0, "MiB": 2.0**20}
+    assert units.parse_units("1,024 B", sizes) == 1024 and units.parse_units("1.5MiB", sizes) == 1.5 * 2**20
+    assert [units.parse_units(text, sizes) for text in ("2", "2M", "2 mib", "0B", "B", "1e400B", "")] == [None] * 7
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +76,7 @@ def test_cells_beyond_the_columns_are_refused(path: Path):
     with pytest.raises(UserError, match=r"t.csv, line 3: 000: more cells than the 2 columns; expected quotes around"):
         read_rows(path, [])
     path.write_text("a,b,a\n1,2,3\n")
-    with pytest.raises(UserError, match=r"t.csv: column a is there 2 times; expected once"):
+    with pytest.raises(UserError, match=r"t.csv: column a occurs 2 times; expected once"):
         read_rows(path, [])
 
 

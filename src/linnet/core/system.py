@@ -1,0 +1,177 @@
+"""The machine and the process: memory, the C library's allocator, the load of other programs, distributed launches.
+
+This module imports no PyTorch: the command line asks it before PyTorch is loaded.
+"""
+
+import ctypes
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from linnet.core.errors import UserError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    import torch
+
+_CGROUP = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 62
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Parameters of glibc's `mallopt`."""
+
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""The environment variables that torchrun sets in each process it starts; other launchers set them too."""
+
+SCATTER_LIMIT = 1.4
+"""Times scatter noticeably if the slowest tenth takes this many times the median (measured in experiments/LOG.md)."""
+
+NOTICEABLE_LOAD = 0.25
+"""Processors that other programs use: from this load on they are mentioned."""
+
+
+def available_bytes(device: "torch.device") -> int:
+    """Bytes that this process can still allocate on a device.
+
+    On the CPU the machine's free memory, the process's address space limit and its container's limit all count.
+    """
+    if device.type == "cuda":
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    return min(int(psutil.virtual_memory().available), _address_space_bytes(), _container_bytes())
+
+
+def _address_space_bytes() -> int:
+    if resource is None:
+        return _UNLIMITED
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return _UNLIMITED if limit == resource.RLIM_INFINITY else max(0, limit - int(psutil.Process().memory_info().vms))
+
+
+def _container_bytes() -> int:
+    """What is left of the memory of a container (cgroup 2). The page cache in it can be reclaimed, so it counts."""
+    try:
+        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    except OSError:  # no container, or not Linux
+        return _UNLIMITED
+    cached = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return _UNLIMITED if limit == "max" else max(0, int(limit) - int(used) + cached)
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory that it frees; return True if that took effect.
+
+    glibc returns a large block to the system when it is freed, so that every training step touches its pages for the
+    first time again: up to a third of the time of long sequences (experiments/LOG.md). Nothing is changed where the C
+    library is not glibc or where the user has configured it (`MALLOC_...`, `GLIBC_TUNABLES`). The setting holds until
+    the process ends, so it is for programs, not for libraries.
+    """
+    configured = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if configured or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    never = 2**31 - 1
+    return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, never))
+
+
+class NotDistributedError(UserError):
+    """A verb that runs in one process was started in several; each of them raises this error."""
+
+
+def is_distributed() -> bool:
+    """True if this process is one of several that were started together, as torchrun starts them."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    return all(name in os.environ for name in TORCHRUN_VARIABLES) and count.isdecimal() and int(count) > 1
+
+
+def is_rank0() -> bool:
+    """True for the one process of a launch that prints what every process would print."""
+    return not is_distributed() or os.environ["RANK"] == "0"
+
+
+def refuse_distributed(verb: str) -> None:
+    """`NotDistributedError` if this process is one of several."""
+    if is_distributed():
+        raise NotDistributedError(f"{verb}: runs in one process, not in {os.environ['WORLD_SIZE']}; leave torchrun out")
+
+
+def quiet_torch_distributed() -> None:
+    """Silence PyTorch's messages about lost connections, which would bury ours. Call before importing PyTorch."""
+    if is_distributed():
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def exit_process(code: int) -> None:
+    """End a process of a distributed launch at once; do nothing in any other process.
+
+    A normal exit would wait for threads that wait for other processes. (PyTorch 2.13 also aborts occasionally when the
+    threads of its process groups still run at exit.)
+    """
+    if is_distributed():
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def scatter(times_s: Sequence[float]) -> float:
+    """The 90th percentile of times of the same work over their median: near 1 on a quiet machine."""
+    ordered = sorted(times_s)
+    return _quantile(ordered, 0.9) / _quantile(ordered, 0.5)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    below, rest = divmod(share * (len(ordered) - 1), 1)
+    first = ordered[int(below)]
+    return first if rest == 0 else first + rest * (ordered[int(below) + 1] - first)
+
+
+class OtherPrograms:
+    """Measures the processor time that other programs use from its creation on."""
+
+    def __init__(self) -> None:
+        self._begun = self._now()
+
+    def processors(self) -> float:
+        """The mean number of processors busy with other programs; 0 where the system does not tell."""
+        now = self._now()
+        wall, all_s, own_s = (end - start for end, start in zip(now, self._begun, strict=True))
+        return max(0.0, (all_s - own_s) / wall) if wall > 0 else 0.0
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Seconds of the clock, of all busy processors, and of this process."""
+        try:
+            found = psutil.cpu_times()
+        except (OSError, RuntimeError):
+            return time.monotonic(), 0.0, 0.0
+        idle = found.idle + getattr(found, "iowait", 0.0)
+        # Linux counts the time of virtual machines among the users' time as well.
+        guests = getattr(found, "guest", 0.0) + getattr(found, "guest_nice", 0.0)
+        return time.monotonic(), sum(found) - idle - guests, time.process_time()
+
+
+def is_overloaded(others: float, threads: int) -> bool:
+    """True if other programs (`others` processors) and `threads` together need more processors than there are."""
+    return others >= NOTICEABLE_LOAD and others + threads > (os.cpu_count() or 1) + NOTICEABLE_LOAD
+
+
+def busy_advice(others: float, remedies: str) -> str:
+    """Why times scatter and what the user can do: `remedies`, if other programs are the cause."""
+    if others < NOTICEABLE_LOAD:
+        return "other programs use hardly any processor: heat, saving of power, or a shared virtual machine may be why"
+    return f"other programs use {others:.1f} of {os.cpu_count()} processors: end them, {remedies}"

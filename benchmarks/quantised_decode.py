@@ -26,7 +26,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.engine import decode, steps
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
-from linnet.inference.weights import Weights, convert_weights, weights_nbytes
+from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.interop.gguf.architecture import architecture_metadata, architecture_of
 from linnet.interop.gguf.file import write_gguf
 from linnet.interop.gguf.tensors import stored_tensors
@@ -170,7 +170,7 @@ def graphs_of(folder: Path, float32: Decoder, weights: str, threads: int) -> Gra
     """Of a folder, made where it is missing."""
     if not folder.exists():
         model = LanguageModel(copy.deepcopy(float32), Tokenizer.train("bytes", ["a"]))
-        export_onnx(model, folder, weights=weights)
+        export_onnx(model, folder, precision=weights)
     graphs = Graphs(folder, threads)
     tokens = list(range(9))
     with torch.inference_mode():
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=32, help="inputs that share a scale in int4")
     parser.add_argument("--sizes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--prompts", nargs="+", type=int, default=list(PROMPTS))
-    parser.add_argument("--weights", nargs="+", choices=get_args(Weights), default=list(get_args(Weights)))
+    parser.add_argument("--weights", nargs="+", choices=get_args(Precision), default=list(get_args(Precision)))
     parser.add_argument("--onnx", type=Path, help="folder of SIZE-WEIGHTS graphs")
     parser.add_argument("--llama-bench", type=Path)
     told = "tokens that llama.cpp reads at once; its AMX products crash in some virtual machines, not those of 1 token"

@@ -132,7 +132,7 @@ def test_the_head_counts_where_it_is_asked_for(space: str, capsys):
 def test_state_and_weights_in_half_the_precision(space: str, capsys):
     limits = ["--max-state", "100kB@16", "--max-weights", "100MB", "--max-training-memory", "1GB", "--batch", "2"]
     figures = json.loads(
-        output(capsys, "--space", space, *limits, "--dtype", "bfloat16", "--tokens", "8", "--json", *QUICK)
+        output(capsys, "--space", space, *limits, "--precision", "bfloat16", "--tokens", "8", "--json", *QUICK)
     )
     cost = model_cost(ModelSpec.parse(figures["model"], "json"))
     values = [budget["value"] for budget in figures["budgets"]]
@@ -217,7 +217,10 @@ def test_the_scores_are_listed(capsys):
         (["--space", "merino", "--threads", "1"], "error: --threads: belongs to --max-latency; give it too, or leave"),
         (["--space", "merino", "--batch", "8"], "error: --batch: belongs to --max-training-memory or --pareto; give"),
         (["--space", "merino", "--with-head"], "error: --with-head: belongs to --max-flops or --pareto; give it too"),
-        (["--space", "merino", "--dtype", "int8"], "error: --dtype: belongs to --max-weights or --max-state or --par"),
+        (
+            ["--space", "merino", "--precision", "int8"],
+            "error: --precision: belongs to --max-weights or --max-state or --par",
+        ),
         (["--space", "merino", "--data", "nowhere"], "error: nowhere"),
         (["--space", "merino", "--vocab-size", "1"], "error: Invalid value for '--vocab-size': "),
         (

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
-from linnet.inference.weights import Weights
+from linnet.inference.weights import Precision
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import save_decoder
@@ -96,23 +96,23 @@ def test_weights_of_every_precision(capsys, ted, plga, data):
     for model in (ted, plga):
         found = [
             _figures(capsys, model, "--data", data, "--limit-tokens", 100, *more)
-            for more in ([], *(["--weights", weights] for weights in get_args(Weights)))
+            for more in ([], *(["--precision", weights] for weights in get_args(Precision)))
         ]
         stored, *others = (figures["bits_per_byte"] for figures in found)
         assert [figures.get("bits_per_byte_as_stored") for figures in found] == [None, *[pytest.approx(stored)] * 4]
         assert others[0] == stored
         assert len(set(others)) == 4 and all(abs(other / stored - 1) < 0.02 for other in others[:-1])
         assert abs(others[-1] / stored - 1) < 0.1
-    assert main(["evaluate", str(ted), "--data", str(data), "--weights", "int8"]) == 0
+    assert main(["evaluate", str(ted), "--data", str(data), "--precision", "int8"]) == 0
     assert re.search(r"int8 costs +[+-]0\.\d{4} bits/byte +against the weights as stored, \d", capsys.readouterr().out)
     assert "'int2' is not one of 'float32', 'bfloat16', 'int8', 'int4'" in _fails(
-        capsys, ted, "--data", data, "--weights", "int2"
+        capsys, ted, "--data", data, "--precision", "int2"
     )
 
 
 def test_weights_on_a_text_that_can_be_read_once(capsys, monkeypatch, ted):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"abcabcabcabc")))
-    figures = _figures(capsys, ted, "--data", "-", "--weights", "int8")
+    figures = _figures(capsys, ted, "--data", "-", "--precision", "int8")
     assert figures["bits_per_byte"] > 0 and "bits_per_byte_as_stored" not in figures
 
 

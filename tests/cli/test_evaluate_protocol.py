@@ -65,7 +65,7 @@ def test_the_shipped_times(workspace, monkeypatch, capsys):
         (["--files", "none"], "--files none: no arc_challenge.jsonl"),
         ([], "--suite pldr: --files is missing"),
         (["--files", "tasks", "--suite", "pldr"], "--suite pldr: the protocol says how is measured"),
-        (["--files", "tasks", "--weights", "int8"], "--weights int8: the protocol says how is measured"),
+        (["--files", "tasks", "--precision", "int8"], "--precision int8: the protocol says how is measured"),
         (["--files", "tasks", "--report", "table.yaml"], "--report table.yaml: table.yaml is a file"),
     ],
 )

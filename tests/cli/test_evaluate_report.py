@@ -73,10 +73,10 @@ def test_the_precision_of_the_weights_is_that_of_all_on_the_page(
 ):
     monkeypatch.chdir(workspace)
     (workspace / "speed.yaml").write_text("speed: {tokens: 4}")
-    arguments = ["--task-file", "questions.jsonl", "--weights", "int8", "--report", "small", "--also", "speed.yaml"]
+    arguments = ["--task-file", "questions.jsonl", "--precision", "int8", "--report", "small", "--also", "speed.yaml"]
     assert main(["evaluate", "attention", "ted", *arguments]) == 0
     report = (workspace / "small" / "report.md").read_text()
-    assert "- weights: brought to int8\n" in report and "precision int8" in report
+    assert "- precision: weights converted to int8\n" in report and "precision int8" in report
 
 
 def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):

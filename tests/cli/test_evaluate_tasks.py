@@ -132,7 +132,9 @@ def test_other_operators(capsys, models, files):
 
 def test_other_operators_in_weights_of_few_bits(capsys, models, files):
     arguments = (models["plga"], "--task-file", files / "mine.jsonl", "--calibration", "identity")
-    plain, packed = (_figures(capsys, *arguments, *more)["models"][0]["tasks"] for more in ([], ["--weights", "int8"]))
+    plain, packed = (
+        _figures(capsys, *arguments, *more)["models"][0]["tasks"] for more in ([], ["--precision", "int8"])
+    )
     assert packed["mine"]["items"] == plain["mine"]["items"] == 12
 
 

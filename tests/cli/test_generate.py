@@ -13,7 +13,7 @@ import torch
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.weights import Weights
+from linnet.inference.weights import Precision
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, write_model
@@ -98,7 +98,7 @@ def test_weights_of_every_precision(model: str, capfdbinary):
     greedy = [model, "--prompt", "Once", "--temperature", "0", "--max-tokens", "30", "--json"]
     stored, *others = (
         json.loads(run(capfdbinary, *greedy, *more)[1])
-        for more in ([], *(["--weights", weights] for weights in get_args(Weights)))
+        for more in ([], *(["--precision", weights] for weights in get_args(Precision)))
     )
     texts, sizes = ([report[name] for report in others] for name in ("text", "state_bytes"))
     assert texts[0] == stored["text"] and all(texts)
@@ -144,7 +144,10 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
         (["--threads", "999999"], "--threads 999999: expected at least 1 and, on "),
         (["--device", "abacus"], "--device 'abacus': expected auto, cpu"),
         (["--temperature", "hot"], "Invalid value for '--temperature'"),
-        (["--weights", "int2"], "Invalid value for '--weights': 'int2' is not one of 'float32', 'bfloat16', 'int8', "),
+        (
+            ["--precision", "int2"],
+            "Invalid value for '--precision': 'int2' is not one of 'float32', 'bfloat16', ",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_is_one_line(model: str, options: list[str], message: str, capfdbinary):
@@ -265,7 +268,7 @@ def test_other_operators_stand_in_the_place_of_the_models(pldr: str, capfdbinary
     random = text("--calibration", "random")
     assert len({text(), random, text("--calibration", "identity")}) == 3
     assert random == text("--calibration", "random")
-    assert text("--calibration", "random", "--weights", "int8")
+    assert text("--calibration", "random", "--precision", "int8")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["--weights", "int8"], "--weights: --engine onnx runs graphs as they were exported; leave it out"),
+        (["--precision", "int8"], "--precision: --engine onnx runs graphs as they were exported; leave it out"),
         (["--context", "bank"], "--context bank: --engine onnx runs graphs as they were exported; leave it out"),
         ([], "no folder of ONNX graphs (no linnet.json)"),
     ],

@@ -176,10 +176,10 @@ def test_flops_are_whole_numbers_where_a_part_runs_once_per_sequence(capsys: pyt
 def test_half_the_precision_is_half_the_state_but_for_decay_rates(capsys: pytest.CaptureFixture[str]):
     for name, layers_with_rates in (("llama-110m", 0), ("ted-tinystories", 8)):
         full = figures(capsys, name)["state_bytes"]["1024"]
-        half = figures(capsys, name, "--dtype", "bfloat16")["state_bytes"]["1024"]
+        half = figures(capsys, name, "--precision", "bfloat16")["state_bytes"]["1024"]
         rates = 4 * 1024 * layers_with_rates
         assert half - rates == (full - rates) / 2
-        beside_few_bits = figures(capsys, name, "--dtype", "int4")["state_bytes"]["1024"]
+        beside_few_bits = figures(capsys, name, "--precision", "int4")["state_bytes"]["1024"]
         assert beside_few_bits == (full if layers_with_rates else half)  # keys and values alone
 
 
@@ -209,7 +209,7 @@ def test_a_file_with_blocks_of_several_widths(tmp_path: Path, capsys: pytest.Cap
         (["gpt2-124m", "--set", "color=red"], "error: gpt2-124m: color: unknown key (value 'red')"),
         (["gpt2-124m", "--set", "color"], "error: --set color: expected section.key=value"),
         (["gpt2-124m", "--tokens", "1025"], "error: --tokens 1025: the model's learned positions end at 1024"),
-        (["gpt2-124m", "--dtype", "int2"], "error: Invalid value for '--dtype': "),
+        (["gpt2-124m", "--precision", "int2"], "error: Invalid value for '--precision': "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]):

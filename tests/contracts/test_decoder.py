@@ -13,7 +13,7 @@ import torch
 from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomized
 from torch import Tensor
 
-from linnet.inference.weights import Weights, convert_weights, weights_nbytes
+from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.layers.batch_layout import EXPERTS_USED, AuxiliaryOutputs
 from linnet.layers.cache_policy import BankCache, EvictionPolicy
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
@@ -319,7 +319,7 @@ def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: Sublaye
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize("weights", get_args(Precision))
 @pytest.mark.parametrize("tied", [True, False])
 def test_no_logit_passes_the_cap(weights: str, tied: bool):
     """In any precision, one token at a time too; the order of tokens stays."""

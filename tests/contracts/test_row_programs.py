@@ -12,7 +12,7 @@ from examples import CONTEXT, WIDTH, randomized
 from torch import Tensor
 
 from linnet.inference.decode_steps import DecodeSteps
-from linnet.inference.weights import Weights, convert_weights
+from linnet.inference.weights import Precision, convert_weights
 from linnet.layers.contract import DecodeStep, MixerSpec, SublayerSpec
 from linnet.layers.feed_forwards.mlp import PlainFeedForward
 from linnet.layers.mixers.attention import AttentionSpec
@@ -68,7 +68,7 @@ def assert_the_same_written_down(decoder: Decoder) -> None:
         assert torch.equal(tensor, written[name]), name
 
 
-@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize("weights", get_args(Precision))
 @torch.inference_mode()
 def test_steps_that_were_written_down_are_the_steps(spec: SublayerSpec, weights: str):
     assert_the_same_written_down(decoder_with_weights(spec, weights))

@@ -17,7 +17,7 @@ from examples import randomized
 
 import linnet
 from linnet.cli.main import main
-from linnet.inference.weights import Weights
+from linnet.inference.weights import Precision
 from linnet.layers.contract import MixerSpec
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.cost import model_cost
@@ -31,7 +31,7 @@ LENGTH = 16
 MEASURED = ("tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "checksum")
 Figures = Callable[..., dict]
 
-PRECISIONS = get_args(Weights)
+PRECISIONS = get_args(Precision)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -177,7 +177,7 @@ def test_training_in_bfloat16_goes_nearly_the_same_way(narrow: Path, trained: Pa
 @pytest.mark.parametrize("weights", PRECISIONS)
 def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, data: Path, figures: Figures):
     common = ("evaluate", trained, "--data", data, "--limit-tokens", 200)
-    exact, found = figures(*common), figures(*common, "--weights", weights)
+    exact, found = figures(*common), figures(*common, "--precision", weights)
     assert found["tokens"] == exact["tokens"]
     assert found["bits_per_byte"] == pytest.approx(exact["bits_per_byte"], rel=0.05)
     assert (found["bits_per_byte"] == exact["bits_per_byte"]) == (weights == "float32")
@@ -186,8 +186,8 @@ def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, dat
 @pytest.mark.parametrize("weights", PRECISIONS)
 def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Path, figures: Figures):
     options = ("--prompt", "Once upon", "--max-tokens", 20, "--seed", 3, "--ignore-eos")
-    found = figures("generate", trained, *options, "--weights", weights)
-    decoder = linnet.load(trained, weights=weights).decoder
+    found = figures("generate", trained, *options, "--precision", weights)
+    decoder = linnet.load(trained, precision=weights).decoder
     count = found["prompt_tokens"] + found["tokens"]
     state = decoder.initial_state(1, count)
     decoder(torch.zeros(1, count, dtype=torch.long), state)

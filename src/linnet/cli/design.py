@@ -31,7 +31,7 @@ BELONGS_TO = {
     "threads": ("max_latency",),
     "batch": ("max_training_memory", "pareto"),
     "with_head": ("max_flops", "pareto"),
-    "dtype": ("max_weights", "max_state", "pareto"),
+    "precision": ("max_weights", "max_state", "pareto"),
 }
 """Options that do something only beside another."""
 
@@ -92,7 +92,7 @@ def search(
         ),
     ] = None,
     with_head: Annotated[bool, typer.Option("--with-head", help="Count the output head's FLOPs too.")] = False,
-    dtype: Annotated[
+    precision: Annotated[
         Literal["float32", "bfloat16", "int8", "int4"],
         typer.Option(help="Precision of weights; the state is what it is beside them."),
     ] = "float32",
@@ -145,7 +145,7 @@ def search(
         )
     own, settings = _changes(changes or [])
     found_space = load_space(space, own, _vocab_size(own, data, vocab_size))
-    counting = CostCounts(_tokens(tokens, found_space), with_head, dtype, batch)
+    counting = CostCounts(_tokens(tokens, found_space), with_head, precision, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "active_parameters": max_active_parameters}
     limits |= {"weights": max_weights}
     budgets = _budgets({**limits, "training_memory": max_training_memory}, max_state or [], counting)

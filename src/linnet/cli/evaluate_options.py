@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.options import MOST_AMOUNT, ContextLength, Device, Weights, option
+from linnet.cli.options import MOST_AMOUNT, ContextLength, Device, Precision, option
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class ComputeOptions:
     """Where, in which precision, and how much at once."""
 
     device: Device = "auto"
-    weights: Weights = None
+    precision: Precision = None
     tokens_at_once: Annotated[
         int,
         typer.Option(
@@ -199,7 +199,7 @@ class ComputeOptions:
         """How models are read. seed: of random operators."""
         from linnet.evaluation.subject import ModelOptions
 
-        return ModelOptions(None, self.device, calibrated.calibration, self.weights, seed or 0)
+        return ModelOptions(None, self.device, calibrated.calibration, self.precision, seed or 0)
 
 
 def given(ctx: typer.Context, names: Sequence[str]) -> list[str]:

@@ -63,7 +63,7 @@ def ask(
         raise UserError(accepted, field="calibrate_on", value=calibrated.calibrate_on)
     seed = calibrated.drawn_from or 0
     asked: dict[str, Any] = {"shots": tasks.shot_count, "limit": tasks.limit, "calibration": calibrated.calibration}
-    asked |= {"seed": seed, "device": compute.device, "weights": compute.weights}
+    asked |= {"seed": seed, "device": compute.device, "precision": compute.precision}
     found: SuiteReport | HarnessReport
     if tasks.tasks is not None:
         page.refuse_harness()

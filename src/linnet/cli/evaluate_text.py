@@ -58,7 +58,7 @@ def _where(text: TextOptions, calibrated: CalibrationOptions, compute: ComputeOp
         "calibration": calibrated.calibration,
         "seed": calibrated.drawn_from or 0,
         "device": compute.device,
-        "weights": compute.weights,
+        "precision": compute.precision,
         "stride": text.stride,
         "tokens_at_once": compute.tokens_at_once,
     }
@@ -73,8 +73,8 @@ def _one(
     found = measured(model, cache_policies=text.cache_policies, **where)
     twice = text.data is not None and (text.data.is_dir() or text.data.is_file())  # a pipe is read once
     stored = None
-    if compute.weights is not None and twice:
-        stored = measured(model, **{**where, "weights": None}).bits_per_byte.value
+    if compute.precision is not None and twice:
+        stored = measured(model, **{**where, "precision": None}).bits_per_byte.value
     _draw(text.plot, [str(model)], [found])
     if as_json:
         beside = {} if stored is None else {"bits_per_byte_as_stored": stored}
@@ -85,7 +85,7 @@ def _one(
     rows: list[tuple[str, str, str]] = []
     if stored is not None:
         lost = f"{found.bits_per_byte.value - stored:+.4f} bits/byte"
-        rows.append((f"{compute.weights} costs", lost, f"against the weights as stored, {stored:.4f}"))
+        rows.append((f"{compute.precision} costs", lost, f"against the weights as stored, {stored:.4f}"))
     if where["calibration"] is not None:
         drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
         rows.append(("calibration", where["calibration"], f"in the place of the model's own{drawn}"))
@@ -120,7 +120,7 @@ def _on(text: TextOptions, where: dict[str, Any], drawn_from: int | None) -> dic
     assert text.data is not None
     split = text.split or ("validation" if text.data.is_dir() else None)
     replaced = {"calibration": where["calibration"], "seed": drawn_from}
-    return {"data": str(text.data), "split": split, **replaced, "weights": where["weights"]}
+    return {"data": str(text.data), "split": split, **replaced, "precision": where["precision"]}
 
 
 def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[TextEvaluation]") -> None:

@@ -10,7 +10,7 @@ from linnet.cli import context_options
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.generate_graphs import continuation_by_graphs
-from linnet.cli.options import Weights, option
+from linnet.cli.options import Precision, option
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
@@ -46,7 +46,7 @@ def generate(
     ] = None,
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda where there is one), cpu, cuda, cuda:1.")] = "auto",
-    weights: Weights = None,
+    precision: Precision = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.")] = None,
     calibration: Annotated[
         str | None,
@@ -98,7 +98,7 @@ def generate(
 
     Example: linnet generate runs/pldr --prompt "Once upon a time" --calibration identity
 
-    Example: linnet generate runs/stories --prompt "Once upon a time" --weights int8
+    Example: linnet generate runs/stories --prompt "Once upon a time" --precision int8
 
     Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 32,64 --show-context
 
@@ -138,7 +138,7 @@ def generate(
         of_models = {
             "--input": given is not None,
             "--device": device != "auto",
-            "--weights": weights is not None,
+            "--precision": precision is not None,
             "--calibration": calibration is not None,
             "--no-kv-cache": not kv_cache,
             "--no-g-cache": not g_cache,
@@ -155,8 +155,8 @@ def generate(
         context_length = speaker.spec.context_length
         if calibration is not None:
             speaker = speaker.with_calibration(calibration, sampling.seed)
-        if weights is not None:
-            convert_and_report(speaker.decoder, weights)
+        if precision is not None:
+            convert_and_report(speaker.decoder, precision)
         contexts = options.contexts(speaker.decoder)
         if save_state is None and load_state is None:
             caches = Caches(kv_cache, g_cache)

@@ -71,7 +71,7 @@ CalibrateOn = Annotated[
 ]
 ReportFolder = Annotated[Path | None, option("DIR", "Write pictures and report.html into this folder.")]
 SplitName = Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")]
-Weights = Annotated[
+Precision = Annotated[
     Literal["float32", "bfloat16", "int8", "int4"] | None,
     typer.Option(help="Precision of the weights; as stored if not given."),
 ]

@@ -58,7 +58,7 @@ def list_presets(as_json: AsJson = False) -> None:
 @spec.command()
 def show(
     model: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset, a YAML file, or a model folder.")],
-    dtype: Annotated[
+    precision: Annotated[
         Literal["float32", "bfloat16", "int8", "int4"],
         typer.Option(help="Precision of the weights beside which the decode state is counted."),
     ] = "float32",
@@ -109,7 +109,7 @@ def show(
     if description.encoder is not None:
         inputs = inputs or length
     cost = model_cost(description)
-    figures = _figures(description, cost, dtype, length, batch, inputs)
+    figures = _figures(description, cost, precision, length, batch, inputs)
     if description.encoder is not None:
         figures["inputs"] = inputs
         figures["parameters"]["encoder"] = cost.encoder.parameters
@@ -122,7 +122,7 @@ def show(
             shape = f"an encoder of {_shape(row['encoder'])}, a decoder of {shape}"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
         write(f"{description.name}: {shape}, {vocabulary}\n{_switched_on(description)}\n")
-        write_parts(*_tables(figures, dtype))
+        write_parts(*_tables(figures, precision))
 
 
 def _shape(row: dict[str, Any]) -> str:

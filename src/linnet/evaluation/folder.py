@@ -80,16 +80,16 @@ def evaluate_folder(
     calibrate_on: CalibrationText = "train",
     device: str = "auto",
     calibration: str | None = None,
-    weights: str | None = None,
+    precision: str | None = None,
     seed: int = 0,
 ) -> Evaluation:
     """Evaluate a model folder, or a run's, on a split of a data folder.
 
     Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that begin
     with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator`,
-    `weights` and `seed` as in `model_on_data`. `UserError` where model and data do not fit.
+    `precision` and `seed` as in `model_on_data`. `UserError` where model and data do not fit.
     """
-    found = model_on_data(model, data_folder, split, context_length, calibrate_on, device, calibration, weights, seed)
+    found = model_on_data(model, data_folder, split, context_length, calibrate_on, device, calibration, precision, seed)
     return found.evaluate(limit_tokens)
 
 
@@ -101,18 +101,18 @@ def model_on_data(
     calibrate_on: CalibrationText = "train",
     device: str = "auto",
     calibration: str | None = None,
-    weights: str | None = None,
+    precision: str | None = None,
     seed: int = 0,
 ) -> ModelOnData:
     """Read a model folder, or a run's, for a split of a data folder; `UserError` where they do not fit.
 
     `context_length`: tokens in a window, None for the model's. `operator`: what replaces the model's own
-    calibration; random ones are drawn from `seed`. `weights`: the precision they are brought to
+    calibration; random ones are drawn from `seed`. `precision`: the precision they are brought to
     (`inference.weights`); None: as stored.
     """
     data = TokenData.open(data_folder)
     data.check_tokenizer(model_folder(model) / TOKENIZER)
-    found = EvaluatedModel.load(model, ModelOptions(context_length, device, calibration, weights, seed))
+    found = EvaluatedModel.load(model, ModelOptions(context_length, device, calibration, precision, seed))
     check_reads(found.decoder.spec, data)
     check_calibrate_on(found.decoder, calibrate_on, split)
     return ModelOnData(found.decoder, data, split, found.context_length, calibrate_on)

@@ -41,7 +41,7 @@ def evaluate(
     calibrate_on: CalibrationText | None = None,
     device: str = "auto",
     calibration: str | None = None,
-    weights: str | None = None,
+    precision: str | None = None,
     seed: int = 0,
     stride: int | None = None,
     cache_policies: Sequence[str] | None = None,
@@ -57,12 +57,12 @@ def evaluate(
     `limit_tokens` spreads fewer windows evenly, or fewer documents, of which the longest are cut where they had more.
     `calibrate_on`: the text that calibrates a model that is not causal by itself, None for `train`, which
     a file has not, else `empty`. `operator`: what replaces the model's own calibration;
-    random ones are drawn from `seed`. `weights`: the precision they are brought to, None: as stored. `retentions`:
+    random ones are drawn from `seed`. `precision`: that the weights are converted to, None: as stored. `retentions`:
     measure, beside all tokens and the bank, what TED layers lose with these policies (`top_k=16,threshold=1e-4`); `()`
     for the two alone. `tokens_at_once`: tokens that are computed at once; changes time and memory, not the figures.
     `UserError` where model and data do not fit.
     """
-    options = ModelOptions(context_length, device, calibration, weights, seed)
+    options = ModelOptions(context_length, device, calibration, precision, seed)
     _check_counts(stride, tokens_at_once)
     if _is_text(data):
         _refuse_sides(data, split, calibrate_on)
@@ -90,7 +90,7 @@ def evaluate_models(
     calibrate_on: CalibrationText | None = None,
     device: str = "auto",
     calibration: str | None = None,
-    weights: str | None = None,
+    precision: str | None = None,
     seed: int = 0,
     stride: int | None = None,
     tokens_at_once: int = TOKENS_AT_ONCE,
@@ -105,7 +105,7 @@ def evaluate_models(
     if len(models) < 2:
         raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
     _check_counts(stride, tokens_at_once)
-    options = ModelOptions(context_length, device, calibration, weights, seed)
+    options = ModelOptions(context_length, device, calibration, precision, seed)
     folder = None
     if _is_text(data):
         _refuse_sides(data, split, calibrate_on)

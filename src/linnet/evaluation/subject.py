@@ -19,13 +19,13 @@ from linnet.model.decoder import Decoder
 @dataclass(frozen=True)
 class ModelOptions:
     """How a model is read. operator: what replaces the model's own calibration; random
-    ones are drawn from `seed`. weights: the precision they are brought to (`inference.weights`); None: as stored.
+    ones are drawn from `seed`. precision: that the weights are converted to (`inference.weights`); None: as stored.
     """
 
     context_length: int | None = None
     device: str = "auto"
     calibration: str | None = None
-    weights: str | None = None
+    precision: str | None = None
     seed: int = 0
 
     def load(self, model: str | Path) -> LanguageModel:
@@ -39,8 +39,8 @@ class ModelOptions:
                 found = found.with_calibration(self.calibration, self.seed)
             except UserError as error:
                 raise UserError(f"{model}: {error}") from None
-        if self.weights is not None:
-            convert_weights(found.decoder, self.weights)
+        if self.precision is not None:
+            convert_weights(found.decoder, self.precision)
         return found
 
 

@@ -213,15 +213,15 @@ class LanguageModel:
         return [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]
 
 
-def load(folder: str | Path, device: str = "auto", weights: str | None = None) -> LanguageModel:
+def load(folder: str | Path, device: str = "auto", precision: str | None = None) -> LanguageModel:
     """Read a model folder, or the model of a training run's folder.
 
-    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16, int8 or int4
+    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `precision`: float32, bfloat16, int8 or int4
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
     path = model_folder(folder)
     with not_replaced(path):
         decoder, tokenizer = load_decoder(path, resolve_device(device)), Tokenizer.load(path / TOKENIZER)
-    if weights is not None:
-        convert_weights(decoder, weights)
+    if precision is not None:
+        convert_weights(decoder, precision)
     return LanguageModel(decoder, tokenizer)

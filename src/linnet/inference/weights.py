@@ -30,32 +30,32 @@ from linnet.nn.packed_linear import (
 from linnet.ops.int4_linear import GROUP, GROUPS
 from linnet.ops.linear import can_pack_bfloat16
 
-Weights = Literal["float32", "bfloat16", "int8", "int4"]
+Precision = Literal["float32", "bfloat16", "int8", "int4"]
 
 Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
 """Makes a map of a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
 
 
-def convert_weights(decoder: Decoder, weights: str, group: int = GROUP) -> None:
-    """Bring a decoder, where it is, to the precision `weights`, in place; it is for inference alone from then on.
+def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> None:
+    """Bring a decoder, where it is, to the precision `precision`, in place; it is for inference alone from then on.
 
     It moves to another device as a whole (`to`), and keeps its precision. A tied head gets a matrix of its own where
     its form differs from the embedding's (packed bfloat16). `group`: inputs that share a scale in `int4`, 32, 64, 128
-    or 256. `UserError` for a name that is not one of `Weights` and for another `group`, `ValueError` where the matrices
+    or 256. `UserError` for another `precision` or `group`, `ValueError` where the matrices
     have been converted before.
     """
     if group not in GROUPS:
         raise UserError(field="group", value=group, accepted=", ".join(map(str, GROUPS)))
-    if weights not in get_args(Weights):
-        raise UserError(field="weights", value=repr(weights), accepted=", ".join(get_args(Weights)))
+    if precision not in get_args(Precision):
+        raise UserError(field="precision", value=repr(precision), accepted=", ".join(get_args(Precision)))
     if any(isinstance(module, PackedLinear) for module in decoder.modules()):
         raise ValueError("the decoder's weights have been converted before")
-    decoder.requires_grad_(False).to(torch.bfloat16 if weights == "bfloat16" else torch.float32)
-    if weights in ("int8", "int4"):
-        form: Form = Int8Linear if weights == "int8" else partial(Int4Linear, group=group)
+    decoder.requires_grad_(False).to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    if precision in ("int8", "int4"):
+        form: Form = Int8Linear if precision == "int8" else partial(Int4Linear, group=group)
         _replace_linear_maps(decoder, form)
-        _replace_table(decoder, partial(Int8Linear, is_table=True) if weights == "int8" else form)
-    elif weights == "bfloat16" and can_pack_bfloat16(decoder.device):
+        _replace_table(decoder, partial(Int8Linear, is_table=True) if precision == "int8" else form)
+    elif precision == "bfloat16" and can_pack_bfloat16(decoder.device):
         _replace_linear_maps(decoder, Bfloat16Linear)
         if decoder.head is None:
             decoder.head = _table(decoder, Bfloat16Linear)

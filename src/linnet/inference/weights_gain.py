@@ -33,19 +33,19 @@ class Gain:
         return self.before_s >= LEAST_GAIN * self.after_s
 
 
-def convert_and_report(decoder: Decoder, weights: str) -> None:
+def convert_and_report(decoder: Decoder, precision: str) -> None:
     """`convert_weights`, and a note where `int8` or `int4` was asked for and makes no faster what was there."""
     short = decoder.spec.context_length <= FEWEST + 3  # learned positions end there
-    if weights not in ("int8", "int4") or decoder.spec.reads_pairs or short:
-        convert_weights(decoder, weights)
+    if precision not in ("int8", "int4") or decoder.spec.reads_pairs or short:
+        convert_weights(decoder, precision)
         return
     before = str(decoder.dtype).removeprefix("torch.")
     before_s = seconds_per_token(decoder)
-    convert_weights(decoder, weights)
+    convert_weights(decoder, precision)
     gain = Gain(before_s, seconds_per_token(decoder))
     if not gain.faster:
         told = f"{gain.after_s * 1e3:.2f} ms a token, in {before} {gain.before_s * 1e3:.2f}"
-        note(f"weights {weights}: not faster than as stored, for this model on this machine: {told}")
+        note(f"precision {precision}: not faster than as stored, for this model on this machine: {told}")
 
 
 def seconds_per_token(decoder: Decoder) -> float:

@@ -16,7 +16,7 @@ from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.engine import decode
 from linnet.inference.language_model import load
 from linnet.inference.sampling import Sampling
-from linnet.inference.weights import Weights, convert_weights, weights_nbytes
+from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.cost import model_cost
@@ -125,7 +125,7 @@ def test_a_tied_table_is_held_once_and_the_model_is_smaller_than_float32(weights
 @torch.no_grad()
 @each_head
 @each_mixer
-@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize("weights", get_args(Precision))
 def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied: bool, weights: str):
     decoder = converted(decoder_with_weights(mixer, tied), weights)
     prompt, rest = tokens()[:1, :5], tokens()[:1, 5:]
@@ -152,7 +152,7 @@ def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_nar
 
 @torch.no_grad()
 @each_mixer
-@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize("weights", get_args(Precision))
 def test_the_bytes_of_a_state_are_known_before(mixer: MixerSpec, weights: str):
     decoder = converted(decoder_with_weights(mixer, tied=True), weights)
     for room in (1, 64):
@@ -233,7 +233,7 @@ def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize("weights", get_args(Precision))
 def test_whatever_was_stored(stored: torch.dtype, weights: str):
     decoder = decoder_with_weights(EXAMPLES[0], tied=False).to(stored)
     convert_weights(decoder, weights)
@@ -244,7 +244,7 @@ def test_whatever_was_stored(stored: torch.dtype, weights: str):
     assert not any(parameter.requires_grad for parameter in decoder.parameters())
 
 
-@pytest.mark.parametrize("weights", get_args(Weights))
+@pytest.mark.parametrize("weights", get_args(Precision))
 def test_generating(weights: str):
     decoder = converted(decoder_with_weights(EXAMPLES[0], tied=True), weights)
     prompts = [[3, 5, 7], [2, 2]]
@@ -296,10 +296,10 @@ def test_load_brings_a_folder_to_a_precision(tmp_path):
     tokenizer = Tokenizer.train("bytes", [])
     save_decoder(Decoder(small_spec(EXAMPLES[0], tokenizer.vocab_size)), tmp_path / "model")
     tokenizer.save(tmp_path / "model" / "tokenizer.json")
-    assert isinstance(load(tmp_path / "model", weights="int8").decoder.head, PackedLinear)
-    assert load(tmp_path / "model", weights="bfloat16").decoder.dtype == torch.bfloat16
+    assert isinstance(load(tmp_path / "model", precision="int8").decoder.head, PackedLinear)
+    assert load(tmp_path / "model", precision="bfloat16").decoder.dtype == torch.bfloat16
     with pytest.raises(UserError, match="weights: 'tiny'"):
-        load(tmp_path / "model", weights="tiny")
+        load(tmp_path / "model", precision="tiny")
 
 
 def test_a_group_that_no_product_takes():

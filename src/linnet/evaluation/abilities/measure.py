@@ -170,7 +170,7 @@ class AbilityReport:
 
 def measured_model(model: str, options: ModelOptions) -> dict[str, Any]:
     """The model and how it was read, for JSON."""
-    read = {"seed": options.seed, "weights": options.weights, "calibration": options.calibration}
+    read = {"seed": options.seed, "precision": options.precision, "calibration": options.calibration}
     return {"model": model, **read}
 
 

@@ -100,7 +100,7 @@ def evaluate_harness(
     shots: int | None = None,
     limit: int | None = None,
     device: str = "auto",
-    weights: str | None = None,
+    precision: str | None = None,
     calibration: str | None = None,
     seed: int = 0,
     task_folder: str | Path | None = None,
@@ -112,7 +112,7 @@ def evaluate_harness(
     `UserError` if the package is not installed, for unknown names, and for data that cannot be loaded.
     """
     manager = _task_manager(tasks, task_folder)
-    options = ModelOptions(None, device, calibration, weights, seed)
+    options = ModelOptions(None, device, calibration, precision, seed)
     found = [_run(options.load(name), tasks, manager, shots, limit) for name in models]
     items = [{task: int(count["effective"]) for task, count in one["n-samples"].items()} for one in found]
     names = [str(name) for name in models]

@@ -28,7 +28,7 @@ def evaluate_suite(
     limit: int | None = None,
     train_text: str | Path | None = None,
     device: str = "auto",
-    weights: str | None = None,
+    precision: str | None = None,
     calibration: str | None = None,
     seed: int = 0,
 ) -> SuiteReport:
@@ -40,7 +40,7 @@ def evaluate_suite(
     """
     loaded = load_tasks(suite, files, task_file, shots, limit)
     overlaps = None if train_text is None else overlaps_with(loaded.tasks, Path(train_text))
-    options = ModelOptions(None, device, calibration, weights, seed)
+    options = ModelOptions(None, device, calibration, precision, seed)
     results = [measure_suite(options.load(name), str(name), loaded) for name in models]
     return SuiteReport(results, overlaps, "" if train_text is None else str(train_text))
 

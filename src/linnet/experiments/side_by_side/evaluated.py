@@ -64,7 +64,7 @@ def _facts(read: ModelOptions) -> dict[str, str]:
     operator = {}
     if read.calibration is not None:
         operator = {"calibration": f"{read.calibration}, in place of the models' own{drawn}"}
-    return operator | ({} if read.weights is None else {"weights": f"brought to {read.weights}"})
+    return operator | ({} if read.precision is None else {"precision": f"weights converted to {read.precision}"})
 
 
 def _folders(names: Sequence[str]) -> dict[str, Path]:

@@ -25,7 +25,7 @@ def measure_beside(folders: Mapping[str, Path], wanted: Wanted, read: ModelOptio
     """
     models = {name: read.load(folder) for name, folder in folders.items()}
     suite = None if wanted.tasks is None else wanted.tasks.load()
-    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed, read.weights)
+    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed, read.precision)
     return {
         name: Beside(
             decoding=speed,
@@ -76,9 +76,9 @@ def _samples(model: LanguageModel, wanted: WantedSamples) -> list[WrittenText]:
     return [WrittenText(prompt=one.prompt, text=one.continuation, complete=one.complete) for one in stories]
 
 
-def _speeds(models: Sequence[LanguageModel], wanted: WantedSpeed, weights: str | None) -> list[DecodingSpeed]:
+def _speeds(models: Sequence[LanguageModel], wanted: WantedSpeed, precision: str | None) -> list[DecodingSpeed]:
     machine = describe_machine(models[0].decoder.device, "float32")
-    machine |= {} if weights is None else {"precision": weights}
+    machine |= {} if precision is None else {"precision": precision}
     room = min(model.spec.context_length for model in models) - 2  # learned positions end there
     tokens = max(1, min(wanted.tokens, room))
     speeds = decode_speeds(models, "", Sampling(seed=0), tokens)

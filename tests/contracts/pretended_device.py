@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.reader import WindowEvaluator
-from linnet.evaluation.windows import WindowBatch
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout, at

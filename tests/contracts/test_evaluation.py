@@ -6,9 +6,9 @@ import torch
 from examples import EXAMPLES as MIXER_EXAMPLES
 from examples import FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, randomized
 
+from linnet.evaluation.documents import batches, sliding
+from linnet.evaluation.likelihood import LossSums
 from linnet.evaluation.reader import WindowEvaluator
-from linnet.evaluation.tally import LossSums
-from linnet.evaluation.windows import batches, sliding
 from linnet.layers.registry import MIXERS
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from linnet.core.errors import UserError
+from linnet.evaluation.documents import WindowBatch
+from linnet.evaluation.likelihood import DocumentLosses, LossSums
 from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.statistics import Estimate, paired_difference
-from linnet.evaluation.tally import DocumentLosses, LossSums
-from linnet.evaluation.windows import WindowBatch
 from linnet.inference.cache_policy import chooses, describe, name_of
 from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.layers.registry import kinds_with_cache_policies

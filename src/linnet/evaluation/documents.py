@@ -1,31 +1,40 @@
-"""Documents that are measured apart from each other: those of a data folder, or of a file of text.
+"""The text that models are evaluated on: documents, and the windows of tokens in which they are read.
 
-Legend: `N` documents, `P` targets of one: its tokens and the end behind it.
+Every target token counts in exactly one window. A window is read without anything before it; tokens at its beginning
+may serve as context only. Shapes: `N` documents, `P` targets of a document (its tokens and the end token after it),
+`B` windows of a batch, `T` tokens of the longest of them, `t` tokens of a window.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.sources import Source
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
-from linnet.data.windows import evenly_spaced
-from linnet.evaluation.windows import Tokens
+from linnet.data.windows import document_windows, evenly_spaced
+from linnet.evaluation.likelihood import Tokens
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import progress
+
+SORTED_AT_ONCE = 2048
+"""Windows among which those of similar length are batched."""
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents by number: `read` gives the tokens `[P + 1]` of one, with the end before and the end behind it.
+    """Documents by number. read: the tokens `[P + 1]` of one, with the end token before and after it.
 
-    lengths: targets of each, `[N]`. bytes: of each one's text; None where the tokens say it. sources: the number of
-    each one's source among `source_names`; None where nobody knows.
+    lengths_N: targets of each. bytes_N: bytes of each text; None if the tokens determine them. sources_N: index of each
+    document's source in `source_names`; None if unknown.
     """
 
     read: Callable[[int], Tokens]
@@ -37,77 +46,77 @@ class Documents:
     def __len__(self) -> int:
         return len(self.lengths_N)
 
-    def some(self, limit_tokens: int | None) -> Iterator[tuple[int, Tokens]]:
-        """Number and tokens of all, or of documents spread evenly with at most so many targets, at least one.
+    def sample(self, limit_tokens: int | None) -> Iterator[tuple[int, Tokens]]:
+        """Numbers and tokens of all documents, or of evenly spaced ones with about `limit_tokens` targets.
 
-        Where they had more, the longest are cut: `max_tokens_each`.
+        There is at least one document; the longest ones are truncated if they have too many (`max_tokens_each`).
         """
         numbers = sample_numbers(self.lengths_N, limit_tokens)
-        most = max_tokens_each(self.lengths_N[numbers], limit_tokens)
+        max_tokens = max_tokens_each(self.lengths_N[numbers], limit_tokens)
         for number in numbers:
-            yield number, self.read(number)[: most + 1]
+            yield number, self.read(number)[: max_tokens + 1]
 
-    def targets(self, limit_tokens: int | None) -> int:
-        """How many `some` gives."""
+    def count_targets(self, limit_tokens: int | None) -> int:
+        """The number of targets in `sample`."""
         lengths_N = self.lengths_N[sample_numbers(self.lengths_N, limit_tokens)]
         return int(np.minimum(lengths_N, max_tokens_each(lengths_N, limit_tokens)).sum())
 
 
+def sample_numbers(lengths_N: Tokens, limit_tokens: int | None) -> list[int]:
+    """The numbers of all documents, or of evenly spaced ones with about `limit_tokens` tokens, at least one."""
+    share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / int(lengths_N.sum()))
+    return evenly_spaced(len(lengths_N), max(1, int(share * len(lengths_N))))
+
+
+def max_tokens_each(lengths_N: Tokens, limit_tokens: int | None) -> int:
+    """The maximum of tokens per document with which all together have at most `limit_tokens`, and each at least one.
+
+    Shorter documents are not truncated: what they leave of their share goes to the longer ones.
+    """
+    ascending = np.sort(lengths_N).tolist()
+    remaining = sum(ascending) if limit_tokens is None else limit_tokens
+    for place, length in enumerate(ascending):
+        if length * (len(ascending) - place) > remaining:
+            return int(max(1, remaining // (len(ascending) - place)))
+        remaining -= length
+    return max(ascending, default=0)
+
+
 @dataclass(frozen=True)
 class Excerpts:
-    """Some documents as text, by number. whole: which are all there; of the others the beginning is."""
+    """Some documents as text, by number. whole: whether the text is complete or only its beginning."""
 
     numbers: list[int]
     texts: list[str]
     whole: list[bool]
 
 
-def sample_numbers(lengths_N: Tokens, limit_tokens: int | None) -> list[int]:
-    """The numbers of all, or of documents spread evenly with about so many tokens, at least one."""
-    share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / int(lengths_N.sum()))
-    return evenly_spaced(len(lengths_N), max(1, int(share * len(lengths_N))))
-
-
-def max_tokens_each(lengths_N: Tokens, limit_tokens: int | None) -> int:
-    """The most tokens of one document with which all together have at most so many, and each at least one.
-
-    Shorter ones are left whole: what they need less than their share is for the longer ones.
-    """
-    rising = np.sort(lengths_N).tolist()
-    left = sum(rising) if limit_tokens is None else limit_tokens
-    for place, length in enumerate(rising):
-        if length * (len(rising) - place) > left:
-            return int(max(1, left // (len(rising) - place)))
-        left -= length
-    return max(rising, default=0)
-
-
 def take_excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None) -> Excerpts:
-    """All, or documents spread evenly of which no tokenizer makes more than about so many tokens, at least one.
+    """All documents, or evenly spaced ones with about `limit_tokens` tokens at most for every tokenizer, at least one.
 
-    The longest are cut behind a word where they would have more. A beginning is measured by its characters, so that
-    its tokens are about as many.
+    The longest are truncated after a word. The length of a beginning is estimated from its characters, so its tokens
+    are only about as many.
     """
     if limit_tokens is None:
         return Excerpts(list(range(len(texts))), list(texts), [True] * len(texts))
     lengths_N = np.max([documents_of_texts(texts, tokenizer).lengths_N for tokenizer in tokenizers], axis=0)
     numbers = sample_numbers(lengths_N, limit_tokens)
-    most = max_tokens_each(lengths_N[numbers], limit_tokens)
-    parts = [_beginning(texts[number], most / int(lengths_N[number])) for number in numbers]
+    max_tokens = max_tokens_each(lengths_N[numbers], limit_tokens)
+    parts = []
+    for number in numbers:
+        text, share = texts[number], max_tokens / int(lengths_N[number])
+        end = len(text) if share >= 1 else max(1, int(share * len(text)))
+        part = text[:end]
+        if end < len(text) and not text[end].isspace():
+            # Drop the word that would be split, unless it is the only one.
+            part = re.sub(r"(?<=\S)\s+\S*\Z", "", part)
+        parts.append(part)
     whole = [len(part) == len(texts[number]) for number, part in zip(numbers, parts, strict=True)]
     return Excerpts(numbers, parts, whole)
 
 
-def _beginning(text: str, share: float) -> str:
-    """So much of a text, without the word that would be cut in two where another is before it."""
-    end = len(text) if share >= 1 else max(1, int(share * len(text)))
-    if end >= len(text) or text[end].isspace():
-        return text[:end]
-    return re.sub(r"(?<=\S)\s+\S*\Z", "", text[:end])
-
-
 def documents_of_split(data: TokenData, split: Split) -> Documents:
-    """Those of a side of a data folder."""
+    """The documents of a split of a data folder."""
     sequence, end_id = data.split(split), data.tokenizer.end_id
     ends = sequence.positions(end_id)
     lengths_N = np.diff(ends)
@@ -115,24 +124,21 @@ def documents_of_split(data: TokenData, split: Split) -> Documents:
     def read(number: int) -> Tokens:
         return sequence.read(int(ends[number]), int(lengths_N[number]) + 1)
 
-    sources_N = data.sources(split)
-    return Documents(read, lengths_N, None, sources_N, [source.file for source in data.manifest.sources])
+    names = [source.file for source in data.manifest.sources]
+    return Documents(read, lengths_N, None, data.sources(split), names)
 
 
 def documents_of_texts(texts: Sequence[str], tokenizer: Tokenizer, whole: Sequence[bool] | None = None) -> Documents:
-    """Texts read with a tokenizer, which need not be the one of anything else.
-
-    whole: which of them end there; None: all. Behind the others there is no end to predict.
-    """
+    """Texts encoded with a tokenizer. whole: which of them are complete; None: all. Others have no end to predict."""
     end = np.array([tokenizer.end_id])
     bytes_N = np.array([len(text.encode()) for text in texts], dtype=np.int64)
     tokens = []
     with progress("tokens", int(bytes_N.sum()), "bytes") as advance:
-        ended = [True] * len(texts) if whole is None else whole
-        for text, size_bytes, ends in zip(texts, bytes_N.tolist(), ended, strict=True):
+        complete = [True] * len(texts) if whole is None else whole
+        for text, size_bytes, ends in zip(texts, bytes_N.tolist(), complete, strict=True):
             ids = np.array(tokenizer.encode(text), dtype=np.int64)
-            behind = end if ends or not len(ids) else end[:0]
-            tokens.append(np.concatenate([end, ids, behind]).astype(np.int32))
+            last = end if ends or not len(ids) else end[:0]
+            tokens.append(np.concatenate([end, ids, last]).astype(np.int32))
             advance(size_bytes)
     lengths_N = np.array([len(ids) - 1 for ids in tokens], dtype=np.int64)
     return Documents(lambda number: tokens[number].astype(np.int64), lengths_N, bytes_N)
@@ -145,12 +151,124 @@ def texts_of_file(path: str | Path) -> list[str]:
 
 
 def texts_of_split(data: TokenData, split: Split) -> list[str]:
-    """The documents of a side as text, for a model with another tokenizer; `UserError` where tokens do not give it."""
+    """The documents of a split as text, for models with other tokenizers; `UserError` if decoding loses something."""
     documents, tokenizer = documents_of_split(data, split), data.tokenizer
-    texts = [tokenizer.decode(tokens[1:-1].tolist()) for _, tokens in documents.some(None)]
+    texts = [tokenizer.decode(tokens[1:-1].tolist()) for _, tokens in documents.sample(None)]
     expected = data.manifest.splits[split].bytes
     if sum(len(text.encode()) for text in texts) != expected:
         raise UserError(
-            f"{data.folder}: its tokens do not give its text back (a {tokenizer.kind} tokenizer); expected a text file"
+            f"{data.folder}: decoding its tokens does not restore its text (a {tokenizer.kind} tokenizer); expected a"
+            " text file"
         )
     return texts
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens `[t + 1]`: the last `t` are targets, which count from index `first` on. documents: of each target."""
+
+    tokens: Tokens
+    first: int
+    documents: Tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens) - 1
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """Inputs, targets (`IGNORE_INDEX` where they do not count) and the targets' documents, int64 `[B, T]` each.
+
+    The padding after a shorter window is arbitrary; none of its targets counts.
+    """
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+    documents_BT: Tensor
+
+    @property
+    def lengths_B(self) -> Tensor:
+        """Tokens of each window, up to its last target that counts."""
+        width = self.targets_BT.shape[1]
+        return width - (self.targets_BT != IGNORE_INDEX).flip(1).int().argmax(dim=1)
+
+    def to(self, device: torch.device) -> "WindowBatch":
+        """The batch with inputs and targets on a device; the documents stay."""
+        return WindowBatch(self.inputs_BT.to(device), self.targets_BT.to(device), self.documents_BT)
+
+    def left_padded(self) -> "tuple[WindowBatch, Tensor]":
+        """The same windows with the padding before shorter ones, and its lengths, int64 `[B]`.
+
+        Then every step of a stream is a token of its window.
+        """
+        length = self.inputs_BT.shape[1]
+        padding_B = length - self.lengths_B
+        shift_BT = right_shift(length, padding_B)
+        targets_BT = self.targets_BT.gather(1, shift_BT)
+        documents_BT = self.documents_BT.gather(1, shift_BT.cpu())
+        return WindowBatch(self.inputs_BT.gather(1, shift_BT), targets_BT, documents_BT), padding_B
+
+
+def right_shift(length: int, by_B: Tensor) -> Tensor:
+    """Indices for `gather` that rotate rows to the right, int64 `[B, T]`."""
+    return (torch.arange(length, device=by_B.device) - by_B[:, None]) % length
+
+
+def sliding_bounds(targets: int, context_length: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Begin, end and first counted target of each window over a document of `P` targets, all from its start.
+
+    All targets of the first window count. Each later window has `stride` new ones after as much context as fits: at
+    least `context_length - stride` tokens.
+    """
+    assert 1 <= stride <= context_length, (stride, context_length)
+    done = min(targets, context_length)
+    yield 0, done, 0
+    while done < targets:
+        end = min(done + stride, targets)
+        yield done - (context_length - stride), end, done
+        done = end
+
+
+def sliding(documents: Iterable[tuple[int, Tokens]], context_length: int, stride: int) -> Iterator[Window]:
+    """Windows over separate documents, each given by its number and its tokens `[P + 1]` with the end token first."""
+    for number, tokens in documents:
+        for begin, end, first in sliding_bounds(len(tokens) - 1, context_length, stride):
+            yield Window(tokens[begin : end + 1], first - begin, np.full(end - begin, number))
+
+
+def packed(
+    sequence: TokenSequence, end_id: int, context_length: int, limit_tokens: int | None = None
+) -> Iterator[Window]:
+    """The windows of `loader.validation_windows`: they begin with a document if possible, and contain several."""
+    windows, ends = document_windows(sequence, end_id, context_length), sequence.positions(end_id)
+    share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / (len(sequence) - 1))
+    for number in evenly_spaced(len(windows), max(1, int(share * len(windows)))):
+        start, fresh = int(windows.starts[number]), int(windows.fresh[number])
+        places = np.arange(start + 1, start + fresh + 1)
+        documents = np.maximum(np.searchsorted(ends, places) - 1, 0)
+        yield Window(sequence.read(start, fresh + 1), 0, documents)
+
+
+def batches(windows: Iterable[Window], tokens_at_once: int) -> Iterator[WindowBatch]:
+    """Batches of windows of similar length with at most `tokens_at_once` tokens, padding included, or one window."""
+    windows = iter(windows)
+    while part := list(islice(windows, SORTED_AT_ONCE)):
+        part.sort(key=len)
+        chosen: list[Window] = []
+        for window in part:
+            if chosen and (len(chosen) + 1) * len(window) > tokens_at_once:
+                yield _batch(chosen)
+                chosen = []
+            chosen.append(window)
+        yield _batch(chosen)
+
+
+def _batch(windows: Sequence[Window]) -> WindowBatch:
+    shape = len(windows), max(map(len, windows))
+    inputs, targets, documents = np.zeros(shape, np.int64), np.full(shape, IGNORE_INDEX), np.zeros(shape, np.int64)
+    for row, window in enumerate(windows):
+        length, first = len(window), window.first
+        inputs[row, :length] = window.tokens[:-1]
+        targets[row, first:length] = window.tokens[first + 1 :]
+        documents[row, :length] = window.documents
+    return WindowBatch(torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(documents))

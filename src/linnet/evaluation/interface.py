@@ -23,11 +23,11 @@ from linnet.evaluation.documents import (
 )
 from linnet.evaluation.folder import TOKENS_AT_ONCE
 from linnet.evaluation.frozen import CalibrationText
+from linnet.evaluation.likelihood import Tokens
 from linnet.evaluation.measure import EvaluationSet, apart, measure, of_pairs, side_by_side
 from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.statistics import RESAMPLES
 from linnet.evaluation.subject import EvaluatedModel, ModelOptions, check_calibrate_on
-from linnet.evaluation.windows import Tokens
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.store import TOKENIZER, model_folder
 

@@ -15,13 +15,19 @@ from linnet.data.pairs import Rows, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.evaluation.cache_policies import measure_retentions
-from linnet.evaluation.documents import Documents, documents_of_split, sample_numbers
-from linnet.evaluation.likelihood import Evaluation, Likelihood
+from linnet.evaluation.documents import (
+    Documents,
+    WindowBatch,
+    batches,
+    documents_of_split,
+    packed,
+    sample_numbers,
+    sliding,
+)
+from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, LossSums, Tokens
 from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.subject import EvaluatedModel
-from linnet.evaluation.tally import DocumentLosses, LossSums, by_source
-from linnet.evaluation.windows import Tokens, WindowBatch, batches, packed, sliding
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.decoder import Decoder
 from linnet.model.pairs import losses_of_rows
@@ -60,10 +66,10 @@ def apart(
     documents: Documents, context_length: int, stride: int, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
     """Documents that do not see each other, in sliding windows."""
-    targets = documents.targets(limit_tokens)
+    targets = documents.count_targets(limit_tokens)
 
     def read() -> Iterator[WindowBatch]:
-        return batches(sliding(documents.some(limit_tokens), context_length, stride), tokens_at_once)
+        return batches(sliding(documents.sample(limit_tokens), context_length, stride), tokens_at_once)
 
     told = documents.bytes_N, documents.sources_N, documents.source_names
     return EvaluationSet(read, len(documents), targets, *told, stride=stride)
@@ -131,7 +137,7 @@ def measure(
         )
     losses = losses_of(causal)
     leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
-    sources = by_source(losses, reading.source_names)
+    sources = losses.by_source(reading.source_names)
     assert losses.likelihood.tokens
     return TextEvaluation(
         losses,

@@ -6,9 +6,8 @@ from typing import Any
 
 from linnet.core.files import json_safe
 from linnet.evaluation.cache_policies import CachePolicyLoss
-from linnet.evaluation.likelihood import Evaluation, Likelihood
+from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, PositionLoss, SourceLoss
 from linnet.evaluation.statistics import Estimate
-from linnet.evaluation.tally import DocumentLosses, PositionLoss, SourceLoss
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,10 @@ class TextEvaluation:
             "documents": bits.count,
             "context_length": self.context_length,
             "stride": self.stride,
-            "positions": [one.figures() for one in self.positions],
+            "positions": [one.to_dict() for one in self.positions],
         }
         if len(self.sources) > 1:
-            told["sources"] = [one.figures() for one in self.sources]
+            told["sources"] = [one.to_dict() for one in self.sources]
         if self.cache_policies:
             told["retentions"] = [one.figures() for one in self.cache_policies]
         ready: dict[str, Any] = json_safe(told)

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from linnet.evaluation.likelihood import PositionLoss
 from linnet.evaluation.measured import TextEvaluation
-from linnet.evaluation.tally import PositionLoss
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style
 

@@ -1,4 +1,4 @@
-"""EvaluationSet windows with a model, causally: the loss of each token.
+"""Reading windows with a model, causally: the loss of each token.
 
 A window that is longer than what is read at once goes through in chunks with a state. A decoder that is not causal by
 itself reads each window with an operator frozen from another text (`frozen.frozen_state`).
@@ -12,8 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from linnet.evaluation.documents import WindowBatch, right_shift
 from linnet.evaluation.frozen import frozen_state
-from linnet.evaluation.windows import WindowBatch
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
@@ -73,7 +73,7 @@ class WindowEvaluator:
 
         The bytes are those after each token, of all layers that choose what they keep; a scalar, float64.
         """
-        together, padding_B = left_padded(batch)
+        together, padding_B = batch.left_padded()
         rows, length = batch.inputs_BT.shape
         state = cache_policy_state(self.decoder, rows, length, cache_policy)
         if self.frozen is not None:
@@ -83,7 +83,7 @@ class WindowEvaluator:
         lengths_B = batch.lengths_B.cpu()
         held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]
         bytes_BL = torch.stack([layer.mean_nbytes(lengths_B).double().cpu() for layer in held], dim=1)
-        shift_BT = _shift(length, -padding_B)
+        shift_BT = right_shift(length, -padding_B)
         each = TokenLosses(each.nats.gather(1, shift_BT), each.correct.gather(1, shift_BT))
         return each, (lengths_B.double() @ bytes_BL).sum()
 
@@ -107,21 +107,3 @@ def _rounds(decoder: Decoder) -> bool:
     state = decoder.initial_state(1, 1, device=torch.device("meta"))
     kept = (tensor for layer in state.layers for tensor in layer.tensors().values())
     return any(tensor.is_floating_point() and tensor.itemsize < decoder.dtype.itemsize for tensor in kept)
-
-
-def left_padded(batch: WindowBatch) -> tuple[WindowBatch, Tensor]:
-    """The same windows with padding before the shorter ones, and its tokens, int64 `[B]`.
-
-    So every step of a stream is a token of its window.
-    """
-    length = batch.inputs_BT.shape[1]
-    padding_B = length - batch.lengths_B
-    shift_BT = _shift(length, padding_B)
-    targets_BT = batch.targets_BT.gather(1, shift_BT)
-    documents_BT = batch.documents_BT.gather(1, shift_BT.cpu())
-    return WindowBatch(batch.inputs_BT.gather(1, shift_BT), targets_BT, documents_BT), padding_B
-
-
-def _shift(length: int, by_B: Tensor) -> Tensor:
-    """Where each place's content comes from when rows move to the right, int64 `[B, T]`; what falls off comes back."""
-    return (torch.arange(length, device=by_B.device) - by_B[:, None]) % length

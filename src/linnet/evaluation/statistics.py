@@ -1,12 +1,12 @@
-"""How far a measured number can be trusted: errors, intervals, differences, and tests against chance.
+"""Errors, intervals, differences and tests of measured figures.
 
-A text is a sample of documents, a task one of items; what differs between them is what the errors come from. Documents
-differ in length, so a figure per byte or token is the ratio of two sums, and its error is that of a ratio estimator
-(Cochran, Sampling Techniques, 3rd edition, equation 6.13). Intervals and tests of means are Student's, with one degree
-of freedom less than there are documents. Right and wrong answers are held to guessing exactly. All tests are two-sided,
-at `SIGNIFICANT`; several are corrected for their number (`holm_correction`).
+A text is a sample of documents, a task a sample of items; the errors come from the differences between them. Documents
+differ in length, so a figure per byte or token is the ratio of two sums, with the error of a ratio estimator (Cochran,
+Sampling Techniques, 3rd edition, equation 6.13). Intervals and tests of means are Student's, with one degree of freedom
+less than there are documents. Right and wrong answers are tested exactly against guessing. All tests are two-sided, at
+`SIGNIFICANT`; several tests are corrected for their number (`holm_correction`).
 
-Legend: `N` documents or items, `R` resamples, `P` tests, `E` estimates.
+Shapes: `N` documents or items, `R` resamples, `P` tests, `E` estimates.
 """
 
 import math
@@ -17,29 +17,32 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linnet.evaluation.student import below, incomplete_beta, quantile
-
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
 SIGNIFICANT = 0.05
-"""A p-value below this is told as a difference."""
+"""A p-value below this counts as a difference."""
 
 LEVEL = 1 - SIGNIFICANT
-"""The share of samples whose interval holds the true value."""
+"""Share of samples whose interval contains the true value."""
 
-ROUNDING = 1e-9
-"""Degrees of freedom that lie so little below a whole number, relatively, are that number."""
+NOT_ABOVE_CHANCE = "not above chance"
+"""Note on a score that is not distinguishable from chance, or below it."""
 
 RESAMPLES = 1000
 _RESAMPLED_AT_ONCE = 1 << 22
 
+_DEGREES_TOLERANCE = 1e-9
+"""Degrees of freedom that are this little below a whole number, relatively, are rounded to it."""
+
+_CONVERGED, _TINY, _MAX_TERMS, _BISECTIONS = 1e-15, 1e-300, 100_000, 200
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure of a sample of `count` documents or items; the error is None where one alone says nothing of it.
+    """A figure of a sample of `count` documents or items; the error is None if a single one determines it.
 
-    pooled_degrees: degrees of freedom of the error, where it is not that of one sample.
+    pooled_degrees: degrees of freedom of the error, if it is not that of one sample.
     """
 
     value: float
@@ -49,30 +52,30 @@ class Estimate:
 
     @property
     def degrees(self) -> int:
-        """Of freedom, of the error."""
+        """Degrees of freedom of the error."""
         return self.count - 1 if self.pooled_degrees is None else self.pooled_degrees
 
     def interval(self, level: float = LEVEL) -> Interval | None:
-        """Student's; None without an error, and of what is no finite number."""
+        """Student's interval; None without an error, and for a value that is not finite."""
         if self.standard_error is None or not math.isfinite(self.value):
             return None
-        reach = quantile((1 + level) / 2, self.degrees) * self.standard_error
+        reach = student_quantile((1 + level) / 2, self.degrees) * self.standard_error
         return self.value - reach, self.value + reach
 
     def p_value(self, expected: float = 0.0) -> float | None:
-        """How often a sample from a truth of `expected` lies as far from it, to either side; None as above."""
+        """Probability that a sample with the true value `expected` deviates as far, to either side; None as above."""
         if self.standard_error is None or not math.isfinite(self.value):
             return None
-        apart = abs(self.value - expected)
+        deviation = abs(self.value - expected)
         if not self.standard_error:
-            return 0.0 if apart else 1.0
-        return 2 * below(-apart / self.standard_error, self.degrees)
+            return 0.0 if deviation else 1.0
+        return 2 * student_cdf(-deviation / self.standard_error, self.degrees)
 
 
 def ratio(numerators_N: ArrayLike, denominators_N: ArrayLike) -> Estimate:
-    """The sum of the numerators over that of the denominators, with the error of a ratio estimator.
+    """The sum of the numerators over the sum of the denominators, with the error of a ratio estimator.
 
-    Neither needs to be independent of the other; documents have to be. The denominators' sum is above 0.
+    Numerators and denominators may depend on each other; documents may not. The sum of the denominators is above 0.
     """
     above_N, below_N = (np.asarray(values, dtype=np.float64) for values in (numerators_N, denominators_N))
     count, total = len(above_N), float(below_N.sum())
@@ -85,13 +88,13 @@ def ratio(numerators_N: ArrayLike, denominators_N: ArrayLike) -> Estimate:
 
 
 def mean(values_N: ArrayLike) -> Estimate:
-    """The plain mean of scores, and its error: their standard deviation over the root of their number."""
+    """The mean of scores, and its error: their standard deviation over the square root of their number."""
     values_N = np.asarray(values_N, dtype=np.float64)
     return ratio(values_N, np.ones(len(values_N)))
 
 
 def mean_of(estimates_E: Sequence[Estimate]) -> Estimate:
-    """The mean of figures of samples that share nothing, each counting alike; no error where one has none.
+    """The mean of figures of independent samples, each with the same weight; no error if one has none.
 
     The degrees of freedom of its error are Welch's (1947) and Satterthwaite's, rounded down.
     """
@@ -102,19 +105,19 @@ def mean_of(estimates_E: Sequence[Estimate]) -> Estimate:
         return Estimate(value, None, items)
     variance = sum(error**2 for error in errors)
     spread = sum(error**4 / one.degrees for error, one in zip(errors, estimates_E, strict=True))
-    degrees = int(variance**2 / spread * (1 + ROUNDING)) if spread else items - count
+    degrees = int(variance**2 / spread * (1 + _DEGREES_TOLERANCE)) if spread else items - count
     return Estimate(value, math.sqrt(variance) / count, items, degrees)
 
 
 def accuracy(right: int, items: int) -> Estimate:
-    """The share of items that are right; `mean` of so many ones among zeros."""
+    """The share of right items; the `mean` of `right` ones among zeros."""
     assert 0 <= right <= items and items, (right, items)
     share = right / items
     return Estimate(share, math.sqrt(share * (1 - share) / (items - 1)) if items > 1 else None, items)
 
 
 def accuracy_interval(right: int, items: int, level: float = LEVEL) -> Interval:
-    """Wilson's (1927): it stays within 0 and 1, and is not empty where all items are right, or none."""
+    """Wilson's interval (1927): within 0 and 1, and not empty if all items are right, or none."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     share, widened = right / items, 1 + z * z / items
     middle = (share + z * z / (2 * items)) / widened
@@ -123,9 +126,9 @@ def accuracy_interval(right: int, items: int, level: float = LEVEL) -> Interval:
 
 
 def paired_difference(first_N: ArrayLike, second_N: ArrayLike, denominators_N: ArrayLike | None = None) -> Estimate:
-    """The second's figure less the first's, both measured on the same documents, with the error of the difference.
+    """The second figure minus the first, both measured on the same documents, with the error of the difference.
 
-    denominators: what both sums are divided by (bytes); None: the number of items. What makes a document hard for both
+    denominators: what both sums are divided by (bytes); None: the number of items. The common difficulty of a document
     cancels, so this error is smaller than those of the two figures.
     """
     differences_N = np.asarray(second_N, dtype=np.float64) - np.asarray(first_N, dtype=np.float64)
@@ -141,7 +144,7 @@ def bootstrap_interval(
 ) -> Interval | None:
     """The middle `level` of the ratios of samples of `N` documents drawn with replacement (Efron's percentiles).
 
-    None with one document, and where a number is not finite. The same numbers and seed give the same interval.
+    None with one document, and if a number is not finite. The same numbers and seed give the same interval.
     """
     above_N, below_N = (np.asarray(values, dtype=np.float64) for values in (numerators_N, denominators_N))
     if len(above_N) < 2 or not np.isfinite(above_N).all():
@@ -150,31 +153,31 @@ def bootstrap_interval(
     at_once = max(1, _RESAMPLED_AT_ONCE // len(above_N))
     for first in range(0, resamples, at_once):
         chosen_RN = random.integers(len(above_N), size=(min(at_once, resamples - first), len(above_N)))
-        with np.errstate(invalid="ignore", divide="ignore"):  # a sample of empty documents alone has no ratio
+        with np.errstate(invalid="ignore", divide="ignore"):  # a sample of only empty documents has no ratio
             found.append(above_N[chosen_RN].sum(1) / below_N[chosen_RN].sum(1))
     low, high = np.nanquantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def holm_correction(p_values_P: Sequence[float | None]) -> list[float | None]:
-    """The p-values of several tests made so large that the chance of any false find among all is kept (Holm, 1979).
+    """The p-values of several tests, increased so that the chance of any false positive among all is kept (Holm, 1979).
 
-    In the order in which they were given; None for what is None or no number, which does not count.
+    The order is kept; None and NaN give None and do not count.
     """
     known = [(value, number) for number, value in enumerate(p_values_P) if value is not None and value == value]
     adjusted: list[float | None] = [None] * len(p_values_P)
-    least = 0.0
+    smallest = 0.0
     for rank, (value, number) in enumerate(sorted(known)):
-        least = max(least, min(1.0, (len(known) - rank) * value))
-        adjusted[number] = least
+        smallest = max(smallest, min(1.0, (len(known) - rank) * value))
+        adjusted[number] = smallest
     return adjusted
 
 
 def p_value_against_chance(values_N: ArrayLike, chances_N: ArrayLike) -> float | None:
-    """How often guessing gives a mean score as far from its expected one, or farther, to either side.
+    """Probability that guessing gives a mean score as far from its expected one, to either side.
 
-    chances: what guessing gives of each item on average. Of right and wrong answers, ones and zeros, exact
-    (`exact_p_value`); of other scores by their paired difference from chance.
+    chances: the mean score of guessing for each item. Exact for right and wrong answers, ones and zeros
+    (`exact_p_value`); other scores are tested by their paired difference from chance.
     """
     values_N = np.asarray(values_N, dtype=np.float64)
     if np.isin(values_N, (0.0, 1.0)).all():
@@ -183,10 +186,10 @@ def p_value_against_chance(values_N: ArrayLike, chances_N: ArrayLike) -> float |
 
 
 def exact_p_value(right: int, chances_N: ArrayLike) -> float:
-    """How often guessing is as far from its expected number of right items, or farther, to either side.
+    """Probability that guessing is as far from its expected number of right items, to either side.
 
-    chances: of guessing each item right. Exact: the number of right items is a sum of coins of different weights, the
-    Poisson binomial distribution, whose smaller tail is doubled; of coins of one weight, the binomial.
+    chances: probability of guessing each item right. Exact: the number of right items has a Poisson binomial
+    distribution (binomial for equal chances), whose smaller tail is doubled.
     """
     chances_N = np.asarray(chances_N, dtype=np.float64)
     items = len(chances_N)
@@ -200,20 +203,76 @@ def exact_p_value(right: int, chances_N: ArrayLike) -> float:
     return min(1.0, 2 * float(min(weights[: right + 1].sum(), weights[right:].sum())))
 
 
-NOT_ABOVE_CHANCE = "not above chance"
-"""What is said of a score that does not beat it: not distinguishable from it, or below."""
-
-
 def beats_chance(p_value: float | None, value: float, chance: float) -> bool:
-    """Whether a score is above chance by more than chance explains; where not, it is `NOT_ABOVE_CHANCE`."""
+    """True if a score is significantly above chance; otherwise it is `NOT_ABOVE_CHANCE`."""
     return p_value is not None and p_value < SIGNIFICANT and value > chance
 
 
 def poisson_binomial(chances_N: Floats) -> Floats:
-    """The probability of 0 to N right items, `[N + 1]`: one item after the other."""
+    """The probabilities of 0 to N right items, `[N + 1]`, built up item by item."""
     weights = np.zeros(len(chances_N) + 1)
     weights[0] = 1.0
     for done, chance in enumerate(chances_N.tolist(), start=1):
         weights[1 : done + 1] = weights[1 : done + 1] * (1 - chance) + weights[:done] * chance
         weights[0] *= 1 - chance
     return weights
+
+
+# Student's t distribution and the incomplete beta function; importing SciPy for them would take longer than they do.
+
+
+def student_cdf(t: float, degrees: int) -> float:
+    """Probability that Student's t with `degrees` degrees of freedom, at least 1, is at most `t`."""
+    if math.isnan(t):
+        return math.nan
+    square = t * t
+    if math.isinf(square):
+        tail = 0.0
+    elif square < degrees:  # of two equal forms, the one whose continued fraction converges faster
+        tail = 0.5 * (1 - incomplete_beta(square / (degrees + square), 0.5, degrees / 2))
+    else:
+        tail = 0.5 * incomplete_beta(degrees / (degrees + square), degrees / 2, 0.5)
+    return tail if t < 0 else 1 - tail
+
+
+def student_quantile(share: float, degrees: int) -> float:
+    """The value that Student's t exceeds with probability `1 - share`, found by bisection."""
+    assert 0 < share < 1, share
+    if share < 0.5:
+        return -student_quantile(1 - share, degrees)
+    low, high = 0.0, 1.0
+    while 1 - share < student_cdf(-high, degrees):
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if 1 - share < student_cdf(-middle, degrees) else (low, middle)
+    return (low + high) / 2
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularized incomplete beta function of `x`, from 0 to 1.
+
+    By its continued fraction 1 + d1 / (1 + d2 / (1 + ...)) (Abramowitz and Stegun, Handbook of Mathematical Functions,
+    26.5.8 and 26.7.1), evaluated from the front (Lentz 1976, in Thompson and Barnett's form).
+    """
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(1 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    value = numerator = 1.0
+    denominator = 0.0
+    for number in range(1, _MAX_TERMS):
+        half = number // 2
+        if number % 2:
+            term = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
+        else:
+            term = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
+        denominator = 1 / (1 + term * denominator or _TINY)
+        numerator = 1 + term / numerator or _TINY
+        value *= numerator * denominator
+        if abs(numerator * denominator - 1) < _CONVERGED:
+            break
+    return math.exp(log_front) / (a * value)

@@ -75,7 +75,7 @@ class EvaluatedModel:
         if data.tokenizer.hash == self.tokenizer.hash:
             return calibration_tokens(data, source, self.context_length)
         found: list[int] = []
-        for _, tokens in documents_of_split(data, "train").some(None):
+        for _, tokens in documents_of_split(data, "train").sample(None):
             found += [self.tokenizer.end_id, *self.tokenizer.encode(data.tokenizer.decode(tokens[1:-1].tolist()))]
             if len(found) >= self.context_length:
                 break

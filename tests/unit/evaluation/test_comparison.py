@@ -11,9 +11,9 @@ from linnet.data.prepare import prepare, prepare_texts
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.comparison import ModelComparison
 from linnet.evaluation.interface import evaluate, evaluate_models
+from linnet.evaluation.likelihood import DocumentLosses
 from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.tables import comparison_tables
-from linnet.evaluation.tally import DocumentLosses
 
 
 @pytest.fixture(scope="module")

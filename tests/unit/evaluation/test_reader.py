@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_models import small_decoder
 
+from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.reader import WindowEvaluator
-from linnet.evaluation.windows import WindowBatch
 from linnet.inference.weights import convert_weights
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.mamba import MambaSpec

@@ -19,6 +19,8 @@ from linnet.evaluation.statistics import (
     p_value_against_chance,
     paired_difference,
     ratio,
+    student_cdf,
+    student_quantile,
 )
 
 NUMBERS = st.floats(-100, 100)
@@ -224,3 +226,27 @@ def test_the_verdict():
     verdicts = [beats_chance(exact_p_value(right, chances), right / 1000, 0.25) for right in (250, 270, 290, 210)]
     assert verdicts == [False, False, True, False]
     assert exact_p_value(210, chances) < 0.05 and not beats_chance(None, 1.0, 0.25)
+
+
+DEGREES = st.one_of(st.integers(1, 60), st.sampled_from([999, 12_345, 1_000_000]))
+
+
+@given(st.floats(-60, 60), DEGREES)
+def test_a_probability_is_scipys(t, degrees):
+    assert student_cdf(t, degrees) == pytest.approx(stats.t.cdf(t, degrees), rel=1e-8, abs=1e-14)
+
+
+@given(st.floats(0.0005, 0.9995), DEGREES)
+def test_a_quantile_is_scipys(share, degrees):
+    assert student_quantile(share, degrees) == pytest.approx(stats.t.ppf(share, degrees), rel=1e-7, abs=1e-9)
+
+
+def test_values_of_tables():
+    """Of one degree of freedom it is Cauchy's distribution; 12.706 and 2.228 stand in every table."""
+    assert student_cdf(1.0, 1) == pytest.approx(0.75) and student_cdf(0.0, 7) == 0.5
+    assert (round(student_quantile(0.975, 1), 3), round(student_quantile(0.975, 10), 3)) == (12.706, 2.228)
+
+
+def test_the_ends():
+    assert (student_cdf(math.inf, 3), student_cdf(-math.inf, 3), student_cdf(-1e200, 3)) == (1, 0, 0)
+    assert math.isnan(student_cdf(math.nan, 3))

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
-from linnet.evaluation.likelihood import Likelihood
-from linnet.evaluation.tally import DocumentLosses
+from linnet.evaluation.likelihood import DocumentLosses, Likelihood
 from linnet.training.ngram.counts import NONE, reaches
 from linnet.training.ngram.kneser_ney import Level, NGram, backed_off
 

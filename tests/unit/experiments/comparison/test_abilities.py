@@ -206,4 +206,6 @@ def test_shipped_comparisons_of_abilities_can_be_read(path: Path):
     item = next(iter(described.text.ability.items(1)))
     if isinstance(item, Question):
         pytest.skip("in words: so many tokens as a tokenizer makes of them")
-    assert len(item.read) + 1 <= described.run_of(described.runs[0], 0, Path("data")).resolved().training.context_length
+    assert (
+        len(item.symbols) + 1 <= described.run_of(described.runs[0], 0, Path("data")).resolved().training.context_length
+    )

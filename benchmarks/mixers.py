@@ -27,8 +27,9 @@ from gpu_models import kinds
 from harness import RESULTS, contest, elapsed_s, gate, machine, report
 from linnet.core.system import keep_freed_memory
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.cache_policy import FULL, BankCache
+from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import Mixer, MixerSpec, Place
+from linnet.layers.mixers.ted import BankCache
 from linnet.layers.registry import MIXERS
 from linnet.model.spec import ModelSpec
 from linnet.present.plot import Axis, Panel, Plot, Series
@@ -157,7 +158,7 @@ def of_length(kind: str, length: int, dtype: torch.dtype, runs: int) -> dict[str
 def decoded(kind: str) -> dict[str, Any] | None:
     """A token's time and the bytes of the state, young and old; None where the state grows."""
     mixer = mixer_of(kind, AGES[-1]).eval()
-    bank = BankCache in mixer.retentions
+    bank = BankCache in mixer.cache_policies
     if not (mixer.traits.constant_state or bank):
         return None
     cache_policy = BankCache(2 * AGES[-1]) if bank else FULL

@@ -14,12 +14,12 @@ from torch import Tensor
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.cache_policy import Contexts, cache_policy_state
 from linnet.inference.caches import CachedReader
-from linnet.layers.cache_policy import FULL, BankCache
+from linnet.layers.cache_policy import FULL
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.layers.mixers.ted.state import TedState
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
-from linnet.ops.decay.eviction import EvictionPolicy
 from plain_ted import PlainTed
 
 CAPACITY, TOKENS, PROMPT, HELD, WARM = 2**18, 200, 10_000, 30, 200
@@ -54,7 +54,7 @@ def threshold_for(decoder: Decoder, tokens: Tensor) -> float:
     low, high = -12.0, 2.0
     for _ in range(12):
         middle = (low + high) / 2
-        state = state_of(decoder, EvictionPolicy(0, 10**middle))
+        state = state_of(decoder, EvictionCache(0, 10**middle))
         decoder.hidden(tokens[None, :WARM], state)
         mean = sum(int(layer.sizes(WARM)) for layer in state.layers if isinstance(layer, TedState)) / len(state.layers)
         low, high = (middle, high) if mean > HELD else (low, middle)
@@ -64,7 +64,7 @@ def threshold_for(decoder: Decoder, tokens: Tensor) -> float:
 def check(decoder: Decoder, tokens: Tensor, threshold: float) -> None:
     """The policy gives the published way's logits, the bank the full context's."""
     expected = plain_stepper(PlainTed(decoder, threshold), tokens[:TOKENS])()
-    actual = stepper(decoder, state_of(decoder, EvictionPolicy(0, threshold)), tokens[:TOKENS])()
+    actual = stepper(decoder, state_of(decoder, EvictionCache(0, threshold)), tokens[:TOKENS])()
     error = float((actual - expected).abs().max())  # type: ignore[operator]
     gate("eviction policy", error < 1e-4, f"logits differ by {error:.1e} from the published way's")
     with torch.inference_mode():
@@ -103,7 +103,7 @@ def main() -> None:
     decoder = Decoder(ModelSpec.load("ted-tinystories")).eval()
     tokens = torch.randint(90, (CAPACITY // 2,), generator=torch.Generator().manual_seed(1))
     threshold = threshold_for(decoder, tokens)
-    policy = EvictionPolicy(0, threshold)
+    policy = EvictionCache(0, threshold)
     check(decoder, tokens, threshold)
     few, results = tokens[:TOKENS], {"shape": f"ted-tinystories, {TOKENS} tokens, threshold {threshold:.2g}"}
     plain = PlainTed(decoder, threshold)
@@ -117,7 +117,7 @@ def main() -> None:
     young, old = (stepper(decoder, aged(decoder, tokens, BankCache(), age), few) for age in (100, 100_000))
     # Two equal things: more runs, because the machine is less even than they are.
     results["bank at age 100,000 against age 100"] = contest(old, young, runs=4 * runs).summary()
-    for name, context in {"bank": BankCache(), "policy": policy, "top 30": EvictionPolicy(30, -1.0)}.items():
+    for name, context in {"bank": BankCache(), "policy": policy, "top 30": EvictionCache(30, -1.0)}.items():
         results[f"prompt of {PROMPT}, {name}"] = prompt_contest(decoder, tokens, context, runs)
     report("ted_decode", results)
 

@@ -187,7 +187,7 @@ def on_screen(text: str) -> str:
     return screen.text
 
 
-OPTIONS = ["--prompt", "Once upon a time", "--seed", "1", "--max-tokens", "120", "--context-top-k", "4,30"]
+OPTIONS = ["--prompt", "Once upon a time", "--seed", "1", "--max-tokens", "120", "--cache-policy", "top_k=4/top_k=30"]
 HEADING = "layer  context  size  average size"
 
 
@@ -202,7 +202,10 @@ def test_the_text_grows_above_the_table_and_in_the_end_stands_alone(model: str, 
     ends = [text.index(part) + len(part) for part, _ in parts]
     assert ends == sorted(ends) and ends[-1] >= len(text) - 2
     assert max(len(picture.split("\n")) for picture in pictures) == LINES - 1 < len(text.split("\n"))
-    assert [row.split()[:3] for row in parts[-1][1].split("\n")[1:]] == [["0", "policy", "4"], ["1", "policy", "30"]]
+    assert [row.split()[:3] for row in parts[-1][1].split("\n")[1:]] == [
+        ["0", "eviction", "4"],
+        ["1", "eviction", "30"],
+    ]
 
 
 def test_the_last_table_and_the_figures_follow_on_the_standard_error(model: str, watch, capfd):
@@ -211,7 +214,7 @@ def test_the_last_table_and_the_figures_follow_on_the_standard_error(model: str,
     assert "layer" not in seen.pictures[-1]
     heading, first, _, figures = seen.other.splitlines()
     assert (heading.strip(), figures[:11]) == (HEADING, "120 tokens,")
-    assert first.split() == ["0", "policy", "4", f"{(1 + 2 + 3 + 133 * 4) / 136:.2f}"]
+    assert first.split() == ["0", "eviction", "4", f"{(1 + 2 + 3 + 133 * 4) / 136:.2f}"]
     both = watch({"stdout", "stderr"}, model, *OPTIONS, "--show-context").pictures[-1]
     assert both.startswith(plain + HEADING) and "state of" in both
 
@@ -255,7 +258,7 @@ def test_wide_characters_are_folded_as_the_terminal_folds_them():
 
 @pytest.mark.parametrize("mode", [{"stdout"}, {"stderr"}], ids=["text", "table"])
 def test_more_layers_than_lines_are_cut_on_the_screen_alone(many: str, watch, mode: set[str]):
-    seen = watch(mode, many, "--max-tokens", "10", "--seed", "1", "--show-context", "--context", "bank")
+    seen = watch(mode, many, "--max-tokens", "10", "--seed", "1", "--show-context", "--cache-policy", "bank")
     whole = seen.other if mode == {"stdout"} else seen.pictures[-1]
     assert all(f"\n{layer:5}  bank" in whole for layer in range(20))
     pictures = seen.pictures[:-1]

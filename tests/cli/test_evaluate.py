@@ -250,19 +250,21 @@ def test_several_models_with_other_operators(capsys, plga, data):
 
 
 def test_what_a_ted_model_keeps(capsys, ted, plga, data):
-    found = _figures(capsys, ted, "--data", data, "--retention", "top_k=1", "--limit-tokens", 60)["retentions"]
-    assert [one["retention"] for one in found] == ["full", "bank", "top_k 1"]
-    assert main(["evaluate", str(ted), "--data", str(data), "--retention", "top_k=1", "--limit-tokens", "60"]) == 0
+    found = _figures(capsys, ted, "--data", data, "--cache-policy", "top_k=1", "--limit-tokens", 60)["cache_policies"]
+    assert [one["cache_policy"] for one in found] == ["full", "bank", "top_k 1"]
+    assert main(["evaluate", str(ted), "--data", str(data), "--cache-policy", "top_k=1", "--limit-tokens", "60"]) == 0
     assert f"{found[2]['difference']:+.4f}" in capsys.readouterr().out
-    assert "--retention top=1: expected full, bank" in _fails(capsys, ted, "--data", data, "--retention", "top=1")
-    assert "(plga) keep the past in one way" in _fails(capsys, plga, "--data", data, "--retention", "bank")
+    assert "--cache-policy top=1: expected full, recalibrate, bank, or top_k" in _fails(
+        capsys, ted, "--data", data, "--cache-policy", "top=1"
+    )
+    assert "(plga) have one cache policy" in _fails(capsys, plga, "--data", data, "--cache-policy", "bank")
 
 
 def test_options_of_one_model_and_of_several(capsys, ted, plga, data, text):
     for option, value, message in (
         ("--calibration", "identity", f"{ted}: --calibration: identity: the model has no plga layer"),
         ("--seed", "1", "--seed 1: goes with --calibration random"),
-        ("--retention", "bank", "--retention bank: goes with one model"),
+        ("--cache-policy", "bank", "--cache-policy bank: goes with one model"),
     ):
         assert message in _fails(capsys, ted, plga, "--data", data, option, value)
     assert "--bootstrap 50: goes with several models" in _fails(capsys, ted, "--data", data, "--bootstrap", 50)

@@ -76,7 +76,7 @@ def test_what_belongs_to_a_text_or_to_tasks_is_refused(capsys: pytest.CaptureFix
     own = "the suite of abilities makes its own questions"
     assert f"--data x: {own}" in fails(capsys, model, "--suite", "abilities", "--data", "x")
     assert f"--limit-tokens 5: {own}" in fails(capsys, model, "--suite", "abilities", "--limit-tokens", 5)
-    assert f"--retention bank: {own}" in fails(capsys, model, "--suite", "abilities", "--retention", "bank")
+    assert f"--cache-policy bank: {own}" in fails(capsys, model, "--suite", "abilities", "--cache-policy", "bank")
     assert "2 models: the suite of abilities measures one" in fails(capsys, model, model, "--suite", "abilities")
     assert "--limit 5: goes with --suite" in fails(capsys, model, "--data", "x", "--limit", 5)
     assert "--files y: goes with --suite" in fails(capsys, model, "--data", "x", "--files", "y")

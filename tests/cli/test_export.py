@@ -101,10 +101,10 @@ def test_a_gguf_file(tmp_path: Path, capsys):
         (["--to", "onnx", "--weights", "q8_0"], "--weights q8_0: expected one of float32, int8, int4"),
         (["--to", "transformers", "--weights", "int8"], "--weights int8: expected --to gguf or onnx or web beside it"),
         (
-            ["--to", "onnx", "--retention", "bank"],
-            "--cache_policy: the model's layers (attention) keep the past in one way",
+            ["--to", "onnx", "--cache-policy", "bank"],
+            "--cache-policy: the model's layers (attention) have one cache policy",
         ),
-        (["--to", "onnx", "--retention", "some"], "--retention some: expected full, bank, or a policy: top_k"),
+        (["--to", "onnx", "--cache-policy", "some"], "--cache-policy some: expected full, recalibrate, bank, or top_k"),
         (["--to", "onnx", "--beside", "a", "--beside", "b"], "--beside a, b: expected --to web beside it"),
     ],
 )

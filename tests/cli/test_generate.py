@@ -171,12 +171,12 @@ def test_a_folder_that_is_no_model_is_one_line(name: str, message: str, tmp_path
     assert f"error: {name}: " in err and message in err
 
 
-def test_help_shows_an_example_and_how_the_operator_is_fixed(capfdbinary):
+def test_help_shows_an_example_and_how_layers_are_calibrated(capfdbinary):
     code, out, _ = run(capfdbinary, "--help")
     words = " ".join(out.split())
     assert code == 0
     assert "Example: linnet generate" in words
-    assert "deduces its operator from the prompt" in words
+    assert "calibrates its layers on the prompt" in words
 
 
 def given_to(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -252,9 +252,9 @@ def generated(capfdbinary, *arguments: str, temperature: str = "0") -> dict:
 
 def test_caches_that_are_switched_off_change_what_is_kept(pldr: str, capfdbinary):
     both = generated(capfdbinary, pldr, "--prompt", "Once")
-    no_g = generated(capfdbinary, pldr, "--prompt", "Once", "--no-g-cache")
+    no_g = generated(capfdbinary, pldr, "--prompt", "Once", "--cache-policy", "recalibrate")
     no_kv = generated(capfdbinary, pldr, "--prompt", "Once", "--no-kv-cache")
-    neither = generated(capfdbinary, pldr, "--prompt", "Once", "--no-kv-cache", "--no-g-cache")
+    neither = generated(capfdbinary, pldr, "--prompt", "Once", "--no-kv-cache", "--cache-policy", "recalibrate")
     assert both["text"] == no_g["text"] == no_kv["text"]
     operators = 2 * 2 * 8 * 8 * 4
     assert (no_kv["state_bytes"], neither["state_bytes"]) == (operators, 0)
@@ -277,8 +277,8 @@ def test_other_operators_stand_in_the_place_of_the_models(pldr: str, capfdbinary
         (["--calibration", "zero"], "--calibration: zero: expected identity, random, or a file of operators"),
         (["--calibration", "no.npz"], "--calibration: no.npz: no such file; expected operators as"),
         (
-            ["--calibration", "identity", "--no-g-cache"],
-            "--no-g-cache: the model has no plga layer that infers an operator",
+            ["--calibration", "identity", "--cache-policy", "recalibrate"],
+            "--cache-policy recalibrate: no layer of the model (plga) has it",
         ),
     ],
 )
@@ -289,10 +289,13 @@ def test_a_wrong_operator_or_cache_is_one_line(pldr: str, capfdbinary, arguments
 
 
 def test_a_model_without_operators_has_none_to_change(model: str, capfdbinary):
-    for arguments in (["--calibration", "identity"], ["--no-g-cache"]):
+    for arguments, message in (
+        (["--calibration", "identity"], "the model has no plga layer"),
+        (["--cache-policy", "recalibrate"], "no layer of the model"),
+    ):
         code, _, err = run(capfdbinary, model, *arguments)
         assert (code, err.count("\n")) == (2, 1)
-        assert "the model has no plga layer" in err
+        assert message in err
 
 
 @pytest.mark.parametrize("choice", [["--temperature", "0"], ["--temperature", "1", "--seed", "5"]])
@@ -326,9 +329,9 @@ def test_a_stream_that_cannot_be_kept_or_gone_on_with_is_refused_in_one_line(mod
     assert run(capfdbinary, model, "--max-tokens", "2", "--save-state", str(path))[0] == 0
     for arguments, message in (
         (["--save-state", str(tmp_path)], f"--save-state {tmp_path}: is a folder"),
-        (["--save-state", "s", "--no-kv-cache"], "--save-state s: a stream is kept with both caches"),
+        (["--save-state", "s", "--no-kv-cache"], "--save-state s: a stream is its KV-cache"),
         (["--load-state", "nowhere"], "nowhere: no such file"),
-        (["--load-state", str(path), "--context", "bank"], "--context bank: --load-state"),
+        (["--load-state", str(path), "--cache-policy", "bank"], "--cache-policy bank: --load-state"),
     ):
         code, out, err = run(capfdbinary, model, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -7,16 +7,17 @@ import torch
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference import FULL, BankCache, EvictionPolicy
 from linnet.inference.cache_policy import CachePolicies, layer_sizes
 from linnet.inference.language_model import load
 from linnet.inference.sampling import Sampling
+from linnet.layers.cache_policy import FULL
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 
 TED, ATTENTION = {"kind": "ted"}, {"kind": "attention", "heads": 2}
-DEFAULTS = {"top_k": 0, "threshold": 1e-8, "min_tokens_to_keep": 1}
+DEFAULTS = {"top_k": 0, "threshold": -1.0, "min_tokens_to_keep": 1}
 GREEDY = ["--prompt", "Once upon a time", "--temperature", "0", "--max-tokens", "40"]
 
 
@@ -70,26 +71,22 @@ def settings(figures: dict) -> list[dict]:
 
 
 def policy(**changes: float) -> dict:
-    return {"kind": "policy", **DEFAULTS, **changes}
+    return {"kind": "eviction", **DEFAULTS, **changes}
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ([], [{"kind": "full"}] * 3),
-        (["--context", "full"], [{"kind": "full"}] * 3),
-        (["--context", "policy"], [policy()] * 3),
-        (["--context", "bank"], [{"kind": "bank", "length": 64}] * 3),
-        (["--context-top-k", "5"], [policy(top_k=5)] * 3),
-        (["--context-top-k", "5,6,7"], [policy(top_k=5), policy(top_k=6), policy(top_k=7)]),
-        (["--context-threshold", "-1"], [policy(threshold=-1.0)] * 3),
+        (["--cache-policy", "full"], [{"kind": "full"}] * 3),
+        (["--cache-policy", "eviction"], [policy(threshold=1e-8)] * 3),
+        (["--cache-policy", "bank"], [{"kind": "bank", "length": 64}] * 3),
+        (["--cache-policy", "top_k=5"], [policy(top_k=5)] * 3),
+        (["--cache-policy", "top_k=5/top_k=6/top_k=7"], [policy(top_k=5), policy(top_k=6), policy(top_k=7)]),
+        (["--cache-policy", "threshold=-1"], [policy(threshold=-1.0)] * 3),
         (
-            ["--context", "policy", "--context-threshold", "0.1,0.2,1e-3", "--context-min-tokens", "4"],
+            ["--cache-policy", "/".join(f"threshold={x},min_tokens_to_keep=4" for x in ("0.1", "0.2", "1e-3"))],
             [policy(threshold=value, min_tokens_to_keep=4) for value in (0.1, 0.2, 1e-3)],
-        ),
-        (
-            ["--context-min-tokens", "1,2,3", "--context-top-k", "9"],
-            [policy(top_k=9, min_tokens_to_keep=n) for n in (1, 2, 3)],
         ),
     ],
 )
@@ -101,9 +98,9 @@ def test_the_options_reach_every_layer(ted: str, options: list[str], expected: l
     ("options", "context"),
     [
         ([], FULL),
-        (["--context-top-k", "4,8,200"], [EvictionPolicy(4), EvictionPolicy(8), EvictionPolicy(200)]),
-        (["--context-threshold", "0.5", "--context-min-tokens", "3"], EvictionPolicy(0, 0.5, 3)),
-        (["--context", "bank"], BankCache()),
+        (["--cache-policy", "top_k=4/top_k=8/top_k=200"], [EvictionCache(k, -1.0) for k in (4, 8, 200)]),
+        (["--cache-policy", "threshold=0.5,min_tokens_to_keep=3"], EvictionCache(0, 0.5, 3)),
+        (["--cache-policy", "bank"], BankCache()),
     ],
 )
 def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: list[str], context: CachePolicies, capfd):
@@ -120,79 +117,67 @@ def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: lis
 
 
 def test_only_ted_layers_are_counted_and_listed(mixed: str, capfd):
-    figures = report(capfd, mixed, "--context-top-k", "3,6")
+    figures = report(capfd, mixed, "--cache-policy", "top_k=3/top_k=6")
     assert [(layer["layer"], layer["top_k"], layer["size"]) for layer in figures["context"]] == [(0, 3, 3), (2, 6, 6)]
-    bank = report(capfd, mixed, "--context", "bank")
+    bank = report(capfd, mixed, "--cache-policy", "bank")
     assert [(layer["layer"], layer["kind"]) for layer in bank["context"]] == [(0, "bank"), (2, "bank")]
     assert bank["text"] == report(capfd, mixed)["text"]
 
 
 def test_a_model_without_ted_layers_lists_none(attention: str, capfd):
-    assert report(capfd, attention, "--context", "full")["context"] == []
+    assert report(capfd, attention, "--cache-policy", "full")["context"] == []
     assert report(capfd, attention, "--no-kv-cache")["context"] == []
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("policy", "message"),
     [
-        (
-            ["--context", "bank", "--context-top-k", "3"],
-            "--context bank --context-top-k 3: with bank nothing is evicted; expected --context policy",
-        ),
-        (
-            ["--context", "full", "--context-threshold", "2"],
-            "--context full --context-threshold 2: with full nothing is evicted; expected --context policy",
-        ),
-        (
-            ["--context-top-k", "1,2"],
-            "--context-top-k: 1,2: 2 numbers; expected a whole number, or 3, one for each ted",
-        ),
-        (["--context-threshold", "warm"], "--context-threshold: warm: expected a number, or 3, one for each ted layer"),
-        (["--context-min-tokens", "1.5"], "--context-min-tokens: 1.5: expected a whole number"),
-        (["--context-top-k", "1,,2"], "--context-top-k: 1,,2: expected a whole number"),
-        (["--context-top-k", "-2"], "--context-top-k -2: top_k: -2: expected at least 0, which keeps all"),
-        (["--context-threshold", "nan"], "--context-threshold nan: threshold: nan: expected a number"),
-        (["--context", "some"], "Invalid value for '--context'"),
-        (
-            ["--context", "bank", "--no-kv-cache"],
-            "--no-kv-cache: nothing is kept of the text; expected no --context bank",
-        ),
-        (
-            ["--context-top-k", "1,2,3", "--show-context", "--no-kv-cache"],
-            "--no-kv-cache: nothing is kept of the text; expected no --context-top-k 1,2,3 --show-context",
-        ),
+        ("bank,top_k=3", "expected full, recalibrate, bank, or top_k, threshold, min_tokens_to_keep, as in top_k=16,"),
+        ("top_k=1/top_k=2", "2 policies; expected one, or 3, one for each layer that has a choice, between slashes"),
+        ("threshold=warm", "threshold: 'warm': expected a number"),
+        ("min_tokens_to_keep=1.5", "min_tokens_to_keep: '1.5': expected a whole number"),
+        ("top_k=-2", "top_k: -2: expected at least 0, which keeps all"),
+        ("threshold=nan", "threshold: nan: expected a number"),
+        ("some", "expected full"),
     ],
 )
-def test_a_context_that_cannot_be_is_one_line(ted: str, options: list[str], message: str, capfd):
-    code, out, err = run(capfd, ted, *options)
+def test_a_policy_that_cannot_be_is_one_line(ted: str, policy: str, message: str, capfd):
+    code, out, err = run(capfd, ted, "--cache-policy", policy)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"error: {message}")
+    assert err.startswith(f"error: --cache-policy {policy}: {message}")
 
 
-@pytest.mark.parametrize("options", [["--context", "bank"], ["--context-top-k", "3"], ["--show-context"]])
-def test_a_model_without_ted_layers_has_no_context_to_choose(attention: str, options: list[str], capfd):
-    code, out, err = run(capfd, attention, *options)
-    assert (code, out) == (2, "")
-    assert err == f"error: {' '.join(options)}: the model has no ted layer; leave it out\n"
+def test_without_a_kv_cache_no_policy_has_an_effect(ted: str, capfd):
+    for options, message in (
+        (["--cache-policy", "bank"], "nothing is kept of the text, so a policy (bank) has no effect"),
+        (["--show-context"], "nothing is kept of the text; expected no --show-context"),
+    ):
+        code, out, err = run(capfd, ted, "--no-kv-cache", *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"error: --no-kv-cache: {message}")
 
 
-def test_the_help_tells_the_defaults_of_a_policy(capfd):
-    _, out, _ = run(capfd, "--help")
-    words, policy = " ".join(out.split()), EvictionPolicy()
-    for option, default in (("top-k K", policy.top_k), ("threshold X", "1e-8"), ("min-tokens N", 1)):
-        described = words.split(f"--context-{option}")[1].split("[default: ")[1]
-        assert described.startswith(f"({default})]")
-    assert (policy.threshold, policy.min_tokens_to_keep) == (1e-8, 1)
+def test_a_model_whose_layers_have_one_policy_has_none_to_choose(attention: str, capfd):
+    for options, message in (
+        (["--cache-policy", "bank"], "--cache-policy bank: no layer of the model (attention) has it; expected full"),
+        (["--show-context"], "--show-context: no layer of the model has a choice of cache policies; leave it out"),
+    ):
+        code, out, err = run(capfd, attention, *options)
+        assert (code, out, err) == (2, "", f"error: {message}\n")
 
 
 def test_without_a_terminal_the_table_comes_once_after_the_text(ted: str, capfd):
-    options = [ted, *GREEDY, "--context-top-k", "4,8,16"]
+    options = [ted, *GREEDY, "--cache-policy", "top_k=4/top_k=8/top_k=16"]
     _, text, figures = run(capfd, *options)
     code, out, err = run(capfd, *options, "--show-context")
     heading, *rows, last = err.splitlines()
     assert (code, out) == (0, text)
     assert heading.split() == ["layer", "context", "size", "average", "size"]
-    assert [row.split()[:3] for row in rows] == [["0", "policy", "4"], ["1", "policy", "8"], ["2", "policy", "16"]]
+    assert [row.split()[:3] for row in rows] == [
+        ["0", "eviction", "4"],
+        ["1", "eviction", "8"],
+        ["2", "eviction", "16"],
+    ]
     assert last.startswith("40 tokens") and figures.count("\n") == 1
 
 
@@ -200,8 +185,8 @@ def test_the_average_is_over_every_token_of_prompt_and_text(ted: str, capfd):
     """56 tokens are read: the end token, 16 of the prompt, 39 of the text's 40."""
     _, _, err = run(capfd, ted, *GREEDY, "--show-context")
     assert err.splitlines()[1].split() == ["0", "full", "56", "28.50"]
-    _, _, err = run(capfd, ted, *GREEDY, "--show-context", "--context-top-k", "2", "--context-threshold", "-1")
-    assert err.splitlines()[1].split() == ["0", "policy", "2", f"{(1 + 55 * 2) / 56:.2f}"]
+    _, _, err = run(capfd, ted, *GREEDY, "--show-context", "--cache-policy", "top_k=2")
+    assert err.splitlines()[1].split() == ["0", "eviction", "2", f"{(1 + 55 * 2) / 56:.2f}"]
 
 
 def test_json_with_the_table_is_still_json(ted: str, capfd):

@@ -25,7 +25,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("typed", "message"),
     [
         (["--precision", "int8"], "--precision: --engine onnx runs graphs as they were exported; leave it out"),
-        (["--context", "bank"], "--context bank: --engine onnx runs graphs as they were exported; leave it out"),
+        (
+            ["--cache-policy", "bank"],
+            "--cache-policy bank: --engine onnx runs graphs as they were exported; leave it out",
+        ),
         ([], "no folder of ONNX graphs (no linnet.json)"),
     ],
 )

@@ -256,12 +256,14 @@ def test_caches(figures, table, plga, tmp_path, capsys):
     assert (tmp_path / "out" / "report.html").is_file()
     command = ["generate", str(plga), "--prompt", "tree 7", "--max-tokens", "9", "--temperature", "0", "--json"]
     for setting in found["settings"]:
-        off = ["--no-kv-cache"] * (not setting["kv_cache"]) + ["--no-g-cache"] * (not setting["g_cache"])
+        off = ["--no-kv-cache"] * (not setting["kv_cache"]) + ["--cache-policy", "recalibrate"] * (
+            not setting["g_cache"]
+        )
         assert main([*command, *off]) == 0
         assert json.loads(capsys.readouterr().out)["text"] == setting["text"]
     text = table("caches", plga, "--prompt", "tree 7", "--tokens", 9)
     assert all(f"{setting['G']['rmse']:.15g}" in text for setting in found["settings"])
-    assert "KV and G" in text and "…" not in text
+    assert "KV and calibration" in text and "…" not in text
 
 
 def test_lifetimes_of_the_vocabulary(figures, table, forgetful):
@@ -341,10 +343,14 @@ def _evaluated(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> d
     return json.loads(capsys.readouterr().out)
 
 
+def _policies(field: str, *values: float) -> list[str]:
+    return [word for value in values for word in ("--cache-policy", f"{field}={value}")]
+
+
 @pytest.mark.parametrize("name", ["ted", "mixed"])
 def test_contexts(name, request, figures, table, data, capsys):
     model = request.getfixturevalue(name)
-    arguments = ("contexts", model, "--data", data, "--windows", 1000, "--top-k", "4,1", "--top-k", 2)
+    arguments = ("contexts", model, "--data", data, "--windows", 1000, *_policies("top_k", 1, 2, 4))
     found = figures(*arguments)
     full, bank, *policies = found["contexts"]
     assert (full["context"], bank["context"]) == ("full", "bank")
@@ -360,28 +366,27 @@ def test_contexts(name, request, figures, table, data, capsys):
     assert text.splitlines()[-1].startswith(("The smallest state within 0.1 % ", "No smaller state stays within 0.1 %"))
 
 
-def test_grids_of_contexts(figures, ted, data, tmp_path):
+def test_policies_that_are_compared(figures, ted, data, tmp_path):
     arguments = ("contexts", ted, "--data", data, "--windows", 3)
     assert len(figures(*arguments)["contexts"]) == 2 + 6 + 8
-    found = figures(*arguments, "--top-k", "2,4", "--threshold", "-1,0.5", "--min-tokens-to-keep", 3, "--out", tmp_path)
+    fields = [f"top_k={k},threshold={x},min_tokens_to_keep=3" for k in (2, 4) for x in (-1, 0.5)]
+    found = figures(*arguments, *(word for text in fields for word in ("--cache-policy", text)), "--out", tmp_path)
     assert [one["context"] for one in found["contexts"][2:]] == [
         "top_k 2", "top_k 2, threshold 0.5", "top_k 4", "top_k 4, threshold 0.5"
     ]  # fmt: skip
     assert found["contexts"][2]["min_tokens_to_keep"] == found["contexts"][2]["largest_context"] == 3
     assert _page_pictures(tmp_path) == 2
     assert found["windows"] == 3 and found["split"] == "validation"
-    lenient = figures(*arguments, "--top-k", "8,2", "--within", 1000)
+    lenient = figures(*arguments, *_policies("top_k", 8, 2), "--within", 1000)
     assert (lenient["smallest"], lenient["within_percent"]) == ("top_k 2", 1000)
 
 
 def test_what_has_no_context_or_is_no_number_is_refused(refusal, plga, ted, data):
     assert refusal("contexts", plga, "--data", data) == (
-        f"error: {plga}: has no context: its token mixer is plga; expected a model with ted\n"
+        f"error: {plga}: has one cache policy: its token mixer is plga; expected a model with ted\n"
     )
-    for option, text in (
-        ("--top-k", "x"), ("--top-k", "-2"), ("--top-k", "9" * 400), ("--threshold", "nan"), ("--threshold", "1e-4,"),
-    ):  # fmt: skip
-        assert f"error: {option} {text[:9]}" in refusal("contexts", ted, "--data", data, option, text)
+    for text in ("top_k=x", "top_k=-2", f"top_k={'9' * 400}", "threshold=nan", "threshold=1e-4,"):
+        assert f"error: --cache-policy {text[:9]}" in refusal("contexts", ted, "--data", data, "--cache-policy", text)
     assert "--windows" in refusal("contexts", ted, "--data", data, "--windows", 0)
     assert "learned positions end at 16" in refusal("contexts", ted, "--data", data, "--context-length", 17)
 

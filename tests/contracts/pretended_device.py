@@ -27,9 +27,9 @@ from linnet.evaluation.reader import WindowEvaluator
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout, at
-from linnet.layers.cache_policy import CACHE_POLICIES
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
 from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.auto import default_chunk

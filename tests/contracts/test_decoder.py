@@ -10,13 +10,13 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomized
+from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, inputs, name_of, randomized
 from torch import Tensor
 
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.layers.batch_layout import EXPERTS_USED, AuxiliaryOutputs
-from linnet.layers.cache_policy import BankCache, EvictionPolicy
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -488,8 +488,8 @@ def test_gradients_of_documents_flow_within_a_chunk_with_a_state(decoder: Decode
 
 
 def test_states_that_keep_the_past_in_other_ways_do_not_join():
-    ted = decoder_with_weights([next(mixer for mixer in EXAMPLES if len(mixer.build(PLACE).retentions) > 1)])
-    states = [ted.initial_state(1, LENGTH, EvictionPolicy(top_k=k)) for k in (2, 9)]
+    ted = decoder_with_weights([next(mixer for mixer in EXAMPLES if mixer.kind == "ted")])
+    states = [ted.initial_state(1, LENGTH, EvictionCache(top_k=k)) for k in (2, 9)]
     with pytest.raises(ValueError, match="different ways cannot join"):
         states[0].join(states[1])
     banks = [ted.initial_state(1, capacity, BankCache()) for capacity in (20, 4000)]

@@ -290,13 +290,6 @@ def test_a_state_that_forgets_is_causal_from_the_first_token(sublayer: Sublayer)
     torch.testing.assert_close(feed(sublayer, x_BTD, frozen, [0, 1, 4, LENGTH]), whole)
 
 
-def test_what_one_state_settled_another_takes_over(sublayer: Sublayer):
-    x_BTD, settled, other = inputs(2, LENGTH), empty_state(sublayer, 2), empty_state(sublayer, 2)
-    sublayer(inputs(2, LENGTH), settled)
-    other.settle_as(settled)
-    torch.testing.assert_close(sublayer(x_BTD, other), sublayer(x_BTD, settled.forget()))
-
-
 def _gradient_of_step(sublayer: Sublayer, step: int, with_prompt: bool) -> Tensor:
     x_BTD = inputs(1, LENGTH).requires_grad_()
     state, start = None, 0

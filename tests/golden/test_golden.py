@@ -11,13 +11,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.caches import CachedReader, Caches, RecomputingReader
+from linnet.inference.caches import CachedReader, RecomputingReader
 from linnet.interop.tensor_names import PLDR, TED, from_published
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
+from linnet.layers.mixers.ted import EvictionCache
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.watched import shown
-from linnet.ops.decay.eviction import EvictionPolicy
 from on_device import DEVICE
 
 FOLDER = Path(__file__).parent
@@ -125,8 +125,8 @@ def test_pldr_greedy_decode_with_and_without_each_cache(pldr, kv: bool, g: bool)
     tokens, logits = (golden[f"decode.kv{kv:d}.g{g:d}.{name}"] for name in ("tokens", "logits"))
     steps = logits.shape[1]
     prompt = tokens.shape[1] - steps
-    caches, state = Caches(kv, g), decoder.initial_state(1, capacity=tokens.shape[1])
-    reader = CachedReader(decoder, state, caches) if kv else RecomputingReader(decoder, None, caches)
+    state = cache_policy_state(decoder, 1, tokens.shape[1], "full" if g else "recalibrate")
+    reader = CachedReader(decoder, state) if kv else RecomputingReader(decoder, None, keep_calibration=g)
     chunk = tokens[:, :prompt]
     for step in range(steps):
         last = reader.logits(chunk)
@@ -163,7 +163,7 @@ def test_ted_decode_with_each_context(ted, setting: int, cut: int):
     """Logits and the context size of every layer at every step; in larger pieces all logits, sizes at their ends."""
     decoder, golden, config = ted
     chosen = config["contexts"][setting]
-    policy = EvictionPolicy(chosen["top_k"], chosen["relevance_score"], chosen["min_tokens_to_keep"])
+    policy = EvictionCache(chosen["top_k"], chosen["relevance_score"], chosen["min_tokens_to_keep"])
     logits, sizes = golden[f"decode.{setting}.logits"], golden[f"decode.{setting}.context_size"]
     tokens = golden["tokens"][:1]
     state = cache_policy_state(decoder, 1, tokens.shape[1], policy)

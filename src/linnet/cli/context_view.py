@@ -1,4 +1,4 @@
-"""`linnet generate --show-context`: what each TED layer holds, live beneath the text as it comes, and at the end."""
+"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
 
 import signal
 import sys
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from linnet.model.state import DecoderState
 
 REFRESH_S = 0.1
-"""Shortest time from one picture to the next."""
+"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
 
 WAITS = 20
-"""It is also at least so many times as long as drawing took, however slow the terminal: 5 % of the time at most."""
+"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
 
 NEVER_CUT = 1000
-"""Columns of the last table: a number is never shortened."""
+"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 LEAST_TEXT = 3
-"""Lines of the screen that the table leaves to the text."""
+"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
 
 
 class ContextView:
@@ -100,10 +100,10 @@ class ContextView:
 
 
 def context_table(state: "DecoderState", height: int | None = None) -> "Table":
-    """One row per TED layer; no more lines than `height`, heading included, but at least two."""
+    """One row per layer that has a choice; no more lines than `height`, heading included, but at least two."""
     from rich.table import Table
 
-    from linnet.inference.cache_policy import describe, layer_sizes
+    from linnet.inference.cache_policy import layer_sizes
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("layer", "context", "size", "average size"):
@@ -111,8 +111,7 @@ def context_table(state: "DecoderState", height: int | None = None) -> "Table":
     sizes = layer_sizes(state)
     room = len(sizes) if height is None else max(height - 1, 1)
     for layer in sizes[: room if len(sizes) <= room else room - 1]:
-        kind = describe(layer.cache_policy)["kind"]
-        table.add_row(str(layer.layer), kind, f"{layer.size:,}", f"{layer.mean_size:,.2f}")
+        table.add_row(str(layer.layer), layer.cache_policy.name, f"{layer.size:,}", f"{layer.mean_size:,.2f}")
     if len(sizes) > room:
         table.add_row("...")
     return table
@@ -120,10 +119,10 @@ def context_table(state: "DecoderState", height: int | None = None) -> "Table":
 
 def context_figures(state: "DecoderState") -> list[dict[str, Any]]:
     """The same for JSON, with all settings."""
-    from linnet.inference.cache_policy import describe, layer_sizes
+    from linnet.inference.cache_policy import layer_sizes
 
     return [
-        {"layer": layer.layer, **describe(layer.cache_policy), "size": layer.size, "average_size": layer.mean_size}
+        {"layer": layer.layer, **layer.cache_policy.to_dict(), "size": layer.size, "average_size": layer.mean_size}
         for layer in layer_sizes(state)
     ]
 

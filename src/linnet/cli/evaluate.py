@@ -73,7 +73,7 @@ def evaluate(
 
     Example: linnet evaluate runs/ted runs/pldr --data data/stories --limit-tokens 20000 --report pages/ted-pldr
 
-    Example: linnet evaluate runs/ted --data data/stories --retention bank --retention top_k=16
+    Example: linnet evaluate runs/ted --data data/stories --cache-policy bank --cache-policy top_k=16
 
     Example: linnet evaluate runs/ted runs/pldr --task-file questions.jsonl --train-text data/stories
 

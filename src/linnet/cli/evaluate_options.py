@@ -55,10 +55,9 @@ class TextOptions:
     cache_policies: Annotated[
         list[str] | None,
         typer.Option(
-            "--retention",
-            metavar="KIND",
-            help="Measure what TED layers lose when they keep less: all of the past (full), a bank, and a policy "
-            "as top_k=16,threshold=1e-4 (repeatable).",
+            "--cache-policy",
+            metavar="POLICY",
+            help="Measure what is lost with this cache policy (repeatable; docs/inference.md), beside the full cache.",
         ),
     ] = None
     plot: Annotated[

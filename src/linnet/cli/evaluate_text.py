@@ -39,7 +39,7 @@ def measure_text(
     text.check_plot()
     if len(models) > 1:
         if text.cache_policies is not None:
-            raise UserError(f"--retention {' '.join(text.cache_policies)}: goes with one model")
+            raise UserError(f"--cache-policy {' '.join(text.cache_policies)}: goes with one model")
         _several(models, text, calibrated, compute, resamples or RESAMPLES, page, as_json)
     elif resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")

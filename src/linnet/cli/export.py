@@ -29,7 +29,7 @@ def export(
     ] = None,
     cache_policy: Annotated[
         str | None,
-        option("WAY", "With --to onnx: how TED keeps the past: full, bank, or a policy as top_k=16,threshold=1e-4."),
+        option("POLICY", "With --to onnx: the cache policy of the graphs (docs/inference.md); full if not given."),
     ] = None,
     beside: Annotated[
         list[Path] | None, option("MODEL", "With --to web: one more model on the page; may be repeated.")
@@ -79,7 +79,7 @@ def export(
 
     Example: linnet export runs/ted --to transformers --out hf/ted
 
-    Example: linnet export runs/ted --to onnx --weights int8 --retention bank --out onnx/ted
+    Example: linnet export runs/ted --to onnx --weights int8 --cache-policy bank --out onnx/ted
 
     Example: linnet export runs/ted --to web --beside runs/attention --out site
 

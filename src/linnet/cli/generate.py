@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli import context_options
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.generate_graphs import continuation_by_graphs
@@ -58,14 +57,21 @@ def generate(
         bool,
         typer.Option("--kv-cache/--no-kv-cache", help="Keep what is known of the text, or read it anew at each token."),
     ] = True,
-    g_cache: Annotated[
-        bool, typer.Option("--g-cache/--no-g-cache", help="Keep a PLDR-LLM's operator, or infer it anew at each token.")
-    ] = True,
-    context: context_options.Kind = None,
-    context_top_k: context_options.TopK = None,
-    context_threshold: context_options.Threshold = None,
-    context_min_tokens: context_options.MinTokens = None,
-    show_context: context_options.Show = False,
+    cache_policy: Annotated[
+        str | None,
+        option(
+            "POLICY",
+            "What the layers keep of the text: full, recalibrate, or a policy that the kind of layer brings, as "
+            "NAME or FIELD=NUMBER,...; with slashes between, one for each layer that has a choice.",
+        ),
+    ] = None,
+    show_context: Annotated[
+        bool,
+        typer.Option(
+            "--show-context",
+            help="Show what each layer holds that has a choice: live on a terminal, and once more at the end.",
+        ),
+    ] = False,
     save_state: Annotated[Path | None, option("FILE", "Keep the stream here, to go on later where it ends.")] = None,
     load_state: Annotated[
         Path | None,
@@ -82,12 +88,11 @@ def generate(
     follows the first token; the prompt's time stands apart. Temperature, top-k and top-p apply in this order and mean
     what they mean in Transformers.
 
-    A model with power-law graph attention deduces its operator from the prompt, in one pass over all of it, and keeps
-    it for the whole continuation: the longer the prompt, the more the operator knows. With --no-g-cache it is inferred
-    anew for each token: from the whole text with --no-kv-cache, else from what the prompt's net put out (A).
+    A model that calibrates its layers on the prompt does so in one pass over all of it, and keeps the result for the
+    whole continuation. With --cache-policy recalibrate it calibrates anew for each token: with --no-kv-cache on the
+    whole text, else on what it kept of the prompt.
 
-    A TED layer keeps every token (--context full), only those that an eviction policy leaves (set by --context-top-k,
-    --context-threshold and --context-min-tokens), or a bank of sums that takes the same memory for any length of text.
+    Layers that have a choice of how much of the text they keep follow --cache-policy (docs/inference.md).
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
 
@@ -100,32 +105,33 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --precision int8
 
-    Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 32,64 --show-context
+    Example: linnet generate runs/ted --prompt "Once upon a time" --cache-policy top_k=32 --show-context
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --max-tokens 50 --save-state story.safetensors
 
     Example: linnet generate runs/stories --load-state story.safetensors --max-tokens 50
 
-    Example: linnet generate runs/ted --context bank --max-tokens 1000000 --ignore-eos
+    Example: linnet generate runs/ted --cache-policy bank --max-tokens 1000000 --ignore-eos
 
     Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
     from torch import set_num_threads
 
+    from linnet.inference.cache_policy import chooses
     from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
     from linnet.inference.weights import weights_nbytes
     from linnet.inference.weights_gain import convert_and_report
+    from linnet.layers.cache_policy import FULL
 
-    options = context_options.ContextOptions(
-        context, context_top_k, context_threshold, context_min_tokens, show_context
-    )
-    options.check_kept(kv_cache)
+    if show_context and not kv_cache:
+        raise UserError("--no-kv-cache: nothing is kept of the text; expected no --show-context")
+    chosen = cache_policy or FULL.label
     if load_state is not None and given is not None:
         raise UserError(f"--input: --load-state {load_state} has the input that it began with; leave it out")
-    _check_files(save_state, load_state, kv_cache and g_cache, options.typed)
+    _check_files(save_state, load_state, kv_cache, cache_policy)
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
     if threads is not None:
         from linnet.training.machine import check_threads
@@ -141,8 +147,8 @@ def generate(
             "--precision": precision is not None,
             "--calibration": calibration is not None,
             "--no-kv-cache": not kv_cache,
-            "--no-g-cache": not g_cache,
-            options.typed: bool(options.typed),
+            f"--cache-policy {cache_policy}": cache_policy is not None,
+            "--show-context": show_context,
             "--save-state": save_state is not None,
             "--load-state": load_state is not None,
         }
@@ -157,12 +163,13 @@ def generate(
             speaker = speaker.with_calibration(calibration, sampling.seed)
         if precision is not None:
             convert_and_report(speaker.decoder, precision)
-        contexts = options.contexts(speaker.decoder)
+        if show_context and not any(chooses(mixer) for mixer in speaker.decoder.mixers):
+            raise UserError("--show-context: no layer of the model has a choice of cache policies; leave it out")
         if save_state is None and load_state is None:
-            caches = Caches(kv_cache, g_cache)
-            continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos, given)
+            caches = Caches(kv_cache)
+            continuation = speaker.stream(prompt, max_tokens, sampling, caches, chosen, ignore_eos, given)
         else:
-            session = Session(speaker, contexts, given) if load_state is None else Session.load(speaker, load_state)
+            session = Session(speaker, chosen, given) if load_state is None else Session.load(speaker, load_state)
             session.feed(prompt)
             continuation = session.stream(max_tokens, sampling, ignore_eos)
         weights_bytes = weights_nbytes(speaker.decoder)
@@ -170,7 +177,7 @@ def generate(
     if as_json:
         seed = sampling.seed if session is None else session.seed
         settings = {"seed": seed, "ignore_eos": ignore_eos, "calibration": calibration}
-        settings |= {"kv_cache": kv_cache, "g_cache": g_cache, "weights_bytes": weights_bytes}
+        settings |= {"kv_cache": kv_cache, "cache_policy": chosen, "weights_bytes": weights_bytes}
         _print_json(prompt, continuation, view, settings)
         view.print_table()
     else:
@@ -186,16 +193,15 @@ def generate(
         note(f"stream: {save_state}")
 
 
-def _check_files(save_state: Path | None, load_state: Path | None, cached: bool, context: str) -> None:
-    """`UserError` where a stream cannot be kept, or cannot go on as it is asked to."""
+def _check_files(save_state: Path | None, load_state: Path | None, kv_cache: bool, cache_policy: str | None) -> None:
+    """`UserError` if a stream cannot be saved, or cannot go on as it is asked to."""
     check_out_file(save_state, "--save-state")
     for name, path in (("--save-state", save_state), ("--load-state", load_state)):
-        if path is not None and not cached:
-            off = "--no-kv-cache, --no-g-cache"
-            raise UserError(f"{name} {path}: a stream is kept with both caches; leave out {off}")
-    chosen = context.removesuffix("--show-context").strip()
-    if load_state is not None and chosen:
-        raise UserError(f"{chosen}: --load-state {load_state} has the context that it began with; leave it out")
+        if path is not None and not kv_cache:
+            raise UserError(f"{name} {path}: a stream is its KV-cache; leave out --no-kv-cache")
+    if load_state is not None and cache_policy is not None:
+        problem = f"--load-state {load_state} has the policy that it began with; leave it out"
+        raise UserError(f"--cache-policy {cache_policy}: {problem}")
 
 
 def _text(prompt: str) -> str:

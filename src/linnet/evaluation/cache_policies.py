@@ -1,6 +1,6 @@
-"""A text read with several ways of keeping the past: what each costs in bits per byte, and what it holds.
+"""A text read with several cache policies: what each one costs in bits per byte, and the memory that it holds.
 
-Only models with layers that leave it to choose (TED's) have more than one way.
+Only models with layers that have a choice (`inference.cache_policy.chooses`) can be read with more than one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,23 +14,17 @@ from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.likelihood import DocumentLosses, LossSums
 from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.statistics import Estimate, paired_difference
-from linnet.inference.cache_policy import chooses, describe, name_of
-from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
-from linnet.layers.registry import kinds_with_cache_policies
+from linnet.inference.cache_policy import chooses
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.registry import CACHE_POLICIES, cache_policy_of, kinds_with_cache_policies
 from linnet.model.decoder import Decoder
-from linnet.ops.decay.eviction import EvictionPolicy
-
-KEYS: dict[str, Callable[[str], Any]] = {"top_k": int, "threshold": float, "min_tokens_to_keep": int}
-"""What a policy says, as `KEY=NUMBER`."""
-
-ACCEPTED = f"full, bank, or a policy: {', '.join(KEYS)}, as in top_k=16,threshold=1e-4"
 
 
 @dataclass(frozen=True)
 class CachePolicyLoss:
-    """One way of keeping the past. difference: to all tokens kept, in bits per byte, over the same documents.
+    """The loss with one policy. difference: bits per byte more than with `FULL`, over the same documents.
 
-    state_bytes: what the layers that choose hold of one stream, averaged over all tokens.
+    state_bytes: what the layers that have a choice hold of one stream, averaged over all tokens.
     """
 
     cache_policy: CachePolicy
@@ -38,16 +32,11 @@ class CachePolicyLoss:
     difference: Estimate
     state_bytes: float
 
-    @property
-    def name(self) -> str:
-        """As tables call it."""
-        return name_of(self.cache_policy)
-
     def figures(self) -> dict[str, Any]:
         """The numbers by name."""
         return {
-            "retention": self.name,
-            **describe(self.cache_policy),
+            "cache_policy": self.cache_policy.label,
+            **self.cache_policy.to_dict(),
             "bits_per_byte": self.losses.bits_per_byte.value,
             "standard_error": self.losses.bits_per_byte.standard_error,
             "difference": self.difference.value,
@@ -56,50 +45,24 @@ class CachePolicyLoss:
         }
 
 
-def parsed(texts: Sequence[str], context_length: int) -> list[CachePolicy]:
-    """All tokens and the bank first, then what is asked for beside them, each once; `UserError` for what is no way.
-
-    What a policy does not say is off. The bank's bound holds for `context_length` tokens.
-    """
-    return list(dict.fromkeys([FULL, *(read(text, context_length) for text in ("bank", *texts))]))
-
-
-def read(text: str, context_length: int, field: str = "retentions") -> CachePolicy:
-    """One of them; `UserError`, which calls it `field`, for what is no way."""
-    if text == "full":
-        return FULL
-    return BankCache(context_length) if text == "bank" else _policy(text, field)
+def parse_cache_policies(texts: Sequence[str], context_length: int) -> list[CachePolicy]:
+    """`FULL`, those that every comparison shows, then those of `texts`, each once; `UserError` for a wrong text."""
+    shown = [policy for kind in CACHE_POLICIES.values() for policy in kind.comparison(context_length)]
+    asked = [cache_policy_of(text).for_length(context_length) for text in texts]
+    return list(dict.fromkeys([FULL, *shown, *asked]))
 
 
-def _policy(text: str, field: str) -> EvictionPolicy:
-    fields: dict[str, Any] = {"top_k": 0, "threshold": -1.0}
-    for part in text.split(","):
-        key, _, number = part.partition("=")
-        if key not in KEYS:
-            raise UserError(field=field, value=text, accepted=ACCEPTED)
-        try:
-            fields[key] = KEYS[key](number)
-        except ValueError:
-            kind = "a number" if KEYS[key] is float else "a whole number"
-            raise UserError(f"{key}: {number!r}: expected {kind}", field=field, value=text) from None
-    try:
-        return EvictionPolicy(**fields)
-    except UserError as error:
-        raise UserError(str(error), field=field, value=text) from None
-
-
-def check_chooses(decoder: Decoder, field: str = "retentions") -> None:
-    """`UserError`, about a `field`, where the model has no layer that leaves it to choose."""
+def check_chooses(decoder: Decoder, field: str = "cache_policies") -> None:
+    """`UserError` about `field` if no layer of the model has a choice of cache policies."""
     if not any(chooses(mixer) for mixer in decoder.mixers):
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in decoder.spec.blocks))
         raise UserError(
-            f"the model's layers ({kinds}) keep the past in one way; expected a model with"
-            f" {kinds_with_cache_policies()}",
+            f"the model's layers ({kinds}) have one cache policy; expected a model with {kinds_with_cache_policies()}",
             field=field,
         )
 
 
-def measure_retentions(
+def measure_cache_policies(
     reader: WindowEvaluator,
     batches: Callable[[], Iterator[WindowBatch]],
     cache_policies: Sequence[CachePolicy],
@@ -107,7 +70,7 @@ def measure_retentions(
     losses_of: Callable[[LossSums], DocumentLosses],
     advance: Callable[[int, str], None],
 ) -> list[CachePolicyLoss]:
-    """Read the same batches with each; the first keeps all tokens. `advance` is told the tokens that were read."""
+    """Read the same batches with each policy, `FULL` first. `advance` is called with the tokens that were read."""
     assert cache_policies[0] == FULL, "what the others are compared with"
     found: list[CachePolicyLoss] = []
     for cache_policy in cache_policies:
@@ -115,7 +78,7 @@ def measure_retentions(
         for batch in batches():
             on_device = batch.to(reader.decoder.device)
             each, held = reader.cache_policy_losses(on_device, cache_policy)
-            advance(sums.add(each, on_device.targets_BT, batch.documents_BT), name_of(cache_policy))
+            advance(sums.add(each, on_device.targets_BT, batch.documents_BT), cache_policy.label)
             nbytes, tokens = nbytes + held, tokens + int(batch.lengths_B.sum())
         losses = losses_of(sums)
         full = found[0].losses if found else losses

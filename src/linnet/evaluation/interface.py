@@ -11,7 +11,7 @@ from linnet.data.shards import TokenData
 from linnet.data.sources import STDIN
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.cache_policies import check_chooses, parsed
+from linnet.evaluation.cache_policies import check_chooses, parse_cache_policies
 from linnet.evaluation.comparison import ModelComparison
 from linnet.evaluation.documents import (
     Documents,
@@ -57,9 +57,10 @@ def evaluate(
     `limit_tokens` spreads fewer windows evenly, or fewer documents, of which the longest are cut where they had more.
     `calibrate_on`: the text that calibrates a model that is not causal by itself, None for `train`, which
     a file has not, else `empty`. `operator`: what replaces the model's own calibration;
-    random ones are drawn from `seed`. `precision`: that the weights are converted to, None: as stored. `retentions`:
-    measure, beside all tokens and the bank, what TED layers lose with these policies (`top_k=16,threshold=1e-4`); `()`
-    for the two alone. `tokens_at_once`: tokens that are computed at once; changes time and memory, not the figures.
+    random ones are drawn from `seed`. `precision`: that the weights are converted to, None: as stored.
+    `cache_policies`: measure, beside the full cache and those that every comparison shows, what is lost with these
+    policies (`top_k=16,threshold=1e-4`). `tokens_at_once`: tokens that are computed at once; changes time and memory,
+    not the figures.
     `UserError` where model and data do not fit.
     """
     options = ModelOptions(context_length, device, calibration, precision, seed)
@@ -191,8 +192,8 @@ def _cache_policies(
         return []
     check_chooses(subject.decoder)
     if reading.pairs:
-        raise UserError("goes with text; this model reads pairs", field="retentions")
-    return parsed(cache_policies, subject.context_length)
+        raise UserError("goes with text; this model reads pairs", field="cache_policies")
+    return parse_cache_policies(cache_policies, subject.context_length)
 
 
 def _tokenizers(models: Sequence[str | Path]) -> list[Tokenizer]:

@@ -14,7 +14,7 @@ from linnet.data.labels import rows_of
 from linnet.data.pairs import Rows, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
-from linnet.evaluation.cache_policies import measure_retentions
+from linnet.evaluation.cache_policies import measure_cache_policies
 from linnet.evaluation.documents import (
     Documents,
     WindowBatch,
@@ -131,7 +131,7 @@ def measure(
     with progress("evaluating", (1 + len(cache_policies)) * reading.targets, "tokens") as advance:
         _read(reader, reading.batches(), reading.pairs, causal, whole, advance)
         kept = (
-            measure_retentions(reader, reading.batches, cache_policies, tally, losses_of, advance)
+            measure_cache_policies(reader, reading.batches, cache_policies, tally, losses_of, advance)
             if cache_policies
             else []
         )

@@ -63,6 +63,6 @@ class TextEvaluation:
         if len(self.sources) > 1:
             told["sources"] = [one.to_dict() for one in self.sources]
         if self.cache_policies:
-            told["retentions"] = [one.figures() for one in self.cache_policies]
+            told["cache_policies"] = [one.figures() for one in self.cache_policies]
         ready: dict[str, Any] = json_safe(told)
         return ready

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linnet.evaluation.documents import WindowBatch, right_shift
 from linnet.evaluation.frozen import frozen_state
-from linnet.inference.cache_policy import CachePolicies, cache_policy_state
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state, calibrated_state
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
@@ -75,10 +75,10 @@ class WindowEvaluator:
         """
         together, padding_B = batch.left_padded()
         rows, length = batch.inputs_BT.shape
-        state = cache_policy_state(self.decoder, rows, length, cache_policy)
-        if self.frozen is not None:
-            for own, settled in zip(state.layers, rows_of(self.frozen, rows).layers, strict=True):
-                own.settle_as(settled)
+        if self.frozen is None:
+            state = cache_policy_state(self.decoder, rows, length, cache_policy)
+        else:
+            state = calibrated_state(self.decoder, rows_of(self.frozen, rows), length, cache_policy)
         each = self._read(together.inputs_BT, together.targets_BT, state, padding_B)
         lengths_B = batch.lengths_B.cpu()
         held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]

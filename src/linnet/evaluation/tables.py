@@ -10,7 +10,7 @@ from linnet.present.table import Table
 
 
 def measured_tables(found: TextEvaluation, given: Sequence[tuple[str, str, str]] = ()) -> list[Table]:
-    """One model's figures, then its loss by source, by position, and with each cache_policy. `given`: more first
+    """One model's figures, then its loss by source, by position, and with each cache policy. `given`: more first
     rows.
     """
     tables = [_figures(found, given)]
@@ -109,18 +109,19 @@ def _positions(found: TextEvaluation) -> Table:
 def _cache_policies(found: TextEvaluation) -> Table:
     rows = [
         (
-            one.name,
+            one.cache_policy.label,
             said(one.losses.bits_per_byte),
             "" if number == 0 else _signed(one.difference),
             numbers.grouped(one.state_bytes),
         )
         for number, one in enumerate(found.cache_policies)
     ]
-    columns = ("kept", "bits per byte", "difference", "state bytes")
+    columns = ("cache policy", "bits per byte", "difference", "state bytes")
     meaning = (
-        "Difference to all tokens kept, document by document. State: of the layers that choose, averaged over tokens."
+        "Difference to the full cache, document by document. State: of the layers that have a choice, averaged over"
+        " tokens."
     )
-    return Table("What the layers keep of the past", columns, rows, meaning)
+    return Table("Cache policies", columns, rows, meaning)
 
 
 def _pairs(pairs: Sequence[PairDifference]) -> Table:

@@ -1,70 +1,89 @@
-"""How the past of a stream is kept in the layers that leave it to choose (TED's): all of it, what a policy leaves, or a
-bank of sums.
+"""States with a cache policy: what the layers of a model keep of the past of a stream.
 
-The choice is made per stream, for all layers alike or for each one; other layers keep what they always keep.
+The policy is chosen per stream, for all layers alike or for each one. A layer that does not know a policy keeps what it
+always keeps.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from linnet.core.errors import UserError
-from linnet.layers.cache_policy import CACHE_POLICIES, FULL, BankCache, CachePolicy, FullCache
+from linnet.layers.cache_policy import FULL, CachePolicy, FullCache, RecalibratingCache
 from linnet.layers.contract import Mixer
-from linnet.layers.registry import kinds_with_cache_policies
+from linnet.layers.registry import CACHE_POLICIES, cache_policy_of
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-from linnet.ops.decay.eviction import EvictionPolicy
-from linnet.present.numbers import exact
 
-CachePolicies = CachePolicy | Sequence[CachePolicy]
-"""One for every layer that leaves it to choose, or one per layer of the model (`FULL` for the others)."""
+CachePolicies = CachePolicy | str | Sequence[CachePolicy]
+"""One policy for all layers that know it, or one per layer of the model (`FULL` for the others).
+
+As text: `full`, `top_k=16,threshold=1e-4`; with slashes between them one for each layer that has a choice.
+"""
 
 
 def cache_policy_state(
     decoder: Decoder, batch: int, capacity: int, cache_policy: CachePolicies = FULL, device: torch.device | None = None
 ) -> DecoderState:
-    """An empty state for `batch` streams of at most `capacity` tokens; `UserError` as from `layer_cache_policies`.
-
-    With a policy or a bank memory does not follow the capacity; a bank's bound holds for that many tokens.
-    """
+    """An empty state for `batch` streams of at most `capacity` tokens; `UserError` as from `layer_cache_policies`."""
     return decoder.initial_state(batch, capacity, layer_cache_policies(decoder, cache_policy), device=device)
 
 
+def calibrated_state(
+    decoder: Decoder, calibrated: DecoderState, capacity: int, cache_policy: CachePolicies = FULL
+) -> DecoderState:
+    """An empty state with a cache policy; layers that calibrate have what they calibrated in another state."""
+    state = cache_policy_state(decoder, len(calibrated.positions), capacity, cache_policy)
+    known = calibrated.grown(capacity)
+    pairs = zip(decoder.mixers, state.layers, known.layers, strict=True)
+    layers = tuple(theirs if mixer.traits.calibrates else own for mixer, own, theirs in pairs)
+    return DecoderState(layers, state.feed_forwards, state.cross_attentions, known.capacity, state.positions)
+
+
 def chooses(mixer: Mixer) -> bool:
-    """Whether the mixer leaves it to choose how the past is kept."""
-    return len(mixer.cache_policies) > 1
+    """True if a stream can choose how much of the past the mixer keeps."""
+    return bool(mixer.cache_policies - {FullCache, RecalibratingCache})
 
 
 def layer_cache_policies(decoder: Decoder, cache_policy: CachePolicies) -> list[CachePolicy]:
-    """One for each layer of the model; `UserError` where there are too many or too few, or a layer cannot choose."""
-    can = [chooses(mixer) for mixer in decoder.mixers]
-    given = cache_policy if isinstance(cache_policy, Sequence) and not isinstance(cache_policy, str) else [cache_policy]
-    for choice in given:
-        if not isinstance(choice, tuple(CACHE_POLICIES.values())):
-            raise UserError(f"cache_policy: {choice!r}: expected {FULL}, an EvictionPolicy or a BankCache")
-    kinds = kinds_with_cache_policies()
-    if not isinstance(cache_policy, Sequence):
-        if cache_policy != FULL and not any(can):
-            raise UserError(f"cache_policy: {cache_policy}: the model has no {kinds} layer; expected {FULL}")
-        return [cache_policy if one else FULL for one in can]
-    if len(cache_policy) != len(can):
-        raise UserError(
-            f"cache_policy: {len(cache_policy)} of them: expected one, or one for each of {len(can)} layers"
-        )
-    for index, (choice, one) in enumerate(zip(cache_policy, can, strict=True)):
-        if choice != FULL and not one:
-            raise UserError(f"cache_policy: layer {index}: {choice}: the layer is not {kinds}; expected {FULL}")
+    """One policy for each layer of the model; `UserError` if there are too many or too few, or a layer lacks one."""
+    mixers = decoder.mixers
+    if isinstance(cache_policy, str):
+        texts, choosing = cache_policy.split("/"), [chooses(mixer) for mixer in mixers]
+        if len(texts) not in (1, sum(choosing)):
+            accepted = f"one, or {sum(choosing)}, one for each layer that has a choice, between slashes"
+            problem = f"{len(texts)} policies"
+            raise UserError(problem, field="cache_policy", value=cache_policy, accepted=accepted)
+        parsed = [cache_policy_of(text) for text in texts]
+        each = iter(parsed)
+        several = [next(each) if one else FULL for one in choosing] if len(parsed) > 1 else []
+        return layer_cache_policies(decoder, several or parsed[0])
+    if isinstance(cache_policy, CachePolicy):
+        if not any(type(cache_policy) in mixer.cache_policies for mixer in mixers):
+            kinds = ", ".join(dict.fromkeys(decoder.spec.layer_kinds))
+            problem = f"no layer of the model ({kinds}) has it"
+            raise UserError(problem, field="cache_policy", value=cache_policy.label, accepted=FULL.label)
+        return [cache_policy if type(cache_policy) in mixer.cache_policies else FULL for mixer in mixers]
+    given: object = cache_policy
+    if not isinstance(given, Sequence) or not all(isinstance(one, CachePolicy) for one in given):
+        raise UserError(field="cache_policy", value=repr(cache_policy), accepted="a CachePolicy, or text")
+    if len(cache_policy) != len(mixers):
+        problem = f"{len(cache_policy)} of them"
+        raise UserError(problem, field="cache_policy", accepted=f"one, or one for each of {len(mixers)} layers")
+    for index, (choice, mixer) in enumerate(zip(cache_policy, mixers, strict=True)):
+        if type(choice) not in mixer.cache_policies:
+            kind = decoder.spec.layer_kinds[index]
+            problem = f"layer {index}: {choice.label}: the layer is {kind}, which does not have it"
+            raise UserError(problem, field="cache_policy", accepted=FULL.label)
     return list(cache_policy)
 
 
 def cache_policies_of(state: DecoderState) -> list[CachePolicy]:
-    """What `cache_policy_state` was told, layer by layer."""
-    return [layer.cache_policy if isinstance(layer, CachePolicyState) else FULL for layer in state.layers]
+    """The policy of each layer of a state."""
+    return [layer.cache_policy for layer in state.layers]
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ class LayerSize:
 
 
 def layer_sizes(state: DecoderState, row: int = 0) -> list[LayerSize]:
-    """Of every layer that leaves it to choose, for one row of the batch."""
+    """Of every layer that has a choice, for one row of the batch."""
     tokens = torch.tensor(state.positions)
     return [
         LayerSize(index, layer.cache_policy, int(layer.sizes(tokens)[row]), float(layer.mean_sizes(tokens)[row]))
@@ -91,35 +110,15 @@ def layer_sizes(state: DecoderState, row: int = 0) -> list[LayerSize]:
     ]
 
 
-def describe(cache_policy: CachePolicy) -> dict[str, Any]:
-    """Its kind, by the name of `CACHE_POLICIES`, and its settings."""
-    names = {kind: name for name, kind in CACHE_POLICIES.items()}
-    return {"kind": names[type(cache_policy)], **asdict(cache_policy)}
-
-
-def name_of(cache_policy: CachePolicy) -> str:
-    """`full`, `bank`, `top_k 8`, `threshold 1e-4`, `top_k 8, threshold 1e-4`."""
-    match cache_policy:
-        case FullCache():
-            return "full"
-        case BankCache():
-            return "bank"
-        case EvictionPolicy():
-            limits = [f"top_k {cache_policy.top_k}"] if cache_policy.top_k else []
-            if cache_policy.threshold >= 0:
-                limits.append(f"threshold {exact(cache_policy.threshold)}")
-            return ", ".join(limits) or "no eviction"
-
-
 def to_json(cache_policies: Sequence[CachePolicy]) -> str:
     """As text, for a file's metadata."""
-    return json.dumps([describe(cache_policy) for cache_policy in cache_policies])
+    return json.dumps([cache_policy.to_dict() for cache_policy in cache_policies])
 
 
 def from_json(text: str) -> list[CachePolicy]:
-    """What `to_json` wrote; `ValueError` where it did not write it."""
+    """What `to_json` wrote; `ValueError` for anything else."""
     try:
         entries = [dict(entry) for entry in json.loads(text)]
         return [CACHE_POLICIES[entry.pop("kind")](**entry) for entry in entries]
     except (TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"not the cache_policies of a state: {text}") from error
+        raise ValueError(f"not the cache policies of a state: {text}") from error

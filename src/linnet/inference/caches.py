@@ -1,6 +1,7 @@
-"""What generation keeps between tokens: the KV-cache and the G-cache, each to be switched off.
+"""Reading a stream step by step: with the state of the tokens before, or by reading the whole text again.
 
-Gokden, arXiv 2502.13502, compares the four settings. Both on is how to generate; the others show what a cache saves.
+Gokden, arXiv 2502.13502, compares the four settings of `Caches`. Both on is how to generate; the others show what each
+cache saves.
 
 Legend: `B` batch, `T` tokens of the chunk, `D` model width.
 """
@@ -14,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
+from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
 from linnet.layers.registry import kinds_with_calibration
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
@@ -22,33 +24,39 @@ from linnet.model.state import DecoderState
 
 @dataclass(frozen=True)
 class Caches:
-    """Which caches are on.
+    """What generation keeps between tokens.
 
-    kv: keep what the mixers know of the tokens so far (keys and values, for TED its state). Off: every step reads the
-        whole text again.
-    g: keep the operator that power-law graph attention deduced from the prompt. Off: every step infers it anew, from
-        the whole text where kv is off; from the `A` of the prompt, as the paper does, where kv is on.
+    kv: the state of the tokens so far (keys and values, sums). Off: every step reads the whole text again.
+    calibration: what layers calibrated on the prompt. Off: they calibrate anew at every step, on the whole text if kv
+        is off, else on what they kept of the prompt (`RecalibratingCache`).
     """
 
     kv: bool = True
-    g: bool = True
+    calibration: bool = True
 
     @property
-    def said(self) -> str:
-        """Which are on: `KV and G`, `KV`, `G`, `none`."""
-        return " and ".join(name for name, on in (("KV", self.kv), ("G", self.g)) if on) or "none"
+    def label(self) -> str:
+        """Which are on: `KV and calibration`, `KV`, `calibration`, `none`."""
+        names = (("KV", self.kv), ("calibration", self.calibration))
+        return " and ".join(name for name, on in names if on) or "none"
 
     def check(self, decoder: Decoder) -> None:
-        """`UserError` where there is no operator to infer anew."""
-        if not self.g and not any(mixer.traits.calibrates for mixer in decoder.mixers):
-            kinds = kinds_with_calibration()
-            raise UserError(
-                f"the model has no {kinds} layer that infers an operator; leave it out", field="g_cache", value=False
-            )
+        """`UserError` if nothing can be calibrated anew."""
+        if not self.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
+            problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
+            raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
+
+    def cache_policies(self, decoder: Decoder, policies: list[CachePolicy]) -> list[CachePolicy]:
+        """The policies of a state, one per layer of the model; those of layers that calibrate follow the setting."""
+        if self.calibration:
+            return policies
+        recalibrate = RecalibratingCache()
+        pairs = zip(decoder.mixers, policies, strict=True)
+        return [recalibrate if RecalibratingCache in mixer.cache_policies else policy for mixer, policy in pairs]
 
     def calibrated_bytes(self, decoder: Decoder) -> int:
-        """Bytes that are kept of one stream where kv is off, its token ids left out."""
-        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.g else 0
+        """Bytes that are kept of one stream without the KV-cache, its token ids left out."""
+        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.calibration else 0
 
 
 class CachedReader:
@@ -58,22 +66,18 @@ class CachedReader:
         self,
         decoder: Decoder,
         state: DecoderState,
-        caches: Caches = Caches(),
         padding: Counts | None = None,
         record: AuxiliaryOutputs | None = None,
         given: PrefillContext = EMPTY,
     ) -> None:
-        """`state` is advanced; without the G-cache its layers keep `A` in place of the operator.
+        """`state` is advanced. padding: of the first chunk, which is read with what is `given`.
 
-        padding: of the first chunk, which is read with what is `given`. record: what layers leave; then every step is a
-        pass of the whole decoder.
+        record: collects auxiliary outputs; then every step is a pass of the whole decoder.
         """
         self._decoder, self._state, self._padding, self._record = decoder, state, padding, record
         self._given = given
         self._steps: DecodeSteps | None = None
         self._prompt_was_read = False
-        for layer in state.layers:
-            layer.keep_settled(caches.g)
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """`[B, V]`, at the chunk's last token."""
@@ -89,32 +93,32 @@ class CachedReader:
 
 
 class RecomputingReader:
-    """Reads the whole text again at each chunk; keeps its tokens and, with the G-cache, the prompt's operators."""
+    """Reads the whole text again at each chunk; keeps its tokens and, if asked for, the calibration on the prompt."""
 
     def __init__(
         self,
         decoder: Decoder,
         padding: Counts | None,
-        caches: Caches,
+        keep_calibration: bool = True,
         record: AuxiliaryOutputs | None = None,
         given: PrefillContext = EMPTY,
     ) -> None:
-        self._decoder, self._padding, self._keep_operators, self._record = decoder, padding, caches.g, record
-        self._given = given
+        self._decoder, self._padding, self._record, self._given = decoder, padding, record, given
+        self._keep_calibration = keep_calibration
         self._text_BT: Tensor | None = None
-        self._frozen: DecoderState | None = None
+        self._calibrated: DecoderState | None = None
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """See `CachedReader`."""
         text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
-        state = self._decoder.initial_state(*text_BT.shape)
-        if self._frozen is not None:
-            for fresh, known in zip(state.layers, self._frozen.layers, strict=True):
-                fresh.settle_as(known)
+        if self._calibrated is None:
+            state = self._decoder.initial_state(*text_BT.shape)
+        else:
+            state = self._calibrated.forget().grown(text_BT.shape[1])
         hidden_B1D = self._decoder.hidden(
             text_BT, state, padding=self._padding, record=self._record, **vars(self._given)
         )[:, -1:]
-        if self._keep_operators and self._frozen is None:
-            self._frozen = state
+        if self._keep_calibration and self._calibrated is None:
+            self._calibrated = state
         self._text_BT = text_BT
         return self._decoder.logits(hidden_B1D)[:, 0]

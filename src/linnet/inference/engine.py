@@ -17,7 +17,7 @@ from linnet.inference.forks import one_thread_in_forks
 from linnet.inference.prefill import EMPTY, PrefillContext, check_given, left_pad
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.layers.batch_layout import AuxiliaryOutputs
-from linnet.layers.cache_policy import FULL
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -30,7 +30,7 @@ def new_state(
 ) -> DecoderState:
     """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`.
 
-    `retention`: how layers keep the past (`cache_policy_state`).
+    `cache_policy`: see `cache_policy_state`.
     """
     _check_prompts(decoder, prompts, max_tokens)
     _check_positions(decoder, 0, _longest(prompts), max_tokens)
@@ -62,15 +62,16 @@ def decode(
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
     A row ends before the first token that is in `stop_ids`. The prompts are ONE chunk of the stream, so a mixer that
-    fixes something at its first chunk (power-law graph attention) fixes it from the whole prompt. Only the first
-    `vocab_size` ids are chosen from (None: all of them).
+    calibrates on its first chunk calibrates on the whole prompt. Only the first `vocab_size` ids are chosen from (None:
+    all of them).
 
-    `state` is advanced (None: `new_state`); `ValueError` where it has no room. The last token yielded is not in it yet.
+    `state` is advanced, with its own cache policies (None: `new_state`); `ValueError` where it has no room. The
+    last token yielded is not in it yet.
     Without the KV-cache (`caches`) no state can be given. `record`: what layers leave in every pass. `given`: what the
     prompts are read with. A process that is forked from here on computes with one thread (`one_thread_in_forks`).
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
-    a G-cache switched off where there is none.
+    no calibration to leave out.
     """
     _check_prompts(decoder, prompts, max_tokens)
     caches.check(decoder)
@@ -81,11 +82,15 @@ def decode(
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
         _check_positions(decoder, 0, _longest(prompts), max_tokens)
-        reader: CachedReader | RecomputingReader = RecomputingReader(decoder, padding, caches, record, given)
+        reader: CachedReader | RecomputingReader = RecomputingReader(
+            decoder, padding, caches.calibration, record, given
+        )
     else:
-        state = new_state(decoder, prompts, max_tokens) if state is None else state
+        if state is None:
+            policies: list[CachePolicy] = [FULL] * decoder.spec.layers
+            state = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
         _check_room(decoder, state, _longest(prompts), max_tokens)
-        reader = CachedReader(decoder, state, caches, padding, record, given)
+        reader = CachedReader(decoder, state, padding, record, given)
 
     def next_logits(tokens_BT: Tensor) -> Tensor:
         return reader.logits(tokens_BT)[:, :vocab_size]

@@ -1,6 +1,7 @@
 """A decoder and its tokenizer: text in, text out."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, overload
 
@@ -15,7 +16,7 @@ from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.prefill import PrefillInputs, begun
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
-from linnet.layers.cache_policy import FULL
+from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
 from linnet.model.calibration import with_calibration_from
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -93,8 +94,8 @@ class LanguageModel:
 
         Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
         shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
-        of the text as they come, for one prompt. An empty prompt begins a new document. `retention`: how TED layers
-        keep the past, for all alike or for each layer: `FULL`, an `EvictionPolicy`, a `BankCache`. `ignore_eos`: go
+        of the text as they come, for one prompt. An empty prompt begins a new document. `cache_policy`: what the
+        layers keep of the past, as text or for each layer (`layer_cache_policies`). `ignore_eos`: go
         on after an end token until there are `max_tokens`, the end tokens among them; they print nothing. `input`: of
         a model for pairs, what the text follows from, one for each prompt; the prompt is how the text begins.
 
@@ -136,8 +137,9 @@ class LanguageModel:
         first = self.begun([prompt], None if input is None else [input])
         (tokens,) = first.prompts
         steps, state = self._steps(first, max_tokens, sampling, caches, cache_policy, ignore_eos)
-        settled = caches.calibrated_bytes(self.decoder)
-        held = state.held_nbytes if state is not None else lambda _: settled
+        keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
+        calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
+        held = state.held_nbytes if state is not None else lambda _: calibrated
         return Continuation(steps, self.tokenizer.stream(tokens), len(tokens), held, state)
 
     def complete(
@@ -174,7 +176,7 @@ class LanguageModel:
         ignore_eos: bool,
     ) -> tuple[Iterator[Step], DecoderState | None]:
         """The steps, and the state that they advance."""
-        state = self._state(first.prompts, max_tokens, caches, cache_policy)
+        caches, state = self._state(first.prompts, max_tokens, caches, cache_policy)
         steps = decode(
             self.decoder,
             first.prompts,
@@ -190,17 +192,18 @@ class LanguageModel:
 
     def _state(
         self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, cache_policy: CachePolicies
-    ) -> DecoderState | None:
-        """An empty state for the prompts; None without the KV-cache, which then keeps nothing that could be chosen."""
+    ) -> tuple[Caches, DecoderState | None]:
+        """The caches that a policy leaves, and an empty state for the prompts; None without the KV-cache."""
+        policies = layer_cache_policies(self.decoder, cache_policy)
+        if any(isinstance(policy, RecalibratingCache) for policy in policies):
+            caches = replace(caches, calibration=False)
         if caches.kv:
-            return new_state(self.decoder, rows, max_tokens, cache_policy)
-        if any(choice != FULL for choice in layer_cache_policies(self.decoder, cache_policy)):
-            raise UserError(
-                f"nothing is kept of the text, so there is no context {cache_policy}; use one",
-                field="kv_cache",
-                value=False,
-            )
-        return None
+            return caches, new_state(self.decoder, rows, max_tokens, caches.cache_policies(self.decoder, policies))
+        other = next((policy for policy in policies if not isinstance(policy, FullCache | RecalibratingCache)), None)
+        if other is not None:
+            problem = f"nothing is kept of the text, so a policy ({other.label}) has no effect; use one"
+            raise UserError(problem, field="kv_cache", value=False)
+        return caches, None
 
     def begun(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
         """Prompts as the model reads them, with an input for each where they have one."""

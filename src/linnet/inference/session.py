@@ -43,7 +43,10 @@ class Session:
     """
 
     def __init__(self, model: LanguageModel, cache_policy: CachePolicies = FULL, input: str | None = None) -> None:
-        """`retention`: how TED layers keep the past; `input`: what the text follows from (`LanguageModel.generate`)."""
+        """`cache_policy`: what the layers keep of the past (`layer_cache_policies`).
+
+        `input`: what the text follows from (`LanguageModel.generate`).
+        """
         self.model = model
         self._cache_policy = cache_policy
         self._state: DecoderState | None = None

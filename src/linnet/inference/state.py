@@ -12,7 +12,7 @@ from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 from linnet.inference.cache_policy import CachePolicies, cache_policies_of, cache_policy_state, from_json, to_json
-from linnet.layers.cache_policy import FULL, BankCache, CachePolicy, FullCache
+from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -82,12 +82,8 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 def grow_state(state: DecoderState, capacity: int) -> DecoderState:
     """A copy with room for `capacity` tokens, at least as many as there was room for."""
-    for choice in cache_policies_of(state):
-        if isinstance(choice, BankCache) and choice.length is not None and capacity > choice.length:
-            raise UserError(
-                f"cache_policy: a bank for {choice.length} tokens: the stream has to hold {capacity}; begin it with a"
-                " bank for as many, BankCache(length)"
-            )
+    for cache_policy in cache_policies_of(state):
+        cache_policy.check_length(capacity)
     return state.grown(capacity)
 
 

@@ -26,7 +26,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.watched import Operators, deduces_operators, operators_from
 from linnet.present.progress import Advance, progress
 
-SETTINGS = (Caches(), Caches(g=False), Caches(kv=False), Caches(kv=False, g=False))
+SETTINGS = (Caches(), Caches(calibration=False), Caches(kv=False), Caches(kv=False, calibration=False))
 """Both caches first: the others are compared with these."""
 
 
@@ -52,7 +52,7 @@ class CacheRun:
         }
         return {
             "kv_cache": self.caches.kv,
-            "g_cache": self.caches.g,
+            "g_cache": self.caches.calibration,
             "tokens": len(self.ids),
             "same_text": self.first_difference is None,
             "first_difference": self.first_difference,

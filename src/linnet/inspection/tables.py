@@ -169,14 +169,14 @@ def _outputs_by_setting(
     found: CacheComparison, title: str, cell: Callable[[CacheRun, OutputFigures], str], meaning: str
 ) -> Table:
     names = [one.name for one in found.runs[0].outputs]
-    rows = [(run.caches.said, *(cell(run, one) for one in run.outputs)) for run in found.runs]
+    rows = [(run.caches.label, *(cell(run, one) for one in run.outputs)) for run in found.runs]
     return Table(title, ("caches", *names), rows, meaning)
 
 
 def _texts_table(found: CacheComparison) -> Table:
     rows = [
         (
-            run.caches.said,
+            run.caches.label,
             numbers.grouped(len(run.ids)),
             "the same" if run.first_difference is None else f"another from token {run.first_difference + 1} on",
         )

@@ -60,4 +60,4 @@ def _contestant(model: Any, name: str, prompt: list[int], tokens: int, kv: bool)
         found: Tensor = model(read_1T, use_cache=False).logits[0, len(prompt) - 1 :]
         return found
 
-    return Contestant(name, parameters, Caches(kv, g=False), generate, logits_NV)
+    return Contestant(name, parameters, Caches(kv, calibration=False), generate, logits_NV)

@@ -50,7 +50,7 @@ class Exporter:
 EXPORTERS: dict[str, Exporter] = {
     "transformers": Exporter("linnet.interop.transformers_out:export_transformers", ("dtype",)),
     "gguf": Exporter("linnet.interop.gguf.export:export_gguf", ("weights",), makes="file"),
-    "onnx": Exporter("linnet.interop.onnx.way:export", ("weights", "retention"), told=True),
+    "onnx": Exporter("linnet.interop.onnx.way:export", ("weights", "cache_policy"), told=True),
     "web": Exporter("linnet.interop.web.way:export", ("weights", "runtime", "beside")),
 }
 """By the name that `to` has."""
@@ -73,8 +73,8 @@ def export(
     says what the model says: the gate of each way, whose figures are in the result. freeze: a PLDR-LLM keeps
     the operator that it infers from `prompt` in the place of the net that infers it (`freeze.frozen`). dtype: of the
     stored weights for Transformers: float32, bfloat16 or float16; if not given, as they are. weights: how a GGUF file
-    stores matrices: f32, f16, bf16, q8_0 or q4_0; or graphs and a page: float32, int8 or int4. cache_policy: how graphs
-    of TED keep the past: full, bank, or a policy as in top_k=16,threshold=1e-4. runtime: onnxruntime-web for a page;
+    stores matrices: f32, f16, bf16, q8_0 or q4_0; or graphs and a page: float32, int8 or int4. cache_policy: of the
+    state of graphs, as text. runtime: onnxruntime-web for a page;
     from npm if not given. beside: folders of further models on the same page. command: kept in the `run.json` of a
     model folder, and of graphs. Raises `UserError` where no form is asked for, an option says nothing of it, the model
     has none such, or the gate fails.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Extent, Spec
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
 from linnet.layers.state import NoState, State
 from linnet.nn.cost import Cost
 from linnet.nn.linear import FusedLinear
@@ -99,8 +99,8 @@ class Sublayer(nn.Module, ABC):
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     """The slow, obvious form of each fast operation, by the attribute that holds the fast one (tests compare)."""
 
-    cache_policies: ClassVar[frozenset[type]] = frozenset({type(FULL)})
-    """The ways of keeping the past that it knows."""
+    cache_policies: frozenset[type[CachePolicy]] = frozenset({FullCache})
+    """The cache policies that it knows."""
 
     total: Callable[[Tensor], Tensor] = staticmethod(lambda counts: counts)
     """The sum, over all processes that read parts of a batch, of what a training pass counts in its own; set from
@@ -243,8 +243,8 @@ class SublayerSpec(Spec, ABC):
     operator_files: ClassVar[OperatorFiles | None] = None
     """Of a kind whose operators can be given."""
 
-    chooses_cache_policy: ClassVar[bool] = False
-    """Whether a stream may choose how its past is kept (`Sublayer.cache_policies`)."""
+    cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = ()
+    """Cache policies that the kind brings, beside keeping everything."""
 
     @abstractmethod
     def build(self, place: Place) -> Sublayer:

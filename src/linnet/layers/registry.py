@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, Union, get_args
 from pydantic import Field
 
 from linnet.layers import feed_forwards, mixers
+from linnet.layers.cache_policy import CachePolicy, FullCache, RecalibratingCache, parse_cache_policy
 from linnet.layers.contract import FeedForwardSpec, MixerSpec, OperatorFiles, SublayerSpec
 
 AnySpec = TypeVar("AnySpec", bound=SublayerSpec)
@@ -59,6 +60,16 @@ def kinds_with_prefixes() -> str:
     return " or ".join(name for name, kind in MIXERS.items() if any(spec.supports_prefix for spec in kind.examples()))
 
 
+_KNOWN: list[type[CachePolicy]] = [FullCache, *(policy for spec in MIXERS.values() for policy in spec.cache_policies)]
+CACHE_POLICIES = {policy.name: policy for policy in _KNOWN}
+"""Every cache policy by its name."""
+
+
+def cache_policy_of(text: str, field: str = "cache_policy") -> CachePolicy:
+    """A cache policy from text; see `parse_cache_policy`."""
+    return parse_cache_policy(text, CACHE_POLICIES, field)
+
+
 def kinds_with_cache_policies() -> str:
-    """The mixers that let a stream choose how its past is kept."""
-    return ", ".join(kind for kind, spec in MIXERS.items() if spec.chooses_cache_policy)
+    """The kinds of mixer that have a choice of how much of the past they keep, for messages."""
+    return ", ".join(kind for kind, spec in MIXERS.items() if set(spec.cache_policies) - {RecalibratingCache})

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.cache_policy import CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.ops.support import is_exporting
 
 
@@ -37,6 +37,11 @@ class State:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
+    def cache_policy(self) -> CachePolicy:
+        """What it keeps of the past."""
+        return FULL
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors, as allocated."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
@@ -56,11 +61,11 @@ class State:
     def join(self, others: Sequence[Self]) -> Self:
         """A copy with the rows of the others behind its own, with room for what any of them has room for.
 
-        `ValueError` where they keep the past in different ways, or one has settled on its prompt and another has not.
+        `ValueError` if they have different cache policies, or one was calibrated on its prompt and another was not.
         """
         together = [self, *others]
         if len({frozenset(state.tensors()) for state in together}) > 1:
-            raise ValueError("a state that has settled on its prompt and one that has not cannot join")
+            raise ValueError("a state that was calibrated on its prompt and one that was not cannot join")
         if any(state._settings() != self._settings() for state in others):
             raise ValueError("states that keep the past in different ways cannot join")
         joined = {
@@ -88,29 +93,20 @@ class State:
         return replace(self, **{**empty, **tensors})
 
     def forget(self) -> Self:
-        """A copy that has seen no token, but keeps what was settled at the prompt (PLGA's operator).
+        """A copy that has seen no token, but keeps what was calibrated on its first chunk.
 
         By default all zeros, as which most states begin.
         """
         return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
 
     def crop(self, length: int) -> None:
-        """Forget all but the first `length` tokens; 0, which always can be, forgets what was settled too.
+        """Forget all but the first `length` tokens; 0, which always can be, forgets the calibration too.
 
         `NotImplementedError` where the architecture does not allow it: by default for all but 0.
         """
         if length:
             raise NotImplementedError("the past is in sums, which cannot go back to an earlier token")
         self.take(self.forget())
-
-    def settle_as(self, other: Self) -> None:
-        """Take over what the prompt settled in another state; nothing by default."""
-
-    def keep_settled(self, ready: bool) -> None:
-        """Whether what the prompt settles is kept ready, or worked out anew at each chunk; nothing by default.
-
-        `ValueError` where the state was begun with the other setting.
-        """
 
 
 @dataclass

@@ -128,25 +128,30 @@ def test_a_folder_of_one_source_tells_of_none(place):
     assert "sources" not in evaluate(place / "ted", place / "data", device="cpu").figures()
 
 
-def test_retentions_beside_all_tokens_and_the_bank(place):
+def test_cache_policies_beside_the_full_cache_and_the_bank(place):
     found = evaluate(
         place / "ted", place / "text.txt", stride=8, cache_policies=["top_k=1", "full", "threshold=-1"], device="cpu"
     )
     full, bank, one, everything = found.cache_policies
-    assert [kept.name for kept in found.cache_policies] == ["full", "bank", "top_k 1", "no eviction"]
+    assert [kept.cache_policy.label for kept in found.cache_policies] == ["full", "bank", "top_k 1", "no eviction"]
     assert full.losses.bits_per_byte.value == pytest.approx(found.bits_per_byte.value, rel=1e-6)
     assert full.difference.value == 0 and everything.difference.value == pytest.approx(0, abs=1e-6)
     assert abs(bank.difference.value) < 1e-3 < abs(one.difference.value)
     assert one.state_bytes < full.state_bytes
     assert one.difference.value == pytest.approx(one.losses.bits_per_byte.value - full.losses.bits_per_byte.value)
-    assert [told["retention"] for told in found.figures()["retentions"]] == ["full", "bank", "top_k 1", "no eviction"]
+    assert [told["cache_policy"] for told in found.figures()["cache_policies"]] == [
+        "full",
+        "bank",
+        "top_k 1",
+        "no eviction",
+    ]
 
 
-def test_retentions_do_not_depend_on_how_much_is_read_at_once(place):
+def test_cache_policies_do_not_depend_on_how_much_is_read_at_once(place):
     wide, narrow = (
         evaluate(
             place / "ted", place / "text.txt", cache_policies=["top_k=2"], tokens_at_once=tokens, device="cpu"
-        ).figures()["retentions"]
+        ).figures()["cache_policies"]
         for tokens in (4096, 9)
     )
     for one, other in zip(wide, narrow, strict=True):
@@ -184,9 +189,9 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         ({"tokens_at_once": 0}, "tokens_at_once: 0: expected at least 1"),
         ({"split": "train"}, "split: train: .*text.txt is a file of text"),
         ({"calibrate_on": "train"}, "calibrate_on: train: .*expected empty"),
-        ({"retentions": ["top=3"]}, "cache_policies: top=3: expected full, bank, or a policy"),
-        ({"retentions": ["top_k=many"]}, "top_k: 'many': expected a whole number"),
-        ({"retentions": ["top_k=-3"]}, "cache_policies: top_k=-3: top_k: -3: expected at least 0"),
+        ({"cache_policies": ["top=3"]}, "cache_policy: top=3: expected full, recalibrate, bank, or top_k"),
+        ({"cache_policies": ["top_k=many"]}, "top_k: 'many': expected a whole number"),
+        ({"cache_policies": ["top_k=-3"]}, "cache_policy: top_k=-3: top_k: -3: expected at least 0"),
     ],
 )
 def test_what_does_not_go_is_refused(place, changes, message):

@@ -12,18 +12,24 @@ from small_models import small_decoder, small_spec, speaker
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.inference.cache_policy import CachePolicies, LayerSize, cache_policies_of, cache_policy_state, layer_sizes
+from linnet.inference.cache_policy import (
+    CachePolicies,
+    LayerSize,
+    cache_policies_of,
+    cache_policy_state,
+    layer_cache_policies,
+    layer_sizes,
+)
 from linnet.inference.caches import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
-from linnet.layers.cache_policy import FULL, BankCache
+from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-from linnet.ops.decay.eviction import EvictionPolicy
 
-TED, POLICY = TedSpec(heads=2), EvictionPolicy(top_k=3, threshold=1e-3)
+TED, POLICY = TedSpec(heads=2), EvictionCache(top_k=3, threshold=1e-3)
 CONTEXTS: dict[str, CachePolicies] = {
     "policy": POLICY,
     "bank": BankCache(64),
@@ -79,19 +85,19 @@ def test_only_ted_layers_have_a_choice():
     decoder = mixed_decoder()
     state = cache_policy_state(decoder, 1, 8, POLICY)
     assert cache_policies_of(state) == [POLICY, POLICY, FULL]
-    for wrong, words in (([POLICY], "1 of them"), ([FULL, FULL, POLICY], "layer 2: .* the layer is not ted")):
+    for wrong, words in (([POLICY], "1 of them"), ([FULL, FULL, POLICY], "layer 2: .* the layer is attention")):
         with pytest.raises(UserError, match=words):
             cache_policy_state(decoder, 1, 8, wrong)
-    with pytest.raises(UserError, match="the model has no ted layer"):
+    with pytest.raises(UserError, match=r"no layer of the model \(attention\) has it"):
         cache_policy_state(small_decoder(AttentionSpec(heads=2)), 1, 8, POLICY)
 
 
 def test_a_model_generates_the_same_with_a_bank_and_with_a_policy_that_keeps_all():
     model = speaker(TED)
     full = model.generate("Once", max_tokens=30, temperature=0.0)
-    assert full == model.generate("Once", max_tokens=30, temperature=0.0, cache_policy=EvictionPolicy(0, -1.0))
+    assert full == model.generate("Once", max_tokens=30, temperature=0.0, cache_policy=EvictionCache(0, -1.0))
     assert full == model.generate("Once", max_tokens=30, temperature=0.0, cache_policy=BankCache())
-    assert full != model.generate("Once", max_tokens=30, temperature=0.0, cache_policy=EvictionPolicy(1))
+    assert full != model.generate("Once", max_tokens=30, temperature=0.0, cache_policy=EvictionCache(1))
 
 
 def test_a_batch_with_a_policy_gives_what_each_prompt_gives_alone():
@@ -115,10 +121,10 @@ def test_without_a_kv_cache_there_is_nothing_to_choose():
 
 def test_sizes_are_those_of_ted_layers_now_and_on_average():
     decoder, tokens_BT = mixed_decoder(), torch.arange(12)[None]
-    state = cache_policy_state(decoder, 1, 12, [EvictionPolicy(3, -1.0), FULL, FULL])
-    assert layer_sizes(state) == [LayerSize(0, EvictionPolicy(3, -1.0), 0, 0.0), LayerSize(1, FULL, 0, 0.0)]
+    state = cache_policy_state(decoder, 1, 12, [EvictionCache(3, -1.0), FULL, FULL])
+    assert layer_sizes(state) == [LayerSize(0, EvictionCache(3, -1.0), 0, 0.0), LayerSize(1, FULL, 0, 0.0)]
     run(decoder, state, tokens_BT)
-    kept = LayerSize(0, EvictionPolicy(3, -1.0), 3, (1 + 2 + 10 * 3) / 12)
+    kept = LayerSize(0, EvictionCache(3, -1.0), 3, (1 + 2 + 10 * 3) / 12)
     assert layer_sizes(state) == [kept, LayerSize(1, FULL, 12, 6.5)]
 
 
@@ -133,7 +139,7 @@ def test_a_row_behind_padding_has_the_average_that_it_has_alone(context: CachePo
     assert layer_sizes(together, 0) != layer_sizes(together, 1)
 
 
-@pytest.mark.parametrize("wrong", [None, "bank", BankCache, [FULL, None]])
+@pytest.mark.parametrize("wrong", [None, "bang", BankCache, [FULL, None]])
 def test_what_is_no_context_is_refused(wrong: object):
     with pytest.raises(UserError, match=r"cache_policy: .*: expected"):
         cache_policy_state(small_decoder(TED), 1, 8, wrong)  # type: ignore[arg-type]
@@ -144,3 +150,26 @@ def test_a_stream_longer_than_any_memory():
         speaker(TED).generate("Once", max_tokens=10**30)
     state = cache_policy_state(small_decoder(TED), 1, 10**30, BankCache())
     assert state.nbytes < 200_000
+
+
+def test_policies_as_text():
+    decoder, keeps_all = mixed_decoder(), EvictionCache(0, -1.0)
+    for text, expected in (
+        ("bank", [BankCache(), BankCache(), FULL]),
+        ("top_k=3,threshold=1e-3", [POLICY, POLICY, FULL]),
+        ("eviction:top_k=3,threshold=1e-3/bank:length=7", [POLICY, BankCache(7), FULL]),
+        ("eviction", [EvictionCache(), EvictionCache(), FULL]),
+        ("min_tokens_to_keep=1", [keeps_all, keeps_all, FULL]),
+        ("full", [FULL] * 3),
+    ):
+        assert layer_cache_policies(decoder, text) == expected
+    for wrong, words in (
+        ("bank/bank/bank", "3 policies; expected one, or 2"),
+        ("top_k=many", "top_k: 'many': expected a whole number"),
+        ("top_k=-3", "at least 0"),
+        ("top_k=3,,", "expected full"),
+        ("length=0", "expected 1 to"),
+        ("recalibrate", "no layer of the model"),
+    ):
+        with pytest.raises(UserError, match=f"cache_policy: {wrong}: .*{words}"):
+            layer_cache_policies(decoder, wrong)

@@ -8,6 +8,7 @@ from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
+from linnet.layers.cache_policy import RecalibratingCache
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.plga import PlgaState
 from linnet.layers.mixers.plga.files import save_operators
@@ -35,7 +36,7 @@ def test_reading_all_again_gives_the_same_tokens_in_a_padded_batch(mixer: MixerS
 
 def test_an_operator_inferred_from_the_kept_a_is_the_kept_operator():
     decoder = small_decoder(LEARNED)
-    assert rows(decoder, Caches(g=False)) == rows(decoder, Caches())
+    assert rows(decoder, Caches(calibration=False)) == rows(decoder, Caches())
 
 
 def test_without_caches_the_operator_is_that_of_all_the_text_so_far():
@@ -55,7 +56,7 @@ def test_without_caches_a_row_of_a_padded_batch_is_what_it_is_alone():
 
 @pytest.mark.parametrize(
     ("caches", "nets", "deduced"),
-    [(Caches(), 1, 1), (Caches(kv=False), 1, 1), (Caches(g=False), 1, 6), (Caches(False, False), 6, 6)],
+    [(Caches(), 1, 1), (Caches(kv=False), 1, 1), (Caches(calibration=False), 1, 6), (Caches(False, False), 6, 6)],
     ids=str,
 )
 def test_the_work_behind_the_operator_that_each_setting_does_for_six_tokens(caches: Caches, nets: int, deduced: int):
@@ -71,13 +72,13 @@ def test_the_work_behind_the_operator_that_each_setting_does_for_six_tokens(cach
 
 def test_without_the_g_cache_the_state_has_a_and_no_operator():
     decoder = small_decoder(LEARNED)
-    state = new_state(decoder, PROMPTS, 4)
-    list(decode(decoder, PROMPTS, 4, GREEDY, state=state, caches=Caches(g=False)))
+    state = new_state(decoder, PROMPTS, 4, "recalibrate")
+    list(decode(decoder, PROMPTS, 4, GREEDY, state=state))
     for layer in state.fork().layers:
         assert isinstance(layer, PlgaState)
         assert layer.operator is None
         assert layer.a is not None
-        assert not layer.keep_operator
+        assert layer.recalibrate and layer.cache_policy == RecalibratingCache()
 
 
 def test_a_state_is_refused_where_none_is_kept():
@@ -88,20 +89,20 @@ def test_a_state_is_refused_where_none_is_kept():
 
 @pytest.mark.parametrize("mixer", [m for m in EXAMPLES if getattr(m, "operator", None) != "learned"], ids=str)
 def test_the_g_cache_cannot_be_switched_off_where_there_is_none(mixer: MixerSpec):
-    with pytest.raises(UserError, match="g_cache: False: the model has no plga layer that infers an operator"):
-        decode(small_decoder(mixer), PROMPTS, 4, GREEDY, caches=Caches(g=False))
+    with pytest.raises(UserError, match="cache_policy: recalibrate: the model has no plga layer that calibrates"):
+        decode(small_decoder(mixer), PROMPTS, 4, GREEDY, caches=Caches(calibration=False))
 
 
 @every_mixer
-@pytest.mark.parametrize("g", [True, False])
+@pytest.mark.parametrize("calibration", [True, False])
 @torch.no_grad()
-def test_the_bytes_kept_without_a_kv_cache_are_those_of_the_operators(mixer: MixerSpec, g: bool):
+def test_the_bytes_kept_without_a_kv_cache_are_those_of_the_operators(mixer: MixerSpec, calibration: bool):
     decoder = small_decoder(mixer)
     state = decoder.initial_state(1, 3)
     decoder(torch.tensor([[1, 2]]), state)
     kept = [layer.operator for layer in state.layers if isinstance(layer, PlgaState) and layer.operator is not None]
-    expected = sum(operator.nbytes for operator in kept) if g else 0
-    assert Caches(kv=False, g=g).calibrated_bytes(decoder) == expected
+    expected = sum(operator.nbytes for operator in kept) if calibration else 0
+    assert Caches(kv=False, calibration=calibration).calibrated_bytes(decoder) == expected
 
 
 def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
@@ -119,11 +120,11 @@ def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
     assert model.complete(["Once"], 20, GREEDY) == own
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_state_goes_on_with_the_g_cache_as_it_was_begun(begun: bool):
+@pytest.mark.parametrize("policy", ["full", "recalibrate"])
+def test_a_state_goes_on_with_its_own_cache_policy(policy: str):
     decoder = small_decoder(LEARNED)
-    state = new_state(decoder, [[1, 2]], 9)
-    list(decode(decoder, [[1, 2]], 2, GREEDY, state=state, caches=Caches(g=begun)))
-    list(decode(decoder, [[3]], 2, GREEDY, state=state, caches=Caches(g=begun)))
-    with pytest.raises(ValueError, match="begun with the other setting"):
-        decode(decoder, [[3]], 2, GREEDY, state=state, caches=Caches(g=not begun))
+    state, other = (new_state(decoder, [[1, 2]], 9, policy) for _ in range(2))
+    together = list(decode(decoder, [[1, 2]], 4, GREEDY, state=other))
+    for prompt, expected in (([1, 2], together[:2]), ([together[1][0]], together[2:])):
+        assert list(decode(decoder, [prompt], 2, GREEDY, state=state)) == expected
+    assert {layer.cache_policy.name for layer in state.layers} == {policy}

@@ -7,26 +7,25 @@ import torch
 from small_models import small_spec
 
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.caches import CachedReader, Caches
+from linnet.inference.caches import CachedReader
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import convert_weights
-from linnet.layers.cache_policy import FULL, BankCache
+from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.attention import AttentionSpec, RotarySpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.density import DensitySpec
 from linnet.layers.mixers.rwkv7 import Rwkv7Spec
-from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.nn import gemv as maps
-from linnet.ops.decay.eviction import EvictionPolicy
 
 CONTEXTS: dict[str, CachePolicies] = {
     "full": FULL,
-    "threshold": EvictionPolicy(0, 0.05),
-    "top_k": EvictionPolicy(4, 0.01, 2),
-    "fewest": EvictionPolicy(0, 1e9, 3),
+    "threshold": EvictionCache(0, 0.05),
+    "top_k": EvictionCache(4, 0.01, 2),
+    "fewest": EvictionCache(0, 1e9, 3),
     "bank": BankCache(),
 }
 MIXERS: list[MixerSpec] = [
@@ -236,8 +235,8 @@ def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
     windowed = decoder_with_weights(AttentionSpec(heads=2, window=4))
     assert DecodeSteps.of(windowed, after_prompt(windowed)) is None
     plga = decoder_with_weights(PlgaSpec(heads=2, metric_hidden=8))
-    state = plga.initial_state(1, 8)
-    reader = CachedReader(plga, state, Caches(g=False))
+    state = cache_policy_state(plga, 1, 8, "recalibrate")
+    reader = CachedReader(plga, state)
     reader.logits(TOKENS[None, :PROMPT])
     assert reader._steps is None
     several = plga.initial_state(2, 8)

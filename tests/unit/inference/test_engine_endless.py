@@ -11,19 +11,18 @@ import torch
 from small_models import VOCABULARY
 from torch import Tensor, nn
 
-from linnet.inference import BankCache, EvictionPolicy
 from linnet.inference.cache_policy import layer_sizes
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.mixers.ted import Ted
+from linnet.layers.mixers.ted import BankCache, EvictionCache, Ted
 from linnet.layers.mixers.ted.state import TedState
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 
 KEPT = 8
-CONTEXTS = [BankCache(), EvictionPolicy(top_k=KEPT)]
+CONTEXTS = [BankCache(), EvictionCache(top_k=KEPT)]
 LAST = 2_000
 """So many tokens decide what the upper layer holds: all before them are evicted."""
 

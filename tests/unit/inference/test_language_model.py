@@ -191,13 +191,3 @@ def test_auto_is_cuda_where_there_is_one(present: bool, expected: str, monkeypat
 def test_import_linnet_does_not_import_torch():
     code = "import sys, linnet; assert 'torch' not in sys.modules; assert linnet.__version__; linnet.load"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_contexts_are_where_one_looks_for_them_and_do_not_import_torch_before():
-    names = "FULL, BankCache, EvictionPolicy"
-    code = (
-        f"import sys, linnet.inference as i; assert 'torch' not in sys.modules; from linnet.inference import {names};"
-    )
-    subprocess.run([sys.executable, "-c", code + "i.EvictionPolicy(top_k=3); assert i.FULL is FULL"], check=True)
-    with pytest.raises(ImportError, match="cannot import name 'Context'"):
-        from linnet.inference import Context  # noqa: F401

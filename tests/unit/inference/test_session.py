@@ -6,11 +6,11 @@ import pytest
 from small_models import CASES, EXAMPLES, speaker
 
 from linnet.core.errors import UserError
-from linnet.inference import BankCache, EvictionPolicy
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.session import Session
 from linnet.inference.state import save_state
 from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 
 every_mixer = pytest.mark.parametrize("mixer", CASES)
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
@@ -96,8 +96,8 @@ def test_behind_the_end_of_a_document_the_next_one_begins():
     assert parts[0] and "".join(parts) == "".join(whole)
 
 
-@pytest.mark.parametrize("context", [EvictionPolicy(top_k=3), BankCache(64)], ids=["policy", "bank"])
-def test_it_keeps_the_past_as_it_was_told(context: EvictionPolicy | BankCache, tmp_path: Path):
+@pytest.mark.parametrize("context", [EvictionCache(top_k=3), BankCache(64)], ids=["policy", "bank"])
+def test_it_keeps_the_past_as_it_was_told(context: EvictionCache | BankCache, tmp_path: Path):
     model, path = speaker(TED), tmp_path / "stream.safetensors"
     whole = model.generate("Once", 30, temperature=0, cache_policy=context, ignore_eos=True)
     session = _session(model, cache_policy=context)

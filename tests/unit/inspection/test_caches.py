@@ -26,7 +26,7 @@ def found() -> CacheComparison:
 
 def test_each_setting_writes_what_generate_writes(found):
     model = speaker(PLGA)
-    settings = [(run.caches.kv, run.caches.g) for run in found.runs]
+    settings = [(run.caches.kv, run.caches.calibration) for run in found.runs]
     assert settings == [(True, True), (True, False), (False, True), (False, False)]
     for run in found.runs:
         assert [run.text] == model.complete([PROMPT], TOKENS, Sampling(temperature=0.0), run.caches)

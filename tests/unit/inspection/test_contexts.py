@@ -7,8 +7,7 @@ import torch
 from small_models import small_decoder, small_spec
 
 from linnet.evaluation.measure import evaluate_windows
-from linnet.inference.cache_policy import cache_policy_state, name_of
-from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, series, varied
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inspection.contexts.measure import (
     CachePolicyComparison,
     CachePolicyOutcome,
@@ -17,17 +16,17 @@ from linnet.inspection.contexts.measure import (
 )
 from linnet.inspection.contexts.reading import Batch, WindowReader
 from linnet.inspection.contexts.tables import conclusion, contexts_tables
-from linnet.layers.cache_policy import FULL, BankCache
+from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.plga import PlgaSpec
-from linnet.layers.mixers.ted import Ted, TedSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache, Ted, TedSpec
+from linnet.layers.mixers.ted.policies import THRESHOLDS, TOP_K
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 
 TED = TedSpec(heads=2, chunk=3, tolerance=1e-9)
-COMPARED = [FULL, BankCache(16), EvictionPolicy(4, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(5, 0.1, 2)]
+COMPARED = [FULL, BankCache(16), EvictionCache(4, -1.0), EvictionCache(0, 0.3), EvictionCache(5, 0.1, 2)]
 LENGTHS = [[12, 7], [9, 9], [3]]
 
 
@@ -81,7 +80,7 @@ def test_windows_end_together():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("context", COMPARED, ids=name_of)
+@pytest.mark.parametrize("context", COMPARED, ids=lambda policy: policy.label)
 @pytest.mark.parametrize("decoder", [DECODERS["ted"], DECODERS["attention"]], ids=["ted", "attention"])
 def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, context):
     found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.left_padded(*windows()[0]), context)
@@ -107,7 +106,7 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     token_bytes_V = torch.arange(1, 24)
     expected = evaluate_windows(decoder, windows(), token_bytes_V, decoder.spec.context_length, CALIBRATION).causal
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORE_INDEX)).sum(1) for _, t in windows()])
-    compared = [FULL, EvictionPolicy(0, -1.0), EvictionPolicy(2, -1.0)]
+    compared = [FULL, EvictionCache(0, -1.0), EvictionCache(2, -1.0)]
     found = compare(
         WindowReader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1
     )
@@ -138,27 +137,17 @@ def test_every_token_counts_the_same():
     assert found.outcomes[1].state_bytes == cache_policy_state(DECODERS["ted"], 1, 12, BankCache(16)).nbytes
 
 
-def test_the_grid():
-    assert [name_of(one) for one in contexts()] == [
-        "full",
-        "bank",
+def test_the_policies_that_are_compared_by_default():
+    assert [policy.label for policy in BankCache.sweep(64)] == ["bank"] and BankCache.sweep(64) == [BankCache(64)]
+    assert [policy.label for policy in EvictionCache.sweep(64)] == [
         *(f"top_k {k}" for k in TOP_K),
         *(f"threshold {numbers.exact(x)}" for x in THRESHOLDS),
     ]
-    assert contexts(top_k=[8, 4, 8], bank_length=64) == [
-        FULL,
-        BankCache(64),
-        EvictionPolicy(4, -1.0),
-        EvictionPolicy(8, -1.0),
-    ]
-    assert contexts(thresholds=[0.1], min_tokens_to_keep=3)[2:] == [EvictionPolicy(0, 0.1, 3)]
-    crossed = contexts([1, 2], [0.1, 1e-4])[2:]
-    assert [name_of(one) for one in crossed] == [
-        "top_k 1, threshold 1e-4", "top_k 1, threshold 0.1", "top_k 2, threshold 1e-4", "top_k 2, threshold 0.1"
-    ]  # fmt: skip
-    assert {series(one) for one in crossed} == {"top_k 1 and threshold", "top_k 2 and threshold"}
-    assert varied(crossed[0]) == "1e-4" and varied(EvictionPolicy(7, -1.0)) == "7"
-    assert (name_of(EvictionPolicy(0, -1.0)), varied(EvictionPolicy(0, -1.0))) == ("no eviction", "off")
+    assert FULL.series is None and BankCache().series is None
+    assert EvictionCache(1, 1e-4).label == "top_k 1, threshold 1e-4"
+    assert EvictionCache(1, 1e-4).series == ("top_k 1 and threshold", "1e-4")
+    assert EvictionCache(7, -1.0).series == ("top_k", "7")
+    assert EvictionCache(0, -1.0).label == "no eviction" and EvictionCache(0, -1.0).series == ("threshold", "off")
 
 
 def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> CachePolicyOutcome:
@@ -173,9 +162,9 @@ def comparison(*others: CachePolicyOutcome, within: float = 0.1) -> CachePolicyC
 def test_the_smallest_state_that_loses_nothing():
     tried = [
         outcome(BankCache(), 2.0, 20_480),
-        outcome(EvictionPolicy(8, -1.0), 2.1, 5_120),
-        outcome(EvictionPolicy(16, -1.0), 2.0019, 10_240, 0.0012),
-        outcome(EvictionPolicy(32, -1.0), 1.999, 30_720),
+        outcome(EvictionCache(8, -1.0), 2.1, 5_120),
+        outcome(EvictionCache(16, -1.0), 2.0019, 10_240, 0.0012),
+        outcome(EvictionCache(32, -1.0), 1.999, 30_720),
     ]
     found = comparison(*tried)
     assert found.smallest is tried[2]
@@ -194,17 +183,17 @@ def test_the_smallest_state_that_loses_nothing():
 
 def test_what_is_not_certain_is_said_so():
     for error in (0.0021, None):
-        found = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankCache(), 2.0, 9_000))
+        found = comparison(outcome(EvictionCache(8, -1.0), 2.001, 5_120, error), outcome(BankCache(), 2.0, 9_000))
         assert "Its error is larger than that limit: read more windows." in conclusion(found)
-    sure = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankCache(), 2.0, 9_000))
+    sure = comparison(outcome(EvictionCache(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankCache(), 2.0, 9_000))
     assert "read more" not in conclusion(sure)
-    none = comparison(outcome(BankCache(), 2.1, 9_000), outcome(EvictionPolicy(8, -1.0), math.nan, 5_120, math.nan))
+    none = comparison(outcome(BankCache(), 2.1, 9_000), outcome(EvictionCache(8, -1.0), math.nan, 5_120, math.nan))
     assert conclusion(none) == "No smaller state stays within 0.1 % of all tokens (full): 100 KiB."
     assert none.figures()["contexts"][2]["bits_per_byte"] is None
 
 
 def test_tables():
-    quality, layers = contexts_tables(comparison(outcome(EvictionPolicy(16, 0.01), 2.002, 10_240, 0.0005)))
+    quality, layers = contexts_tables(comparison(outcome(EvictionCache(16, 0.01), 2.002, 10_240, 0.0005)))
     assert quality.rows[0] == ("full", "2.0000", "0.00000", "0.00000", "0.00 %", "623.1", "2,000", "100 KiB")
     assert quality.rows[1][:5] == ("top_k 16, threshold 0.01", "2.0020", "+0.00200", "0.00050", "+0.10 %")
     assert "1,000 tokens in 8 windows of at most 128" in quality.meaning

@@ -89,7 +89,7 @@ def test_causality():
 def test_caches():
     layers = [{"G": torch.eye(3).repeat(2, 1, 1) * torch.tensor([1.0, 2.0])[:, None, None]}]
     outputs = operator_figures(layers).outputs
-    settings = [Caches(), Caches(kv=False), Caches(g=False), Caches(kv=False, g=False)]
+    settings = [Caches(), Caches(kv=False), Caches(calibration=False), Caches(kv=False, calibration=False)]
     *runs, _ = [CacheRun(caches, [1, 2], "ab", None, outputs, {"G": 0.0}) for caches in settings]
     other = CacheRun(settings[-1], [1], "a", 1, outputs, {"G": 0.25})
     texts, rmse, determinants, distance = caches_tables(CacheComparison("x", 2, 9, [*runs, other]))

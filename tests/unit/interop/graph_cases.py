@@ -4,11 +4,11 @@ from typing import Any
 
 from small_decoders import NARROW, block, decoder_with_weights
 
-from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import SublayerSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.decoder import Decoder
-from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH = NARROW // 2
 ATTENTION = {"kind": "attention", "heads": 2}
@@ -67,11 +67,11 @@ CASES: dict[str, tuple[dict[str, Any], CachePolicy]] = {
     **{
         f"{kind.examples()[0].kind}, {name}": (of_examples(with_graphs(kind)), cache_policy)
         for kind in KINDS
-        if kind.chooses_cache_policy
+        if BankCache in kind.cache_policies
         for name, cache_policy in {
             "a bank": BankCache(),
-            "the most relevant": EvictionPolicy(top_k=5),
-            "a threshold": EvictionPolicy(threshold=0.01),
+            "the most relevant": EvictionCache(top_k=5),
+            "a threshold": EvictionCache(threshold=0.01),
         }.items()
     },
 }

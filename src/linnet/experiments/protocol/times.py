@@ -87,7 +87,7 @@ def _contestant(
         return [token for (token,) in steps if token is not None]
 
     def logits_NV(ids: list[int]) -> Tensor:
-        if deduces and not caches.kv and not caches.g:  # the operator of the last step's text
+        if deduces and not caches.kv and not caches.calibration:  # the operator of the last step's text
             last_1V: Tensor = decoder(_row(prompt + ids[:-1], decoder))[0, -1:]
             return last_1V
         state = new_state(decoder, [prompt], tokens)
@@ -95,7 +95,7 @@ def _contestant(
         return torch.cat([first_1V, decoder(_row(ids[:-1], decoder), state)[0]]) if len(ids) > 1 else first_1V
 
     parameters = sum(parameter.numel() for parameter in decoder.parameters())
-    said = caches if deduces else Caches(caches.kv, g=False)
+    said = caches if deduces else Caches(caches.kv, calibration=False)
     return Contestant(name, parameters, said, generate, logits_NV)
 
 
@@ -106,7 +106,7 @@ def _row(ids: list[int], decoder: Decoder) -> Tensor:
 @torch.inference_mode()
 def check(one: Contestant, tokens: int) -> None:
     """`UserError` unless it generates so many tokens, each the likeliest of a pass over the whole text."""
-    ids, said = one.generate(), f"{one.model}, caches {one.caches.said}: not timed"
+    ids, said = one.generate(), f"{one.model}, caches {one.caches.label}: not timed"
     if len(ids) != tokens:
         raise UserError(f"{said}: {len(ids)} tokens; expected {tokens}")
     logits_NV = one.logits_NV(ids).double()
@@ -137,7 +137,7 @@ def times_table(found: Sequence[Timed], spec: TimesSpec, device: torch.device) -
     """Models as rows, settings of the caches as columns; then what the caches save, and the first other model."""
     by_model = _by_model(found)
     other = by_model[spec.against[0].name] if spec.against else None
-    columns = ["model", "parameters", *(one.said for one in SETTINGS), "none / all"]
+    columns = ["model", "parameters", *(one.label for one in SETTINGS), "none / all"]
     columns += [f"{spec.against[0].name} / model"] if other else []
     rows = []
     for name, ways in by_model.items():
@@ -179,7 +179,7 @@ def times_figures(found: Sequence[Timed], device: torch.device) -> dict[str, Any
             "settings": [
                 {
                     "kv_cache": way.contestant.caches.kv,
-                    "g_cache": way.contestant.caches.g,
+                    "calibration_cache": way.contestant.caches.calibration,
                     "median_s": way.median_s,
                     "runs_s": way.runs_s,
                 }

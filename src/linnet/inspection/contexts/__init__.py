@@ -1,1 +1,1 @@
-"""How small a TED model's state can be before its predictions suffer."""
+"""How small the state of a model can be before its predictions suffer."""

@@ -1,6 +1,6 @@
 """Quality against memory: bits per byte with each context, and how much of the past it held.
 
-Legend: `N` windows, `L` TED layers.
+Legend: `N` windows, `L` layers that have a choice of cache policies.
 """
 
 import math
@@ -13,11 +13,8 @@ from torch import Tensor
 
 from linnet.core.files import json_safe
 from linnet.evaluation.statistics import ratio
-from linnet.inference.cache_policy import name_of
-from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.reading import Batch, Read, WindowReader
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.progress import progress
 
 
@@ -35,7 +32,7 @@ class CachePolicyOutcome:
     """What one context costs and gives.
 
     difference: bits per byte more than with all tokens. standard_error: of that difference, from its spread over the
-    windows; None with a single one. state_bytes: of the TED layers of one stream, averaged over all tokens.
+    windows; None with a single one. state_bytes: of these layers of one stream, averaged over all tokens.
     """
 
     context: CachePolicy
@@ -48,7 +45,7 @@ class CachePolicyOutcome:
     @property
     def name(self) -> str:
         """As tables call it."""
-        return name_of(self.context)
+        return self.context.label
 
     @property
     def average_context(self) -> float:
@@ -67,11 +64,10 @@ class CachePolicyOutcome:
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        policy = asdict(self.context) if isinstance(self.context, EvictionPolicy) else {}
         losses = ("bits_per_byte", "difference", "standard_error", "worse_percent")
         return {
             "context": self.name,
-            **policy,
+            **asdict(self.context),
             **{name: json_safe(getattr(self, name)) for name in losses},
             "average_context": self.average_context,
             "largest_context": self.largest_context,
@@ -107,14 +103,14 @@ class CachePolicyComparison:
         """The policies, by the series in which one number alone differs."""
         found: dict[str, list[CachePolicyOutcome]] = {}
         for one in self.outcomes:
-            if isinstance(one.context, EvictionPolicy):
-                found.setdefault(series(one.context), []).append(one)
+            if one.context.series is not None:
+                found.setdefault(one.context.series[0], []).append(one)
         return found
 
     @property
     def marks(self) -> list[CachePolicyOutcome]:
-        """What is no policy: all tokens, and the bank."""
-        return [one for one in self.outcomes if not isinstance(one.context, EvictionPolicy)]
+        """The policies that belong to no series."""
+        return [one for one in self.outcomes if one.context.series is None]
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
@@ -140,7 +136,7 @@ def compare(
 ) -> CachePolicyComparison:
     """Read the windows with each context, the first of which keeps all tokens.
 
-    bytes_N: UTF-8 bytes of each window's targets. layers: the numbers of the TED layers.
+    bytes_N: UTF-8 bytes of each window's targets. layers: the numbers of the layers that have a choice.
     """
     assert contexts[0] == FULL, "what the others are compared with"
     lengths_N = torch.cat([batch.lengths_B for batch in batches]).cpu()
@@ -150,7 +146,7 @@ def compare(
             found = []
             for batch in batches:
                 found.append(reader.read(batch, context))
-                advance(len(batch.lengths_B), name_of(context))
+                advance(len(batch.lengths_B), context.label)
             return Read.join(found)
 
         reads = [read(context) for context in contexts]

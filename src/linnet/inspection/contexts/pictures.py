@@ -3,10 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 
-from linnet.inspection.contexts.grid import varied
 from linnet.inspection.contexts.measure import CachePolicyComparison, CachePolicyOutcome
 from linnet.layers.cache_policy import FULL
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Picture
@@ -28,8 +26,8 @@ def contexts_pictures(found: CachePolicyComparison) -> list[Picture]:
             "quality_against_memory",
             "Quality against memory",
             quality_plot(found),
-            "The state is that of the ted layers, averaged over all tokens. The upper panel ends at a loss"
-            f" of {MOST_SHOWN_PERCENT} %. Lower panel: how much worse than with all"
+            "The state is that of the layers that have a choice, averaged over all tokens. The upper panel ends at a"
+            f" loss of {MOST_SHOWN_PERCENT} %. Lower panel: how much worse than with all"
             " tokens, and the standard error over the windows; on the lower edge: not worse, or by less than"
             f" {numbers.exact(SMALLEST_SHOWN_PERCENT)} %. What lies below the dotted line loses nothing.",
         ),
@@ -89,7 +87,7 @@ def _series(found: CachePolicyComparison, value: Callable[[CachePolicyOutcome], 
 
 
 def _varied(line: Sequence[CachePolicyOutcome]) -> list[str]:
-    return [varied(one.context) for one in line if isinstance(one.context, EvictionPolicy)]
+    return [one.context.series[1] for one in line if one.context.series is not None]
 
 
 def _error_bar(one: CachePolicyOutcome) -> Series:
@@ -106,7 +104,7 @@ def _shown(percent: float) -> float:
 
 
 def layers_plot(found: CachePolicyComparison) -> Plot:
-    """A panel for each series of policies, with full and bank in all of them; named at the ends of the lines."""
+    """A panel for each series of policies, with those of no series in all of them; named at the ends of the lines."""
     layers = range(len(found.full.layers))
     places = {number: str(layer.layer) for number, layer in enumerate(found.full.layers)}
     x = Axis("layer", low=-0.3, high=len(layers) - 0.7, places=places)

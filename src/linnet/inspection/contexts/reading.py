@@ -1,6 +1,6 @@
 """Reading windows of text with a context: how likely they are, and how much was held while they were read.
 
-Legend: `B` windows of a batch, `T` tokens of the longest of them, `L` TED layers.
+Legend: `B` windows of a batch, `T` tokens of the longest of them, `L` layers that have a choice of cache policies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.evaluation.frozen import frozen_state
-from linnet.inference.cache_policy import cache_policy_state
+from linnet.inference.cache_policy import cache_policy_state, calibrated_state
 from linnet.layers.cache_policy import CachePolicy
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
@@ -95,11 +95,9 @@ class WindowReader:
 
     def _state(self, batch: Batch, context: CachePolicy) -> DecoderState:
         rows, width = batch.inputs_BT.shape
-        state = cache_policy_state(self.decoder, rows, width, context)
-        if self.frozen is not None:
-            for own, settled in zip(state.layers, rows_of(self.frozen, rows).layers, strict=True):
-                own.settle_as(settled)
-        return state
+        if self.frozen is None:
+            return cache_policy_state(self.decoder, rows, width, context)
+        return calibrated_state(self.decoder, rows_of(self.frozen, rows), width, context)
 
 
 def _columns(of_layers: Iterable[Tensor]) -> Tensor:

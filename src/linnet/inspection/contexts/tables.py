@@ -1,8 +1,6 @@
 """The comparison of contexts as rows of text, and what follows from it."""
 
-from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.measure import CachePolicyComparison
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.table import Table
 
@@ -33,7 +31,7 @@ def _quality_table(found: CachePolicyComparison) -> Table:
         f"Over {numbers.grouped(found.tokens)} tokens in {found.windows} windows of at most"
         f" {numbers.grouped(found.context_length)}, causal. Worse by: bits per byte more than with all tokens, on the"
         " same text; ± its standard error over the windows. Context: vectors held after each token, averaged over"
-        " tokens and layers, and the most in one layer. State: bytes of the ted layers of one stream, averaged.",
+        " tokens and layers, and the most in one layer. State: average bytes of one stream in these layers.",
     )
 
 
@@ -44,7 +42,7 @@ def _layers_table(found: CachePolicyComparison) -> Table:
         ("", *(f"layer {layer.layer}" for layer in found.full.layers)),
         rows,
         "Vectors held after each token, averaged over all tokens. The slower a layer's tokens fade, the more of them"
-        " are above a threshold. The bank holds a vector for each of its rates, and the tokens of up to two chunks.",
+        " are above a threshold. ",
     )
 
 
@@ -62,8 +60,8 @@ def conclusion(found: CachePolicyComparison) -> str:
     )
     if best.standard_error is None or best.standard_error > full.bits_per_byte * found.within_percent / 100:
         line += " Its error is larger than that limit: read more windows."
-    if isinstance(best.context, EvictionPolicy):
-        tried = series(best.context)
+    if best.context.series is not None:
+        tried = best.context.series[0]
         if best is min(found.lines[tried], key=lambda one: one.state_bytes):
             line += f" Nothing smaller was tried with {tried}."
     return line

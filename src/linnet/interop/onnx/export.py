@@ -33,7 +33,7 @@ from linnet.interop.onnx.metadata import (
     state_inputs,
 )
 from linnet.interop.onnx.quantize import quantized
-from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.model.store import RUN, TOKENIZER, check_new_folder
 
 if TYPE_CHECKING:
@@ -161,9 +161,8 @@ def _longest(model: LanguageModel) -> int | None:
 
 
 def _with_lengths(model: LanguageModel, cache_policies: list[CachePolicy]) -> list[CachePolicy]:
-    """A graph's bank is made once, for all streams."""
-    made = BankCache(model.spec.context_length)
-    return [made if isinstance(kept, BankCache) and kept.length is None else kept for kept in cache_policies]
+    """A graph is made once, for streams of every length."""
+    return [policy.for_length(model.spec.context_length) for policy in cache_policies]
 
 
 def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:

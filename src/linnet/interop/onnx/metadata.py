@@ -15,7 +15,6 @@ from linnet.core.checksum import check_files
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.spec import Spec
-from linnet.inference.cache_policy import describe
 from linnet.interop.onnx.flatten import Flat
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.spec import ModelSpec
@@ -109,7 +108,7 @@ def state_inputs(flat: Flat) -> list[StateInput]:
 
 def described(cache_policies: Sequence[CachePolicy]) -> list[dict[str, Any]]:
     """How each layer keeps the past."""
-    return [describe(cache_policy) for cache_policy in cache_policies]
+    return [cache_policy.to_dict() for cache_policy in cache_policies]
 
 
 def _state_input(flat: Flat, name: str, tensor: Tensor) -> StateInput:

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from linnet.evaluation.cache_policies import check_chooses, read
+from linnet.evaluation.cache_policies import check_chooses
 from linnet.inference.language_model import LanguageModel
 from linnet.interop.exported import ExportResult
 from linnet.interop.onnx.export import OnnxExport, export_onnx
 from linnet.interop.onnx.metadata import STEP
 from linnet.layers.cache_policy import FULL
+from linnet.layers.registry import cache_policy_of
 
 
 def export(
@@ -18,10 +19,10 @@ def export(
     origin: str | None = None,
     command: str | None = None,
 ) -> ExportResult:
-    """Write the folder `out`; see `export_onnx`. cache_policy: `full`, `bank` or a policy, as `evaluate` reads it."""
-    kept = FULL if cache_policy is None else read(cache_policy, model.spec.context_length, "retention")
+    """Write the folder `out`; see `export_onnx`. cache_policy: as text (`registry.cache_policy_of`)."""
+    kept = FULL if cache_policy is None else cache_policy_of(cache_policy).for_length(model.spec.context_length)
     if kept != FULL:
-        check_chooses(model.decoder, "retention")
+        check_chooses(model.decoder, "cache_policy")
     made = export_onnx(model, out, weights=weights, cache_policy=kept, origin=origin, command=command)
     files = [out / name for name in made.files if name.startswith(STEP)]
     return ExportResult.of(out, model.decoder, *files, figures=made.figures, messages=tuple(_said(made)))

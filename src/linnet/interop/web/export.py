@@ -20,12 +20,12 @@ from linnet.interop.onnx.metadata import DATA, DESCRIPTION, PROMPT, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
 from linnet.interop.web.tokenizer import check_tokenizer
 from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.mixers.ted import EvictionCache
 from linnet.model.store import TOKENIZER, check_new_folder
-from linnet.ops.decay.eviction import EvictionPolicy
 
 PAGE, SITE, RUNTIME, MODELS = "index.html", "site.json", "runtime", "models"
 WORKER, LIST = "worker.js", "files.js"
-KEEP_ALL = EvictionPolicy(top_k=0, threshold=-1.0, min_tokens_to_keep=0)
+KEEP_ALL = EvictionCache(top_k=0, threshold=-1.0, min_tokens_to_keep=0)
 """What graphs do with the tokens that they hold: which of them go is for the page to say, between two steps."""
 
 
@@ -148,4 +148,4 @@ def _add_model(
 
 def _cache_policies(model: LanguageModel) -> list[CachePolicy]:
     """Layers that leave it to choose hold each token by itself; the others keep what they keep."""
-    return [KEEP_ALL if EvictionPolicy in mixer.cache_policies else FULL for mixer in model.decoder.mixers]
+    return [KEEP_ALL if EvictionCache in mixer.cache_policies else FULL for mixer in model.decoder.mixers]

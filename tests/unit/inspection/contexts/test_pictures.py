@@ -4,11 +4,15 @@ import math
 
 import pytest
 
-from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import CachePolicyComparison, CachePolicyOutcome, LayerContext
 from linnet.inspection.contexts.pictures import contexts_pictures, layers_plot, quality_plot
 from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.present.style import png_of
+
+
+def policies(top_k: list[int], thresholds: tuple[float, ...] = (-1.0,)) -> list[CachePolicy]:
+    return [FULL, BankCache(), *(EvictionCache(k, x) for k in top_k for x in thresholds)]
 
 
 def comparison(compared: list[CachePolicy], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
@@ -27,7 +31,7 @@ def comparison(compared: list[CachePolicy], layers: int = 2, worse: float = 0.01
 
 
 def test_quality_has_a_point_for_every_context_in_both_panels():
-    found = comparison(contexts([8, 16], [0.1]))
+    found = comparison(policies([8, 16], (0.1,)))
     (quality, layers) = contexts_pictures(found)
     assert [picture.name for picture in (quality, layers)] == ["quality_against_memory", "contexts_of_layers"]
     bits, loss = quality.drawing.panels
@@ -42,14 +46,14 @@ def test_quality_has_a_point_for_every_context_in_both_panels():
 
 def test_a_panel_for_each_line_of_a_grid_with_full_and_bank_in_all():
     for numbers_k, panels in (([1, 2], 2), ([1, 2, 3, 4], 4)):
-        plot = layers_plot(comparison(contexts(numbers_k, [0.1, 1.0])))
+        plot = layers_plot(comparison(policies(numbers_k, (0.1, 1.0))))
         assert len(plot.panels) == panels and plot.names == "ends"
         always = [[(one.name, one.style) for one in panel.series[:2]] for panel in plot.panels]
         assert always == [[("full", "o:"), ("bank", "o--")]] * panels
 
 
 @pytest.mark.parametrize("layers", [1, 32])
-@pytest.mark.parametrize("compared", [[FULL], contexts([8]), contexts([8], [0.1])])
+@pytest.mark.parametrize("compared", [[FULL], policies([8]), policies([8], (0.1,))])
 def test_any_number_of_settings_and_layers(compared, layers):
     for picture in contexts_pictures(comparison(compared, layers, error=None)):
         assert png_of(picture.drawing.figure()).startswith(b"\x89PNG") and picture.caption
@@ -57,7 +61,7 @@ def test_any_number_of_settings_and_layers(compared, layers):
 
 @pytest.mark.parametrize(("worse", "shown"), [(0.01, 0.5), (-0.5, 1e-3), (math.nan, math.nan)])
 def test_what_is_worse_better_or_not_a_number_has_its_place(worse: float, shown: float):
-    plot = quality_plot(comparison(contexts([8, 16]), worse=worse))
+    plot = quality_plot(comparison(policies([8, 16]), worse=worse))
     line = next(one for one in plot.panels[1].series if one.labels)
     assert list(line.y) == pytest.approx([shown] * 2, nan_ok=True)
     assert png_of(plot.figure()).startswith(b"\x89PNG")

@@ -13,10 +13,9 @@ from linnet.inference.cache_policy import cache_policy_state
 from linnet.inspection.lifetimes.contributions import ted_layers, text_contributions
 from linnet.inspection.lifetimes.text import LayerLifetimes, quantile, text_lifetimes
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.mixers.ted import EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.lifetime import half_lives, lifetimes
 
 TED = TedSpec(heads=2, rate_bias=True)
@@ -59,7 +58,7 @@ def test_the_average_context_is_what_a_decoder_holds_that_drops_what_is_below(mi
     found = text_lifetimes(decoder, windows, [0, 1], 1e-3)
     assert (found.windows, found.tokens, found.whole_context) == (3, 40, 20.5)
     held = torch.zeros(2)
-    policy = EvictionPolicy(threshold=1e-3, min_tokens_to_keep=0)
+    policy = EvictionCache(threshold=1e-3, min_tokens_to_keep=0)
     state = cache_policy_state(decoder, 3, 40, policy)
     for tokens in windows.split(1, dim=1):
         decoder.hidden(tokens, state)

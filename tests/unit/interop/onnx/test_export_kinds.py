@@ -6,16 +6,15 @@ import pytest
 from graph_cases import CASES, decoder_of_case
 from small_decoders import written
 
-from linnet.ops.decay.eviction import EvictionPolicy
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_graphs_of_every_kind_say_what_the_model_says(name: str, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     from linnet.interop.onnx.export import export_onnx
+    from linnet.layers.mixers.ted import EvictionCache
 
     decoder, cache_policy = decoder_of_case(name)
     report = export_onnx(written(tmp_path / "model", decoder), tmp_path / "graphs", cache_policy=cache_policy)
     assert report.parity.greedy == 1
-    assert (report.prompt is None) == isinstance(cache_policy, EvictionPolicy), report.token_by_token
+    assert (report.prompt is None) == isinstance(cache_policy, EvictionCache), report.token_by_token

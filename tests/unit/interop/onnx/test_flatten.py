@@ -8,7 +8,8 @@ from small_decoders import block, decoder_with_weights
 from linnet.inference.cache_policy import cache_policy_state, layer_cache_policies
 from linnet.interop.onnx.flatten import Flat, Step
 from linnet.interop.onnx.graphs import PIECE
-from linnet.layers.cache_policy import FULL, BankCache
+from linnet.layers.cache_policy import FULL
+from linnet.layers.mixers.ted import BankCache
 
 LENGTH = PIECE + 8
 FEW = 12

@@ -47,7 +47,9 @@ def test_a_folder_of_files_that_point_to_nothing_else(runtime_folder: Path, tmp_
     assert {path for path in made.files if path.startswith("runtime/")} == {f"runtime/{name}" for name in runtime.FILES}
     description = json.loads((tmp_path / "site" / "models" / "ted" / "linnet.json").read_text())
     assert description["weights"] == "int8" and made.models["ted"].parity.error < 0.05
-    assert description["retentions"] == [{"kind": "policy", "top_k": 0, "threshold": -1.0, "min_tokens_to_keep": 0}]
+    assert description["cache_policies"] == [
+        {"kind": "eviction", "top_k": 0, "threshold": -1.0, "min_tokens_to_keep": 0}
+    ]
     assert "TopK" not in made.models["ted"].nodes  # the page chooses, so that the graph need not rank
     files = [made.files[f"models/ted/{name}"] for name in ("model.onnx", entry["weights"])]
     assert entry["bytes"] == sum(files)

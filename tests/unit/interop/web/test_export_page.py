@@ -29,16 +29,16 @@ from linnet.interop.ted import END, import_ted
 from linnet.interop.web import runtime
 from linnet.interop.web.export import _list_files
 from linnet.layers.cache_policy import FULL
+from linnet.layers.mixers.ted import EvictionCache
 from linnet.model.state import DecoderState
 from linnet.model.store import write_model
-from linnet.ops.decay.eviction import EvictionPolicy
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "ted_small.safetensors"
 PROMPT, COUNT = "once upon a time", 100
-POLICY = EvictionPolicy(top_k=8, threshold=1e-4, min_tokens_to_keep=2)
+POLICY = EvictionCache(top_k=8, threshold=1e-4, min_tokens_to_keep=2)
 SLIDERS = {"top_k": 7, "threshold": 17, "minimum": 2}
 """Where they stand for that policy."""
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.inference.sampling import Sampling, choose
-from linnet.ops.decay.eviction import EvictionPolicy, survivors
+from linnet.layers.mixers.ted import EvictionCache
+from linnet.ops.decay.eviction import survivors
 from linnet.ops.decay.lifetime import lifetimes, relevance
 
 POLICIES = [(0, 1e-8, 1), (0, -1.0, 0), (3, 1e-8, 1), (5, 0.5, 0), (0, 0.5, 4), (2, 0.9, 6), (1, 2.0, 0), (4, -1.0, 30)]
@@ -28,7 +29,7 @@ def test_the_same_tokens_stay(script):
     )
     for (values, policy), rows in zip(cases, found, strict=True):
         held = torch.tensor([values])
-        (stays,) = survivors(held, torch.ones_like(held, dtype=torch.bool), EvictionPolicy(*policy))
+        (stays,) = survivors(held, torch.ones_like(held, dtype=torch.bool), EvictionCache(*policy))
         assert rows == stays.nonzero()[:, 0].tolist(), (values, policy)
 
 

@@ -7,17 +7,16 @@ import torch
 from examples import padded_view
 from torch import Tensor
 
-from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Place
-from linnet.layers.mixers.ted import Ted, TedSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache, Ted, TedSpec
 from linnet.layers.mixers.ted.state import TedState
 from linnet.layers.passes import run
-from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH, LENGTH, CPU = 16, 40, torch.device("cpu")
 CONTEXTS = {
     "full": FULL,
-    "policy": EvictionPolicy(top_k=6, threshold=0.2, min_tokens_to_keep=2),
+    "policy": EvictionCache(top_k=6, threshold=0.2, min_tokens_to_keep=2),
     "bank": BankCache(),
 }
 

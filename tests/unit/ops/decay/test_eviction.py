@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.mixers.ted.policy import PolicyState
+from linnet.layers.mixers.ted.eviction import EvictionState
 from linnet.layers.mixers.ted.state import Shape
 from linnet.ops.decay.eviction import EvictionPolicy, survivors
 from linnet.ops.decay.reference import decay_reference
@@ -54,11 +54,11 @@ def stream(batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
     return rates, torch.randn(batch, length, HEADS, CHANNELS, dtype=torch.float64, generator=generator)
 
 
-def empty(batch: int, policy: EvictionPolicy) -> PolicyState:
-    return PolicyState.empty(Shape(batch, HEADS, CHANNELS, torch.device("cpu"), torch.float64), policy)
+def empty(batch: int, policy: EvictionPolicy) -> EvictionState:
+    return EvictionState.empty(Shape(batch, HEADS, CHANNELS, torch.device("cpu"), torch.float64), policy)
 
 
-def feed(state: PolicyState, rates: Tensor, v: Tensor, cuts: list[int], padding: tuple[int, ...] = (0, 0)) -> Tensor:
+def feed(state: EvictionState, rates: Tensor, v: Tensor, cuts: list[int], padding: tuple[int, ...] = (0, 0)) -> Tensor:
     """All padding is in the first piece."""
     outputs, bounds = [], [0, *sorted(cuts), v.shape[1]]
     for start, end in itertools.pairwise(bounds):
@@ -113,7 +113,7 @@ def test_memory_is_given_back_and_bounded():
 
 def test_ages_of_ten_million_steps_are_exact():
     """In float32, where a count of steps kept as a number would stop at 16,777,216."""
-    state = PolicyState.empty(Shape(1, 1, 2, torch.device("cpu"), torch.float32), EvictionPolicy(0, 1e-8))
+    state = EvictionState.empty(Shape(1, 1, 2, torch.device("cpu"), torch.float32), EvictionPolicy(0, 1e-8))
     rates = torch.tensor([[[1e-7], [1e-6], [3e-8]]])
     v = torch.eye(3, 2)[None] + 0.5
     state.read(rates, v, BatchLayout(), decay_reference)

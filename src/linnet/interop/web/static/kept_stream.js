@@ -9,8 +9,8 @@ export function saved(stream, tokens, spoken, identity) {
   tensors.positions = { data: BigInt64Array.of(BigInt(stream.position)), dims: [1] };
   tensors.capacity = { data: BigInt64Array.of(BigInt(stream.capacity)), dims: [] };
   const { topK, threshold, minimum } = stream.policy;
-  const policy = { kind: "policy", top_k: topK, threshold, min_tokens_to_keep: minimum };
-  const contexts = stream.description.retentions.map(kept => (kept.kind === "policy" ? policy : kept));
+  const policy = { kind: "eviction", top_k: topK, threshold, min_tokens_to_keep: minimum };
+  const contexts = stream.description.cache_policies.map(kept => (kept.kind === "eviction" ? policy : kept));
   const text = { ...spoken, held: spoken.held.map(byte => byte.toString(16).padStart(2, "0")).join("") };
   const standing = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0 };
   return written(tensors, {
@@ -33,7 +33,7 @@ export function loaded(buffer, stream, identity) {
     throw new Error(`position ${position}: expected 0 to the capacity, which is ${places}`);
   for (const layer of stream.held) ofAllTokens(tensors, layer, position);
   stream.adopt(tensors, position, places);
-  const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "policy");
+  const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "eviction");
   return {
     tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...standing.pending],
     spoken: { ...standing.text, held: (standing.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },

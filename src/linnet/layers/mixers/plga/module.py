@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy, FullCache, RecalibratingCache
 from linnet.layers.contract import DecodeStep, Mixer, MuonParameter, Traits, muon_parameter_of
 from linnet.layers.key_value import KeyValueState, cache_dtype, key_value_decode_step, key_value_tensors, visible_keys
 from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
@@ -36,13 +36,17 @@ PENALTY = "dag"
 class PlgaState(KeyValueState):
     """Keys, values, and the operator `[B, H, K, K]`, which the first chunk (the prompt) fixes for the whole stream.
 
-    keep_operator: False keeps `A` in place of the operator, and each chunk works the operator out of it anew: what the
-    paper does with its KV-cache on and its G-cache off.
+    recalibrate: keep `A` instead of the operator, which each chunk computes from it anew (the paper's KV-cache without
+    its G-cache).
     """
 
     operator: Tensor | None = None
     a: Tensor | None = None
-    keep_operator: bool = True
+    recalibrate: bool = False
+
+    @property
+    def cache_policy(self) -> CachePolicy:
+        return RecalibratingCache() if self.recalibrate else FULL
 
     def forget(self) -> Self:
         """Forget the tokens, keep the operator: this is how a frozen operator is reused."""
@@ -52,16 +56,6 @@ class PlgaState(KeyValueState):
         """Forget later tokens; without any token left the operator goes too, and the next chunk deduces its own."""
         if length == 0:
             self.operator = self.a = None
-
-    def settle_as(self, other: Self) -> None:
-        """Take over its operator, or the `A` that it keeps."""
-        self.operator, self.a = other.operator, other.a
-
-    def keep_settled(self, ready: bool) -> None:
-        """See `State`; this is the paper's G-cache."""
-        if (self.a if ready else self.operator) is not None:
-            raise ValueError("the state was begun with the other setting of the G-cache")
-        self.keep_operator = ready
 
 
 class Plga(Mixer):
@@ -87,6 +81,7 @@ class Plga(Mixer):
             self.operator = FixedOperator(spec.heads, self.head_dim)
         else:
             self.traits, self.penalties = spec.density.traits, frozenset({PENALTY})
+            self.cache_policies = frozenset({FullCache, RecalibratingCache})
             self.operator = PowerLawOperator(
                 spec.heads, self.head_dim, spec.metric_hidden, spec.residual_units, spec.gated_units, spec.start
             )
@@ -96,7 +91,8 @@ class Plga(Mixer):
     ) -> PlgaState:
         """Room for the keys and values of `capacity` tokens, and no operator yet."""
         kept_in = cache_dtype(self.query_key_value, dtype)
-        return PlgaState(*key_value_tensors(batch, self.heads, capacity, self.head_dim, device, kept_in))
+        tensors = key_value_tensors(batch, self.heads, capacity, self.head_dim, device, kept_in)
+        return PlgaState(*tensors, recalibrate=isinstance(cache_policy, RecalibratingCache))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Anything."""
@@ -128,7 +124,7 @@ class Plga(Mixer):
             layout.add_output(name, x_BHKK)
         g_BHKK: Tensor = outputs.g.to(q_BHTK.dtype)
         if state is not None and state.a is None:
-            state.operator, state.a = (g_BHKK, None) if state.keep_operator else (None, outputs.a)
+            state.operator, state.a = (None, outputs.a) if state.recalibrate else (g_BHKK, None)
         return g_BHKK
 
     def _deduced(self, q_BHTK: Tensor, layout: BatchLayout) -> DeductiveOutputs:

@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from linnet.core.spec import Count, Extent
 from linnet.layers.attention_cost import AttentionShape
+from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
 from linnet.layers.contract import MixerSpec, OperatorFiles, Place
 from linnet.layers.mixers.plga.density import DensitySpec, density_cost
 from linnet.layers.mixers.plga.files import PLGA_FILES
@@ -35,6 +36,7 @@ class PlgaSpec(MixerSpec):
     """
 
     operator_files: ClassVar[OperatorFiles] = PLGA_FILES
+    cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = (RecalibratingCache,)
 
     kind: Literal["plga"] = "plga"
     heads: Extent

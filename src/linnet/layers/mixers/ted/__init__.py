@@ -1,5 +1,6 @@
 """TED: every past token decays at its own rate (github.com/biuq/ted)."""
 
 from linnet.layers.mixers.ted.module import Ted, TedSpec
+from linnet.layers.mixers.ted.policies import BankCache, EvictionCache
 
-__all__ = ["Ted", "TedSpec"]
+__all__ = ["BankCache", "EvictionCache", "Ted", "TedSpec"]

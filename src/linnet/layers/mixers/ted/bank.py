@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.cache_policy import BankCache, CachePolicy
+from linnet.layers.mixers.ted.policies import BankCache
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
@@ -45,7 +45,7 @@ class BankState(TedState):
         return cls(bank, *tensors, inputs=shape.inputs())
 
     @property
-    def cache_policy(self) -> CachePolicy:
+    def cache_policy(self) -> BankCache:
         """A bank, and the ages for which its bound holds."""
         return BankCache(self.bank.length)
 

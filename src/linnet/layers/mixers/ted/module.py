@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.cache_policy import CACHE_POLICIES, FULL, LONGEST, BankCache, CachePolicy, FullCache
+from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
 from linnet.layers.contract import DecayingMixer, DecodeStep, MixerSpec, Place, Traits
 from linnet.layers.mixers.ted.bank import BankState
+from linnet.layers.mixers.ted.eviction import EvictionState
 from linnet.layers.mixers.ted.full import FullState
-from linnet.layers.mixers.ted.policy import PolicyState
+from linnet.layers.mixers.ted.policies import LONGEST, BankCache, EvictionCache
 from linnet.layers.mixers.ted.state import Shape, TedState
 from linnet.layers.state import State
 from linnet.nn.convolution import CausalConvolution, convolution_cost
@@ -33,7 +34,6 @@ from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
 from linnet.ops.decay.auto import Form, decay, decay_flops, default_chunk, uses_chunks
 from linnet.ops.decay.chunked import TOLERANCE
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
 from linnet.ops.gated_feed_forward import gated_output
@@ -52,7 +52,7 @@ class TedSpec(MixerSpec):
     `form`, `tolerance` and `chunk` say how the sums are computed, not what they are; chunk None: the fastest.
     """
 
-    chooses_cache_policy: ClassVar[bool] = True
+    cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = (BankCache, EvictionCache)
 
     kind: Literal["ted"] = "ted"
     heads: Extent = 1
@@ -133,7 +133,7 @@ class Ted(DecayingMixer):
     """Trainable exponential decays with a rate per token and head."""
 
     traits = Traits()
-    cache_policies = frozenset(CACHE_POLICIES.values())
+    cache_policies = frozenset({FullCache, BankCache, EvictionCache})
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"decay": decay_definition}
 
     def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
@@ -177,13 +177,13 @@ class Ted(DecayingMixer):
         before = 0 if self.conv is None else self.conv.before
         shape = Shape(batch, heads, width // heads, device, dtype, self.key_places, before)
         match cache_policy:
-            case EvictionPolicy():
-                return PolicyState.empty(shape, cache_policy)
+            case EvictionCache():
+                return EvictionState.empty(shape, cache_policy)
             case BankCache():
                 length = min(capacity, LONGEST) if cache_policy.length is None else cache_policy.length
                 bank = rate_bank(self.tolerance, self.chunk, 1 << (length - 1).bit_length())
                 return BankState.empty(shape, bank)
-            case FullCache():
+            case _:
                 return FullState.empty(shape, capacity)
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:

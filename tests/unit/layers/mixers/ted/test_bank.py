@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_teds import LENGTH, WIDTH, build, build_all, empty, feed, inputs, kinds
 
-from linnet.layers.cache_policy import BankCache
+from linnet.layers.mixers.ted import BankCache
 from linnet.layers.mixers.ted.bank import BankState
 
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linnet.layers.cache_policy import BankCache
 from linnet.layers.contract import Place
-from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.mixers.ted import BankCache, TedSpec
 from linnet.ops.decay.reference import Keys, decay_definition
 
 

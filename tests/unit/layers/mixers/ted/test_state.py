@@ -9,7 +9,7 @@ from safetensors.torch import load, save
 from small_teds import CONTEXTS, LENGTH, build, build_all, contexts, empty, feed, inputs, kinds
 
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.cache_policy import BankCache
+from linnet.layers.mixers.ted import BankCache
 from linnet.layers.passes import run
 
 

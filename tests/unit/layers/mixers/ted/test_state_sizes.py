@@ -11,16 +11,15 @@ from small_models import small_decoder
 
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.state import load_state, save_state
-from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Place
-from linnet.layers.mixers.ted import Ted, TedSpec
-from linnet.layers.mixers.ted import policy as ted_policy
+from linnet.layers.mixers.ted import BankCache, EvictionCache, Ted, TedSpec
+from linnet.layers.mixers.ted import eviction as ted_policy
 from linnet.layers.mixers.ted.state import TedState
 from linnet.layers.passes import run
-from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH, LENGTH = 8, 23
-CONTEXTS = [FULL, BankCache(), EvictionPolicy(5, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(6, 0.1, 2)]
+CONTEXTS = [FULL, BankCache(), EvictionCache(5, -1.0), EvictionCache(0, 0.3), EvictionCache(6, 0.1, 2)]
 every_context = pytest.mark.parametrize("context", CONTEXTS, ids=str)
 
 
@@ -66,16 +65,16 @@ def test_mean_and_largest_are_those_of_every_step_however_a_stream_is_cut(ted, c
     monkeypatch.setattr(ted_policy, "STEPS_AT_ONCE", at_once)
     sizes_TB = each_size(ted, inputs(), context)
     assert_sizes(read(ted, inputs(), empty(ted, context), bounds), LENGTH, sizes_TB)
-    if isinstance(context, EvictionPolicy):
+    if isinstance(context, EvictionCache):
         assert len(set(sizes_TB.flatten().tolist())) > 2, "evictions to be counted"
 
 
 @settings(max_examples=40)
 @given(
-    st.builds(EvictionPolicy, st.integers(0, 9), st.floats(-0.1, 2), st.integers(0, 4)),
+    st.builds(EvictionCache, st.integers(0, 9), st.floats(-0.1, 2), st.integers(0, 4)),
     st.lists(st.integers(1, LENGTH - 1), max_size=4, unique=True),
 )
-def test_any_policy_and_any_cut(policy: EvictionPolicy, cuts: list[int]):
+def test_any_policy_and_any_cut(policy: EvictionCache, cuts: list[int]):
     torch.manual_seed(0)
     ted = TedSpec().build(Place(WIDTH, 64)).double()
     state = read(ted, inputs(), empty(ted, policy), [0, *sorted(cuts), LENGTH])

@@ -5,9 +5,9 @@ import torch
 from small_teds import CONTEXTS, LENGTH, build, empty, feed, inputs, kinds
 
 from linnet.layers.batch_layout import BatchLayout
-from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.layers.mixers.ted import EvictionCache
 
-KEEP_ALL = EvictionPolicy(0, -1.0)
+KEEP_ALL = EvictionCache(0, -1.0)
 
 
 @torch.no_grad()

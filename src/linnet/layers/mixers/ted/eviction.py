@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.cache_policy import CachePolicy
+from linnet.layers.mixers.ted.policies import EvictionCache
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.ops.decay.eviction import EvictionPolicy, evict_step_by_step, relevance, survivors
+from linnet.ops.decay.eviction import evict_step_by_step, relevance, survivors
 from linnet.ops.decay.reference import Keys
 from linnet.ops.support import is_exporting
 
@@ -24,8 +24,8 @@ STEPS_AT_ONCE = 256
 
 
 @dataclass
-class PolicyState(TedState):
-    """The tokens that a policy has left.
+class EvictionState(TedState):
+    """The tokens that an eviction policy has left.
 
     Queries and keys are at most 1 long, so that relevance, which asks no query, bounds what a token would have added.
 
@@ -38,7 +38,7 @@ class PolicyState(TedState):
 
     any_length: ClassVar[frozenset[str]] = frozenset({"entries", "ages"})
 
-    policy: EvictionPolicy
+    policy: EvictionCache
     heads: int
     entries: Tensor
     ages: Tensor
@@ -47,7 +47,7 @@ class PolicyState(TedState):
     key: int = 0
 
     @classmethod
-    def empty(cls, shape: Shape, policy: EvictionPolicy) -> Self:
+    def empty(cls, shape: Shape, policy: EvictionCache) -> Self:
         """No token yet."""
         fields = [shape.values(0), shape.keys(0), shape.rates(0), shape.rates(0)]
         entries = torch.cat([each.flatten(2).to(shape.wide) for each in fields if each is not None], dim=2)
@@ -55,7 +55,7 @@ class PolicyState(TedState):
         return cls(policy, shape.heads, entries, ages, ages.sum(1), ages.sum(1), shape.key, inputs=shape.inputs())
 
     @property
-    def cache_policy(self) -> CachePolicy:
+    def cache_policy(self) -> EvictionCache:
         """The policy."""
         return self.policy
 
@@ -67,7 +67,8 @@ class PolicyState(TedState):
         """See `State`; rows become as long as the longest."""
         together = [self, *others]
         longest = max(state.ages.shape[1] for state in together)
-        return super(PolicyState, together[0]._padded(longest)).join([state._padded(longest) for state in together[1:]])
+        first, *rest = (state._padded(longest) for state in together)
+        return super(EvictionState, first).join(rest)
 
     def _padded(self, longest: int) -> Self:
         missing = longest - self.ages.shape[1]
@@ -222,7 +223,7 @@ def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _entries(rates_BTN: Tensor, v_BTD: Tensor, real_BT: Tensor | None, keys: Keys | None) -> Tensor:
-    """Tokens as `PolicyState` holds them; padding as places that are not taken."""
+    """Tokens as `EvictionState` holds them; padding as places that are not taken."""
     v_BTD = v_BTD.to(rates_BTN.dtype)
     norms_BTN = torch.linalg.vector_norm(by_head(v_BTD, rates_BTN), dim=-1)
     minus_rates_BTN = -rates_BTN

@@ -24,9 +24,9 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.machine import peak_flops_per_s, peak_memory_bytes
-from linnet.training.objective import Objective, next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
+from linnet.training.objectives import Objective, next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Batch, Stepper
 
@@ -244,7 +244,7 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
         del found, expected
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(spec.vocab_size, dtype=torch.int64, device=device)
-    step = Stepper(Parallel(decoder), objective, optimizer, ClipSpec(), row.dtype, token_bytes_V)
+    step = Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(), row.dtype, token_bytes_V)
     flops_per_s = peak(device, row.dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -21,9 +21,8 @@ from harness import contest, gate, report
 from linnet.data.prepare import prepare
 from linnet.data.shards import TokenData
 from linnet.stories import texts
-from linnet.training.ngram.counts import count_ngrams
 from linnet.training.ngram.interface import evaluate_ngram, train_ngram
-from linnet.training.ngram.kneser_ney import NGram, estimate_discounts
+from linnet.training.ngram.model import NGram, count_ngrams, estimate_discounts
 
 ORDER, STORIES, TOKENS, NEW, LIMIT_S = 5, 12_000, 300_000, 20_000, 20.0
 

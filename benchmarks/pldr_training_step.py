@@ -21,9 +21,9 @@ from linnet.core.system import keep_freed_memory
 from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, DagSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
@@ -50,7 +50,7 @@ def stepper(kind: str) -> Callable[[], object]:
     objective = partial(next_token_loss, penalties=penalties)
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(Parallel(decoder), objective, optimizer, ClipSpec(by="value"), torch.float32, token_bytes_V)
+    step = Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(by="value"), torch.float32, token_bytes_V)
     batch = batch_of(decoder)
     return lambda: step([batch], 1e-6)
 

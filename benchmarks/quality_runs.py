@@ -26,7 +26,7 @@ from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
-from linnet.training.optimizers.schedule import learning_rate
+from linnet.training.schedule import learning_rate
 from linnet.training.sections import ScheduleSpec
 from linnet.training.spec import RunSpec, read_run
 from llamas import llama_spec, transformers_llama, with_weights_of

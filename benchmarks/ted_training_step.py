@@ -20,9 +20,9 @@ from linnet.core.system import keep_freed_memory
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
@@ -49,7 +49,7 @@ def stepper(form: str, batch: int, length: int) -> Callable[[], object]:
     decoder = decoder_with_weights(form)
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(Parallel(decoder), next_token_loss, optimizer, ClipSpec(), torch.float32, token_bytes_V)
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.float32, token_bytes_V)
     data = batch_of(batch, length)
     return lambda: step([data], 1e-6)
 

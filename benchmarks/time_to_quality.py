@@ -25,9 +25,9 @@ from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batches
 from linnet.data.shards import TokenData
 from linnet.model.decoder import Decoder
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.spec import RunSpec
 from linnet.training.step import Stepper
 from quality_runs import (
@@ -78,7 +78,7 @@ def _our_step(run: RunSpec, data: TokenData) -> tuple[Callable[[], object], int]
     decoder = Decoder(run.model)
     dtype = torch.bfloat16 if spec.precision == "bfloat16" else torch.float32
     optimizer = build_optimizer(spec.optimizer, decoder, dtype)
-    step = Stepper(Parallel(decoder), next_token_loss, optimizer, spec.clip, dtype, torch.ones(VOCABULARY))
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, dtype, torch.ones(VOCABULARY))
     batch = Batches(data.split("train"), spec.batch_size, CONTEXT, 0).batch(0)
     return lambda: step([batch], 1e-4), batch[1].numel()
 

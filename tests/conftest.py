@@ -14,8 +14,7 @@ from torch.utils import collect_env
 
 import on_device
 from linnet.core.errors import LOG, note
-from linnet.training import trainer
-from linnet.training.record import curves
+from linnet.training import metrics, trainer
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -79,7 +78,7 @@ def _drawn_once() -> Iterator[None]:
     """Of the runs that a file makes in its own process, of which most would go to their pictures, the first draws its
     own, of each kind; the others have that one.
     """
-    draw, drawn = curves.draw_curves, dict[bool, bytes]()
+    draw, drawn = metrics.draw_curves, dict[bool, bytes]()
 
     def draw_once(lines: list[dict[str, Any]], path: Path, title: str, causal: bool) -> None:
         if causal in drawn:
@@ -89,7 +88,7 @@ def _drawn_once() -> Iterator[None]:
         drawn[causal] = path.read_bytes()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(curves, "draw_curves", draw_once)
+        patched.setattr(metrics, "draw_curves", draw_once)
         yield
 
 

@@ -23,9 +23,9 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.stories.casting import names_of
 from linnet.training.ngram.interface import evaluate_ngram, train_ngram
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.spec import RunSpec
 from linnet.training.step import Stepper
 
@@ -94,7 +94,7 @@ def training_step(run: RunSpec, data: TokenData) -> Callable[[], object]:
     spec, decoder = run.training, Decoder(run.model)
     optimizer = build_optimizer(spec.optimizer, decoder, torch.bfloat16)
     ones = torch.ones(run.model.vocab_size)
-    step = Stepper(Parallel(decoder), next_token_loss, optimizer, spec.clip, torch.bfloat16, ones)
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, torch.bfloat16, ones)
     batch = Batches(data.split("train"), spec.batch_size, run.model.context_length, 0).batch(0)
     return lambda: step([batch], 1e-4)
 

@@ -12,7 +12,7 @@ from typing import Any
 from harness import machine
 from linnet.core.checksum import digest
 from linnet.model.spec import ModelSpec
-from linnet.training.sensitive import has_sensitive
+from linnet.training.recipe import has_low_lr_parameters
 from linnet.training.spec import RunSpec
 
 Made = Mapping[str, Any]
@@ -61,7 +61,7 @@ def of_run(run: RunSpec, text: str | None) -> Made:
 
 @cache
 def _has_sensitive(model: str) -> bool:
-    return has_sensitive(ModelSpec.model_validate_json(model))
+    return has_low_lr_parameters(ModelSpec.model_validate_json(model))
 
 
 def of_speed(run: RunSpec) -> Made:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from linnet.interop.exporters import export
     from linnet.model.spec import ModelSpec
     from linnet.scaling.interface import plan
-    from linnet.training.interface import train
+    from linnet.training.run import train
 
     __version__: str
 
@@ -32,7 +32,7 @@ PLACES = {
     "load": "linnet.inference.language_model",
     "plan": "linnet.scaling.interface",
     "prepare": "linnet.data.prepare",
-    "train": "linnet.training.interface",
+    "train": "linnet.training.run",
 }
 """Where each name is defined, and under which name where that is another."""
 

@@ -14,7 +14,7 @@ from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.comparison.spec import ComparisonSpec
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (0, 1):
         training = {"steps": 2, "batch_size": 2, "threads": 1, "evaluate": {"tokens": 64}, "seed": seed}
         plain = {"model": MODEL, "data": str(folder / "data"), "training": training}
-        train(RunSpec.parse(plain, "test"), folder / f"one-{seed}")
+        train_run(RunSpec.parse(plain, "test"), folder / f"one-{seed}")
     return folder
 
 

@@ -153,7 +153,7 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
 
 
 def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture):
-    from linnet.training.divergence import DivergedError
+    from linnet.training.run_folder import DivergedError
 
     def break_down(*_: object, **__: object) -> None:
         raise DivergedError(3, "loss nan", None)

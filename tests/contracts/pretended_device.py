@@ -34,10 +34,10 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.auto import default_chunk
 from linnet.ops.decay.rates import rate_bank
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
-from linnet.training.processes import shards
+from linnet.training import distributed
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
@@ -138,7 +138,7 @@ def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], 
     decoder = decoder_on(device, *mixers)
     optimizer = build_optimizer(OptimizerSpec(kind=kind, cautious_decay=True), decoder)
     token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64, device=device)
-    step = Stepper(Parallel(decoder), next_token_loss, optimizer, ClipSpec(), torch.bfloat16, token_bytes_V)
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.bfloat16, token_bytes_V)
     tokens_BT = torch.ones(2, length, dtype=torch.int64)
     for _ in range(steps):
         step([(tokens_BT, tokens_BT)], 1e-3)
@@ -196,7 +196,7 @@ def problem_of(check: Callable[[torch.device], None]) -> str | None:
 
 
 def main() -> None:
-    shards.is_sharded = lambda tensor: False  # it goes by the class, which is another here
+    distributed.is_sharded = lambda tensor: False  # it goes by the class, which is another here
     _setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
     library = torch.library.Library("_", "IMPL")
     library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # no operation is cast

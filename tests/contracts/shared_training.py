@@ -15,11 +15,11 @@ from linnet.layers.contract import MixerSpec, SublayerSpec
 from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.training.distributed import ALONE, Processes, processes
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import parallelize
-from linnet.training.processes import sums
+from linnet.training import gradient_sums
+from linnet.training.distributed import SINGLE_PROCESS, Processes, join_processes
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
@@ -52,7 +52,11 @@ def batches(step: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def losses(
-    spec: SublayerSpec, several: Processes = ALONE, precision: str = "float32", kind: str = "adamw", **parallel: object
+    spec: SublayerSpec,
+    several: Processes = SINGLE_PROCESS,
+    precision: str = "float32",
+    kind: str = "adamw",
+    **parallel: object,
 ) -> list:
     """Of each step: nats a token, gradient norm, and the terms of the objective."""
     torch.manual_seed(several.rank)  # the first one's weights are everybody's
@@ -62,7 +66,7 @@ def losses(
     training = TrainingSpec.parse({"parallel": parallel}, "test")
     decoder = decoder.double() if precision == "float64" else decoder
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32  # of the products, where it is less
-    parts = parallelize(decoder, training, dtype, several)
+    parts = ParallelModel(decoder, training, dtype, several)
     optimizer = build_optimizer(OptimizerSpec.parse(OPTIMIZERS[kind], "test"), decoder)
 
     def objective(decoder, inputs, targets):
@@ -75,8 +79,8 @@ def losses(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sums.BUCKET_ELEMENTS = 500  # several buckets of models so small
-    with processes() as all_of_them:
+    gradient_sums.BUCKET_ELEMENTS = 500  # several buckets of models so small
+    with join_processes() as all_of_them:
         found = {}
         for shard, precision, kind in (argument.split(":") for argument in sys.argv[2:]):
             for example in SHARED[sys.argv[1]]:

@@ -24,8 +24,8 @@ from linnet.model.store import load_decoder, save_decoder
 from linnet.nn.linear import Linear
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.ops.linear import can_pack_bfloat16
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import split_by_decay
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import split_by_decay
 from on_device import DEVICE
 
 VOCABULARY = 11
@@ -77,7 +77,7 @@ def recipe_blocks() -> list[dict[str, object]]:
     return blocks
 
 
-ALONE = [
+SINGLE_PROCESS = [
     pytest.param(name_of(spec), marks=() if first_of_its_kind(spec) else pytest.mark.slow, id=name_of(spec))
     for spec in EXAMPLES
 ]
@@ -98,7 +98,7 @@ def decoder_named(name: str) -> tuple[Decoder, Tensor]:
     return decoder_with_weights(EXAMPLES if name == "all" else [named[name]] * 3), torch.get_rng_state()
 
 
-@pytest.fixture(params=["all", "recipe", *ALONE])
+@pytest.fixture(params=["all", "recipe", *SINGLE_PROCESS])
 def decoder(request: pytest.FixtureRequest) -> Iterator[Decoder]:
     """Of every example in turn, of what the recipes use, of the first of each kind alone, and (slow) of every one."""
     decoder, chance = decoder_named(request.param)

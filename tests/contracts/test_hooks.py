@@ -24,8 +24,8 @@ from linnet.layers.state import NoState, State
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import split_by_decay
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import split_by_decay
 from on_device import DEVICE
 
 VOCABULARY, LENGTH = 11, 9

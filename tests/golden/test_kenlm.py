@@ -8,8 +8,7 @@ Python module on `documents(12, 2)`, log10 with the sign changed. KenLM computes
 import numpy as np
 import pytest
 
-from linnet.training.ngram.counts import count_ngrams
-from linnet.training.ngram.kneser_ney import NGram
+from linnet.training.ngram.model import NGram, count_ngrams
 
 VOCABULARY = 50
 

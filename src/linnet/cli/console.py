@@ -29,7 +29,7 @@ def note(line: str) -> None:
 def interruptions_reported() -> Iterator[None]:
     """Trainings that were asked to stop, or broke down, end in one line and the exit code of what ended them."""
     from linnet.experiments.runner import ExperimentStopped
-    from linnet.training.divergence import DivergedError
+    from linnet.training.run_folder import DivergedError
 
     try:
         yield

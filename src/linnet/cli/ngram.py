@@ -37,8 +37,8 @@ def train(
 
     Example: linnet ngram train --data data/stories --order 4 --out runs/ngram
     """
+    from linnet.training.ngram.evaluation import order_figures, order_table
     from linnet.training.ngram.interface import train_ngram
-    from linnet.training.ngram.output import order_figures, order_table
 
     stored = train_ngram(data, out, order, invocation())
     if as_json:
@@ -66,8 +66,8 @@ def evaluate(
     Example: linnet ngram evaluate runs/ngram --data data/stories --out inspected
     """
     check_out_folder(out, "--out")
+    from linnet.training.ngram.evaluation import likelihood_table, seen_picture, seen_table
     from linnet.training.ngram.interface import evaluate_ngram
-    from linnet.training.ngram.output import likelihood_table, seen_picture, seen_table
 
     found = evaluate_ngram(model, data, split)
     facts = {"model": str(model), "data": str(data), "split": split}
@@ -97,8 +97,7 @@ def generate(
     Example: linnet ngram generate runs/ngram --prompt "Once upon a time" --temperature 0.7 --seed 1
     """
     from linnet.inference.sampling import Sampling, fresh_seed
-    from linnet.training.ngram.folder import load_ngram
-    from linnet.training.ngram.interface import continue_ngram
+    from linnet.training.ngram.interface import continue_ngram, load_ngram
 
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
     pieces = continue_ngram(load_ngram(model), prompt, max_tokens, sampling)

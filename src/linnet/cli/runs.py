@@ -13,7 +13,7 @@ from linnet.present.show import write, write_json, write_parts
 from linnet.present.table import MISSING, Table
 
 if TYPE_CHECKING:
-    from linnet.training.record.listing import RunInfo
+    from linnet.training.runs import RunInfo
 
 CURVE_HEIGHT = 12
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
@@ -54,7 +54,7 @@ def list_runs(
 
     Example: linnet runs list runs
     """
-    from linnet.training.record.listing import find_runs, read_run_info
+    from linnet.training.runs import find_runs, read_run_info
 
     found = [read_run_info(path) for path in find_runs(folder)]
     _tell_problems(found)
@@ -102,7 +102,7 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs diff runs/pldr runs/other --json
     """
-    from linnet.training.record.listing import differences, read_run_info
+    from linnet.training.runs import differences, read_run_info
 
     fields, found = differences(one, other), [read_run_info(path) for path in (one, other)]
     _tell_problems(found)
@@ -145,14 +145,14 @@ def show(run: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs show runs/ted --json
     """
-    from linnet.training.record.listing import check_run, read_run_info, read_summary
     from linnet.training.run_folder import RunFolder
+    from linnet.training.runs import check_run, read_run_info, read_summary
 
     check_run(run)
     as_listed = read_run_info(run)
     _tell_problems([as_listed])
     folder, found, summary = RunFolder(run), as_listed.to_dict(), read_summary(run)
-    lines = folder.metrics.read(folder.due(as_listed.step or 0))
+    lines = folder.metrics.read(folder.expected_steps(as_listed.step or 0))
     if as_json:
         wanted = ("best", "prolonged", "spikes", "embedding_from", "machine")
         told = {name: summary[name] for name in wanted if summary.get(name)}

@@ -112,8 +112,8 @@ def train(
     training.averaging.kind (ema, mean), .decay, .share
     training.clip.by (norm, value, none), .at
     training.dag.a_lm, .a_p, .g
-    training.guard.action (skip, back), .of (loss, gradient_norm, either),
-      .limit, .window, .in_a_row
+    training.guard.action (skip, rewind), .metric (loss, gradient_norm, either),
+      .limit, .window, .max_consecutive
     training.evaluate.every, .tokens, .calibrate_on (train, empty)
     training.checkpoint.every, .keep
     training.log.every
@@ -144,8 +144,8 @@ def train(
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     from linnet.core.system import keep_freed_memory
-    from linnet.training.distributed import LostProcessError, PeerError, processes
-    from linnet.training.divergence import DivergedError
+    from linnet.training.distributed import LostProcessError, PeerError, join_processes
+    from linnet.training.run_folder import DivergedError
 
     keep_freed_memory()
     _check_together(verify_resume, verify_steps, sweep, sweep_steps)
@@ -161,14 +161,14 @@ def train(
         show_sweep(sweep, _asked(out, described), out, sweep_steps, as_json)
         return
     try:
-        with processes() as several:
+        with join_processes() as several:
             result = _carried_out(out, described, several)
     except (DivergedError, LostProcessError) as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None
     except PeerError as elsewhere:
         raise typer.Exit(elsewhere.code) from None
-    if several.first:
+    if several.is_rank0:
         _report(result, as_json)
     if not result.finished:
         raise typer.Exit(exit_code(result.signal))
@@ -185,25 +185,25 @@ def _check_together(verify_resume: bool, verify_steps: int | None, sweep: str | 
 
 def _asked(out: Path, described: tuple[Any, ...], several: "Processes | None" = None) -> "RunSpec":
     """The run; of a file of pairs with its data folder. several: the processes that ask for it; None: this one."""
-    from linnet.training.asked import asked_run, prepare_asked
-    from linnet.training.distributed import ALONE
+    from linnet.training.distributed import SINGLE_PROCESS
+    from linnet.training.run import prepare_run_pairs, resolve_run_config
 
-    several = several or ALONE
-    run, model, pairs = asked_run(out, *described), described[1], described[-1]
+    several = several or SINGLE_PROCESS
+    run, model, pairs = resolve_run_config(out, *described), described[1], described[-1]
     if pairs is not None:
-        several.broadcast_from_rank0(lambda: prepare_asked(run, pairs))
-    if several.first and model is not None and Path(model).is_dir() and run.start_from is None:
+        several.broadcast_from_rank0(lambda: prepare_run_pairs(run, pairs))
+    if several.is_rank0 and model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     return run
 
 
 def _carried_out(out: Path, described: tuple[Any, ...], several: "Processes") -> "RunResult":
     from linnet.training.reporter import Reporter, terminal_reporter
-    from linnet.training.run import train
+    from linnet.training.run import train_run
 
     run = _asked(out, described, several)
-    with terminal_reporter() if several.first else nullcontext(Reporter()) as reporter:
-        return train(run, out, reporter, command=invocation())
+    with terminal_reporter() if several.is_rank0 else nullcontext(Reporter()) as reporter:
+        return train_run(run, out, reporter, command=invocation())
 
 
 def _report(result: "RunResult", as_json: bool) -> None:

@@ -10,11 +10,10 @@ from pydantic import PositiveInt
 from linnet.core.checksum import read_checked_json
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
-from linnet.training.data import fitted
-from linnet.training.divergence import DivergedError
+from linnet.training.data import fit_to_data
 from linnet.training.reporter import Reporter, terminal_reporter
-from linnet.training.run import RunResult, train
-from linnet.training.run_folder import DIVERGED, RunFolder
+from linnet.training.run import RunResult, train_run
+from linnet.training.run_folder import DIVERGED, DivergedError, RunFolder
 from linnet.training.spec import RunSpec
 
 Say = Callable[[str], None]
@@ -79,7 +78,7 @@ class Runner:
         """
         steps = planned.run.steps
         with self.watching(planned.title) as reporter:
-            result = train(planned.run, planned.folder, reporter, command=self.command)
+            result = train_run(planned.run, planned.folder, reporter, command=self.command)
         if not result.finished or result.signal is not None:  # one that came while the last step was saved
             said = f"stopped at step {result.summary['step']} of {steps} of {planned.title}"
             raise ExperimentStopped(said, result.signal)
@@ -89,7 +88,7 @@ class Runner:
         """`train`, for one of several: where it diverged, as its folder says, it is not tried again by itself."""
         before = Diverged.of(planned.folder)
         if before is not None:
-            RunFolder(planned.folder).check(fitted(planned.run, TokenData.open(planned.run.data)))
+            RunFolder(planned.folder).check(fit_to_data(planned.run, TokenData.open(planned.run.data)))
             again = f"not trained again (remove {planned.folder} to train it anew)"
             self.say(f"{planned.title}: {before}; {again}")
             return before

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from linnet.model.cost import model_cost
 from linnet.model.skip_init import meta_decoder
 from linnet.model.spec import ModelSpec
-from linnet.training.optimizers.optimizer import split_by_decay
+from linnet.training.optimizers import split_by_decay
 
 Counting = Literal["total", "without_embedding", "matrices_and_head"]
 COUNTINGS: tuple[Counting, ...] = get_args(Counting)

@@ -14,11 +14,10 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
-from linnet.training.machine import peak_flops_per_s
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer
-from linnet.training.parallel import Parallel
-from linnet.training.precision import configured_precision, measure_precision
+from linnet.training.machine import configured_precision, measure_precision, peak_flops_per_s
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer
+from linnet.training.parallel import ParallelModel
 from linnet.training.runs import training_flops_per_token
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
@@ -87,7 +86,7 @@ def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper
     optimizer = build_optimizer(spec.optimizer, decoder)
     batch = tokens[:, :-1], tokens[:, 1:].contiguous()
     precision = configured_precision(spec, device) or measure_precision(decoder, next_token_loss, batch)
-    return Stepper(Parallel(decoder), next_token_loss, optimizer, spec.clip, precision.dtype, bytes_V), batch
+    return Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, precision.dtype, bytes_V), batch
 
 
 def _timed_s(take_step: Stepper, batch: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> float:

@@ -1,4 +1,4 @@
-"""A run on its data folder: what fits what, which data it is, and its batches."""
+"""A run and its data folder: whether they fit each other, which data it is, and its batches."""
 
 import hashlib
 import json
@@ -18,39 +18,48 @@ from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.training.spec import RunSpec, TrainingSpec
 
-
-def training_batches(data: TokenData, run: RunSpec) -> Batches | StagedBatches | PairBatches:
-    """The batches of a resolved run."""
-    return _batches_of_pairs(data, run) if data.holds_rows else _batches_of_text(data, run)
+TrainingBatches = Batches | StagedBatches | PairBatches
 
 
-def _batches_of_pairs(data: TokenData, run: RunSpec) -> PairBatches:
-    """A pair is a row, whatever its length."""
-    spec = run.training
-    assert spec.context_length is not None, "an unresolved run"
-    for split in data.manifest.splits:
-        rows_of(data, split).check_lengths(spec.context_length, run.model.encoder is not None)
-    return PairBatches(rows_of(data, "train"), spec.batch_size, spec.seed)
+def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
+    """The run as it is trained: resolved, with a model for the data's tokenizer.
+
+    A model that starts from another's weights keeps its vocabulary, which the tokenizer has to fit into. `UserError` if
+    the model cannot read the data, or a field does not go with it.
+    """
+    check_reads(run.model, data)
+    if data.holds_rows:
+        check_training_on_pairs(run.training)
+    vocab_size = data.tokenizer.vocab_size
+    if run.model.vocab_size != vocab_size and run.start_from is None:
+        run = run.model_copy(update={"model": run.model.replace(vocab_size=vocab_size)})
+    return run.resolved()
 
 
-def check_training_of_pairs(spec: TrainingSpec) -> None:
-    """`UserError` for what training says of text, and not of pairs."""
-    plain, asked = TrainingSpec(), spec
+def check_training_on_pairs(spec: TrainingSpec) -> None:
+    """`UserError` for fields of training that apply to text and not to pairs."""
+    plain = TrainingSpec()
     for field, why in (
         ("tokens", "pairs are of different lengths; `training.steps` says how long"),
         ("windows", "a pair is a row, and no window of a text"),
-        ("documents", "a pair is a row of its own"),
+        ("document_mask", "a pair is a row of its own"),
         ("growth", "a pair is a row of its own length"),
         ("compile", "pairs are of other shapes in each batch"),
     ):
-        value = getattr(asked, field)
+        value = getattr(spec, field)
         if value != getattr(plain, field):
             raise UserError(f"training.{field}: {value}: goes with text: {why}")
 
 
-def _batches_of_text(data: TokenData, run: RunSpec) -> Batches | StagedBatches:
-    spec, sequence = run.training, data.split("train")
+def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
+    """The batches of a resolved run."""
+    spec = run.training
     assert spec.context_length is not None, "an unresolved run"
+    if data.holds_rows:
+        for split in data.manifest.splits:
+            rows_of(data, split).check_lengths(spec.context_length, run.model.encoder is not None)
+        return PairBatches(rows_of(data, "train"), spec.batch_size, spec.seed)
+    sequence = data.split("train")
 
     def starts(context_length: int) -> NDArray[np.int64] | None:
         if spec.windows == "stream":
@@ -77,7 +86,7 @@ def manifest_hash(data: TokenData) -> str:
     for split in plain["splits"].values():
         for shard in split["shards"]:
             if shard["blocks"] is None:
-                del shard["blocks"]  # as it was when there were none
+                del shard["blocks"]  # the hash of folders from before there were blocks stays the same
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -93,24 +102,10 @@ def check_data(known: str | None, data: TokenData, trained: Path) -> None:
         )
 
 
-def fitted(run: RunSpec, data: TokenData) -> RunSpec:
-    """The run as it is trained: resolved, with a model for the data's tokenizer.
-
-    A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
-    """
-    check_reads(run.model, data)
-    if data.holds_rows:
-        check_training_of_pairs(run.training)
-    wanted = data.tokenizer.vocab_size
-    if run.model.vocab_size != wanted and run.start_from is None:
-        run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
-    return run.resolved()
-
-
-def vocabulary_note(asked: RunSpec, run: RunSpec) -> str:
-    """What is said where `run`, fitted to its data, has another vocabulary than `asked` for."""
-    before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (asked, run))
+def vocabulary_note(requested: RunSpec, run: RunSpec) -> str:
+    """A message that `run`, fitted to its data, has another vocabulary than `requested`."""
+    before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (requested, run))
     return (
-        f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the {asked.model.vocab_size:,} of"
-        f" the description ({run.model.name}): {after} parameters instead of {before}"
+        f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the"
+        f" {requested.model.vocab_size:,} of the description ({run.model.name}): {after} parameters instead of {before}"
     )

@@ -1,113 +1,373 @@
-"""The processes that train one model: this one, unless torchrun started several.
+"""The processes that train one model, how they agree, and how a run is asked to stop.
 
-What is asked of all of them stands here in the form for one, where it costs nothing; `many` has the other form.
+One process is a group of one, for which every collective operation returns at once. torchrun starts several, on one
+machine or on many. Optimizers and checkpoints see sharded tensors (PyTorch's `DTensor`) through the functions at the
+end; a tensor that is not sharded is its own only shard.
 """
 
+import os
+import re
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TypeVar
+from datetime import timedelta
+from types import FrameType
+from typing import Any, Self, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.core.system import is_distributed
 from linnet.inference.device import resolve_device
-from linnet.training.stop import StopRequest
+from linnet.training.timing import Stopwatch
 
 Batch = tuple[Tensor, Tensor]
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+TIMEOUT_S = 600.0
+"""A process that does not answer for so long is lost. A killed process is noticed at once: its connections close."""
+
+_CONNECTION_LOST = r"gloo|[Cc]onnection|[Bb]roken pipe|[Tt]imed out|NCCL|[Ss]ocket"
+"""What PyTorch's messages contain when another process no longer takes part in a collective operation."""
 
 
 class LostProcessError(RuntimeError):
-    """Another process of the run ended, or does not answer; what it had not saved is made again."""
+    """Another process of the run ended or does not answer. Steps after the last checkpoint have to be repeated."""
 
 
 class PeerError(Exception):
-    """This process ends as well; why, another one said. `code`: the exit code that belongs to it."""
+    """This process ends because another one failed and reported the reason. `code`: the exit code to use."""
 
     def __init__(self, code: int) -> None:
-        super().__init__("another process of the run said why")
+        super().__init__("another process of the run reported the reason")
         self.code = code
 
 
-class Processes:
-    """One process, the first of one.
+class Stopped(Exception):  # noqa: N818 - not an error: a stop was requested
+    """Raised between two items of work that can be left for later."""
 
-    rank: its number, from 0. count: how many there are, on_this_machine: how many of them here. waited_s: the seconds
-    that it has spent waiting for others.
+
+class StopRequest:
+    """A context in which Ctrl-C, SIGTERM and SIGHUP only set `requested`; `signal` is the first one received.
+
+    A second Ctrl-C therefore cannot interrupt the saving that the first one started. Outside the main thread, where
+    Python cannot handle signals, nothing changes.
     """
 
-    rank, count, on_this_machine, waited_s = 0, 1, 1, 0.0
+    def __init__(self) -> None:
+        self.requested = False
+        self.signal: int | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
+            self._before = {number: signal.signal(number, self._request) for number in heard}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        self.signal = self.signal or number
+
+    def until_requested(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items; `Stopped` before the next one once a stop is requested."""
+        for item in items:
+            if self.requested:
+                raise Stopped
+            yield item
+
+
+class Processes:
+    """This process (`rank`, from 0) among the `count` processes of the run, of which `local_count` are on this machine.
+
+    Every method is called by all processes in the same order. Three groups separate concurrent traffic: PyTorch's
+    default group carries tensors of the device (NCCL, or gloo on CPUs), `control` carries small messages, and `saving`
+    carries the messages of a checkpoint that is written in the background (`pending_save`).
+    """
+
+    def __init__(self, joined: bool = False) -> None:
+        """joined: PyTorch's default process group is initialized, and this process is one of it."""
+        self.rank, self.count, self.local_count = 0, 1, 1
+        self.pending_save: Future[None] | None = None
+        self.left_group = False
+        self._waits, self._uses_gpu = Stopwatch(), False
+        self._fails_first: bool | None = None
+        self._leaver_number = 0
+        self.control: dist.ProcessGroup | None = None
+        self.saving: dist.ProcessGroup | None = None
+        if joined:
+            self.rank, self.count = dist.get_rank(), dist.get_world_size()
+            self.local_count = int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
+            self.control, self.saving = (dist.new_group(backend="gloo") for _ in range(2))
+            self._store = dist.distributed_c10d._get_default_store()
 
     @property
-    def first(self) -> bool:
-        """Whether it is the one that writes the run folder and speaks to the user."""
+    def is_rank0(self) -> bool:
+        """True for the process that writes the run folder and prints."""
         return self.rank == 0
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent in collective operations: waiting for other processes and for the data.
+
+        Sums of gradients run in the background; only the wait at their end counts. On a GPU, FSDP's operations run
+        beside the computation and are measured on their own stream.
+        """
+        return self._waits.seconds
+
+    def waiting(self, device: torch.device) -> Any:
+        """A context whose time counts as waiting."""
+        return self._waits.running(device)
+
+    def sum_in_place(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
+        """Replace a tensor by its sum over a group of processes."""
+        if self.count > 1 and not self.left_group:
+            with self.waiting(tensor.device):
+                dist.all_reduce(tensor, group=group)
+
+    def begin_sum(self, tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work | None:
+        """The same in the background; None if there is nothing to wait for."""
+        return None if self.left_group else dist.all_reduce(tensor, group=group, async_op=True)
+
     def any(self, flag: bool) -> bool:
-        """Whether one of them says so."""
-        return flag
+        """True everywhere if `flag` is true in one of the processes."""
+        return self.sum_number(float(flag)) > 0
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all of them, the same for each."""
-        return sums
+        """The sum of a tensor over all processes."""
+        if self.count == 1:
+            return sums
+        summed = sums.clone()
+        self.sum_in_place(summed)
+        return summed
 
-    def sum_of(self, number: float) -> float:
-        """The sum of each one's number."""
-        return number
+    def sum_number(self, number: float) -> float:
+        """The sum of a number over all processes."""
+        if self.count == 1:
+            return number
+        summed = torch.tensor(number, dtype=torch.float64)
+        self.sum_in_place(summed, self.control)
+        return summed.item()
 
     def gather(self, plain: Item) -> list[Item]:
-        """What each of them has, for the first; an empty list for the others."""
-        return [plain]
+        """The values of all processes in rank 0, an empty list in the others."""
+        if self.count == 1:
+            return [plain]
+        found: list[Any] | None = [None] * self.count if self.is_rank0 else None
+        with self.waiting(torch.device("cpu")):
+            dist.gather_object(plain, found, group=self.control)
+        return found or []
 
-    def broadcast_from_rank0(self, make: Callable[[], Made]) -> Made:
-        """What the first makes, for all of them; so is a `UserError`. Plain data alone."""
-        return make()
+    def broadcast_from_rank0(self, make: Callable[[], Item]) -> Item:
+        """What rank 0 makes, in all processes; a `UserError` is raised in all. Plain data only."""
+        if self.count == 1:
+            return make()
+        made: list[Any] = [None, None]
+        if self.is_rank0:
+            try:
+                made[0] = make()
+            except UserError as error:
+                made[1] = error
+        with self.waiting(torch.device("cpu")):
+            dist.broadcast_object_list(made, group=self.control)
+        if made[1] is not None:
+            raise made[1]
+        value: Item = made[0]
+        return value
 
     def shard_batch(self, batch: Batch) -> Batch:
-        """This one's rows of a batch `[B, T]`."""
-        return batch
+        """The `B / count` rows of a batch `[B, T]` that belong to this process, in the order of the ranks."""
+        inputs, targets = batch
+        own = inputs.shape[0] // self.count
+        part = slice(self.rank * own, (self.rank + 1) * own)
+        return inputs[part], targets[part]
 
-    def until_requested(self, stop: StopRequest, items: Iterable[Item]) -> Iterator[Item]:
-        """This one's share of some work; `Stopped`, for all of them, where a stop is requested meanwhile."""
-        return stop.until_requested(items)
+    def share_work(self, stop: StopRequest, items: Iterable[Item]) -> Iterator[Item]:
+        """Every `count`-th item, for this process; `Stopped` in all processes if a stop is requested meanwhile."""
+        if self.count == 1:
+            yield from stop.until_requested(items)
+            return
+        for number, item in enumerate(items):
+            if stop.requested:
+                break
+            if number % self.count == self.rank:
+                yield item
+        if self.any(stop.requested):  # agreed on after the last item
+            raise Stopped
 
-    def within_step(self, stop: StopRequest) -> Callable[[Iterable[Item]], Iterator[Item]]:
-        """How the batches of a step are gone through: one process may leave off between two of them."""
-        return stop.until_requested
+    def step_batches(self, stop: StopRequest) -> Callable[[Iterable[Item]], Iterator[Item]]:
+        """How to iterate over the batches of a step: one process may stop between two, several only after the step."""
+        return stop.until_requested if self.count == 1 else iter
 
     def device(self, name: str) -> torch.device:
-        """The device of this one; `UserError` where there is none of that name."""
-        return resolve_device(name, "training.device")
+        """The device `name`, for several processes the GPU of this one's local rank; `UserError` if there is none."""
+        device = resolve_device(name, "training.device")
+        if self.count == 1 or device.type != "cuda":
+            return device
+        number, found = int(os.environ.get("LOCAL_RANK", self.rank)), torch.cuda.device_count()
+        if device.index is not None:
+            raise UserError(field="training.device", value=name, accepted="cuda: each process takes a GPU of its own")
+        if number >= found:
+            raise UserError(
+                f"process {number + 1} of this machine finds {found} GPUs",
+                field="training.device",
+                value=name,
+                accepted=f"at most --nproc-per-node {found}, or cpu",
+            )
+        torch.cuda.set_device(number)
+        self._uses_gpu = True
+        return torch.device("cuda", number)
 
     def leave_group(self) -> None:
-        """Take no part any more in what all do together: from here on what is summed are this one's numbers alone.
+        """Take no further part in collective operations: from now on sums are those of this process alone.
 
-        The others, in the midst of a step, wait until this one ends, and then end too. It is the one that says why.
+        The others are in the middle of a step. They wait until this process ends and then end too; this one reports
+        the reason.
         """
+        global _left_group
+        if self.count == 1:
+            return
+        self.fails_first()
+        self._leaver_number = self._store.add("linnet/leavers", 1)
+        self.left_group = _left_group = True
+        if self._uses_gpu:
+            _abort_groups()  # an operation that was begun on a GPU and never ends would block all that follow
 
-    def least(self, number: int) -> int:
-        """The least of the numbers that it and those have who went apart as well."""
-        return number
+    def smallest_of_leavers(self, number: int) -> int:
+        """The smallest of the numbers of this process and of those that left the group as well."""
+        if self.count == 1:
+            return number
+        try:
+            self._store.set(f"linnet/leavers/{self._leaver_number}", str(number))
+            count = self._store.add("linnet/leavers", 0)
+            return min(int(self._store.get(f"linnet/leavers/{each}")) for each in range(1, count + 1))
+        except (RuntimeError, OSError):  # the process that holds the store is gone, or another was killed
+            return number
+
+    def fails_first(self) -> bool:
+        """True if this failing process is the first; it reports the reason. `RuntimeError` if nobody can tell."""
+        if self._fails_first is None:
+            self._fails_first = self._store.add("linnet/failed", 1) == 1
+        return self._fails_first
 
     def check_batch(self, batch_size: int, field: str = "training.batch_size") -> None:
-        """`UserError`, which names the field, where a batch cannot be divided among them."""
+        """`UserError`, which names the field, if a batch cannot be divided among the processes."""
+        if batch_size % self.count:
+            raise UserError(
+                "does not divide",
+                field=field,
+                value=batch_size,
+                accepted=f"a multiple of the {self.count} processes: it is the batch of all of them together",
+            )
 
 
-ALONE = Processes()
+SINGLE_PROCESS = Processes()
+
+_joined: Processes | None = None
 
 
 @contextmanager
-def processes() -> Iterator[Processes]:
-    """This process among those that it was started with; within it the same ones again.
+def join_processes() -> Iterator[Processes]:
+    """The processes that this one was started with; nested calls yield the same group.
 
-    What ends one of them ends all: the first that fails says why, from the others comes `PeerError`.
+    If one process fails, all end: the first reports the reason, the others raise `PeerError`. `UserError` if the other
+    processes cannot be reached.
     """
+    global _joined
     if not is_distributed():
         yield Processes()
         return
-    from linnet.training.processes.many import joined  # torch.distributed, where it is needed
+    if _joined is not None:
+        yield _joined
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise UserError(f"MASTER_ADDR, MASTER_PORT: {where}: no other process there ({error})") from None
+    _joined = Processes(joined=True)
+    try:
+        yield _joined
+    except BaseException as error:
+        _fail(error, _joined)
+    else:
+        dist.destroy_process_group()
+    finally:
+        _joined = None
 
-    with joined() as several:
-        yield several
+
+def _fail(error: BaseException, processes: Processes) -> None:
+    """Let only the first failing process report the reason. Others notice its end when its connections close."""
+    if isinstance(error, RuntimeError | OSError) and re.search(_CONNECTION_LOST, str(error)):
+        error = LostProcessError(
+            "another process of this run ended, or does not answer; the same command goes on from what was saved"
+        )
+    try:
+        reported = not processes.fails_first()
+    except (RuntimeError, OSError):  # the store is gone; all processes make the same user error, and rank 0 reported it
+        reported = isinstance(error, UserError)
+    if processes.pending_save is not None and not processes.pending_save.done() and dist.is_initialized():
+        _abort_groups()
+    if reported and isinstance(error, Exception):
+        raise PeerError(2 if isinstance(error, UserError) else 1) from None
+    raise error
+
+
+def _abort_groups() -> None:
+    """End what a background thread waits for; otherwise this process waits for it, and others for this process."""
+    try:
+        dist.distributed_c10d._abort_process_group()
+    except (RuntimeError, AttributeError, NotImplementedError):
+        dist.destroy_process_group()
+
+
+_left_group = False
+"""True if this process left its group: `whole` returns zeros for the shards of others, of the same size in memory."""
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """True if other processes hold the rest of a tensor."""
+    return type(tensor) not in (Tensor, torch.nn.Parameter)
+
+
+def local(tensor: Any) -> Tensor:
+    """The part of a tensor that is in this process."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return part
+
+
+def as_shard(part: Tensor, like: Any) -> Tensor:
+    """The tensor of which `part` is this process's shard, sharded as `like`, which has its shape."""
+    if not is_sharded(like):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
+
+
+def whole(tensor: Any) -> Tensor:
+    """All of a tensor; called by all processes."""
+    if _left_group and is_sharded(tensor):
+        return local(tensor).new_zeros(tensor.shape)
+    full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return full
+
+
+def part_of(full: Tensor, like: Any) -> Tensor:
+    """The part of a whole tensor that this process holds of `like`, which has its shape."""
+    if not is_sharded(like):
+        return full
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None).to_local()

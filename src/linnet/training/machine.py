@@ -1,59 +1,87 @@
-"""The machine under a run: precision, threads, its peak and its memory."""
+"""The machine under a run: its memory, threads and peak speed, and the precision of products that is fastest on it.
+
+Weights, optimizer state and sums are float32 in any case. On a CUDA device the hardware decides the precision of
+products. Processors differ more: with AVX512-BF16 or AMX a step in bfloat16 takes a third to nine tenths of the time,
+with emulation forty times as long, and small models gain least. Therefore it is measured.
+"""
 
 import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from linnet.core.errors import UserError
+from linnet.core.spec import Spec
 from linnet.core.system import available_bytes
 from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
 from linnet.present.numbers import decimal
-from linnet.training.distributed import ALONE, Processes
-from linnet.training.spec import RunSpec
+from linnet.training.distributed import SINGLE_PROCESS, Batch, Processes
+from linnet.training.objectives import Objective
+from linnet.training.spec import RunSpec, TrainingSpec
 
-TOKEN_BYTES = 16
-"""Of a batch: input and target, 64 bits each."""
+BATCH_TOKEN_BYTES = 16
+"""Of a batch per token: input and target, 64 bits each."""
 
-KEPT_SHARE = {"cpu": 0.65, "cuda": 0.5}
-"""Of what float32 keeps for the backward pass, in bfloat16: autocast keeps float32 beside it. Measured on a CPU: 0.66
-to 0.67 with attention, 0.70 with TED, 0.77 with Mamba, 0.79 with PLGA. On a
-GPU neither share is measured, and they are what products alone keep."""
+BFLOAT16_SHARE = {"cpu": 0.65, "cuda": 0.5}
+"""Activation memory in bfloat16 relative to float32; autocast keeps some tensors in both. Measured on a CPU: 0.66 to
+0.67 with attention, 0.70 with TED, 0.77 with Mamba, 0.79 with PLGA. Not measured on a GPU: that of products alone."""
 
 PEAK_SHARE = {"cpu": 1.25, "cuda": 1.0}
-"""Of what is kept, the memory that a step takes at its peak: what the backward pass makes on its way, and what was
-freed in pieces that fit nothing. Measured on a CPU, by resident memory over the batch: 1.3 with ten layers of
-attention, 1.4 to 2.2 with two layers of attention, TED, Mamba and PLGA, in either precision."""
+"""Peak memory of a step relative to its activations: temporary tensors of the backward pass, and fragmentation.
+Measured on a CPU, by resident memory over the batch: 1.3 with ten layers of attention, 1.4 to 2.2 with two layers of
+attention, TED, Mamba and PLGA, in either precision."""
 
 PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}
-MOST_THREADS_PER_PROCESSOR = 16
-"""More gain nothing, and far more end the process: the system refuses them, and PyTorch does not expect it."""
+MAX_THREADS_PER_PROCESSOR = 16
+"""More threads gain nothing, and far more end the process: the system refuses them, and PyTorch does not expect it."""
+
+MEASURED_RUN_FLOPS = 2e12
+"""Half a minute of a laptop; in shorter runs measuring the precision takes longer than it may save."""
+
+PROBE_WIDTH = 512
+"""Of the product that shows whether a processor has bfloat16; it takes milliseconds, or half a second."""
+
+MAX_RELATIVE_TIME = 0.9
+"""Bfloat16 is chosen if a step, and a product, takes at most this share of the time in float32."""
+
+PASS_S = 0.5
+"""The intended duration of a measured pass in float32, which may have fewer sequences than a batch."""
+
+MEASURED_PASSES = 3
 
 
-def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype, processes: Processes = ALONE) -> None:
-    """`UserError`, before anything is allocated, for a run of which one step takes more memory than there is.
+def check_memory(
+    run: RunSpec, device: torch.device, precision: torch.dtype, processes: Processes = SINGLE_PROCESS
+) -> None:
+    """`UserError`, before anything is allocated, if a step of the run needs more memory than there is.
 
-    What is predicted is a lower bound: `KEPT_SHARE` and `PEAK_SHARE` are the least that was measured, and what is
-    computed anew in the backward pass (`training.parallel.checkpointing`) counts nothing. Several processes on one CPU
-    share its memory.
+    The prediction is a lower bound: `BFLOAT16_SHARE` and `PEAK_SHARE` are the smallest measured values, and recomputed
+    activations (`training.parallel.checkpointing`) are not counted. Several processes on one CPU share its memory.
     """
     spec, cost = run.training, model_cost(run.model)
     context = spec.context_length or run.model.context_length
-    share = KEPT_SHARE[device.type] if precision is torch.bfloat16 else 1.0
-    kept = 0.0 if spec.parallel.checkpointing else PEAK_SHARE[device.type] * share
+    share = BFLOAT16_SHARE[device.type] if precision is torch.bfloat16 else 1.0
+    saved_share = 0.0 if spec.parallel.checkpointing else PEAK_SHARE[device.type] * share
+    # Between two steps: two moments of each parameter, with Muon one of each matrix; an average.
+    optimizer_elements = 2 * cost.parameters
+    if spec.optimizer.kind == "muon" and spec.optimizer.muon.every == 1:
+        optimizer_elements -= sum(inputs * outputs for inputs, outputs in cost.blocks.matrices)
+    optimizer_bytes = 4 * (optimizer_elements + (cost.parameters if spec.averaging else 0))
 
     def needed(sequences: int) -> int:
         found = cost.training_memory(-(-sequences // processes.count), context)
-        batches = spec.gradient_accumulation * sequences * context * TOKEN_BYTES
-        sharded = (found.weights + found.gradients + _kept_bytes(run)) // spec.parallel.shard
-        return sharded + int(kept * found.activations) + batches
+        batches = spec.gradient_accumulation * sequences * context * BATCH_TOKEN_BYTES
+        sharded = (found.weights + found.gradients + optimizer_bytes) // spec.parallel.shard
+        return sharded + int(saved_share * found.activations) + batches
 
-    free = available_bytes(device) // (1 if device.type == "cuda" else processes.on_this_machine)
+    free = available_bytes(device) // (1 if device.type == "cuda" else processes.local_count)
     if needed(spec.batch_size) <= free:
         return
     of_one = needed(1)
@@ -69,19 +97,10 @@ def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype, pro
     )
 
 
-def _kept_bytes(run: RunSpec) -> int:
-    """What stays between two steps beside the weights: two moments of each parameter, one of Muon's; an average."""
-    spec, cost = run.training, model_cost(run.model)
-    kept = 2 * cost.parameters
-    if spec.optimizer.kind == "muon" and spec.optimizer.muon.every == 1:
-        kept -= sum(inputs * outputs for inputs, outputs in cost.blocks.matrices)
-    return 4 * (kept + (cost.parameters if spec.averaging else 0))
-
-
 def check_threads(count: int, field: str) -> None:
     """`UserError`, which names the field or option, for a number of threads that this machine cannot have."""
     processors = os.cpu_count() or 1
-    most = MOST_THREADS_PER_PROCESSOR * processors
+    most = MAX_THREADS_PER_PROCESSOR * processors
     if not 1 <= count <= most:
         accepted = f"at least 1 and, on {processors} processors, at most {most:,}"
         raise UserError(field=field, value=count, accepted=accepted)
@@ -89,7 +108,7 @@ def check_threads(count: int, field: str) -> None:
 
 @contextmanager
 def threads(count: int | None, field: str = "training.threads") -> Iterator[None]:
-    """Compute with `count` CPU threads (None: as many as before); put back afterwards. `field`: where it was said."""
+    """Compute with `count` CPU threads (None: as many as before); restored afterwards. field: names it in errors."""
     if count is not None:
         check_threads(count, field)
     before = torch.get_num_threads()
@@ -101,7 +120,7 @@ def threads(count: int | None, field: str = "training.threads") -> Iterator[None
 
 
 def peak_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
-    """The speed of one large matrix product here and now, multiply and add counted as two: the peak of a share.
+    """The speed of one large matrix product here and now, multiply and add counted as two.
 
     Its own memory does not count in `peak_memory_bytes` of a GPU.
     """
@@ -113,28 +132,98 @@ def peak_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> float:
-    """The shortest time of a product of two square matrices, of several."""
+    """The shortest of several times of a product of two square matrices."""
     a, b = (torch.full((width, width), 0.5, device=device, dtype=dtype) for _ in range(2))
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda device: None)
     a @ b
     times_s: list[float] = []
     while sum(times_s) < PEAK_BUDGET_S:
-        _synchronize(device)
+        wait(device)
         start_s = time.perf_counter()
         a @ b
-        _synchronize(device)
+        wait(device)
         times_s.append(time.perf_counter() - start_s)
     return min(times_s)
 
 
-def _synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory used so far: what PyTorch allocated on a GPU, else the resident memory of this process."""
+    """The highest memory use so far: what PyTorch allocated on a GPU, else the resident memory of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return resident if sys.platform == "darwin" else resident * 1024
+
+
+class Precision(Spec):
+    """The precision of a run's products and the reason for it. measured: by time; then it is stored with the run."""
+
+    name: Literal["float32", "bfloat16"]
+    reason: str
+    measured: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type in PyTorch."""
+        return torch.bfloat16 if self.name == "bfloat16" else torch.float32
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def configured_precision(spec: TrainingSpec, device: torch.device) -> Precision | None:
+    """The precision that the configuration or the device determines; None if it has to be measured."""
+    if spec.precision != "auto":
+        return Precision(name=spec.precision, reason="asked for")
+    if device.type != "cuda":
+        return None
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return Precision(name="bfloat16", reason="the device has it")
+    return Precision(name="float32", reason="the device has no bfloat16")
+
+
+def too_short_to_measure(run: RunSpec) -> Precision | None:
+    """Float32 for a resolved run that is too short for a measurement to pay; None for a longer one."""
+    spec = run.training
+    assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
+    tokens = spec.steps * spec.gradient_accumulation * spec.batch_size * spec.context_length
+    flops = 3 * model_cost(run.model).flops_per_token(spec.context_length, with_head=True) * tokens
+    return Precision(name="float32", reason="too short a run to measure") if flops < MEASURED_RUN_FLOPS else None
+
+
+def measure_precision(
+    decoder: Decoder, objective: Objective, batch: Batch, product_s: Callable[..., float] = fastest_product_s
+) -> Precision:
+    """The faster precision for this model on this processor; float32 unless bfloat16 is faster by a tenth.
+
+    A large product is timed first, so that a processor that emulates bfloat16 does not compute whole passes in it.
+    """
+    float32_s, bfloat16_s = (product_s(PROBE_WIDTH, decoder.device, dtype) for dtype in (torch.float32, torch.bfloat16))
+    if bfloat16_s > MAX_RELATIVE_TIME * float32_s:
+        times = f"a product takes {bfloat16_s / float32_s:.2g} times as long in bfloat16 on this processor"
+        return Precision(name="float32", reason=times, measured=True)
+    # As many sequences as take about `PASS_S` in float32; the first pass in each precision does not count.
+    inputs_BT, targets_BT = batch
+    flops = model_cost(decoder.spec).training_flops(inputs_BT.shape[1], with_head=True)
+    rows = max(1, min(len(inputs_BT), int(PASS_S * peak_flops_per_s(decoder.device, torch.float32) / flops)))
+    part = inputs_BT[:rows], targets_BT[:rows]
+    times_s = [
+        [pass_s(decoder, objective, part, dtype) for dtype in (torch.float32, torch.bfloat16)]
+        for _ in range(1 + MEASURED_PASSES)
+    ]
+    float32_s, bfloat16_s = map(min, zip(*times_s[1:], strict=True))
+    reason = f"{rows} x {inputs_BT.shape[1]} tokens take {bfloat16_s:.2g} s in bfloat16, {float32_s:.2g} s in float32"
+    faster = bfloat16_s <= MAX_RELATIVE_TIME * float32_s
+    return Precision(name="bfloat16" if faster else "float32", reason=reason, measured=True)
+
+
+def pass_s(decoder: Decoder, objective: Objective, batch: Batch, dtype: torch.dtype) -> float:
+    """The duration of one forward and backward pass with products in `dtype`; its gradients are deleted."""
+    device = decoder.device
+    inputs_BT, targets_BT = (part.to(device) for part in batch)
+    start_s = time.perf_counter()
+    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = objective(decoder, inputs_BT, targets_BT)
+    loss.total.backward()  # type: ignore[no-untyped-call]
+    elapsed_s = time.perf_counter() - start_s
+    decoder.zero_grad()
+    return elapsed_s

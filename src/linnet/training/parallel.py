@@ -1,118 +1,156 @@
-"""What is done to a model from outside so that it trains in less memory, or in many processes; here in one.
+"""A model in one process or several: each process reads its rows of a batch and holds its shard of the weights.
 
-`Parallel` holds what differs between one process and several: how gradients become those of all tokens, which tensors
-are whole, how checkpoints are written and read. `processes.sharded.Sharded` is the form for several.
+In several processes `training.parallel.shard` of them share one copy of the model (FSDP2,
+`torch.distributed.fsdp.fully_shard`): the weights of linear maps, the embedding and the head are gathered for a layer
+when it is needed. Small parameters (norms, biases, rates) are whole in every process, in float32. Gradients are summed
+in float32 and are those of the mean over all tokens. With bfloat16 products, shards are gathered in bfloat16.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from datetime import timedelta
+from itertools import chain
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from linnet.core.errors import UserError
-from linnet.data.tokenizer import Tokenizer
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_with_weights
 from linnet.model.stack import Layer
 from linnet.model.state import LayerStates
-from linnet.model.store import check_tensors, shapes_of
-from linnet.training.checkpoint import Checkpoint, load_newest, save_checkpoint
-from linnet.training.distributed import ALONE, Processes
-from linnet.training.objective import Objective
+from linnet.training.distributed import SINGLE_PROCESS, TIMEOUT_S, Processes, is_sharded, local, part_of, whole
+from linnet.training.gradient_sums import GradientSums
+from linnet.training.objectives import Objective
 from linnet.training.sections import ClipSpec, ParallelSpec
 from linnet.training.spec import TrainingSpec
-from linnet.training.train_state import TrainState
+
+# PyTorch 2.13 renamed these and warns about the old names.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
-class Parallel:
-    """A decoder in one process: its tensors are whole, its gradients those of all tokens.
+class ParallelModel:
+    """A decoder and everything that depends on the number of processes that train it.
 
-    processes: those that take part.
+    Building one changes the decoder as `spec.parallel` says (recomputation, shards); do so before the optimizer is
+    made. precision: of the products in the forward pass.
     """
 
-    processes: Processes = ALONE
+    def __init__(
+        self,
+        decoder: Decoder,
+        spec: TrainingSpec | None = None,
+        precision: torch.dtype = torch.float32,
+        processes: Processes = SINGLE_PROCESS,
+    ) -> None:
+        spec = spec or TrainingSpec()
+        self.decoder, self.processes, self.shard = decoder, processes, spec.parallel.shard
+        check_shard(spec.parallel, processes)
+        layers = {layer for block in decoder.all_blocks for layer in block.unique_layers()}
+        if spec.parallel.checkpointing:
+            for layer in layers:
+                recompute(layer)
+        self.copies, self._sums = 1, list[GradientSums]()
+        if processes.count == 1:
+            return
+        for sublayer in decoder.sublayers:
+            sublayer.total = processes.total
+        with torch.no_grad():  # another processor may have drawn weights that differ in the last bit
+            for tensor in chain(decoder.parameters(), decoder.buffers()):
+                dist.broadcast(tensor.data, src=0)
+        if spec.compile:
+            for layer in layers:
+                layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
+        from torch.distributed.device_mesh import init_device_mesh
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
+        self.copies = processes.count // self.shard
+        mesh = init_device_mesh(decoder.device.type, (self.copies, self.shard), mesh_dim_names=("copies", "shards"))
+        if self.shard > 1:
+            _fully_shard(decoder, mesh["shards"], precision, processes)
+        # Shards are summed over their copies (FSDP sums within a copy), whole tensors over all processes.
+        parameters = list(decoder.parameters())
+        group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+        self._sums = [GradientSums([p for p in parameters if not is_sharded(p)], group, processes)]
+        if self.copies > 1 and self.shard > 1:
+            copies = mesh.get_group("copies")
+            self._sums.append(GradientSums([p for p in parameters if is_sharded(p)], copies, processes))
 
     def compiled(self, objective: Objective) -> Objective:
-        """What is minimized, compiled."""
-        return torch.compile(objective)
+        """The compiled objective. With several processes only the layers are compiled, not what gathers weights."""
+        return torch.compile(objective) if self.processes.count == 1 else objective
 
-    def last_pass(self) -> None:
-        """The next backward pass is the last of its step."""
+    def begin_last_pass(self) -> None:
+        """Called before the last backward pass of a step: sums of gradients begin while it runs."""
+        for sums in self._sums:
+            sums.reset(last_pass=True)
 
     def reduce_gradients(self) -> None:
-        """Make gradients of this process's tokens those of all tokens."""
+        """Replace the gradients of this process's tokens by those of all tokens."""
+        if self.processes.count == 1:
+            return
+        for sums in self._sums:
+            sums.begin_all()
+        parameters = list(self.decoder.parameters())
+        counts = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        self.processes.sum_in_place(counts, self.processes.control)
+        for sums in self._sums:
+            sums.finish(dict(zip(parameters, counts.tolist(), strict=True)))
 
-    def give_up_step(self) -> None:
-        """Let go of what a step that failed on its way holds, but for gradients."""
+    def abandon_step(self) -> None:
+        """Release what a failed step holds except gradients: sums, and layers that FSDP has gathered."""
+        for sums in self._sums:
+            sums.reset(last_pass=False)
+        if self.shard > 1:  # older versions of PyTorch keep gathered weights, and less memory is measured to fit
+            getattr(self.decoder, "reset_iter_state", lambda: None)()
 
+    @torch.no_grad()
     def norm(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The joint norm of gradients or weights."""
-        return torch.nn.utils.get_total_norm(list(tensors), foreach=True)
+        """The joint norm of gradients or weights, the same in all processes (summed in float64 over several)."""
+        if self.processes.count == 1:
+            return torch.nn.utils.get_total_norm(list(tensors), foreach=True)
+        squares = torch.zeros((), dtype=torch.float64, device=self.decoder.device)
+        for tensor in tensors:
+            held_by = 1 if is_sharded(tensor) else self.shard
+            squares += torch.linalg.vector_norm(local(tensor)).double() ** 2 / held_by
+        return (self.processes.total(squares) / self.copies).sqrt().to(self.decoder.dtype)
 
+    @torch.no_grad()
     def clip(self, parameters: list[nn.Parameter], clip: ClipSpec, norm: Tensor) -> None:
-        """Clip the gradients, whose joint norm is known."""
-        if clip.by == "norm":
-            torch.nn.utils.clip_grads_with_norm_(parameters, clip.at, norm, foreach=True)
-        elif clip.by == "value":
-            torch.nn.utils.clip_grad_value_(parameters, clip.at, foreach=True)
+        """Clip the gradients, whose joint norm is known, as `torch.nn.utils.clip_grads_with_norm_` does."""
+        gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        if clip.by == "norm" and gradients:
+            torch._foreach_mul_(gradients, (clip.at / (norm + 1e-6)).clamp(max=1.0))
+        elif clip.by == "value" and gradients:
+            torch._foreach_clamp_min_(gradients, -clip.at)
+            torch._foreach_clamp_max_(gradients, clip.at)
 
+    @torch.no_grad()
     def whole(self) -> Decoder:
-        """A decoder with whole weights, to evaluate and to write."""
-        return self.decoder
+        """A decoder with whole weights, to evaluate and to save: the decoder itself unless it is sharded."""
+        if self.shard == 1:
+            return self.decoder
+        with self.processes.waiting(self.decoder.device):
+            tensors = {name: whole(tensor) for name, tensor in self.decoder.state_dict().items()}
+        return decoder_with_weights(self.decoder.spec, tensors)
 
-    def take(self, weights: dict[str, Tensor]) -> None:
-        """Go on with these weights, which are whole."""
-        self.decoder.load_state_dict(weights)
-
-    def save(
-        self,
-        folder: Path,
-        moments: dict[str, Tensor],
-        tokenizer: Tokenizer,
-        standing: TrainState,
-        then: Callable[[], None],
-    ) -> None:
-        """Write a checkpoint with these tensors beside the weights; `then` comes when it stands."""
-        save_checkpoint(folder, standing.step, self.decoder, tokenizer, moments, standing)
-        then()
-
-    def settle(self) -> None:
-        """Wait until what is being written stands."""
-
-    def newest(self, folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint, or None; `UserError` for one of another model."""
-        found = load_newest(folder, note)
-        if found is not None:
-            check_tensors(found.weights, shapes_of(self.decoder), found.path, "the run's model")
-        return found
-
-    def load(self, found: Checkpoint) -> dict[str, Tensor]:
-        """Go on with a checkpoint's weights; the tensors that it has beside them."""
-        self.decoder.load_state_dict(found.weights)
-        return found.moments
-
-
-def parallelize(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, processes: Processes) -> Parallel:
-    """Do to a decoder what `training.parallel` asks for; before its optimizer is made."""
-    if spec.parallel.checkpointing:
-        for layer in {layer for block in decoder.all_blocks for layer in block.unique_layers()}:
-            recompute(layer)
-    if processes.count == 1:
-        check_shard(spec.parallel, processes)
-        return Parallel(decoder)
-    from linnet.training.processes.sharded import Sharded  # torch.distributed, where it is needed
-
-    return Sharded(decoder, spec, precision, processes)
+    @torch.no_grad()
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Replace the weights by these, which are whole."""
+        if self.processes.count == 1:
+            self.decoder.load_state_dict(weights)
+            return
+        for name, tensor in self.decoder.state_dict().items():
+            local(tensor).copy_(part_of(weights[name].to(self.decoder.device), tensor))
 
 
 def check_shard(spec: ParallelSpec, processes: Processes) -> None:
-    """`UserError` unless copies of the weights can be shared by so many of the processes."""
+    """`UserError` unless `shard` divides the number of processes."""
     count = processes.count
     if count % spec.shard:
         accepted = f"a divisor of the number of processes, {count}"
@@ -122,52 +160,144 @@ def check_shard(spec: ParallelSpec, processes: Processes) -> None:
         raise UserError(field="training.parallel.shard", value=spec.shard, accepted=accepted)
 
 
-def shared_by_these(spec: TrainingSpec, processes: Processes, note: Callable[[str], None]) -> TrainingSpec:
-    """For a run that goes on with so many processes: where `shard` does not divide them, the next smaller that does.
+def with_fitting_shard(spec: TrainingSpec, processes: Processes, note: Callable[[str], None]) -> TrainingSpec:
+    """For a resumed run: `shard` reduced to the next smaller number that divides the processes.
 
-    What comes out is the same, so it is no mistake but noted.
+    The result of the run is the same, so this is noted and is no error.
     """
-    asked, count = spec.parallel.shard, processes.count
-    if count % asked == 0:
+    configured, count = spec.parallel.shard, processes.count
+    if count % configured == 0:
         return spec
-    shard = max(each for each in range(1, min(asked, count) + 1) if count % each == 0)
+    shard = max(each for each in range(1, min(configured, count) + 1) if count % each == 0)
     there = "one process" if count == 1 else f"{count} processes"
-    note(f"note: training.parallel.shard: {shard} instead of {asked} in {there}; what comes out is the same")
+    note(f"note: training.parallel.shard: {shard} instead of {configured} in {there}; the result is the same")
     return with_shard(spec, shard)
 
 
 def with_shard(spec: TrainingSpec, shard: int) -> TrainingSpec:
-    """The same training with copies of the weights that so many processes share."""
+    """The same configuration with another `training.parallel.shard`."""
     return spec.model_copy(update={"parallel": spec.parallel.model_copy(update={"shard": shard})})
 
 
 def recompute(layer: Layer) -> None:
-    """Let a layer keep what it reads alone, and compute the rest anew in the backward pass.
+    """Let a layer save only its input, and compute the rest again in the backward pass (Chen et al., arXiv 1604.06174).
 
-    Chen et al., arXiv 1604.06174. What it leaves in the pass's record it leaves once.
+    Auxiliary outputs of the pass are recorded once.
     """
     forward = layer.forward
 
     def run(x_BTW: Tensor, states: LayerStates, layout: BatchLayout, embedded_BTW: Tensor | None = None) -> Tensor:
         if not torch.is_grad_enabled() or any(state is not None for state in states):
             return forward(x_BTW, states, layout, embedded_BTW)
-        before = None if layout.record is None else dict(layout.record.values)
+        record = layout.record
+        before = None if record is None else dict(record.values)
 
-        def from_the_same(x_BTW: Tensor, embedded_BTW: Tensor | None) -> tuple[Tensor, AuxiliaryOutputs | None]:
-            own = None if before is None or layout.record is None else layout.record.own(before)
+        def from_saved(x_BTW: Tensor, embedded_BTW: Tensor | None) -> tuple[Tensor, AuxiliaryOutputs | None]:
+            own = None if before is None or record is None else record.own(before)
             return forward(x_BTW, states, replace(layout, record=own), embedded_BTW), own
 
-        out_BTW, own = checkpoint(from_the_same, x_BTW, embedded_BTW, use_reentrant=False)
-        if own is not None and layout.record is not None:
-            _add(layout.record, own)
-        made: Tensor = out_BTW
-        return made
+        out_BTW, own = checkpoint(from_saved, x_BTW, embedded_BTW, use_reentrant=False)
+        if own is not None and record is not None:
+            record.losses.extend(own.losses)
+            record.values.update(own.values)
+            if record.outputs is not None and own.outputs is not None:
+                record.outputs.extend(own.outputs)
+        found: Tensor = out_BTW
+        return found
 
     layer.forward = run  # type: ignore[method-assign]
 
 
-def _add(record: AuxiliaryOutputs, own: AuxiliaryOutputs) -> None:
-    record.losses.extend(own.losses)
-    record.values.update(own.values)
-    if record.outputs is not None and own.outputs is not None:
-        record.outputs.extend(own.outputs)
+def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes: Processes) -> None:
+    """Shard the layers one by one (those of shared weights together), then the rest: embedding and head."""
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    low = precision is torch.bfloat16
+    policy = MixedPrecisionPolicy(
+        param_dtype=precision if low else None,
+        reduce_dtype=torch.float32 if low else None,
+        cast_forward_inputs=False,  # the residual stream is in float32, as in one process
+    )
+    modules = (module for sublayer in decoder.sublayers for module in sublayer.skip_quantization())
+    not_in_bfloat16 = {id(module) for module in modules} if low else set()
+    small = set[nn.Parameter]()
+    for unit in _sharding_units(decoder):
+        # Whole stay the parameters that are not weights of linear maps, and weights that bfloat16 would harm.
+        excluded = {id(m.weight) for part in unit.modules() if id(part) in not_in_bfloat16 for m in linear_maps(part)}
+        sharded = {id(linear.weight) for linear in linear_maps(unit)} - excluded
+        kept = {parameter for parameter in unit.parameters() if id(parameter) not in sharded}
+        small |= kept
+        fully_shard(unit, mesh=mesh, mp_policy=policy, ignored_params=kept)
+        _hide_layout(unit)
+    fully_shard(decoder, mesh=mesh, ignored_params=small)
+    for module in decoder.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)  # sums: the loss is divided by all tokens already
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_custom_all_gather(AllGather(processes))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(ReduceScatter(processes))  # type: ignore[arg-type]
+
+
+def _sharding_units(decoder: Decoder) -> Iterator[nn.Module]:
+    for block in decoder.all_blocks:
+        yield from [block] if block.repeat > len(block.layers) else list(block.layers)
+
+
+class Hidden:
+    """Wraps what FSDP must not look into: it would copy auxiliary outputs that hold tensors, and lose what is added."""
+
+    def __init__(self, layout: BatchLayout) -> None:
+        self.layout = layout
+
+
+def _hide_layout(unit: nn.Module) -> None:
+    """Wrap the layout in a hook that runs before FSDP's, and unwrap it in `forward`."""
+    forward = unit.forward
+
+    def hide(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, states, layout, *rest = arguments
+        return x, states, Hidden(layout), *rest
+
+    unit.register_forward_pre_hook(hide, prepend=True)
+    unit.forward = lambda x, states, hidden, *rest: forward(x, states, hidden.layout, *rest)
+
+
+class _TimedCollective:
+    """A collective operation of FSDP whose time counts as waiting."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """FSDP's interface: memory for the result."""
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+class AllGather(_TimedCollective):
+    """Gathers weights before a layer needs them."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        """FSDP's interface."""
+        if self._processes.left_group:  # as much memory; its own shard stands for those of the others
+            output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.clone())
+            return None
+        with self._processes.waiting(output_tensor.device):
+            work: dist.Work | None = _all_gather(output_tensor, input_tensor, group, async_op)
+        return work
+
+
+class ReduceScatter(_TimedCollective):
+    """Sums and scatters the gradients of a layer."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> dist.Work | None:
+        """FSDP's interface."""
+        if self._processes.left_group:
+            output_tensor.copy_(input_tensor.view(group.size(), *output_tensor.shape)[group.rank()])
+            return None
+        with self._processes.waiting(output_tensor.device):
+            work: dist.Work | None = _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
+        return work

@@ -1,4 +1,4 @@
-"""Who looks at a run while it goes: nobody, a log, a terminal, or a caller's own."""
+"""Reporters show a run's progress: none, a log, a bar in a terminal, or a caller's own."""
 
 import sys
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from linnet.present.progress import progress
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after a step; means are over the steps since the last line of figures.
+    """The progress of a run after a step; means are over the steps since the last line of metrics.
 
-    `bits_per_byte` is the training loss. `validation` holds the latest evaluation's figures, None before the first.
+    bits_per_byte: of the training loss. validation: the figures of the latest evaluation; None before the first.
     """
 
     step: int
@@ -29,15 +29,18 @@ class Progress:
     eta_s: float
     validation: dict[str, Any] | None
 
+    def __str__(self) -> str:
+        return f"loss {self.nats_per_token:.2f}  {self.bits_per_byte:.3f} bits/byte  {self.tokens_per_s:,.0f} tokens/s"
+
 
 class Reporter:
-    """Hears of a run's progress. This one ignores it; a caller overrides what it wants to show."""
+    """Is told a run's progress. This one ignores it; subclasses override what they show."""
 
     def note(self, text: str) -> None:
-        """Something worth a line: a resumed checkpoint, a changed vocabulary, a stop."""
+        """A message for the user: a resumed checkpoint, a changed vocabulary, a stop."""
 
     def begin(self, step: int, steps: int) -> None:
-        """The run starts, or goes on, after `step` of `steps`."""
+        """The run starts or resumes after `step` of `steps`."""
 
     def step(self, progress: Progress) -> None:
         """A step was made."""
@@ -46,22 +49,22 @@ class Reporter:
         """A line was written to `metrics.jsonl`."""
 
 
-class LogReporter(Reporter):
-    """A plain line on standard error for each line of figures: readable in a file."""
+class TextReporter(Reporter):
+    """Prints notes to the standard error."""
 
-    def __init__(self) -> None:
-        self._steps = 0
+    _steps = 0
 
     def note(self, text: str) -> None:
-        """Print it."""
         print_error(text)
 
     def begin(self, step: int, steps: int) -> None:
-        """Remember the end."""
         self._steps = steps
 
+
+class LogReporter(TextReporter):
+    """A line on the standard error for each line of metrics, readable in a file."""
+
     def line(self, line: dict[str, Any]) -> None:
-        """Print step, loss, validation, speed, memory and ETA."""
         parts = [
             f"step {line['step']}/{self._steps}",
             f"loss {line['loss']:.4f}",
@@ -76,66 +79,50 @@ class LogReporter(Reporter):
             f"ETA {numbers.duration(line['eta_s'])}",
         ]
         if "processes" in line:
-            parts.append(f"waiting {_waiting(line['processes'])}")
+            waited_s = [process["waiting_s"] for process in line["processes"]]
+            parts.append(f"waiting {numbers.duration(min(waited_s))} to {numbers.duration(max(waited_s))}")
         if "validation" in line:
             parts.append(f"validation {evaluation_text(line['validation'])}")
         print_error("  ".join(parts))
 
 
-class LineReporter(Reporter):
+class LineReporter(TextReporter):
     """A short line at each evaluation, for one model of several."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._steps, self._latest = title, 0, ""
-
-    def note(self, text: str) -> None:
-        """Print it."""
-        print_error(text)
-
-    def begin(self, step: int, steps: int) -> None:
-        """Remember the end."""
-        self._steps = steps
+        self._title, self._latest = title, ""
 
     def step(self, progress: Progress) -> None:
-        """Remember it for the next line."""
-        self._latest = _short(progress)
+        self._latest = str(progress)
 
     def line(self, line: dict[str, Any]) -> None:
-        """Print where the model stands, if it was evaluated."""
-        if "validation" not in line:
-            return
-        place = f"{line['step']}/{self._steps}"
-        validation = f"held out {line['validation']['bits_per_byte']:.3f}"
-        eta = f"ETA {numbers.duration(line['eta_s'])}"
-        self.note(f"{self._title:<9} {place:>9}  {eta}  {self._latest}  {validation}")
+        if "validation" in line:
+            position = f"{line['step']}/{self._steps}"
+            validation = f"held out {line['validation']['bits_per_byte']:.3f}"
+            eta = f"ETA {numbers.duration(line['eta_s'])}"
+            print_error(f"{self._title:<9} {position:>9}  {eta}  {self._latest}  {validation}")
 
 
-class BarReporter(Reporter):
-    """The progress bar; it appears when training begins: a model that is finished gets none."""
+class BarReporter(TextReporter):
+    """A progress bar, which appears when training begins; notes are printed above it."""
 
     def __init__(self, title: str, evaluations: bool) -> None:
+        """evaluations: print evaluations above the bar."""
         self._title, self._evaluations = title, evaluations
         self._open = ExitStack()
         self._at = 0
 
-    def note(self, text: str) -> None:
-        """Print it above the bar."""
-        print_error(text)
-
     def begin(self, step: int, steps: int) -> None:
-        """Show where the run goes on."""
         self._at = step
         self._advance = self._open.enter_context(progress(self._title, steps, completed=step))
 
     def step(self, progress: Progress) -> None:
-        """Move on and show loss and speed, short enough for 80 columns."""
-        self._advance(progress.step - self._at, _short(progress), progress.eta_s)
+        self._advance(progress.step - self._at, str(progress), progress.eta_s)
         self._at = progress.step
 
     def line(self, line: dict[str, Any]) -> None:
-        """Print an evaluation above the bar, where they are asked for."""
         if self._evaluations and "validation" in line:
-            self.note(f"step {line['step']}: validation {evaluation_text(line['validation'])}")
+            print_error(f"step {line['step']}: validation {evaluation_text(line['validation'])}")
 
     def close(self) -> None:
         """Leave the bar as it is."""
@@ -144,10 +131,7 @@ class BarReporter(Reporter):
 
 @contextmanager
 def terminal_reporter(title: str | None = None) -> Iterator[Reporter]:
-    """A bar with an ETA where standard error is a terminal, else a log: of one run, or in short of one of several.
-
-    title: names the model where there are several.
-    """
+    """A bar with an ETA if the standard error is a terminal, else a log. title: of one model among several."""
     if not sys.stderr.isatty():
         yield LogReporter() if title is None else LineReporter(title)
         return
@@ -156,22 +140,9 @@ def terminal_reporter(title: str | None = None) -> Iterator[Reporter]:
 
 
 def evaluation_text(figures: dict[str, Any]) -> str:
-    """Bits per byte, and the leak where there is one."""
+    """Bits per byte, and the leak if there is one."""
     text = f"{figures['bits_per_byte']:.4f} bits/byte"
     if "leak" in figures:
         leak = numbers.signed(figures["leak"], 4)
         text += f" (whole sequence {figures['whole_sequence_bits_per_byte']:.4f}, leak {leak})"
     return text
-
-
-def _waiting(processes: list[dict[str, Any]]) -> str:
-    """How long processes waited for each other since the last line: the least and the most."""
-    each_s = sorted(process["waiting_s"] for process in processes)
-    return f"{numbers.duration(each_s[0])} to {numbers.duration(each_s[-1])}"
-
-
-def _short(progress: Progress) -> str:
-    return (
-        f"loss {progress.nats_per_token:.2f}  {progress.bits_per_byte:.3f} bits/byte"
-        f"  {progress.tokens_per_s:,.0f} tokens/s"
-    )

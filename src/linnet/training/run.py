@@ -1,27 +1,37 @@
-"""A run from its description to its folder, by one process or by several."""
+"""A run from what the caller asks for to its folder, by one process or several."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from linnet.core.checksum import MANIFEST
+from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
+from linnet.core.spec import read_assignment
+from linnet.core.system import keep_freed_memory
+from linnet.data.manifest import read_manifest
+from linnet.data.prepare import prepare_pairs
+from linnet.data.shards import PAIRS as SOURCE
 from linnet.data.shards import TokenData
-from linnet.training.data import check_data, fitted, vocabulary_note
-from linnet.training.distributed import Processes, processes
-from linnet.training.divergence import DivergedError
+from linnet.model.spec import ModelSpec
+from linnet.model.store import TOKENIZER, model_folder
+from linnet.training.callbacks import Callback
+from linnet.training.data import check_data, fit_to_data, vocabulary_note
+from linnet.training.distributed import Processes, StopRequest, join_processes
 from linnet.training.machine import threads
-from linnet.training.objective import Objective, next_token_loss
+from linnet.training.objectives import Objective, next_token_loss
+from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
-from linnet.training.run_folder import RunFolder
-from linnet.training.spec import RunSpec
-from linnet.training.stop import StopRequest
+from linnet.training.run_folder import CONFIG, PAIRS, DivergedError, RunFolder, is_longer
+from linnet.training.spec import RunSpec, read_run, run_of
 from linnet.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to: its folder and the figures of `model/run.json`; `signal`: the one that asked it to stop."""
+    """The folder of a run and the content of `model/run.json`. signal: the one that asked it to stop."""
 
     folder: Path
     summary: dict[str, Any]
@@ -29,7 +39,7 @@ class RunResult:
 
     @property
     def finished(self) -> bool:
-        """False where the run was asked to stop before its last step."""
+        """False if the run was asked to stop before its last step."""
         return bool(self.summary["finished"])
 
     @property
@@ -39,62 +49,144 @@ class RunResult:
 
 
 def train(
+    out: str | Path,
+    *,
+    model: str | Path | ModelSpec | None = None,
+    data: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
+    start_from: str | Path | None = None,
+    config: str | Path | None = None,
+    recipe: str | Path | None = None,
+    reporter: Reporter | None = None,
+    pairs: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> RunResult:
+    """Train a model into the run folder `out`, or resume where an earlier call with the same settings stopped.
+
+    `train(out)` alone resumes the run that is there; `train(out, training={"steps": n})` extends it.
+
+    model: a preset's name, a YAML file, a model folder (its description only), or a description. data: a folder made by
+    `prepare`. training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md). start_from: a
+    model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
+    training, which the other arguments change. recipe: how a published model was trained. reporter: is told the
+    progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). callbacks: yours.
+
+    `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
+    return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
+    field, and `DivergedError` if a loss is not finite.
+    """
+    keep_freed_memory()
+    run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, pairs)
+    with join_processes() as processes:
+        if pairs is not None:
+            processes.broadcast_from_rank0(lambda: prepare_run_pairs(run, pairs))
+        return train_run(run, out, reporter, callbacks=callbacks)
+
+
+def resolve_run_config(
+    out: str | Path,
+    config: str | Path | None = None,
+    model: str | Path | ModelSpec | None = None,
+    data: str | Path | None = None,
+    assignments: Sequence[str] = (),
+    recipe: str | Path | None = None,
+    start_from: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
+    pairs: str | Path | None = None,
+) -> RunSpec:
+    """The run that a caller asks for: as `read_run`, or the run in `out` if nothing says what to train.
+
+    pairs: a file from which `prepare_run_pairs` makes the data. For a run in `out`, `data` is where its data is now;
+    `training` and `assignments` change its fields (more steps extend it, other changes are refused later).
+    `UserError` names what is wrong.
+    """
+    if pairs is not None:
+        if data is not None:
+            raise UserError("does not go with `data`; give one of the two", field="pairs", value=pairs)
+        data = Path(out) / PAIRS
+    described = any(each is not None for each in (config, model, recipe, start_from))
+    if described or not (Path(out) / CONFIG).is_file():
+        return read_run(config, model, data, list(assignments), recipe, start_from, training)
+    plain = RunFolder(out).configuration().to_dict()
+    fields = dict(training or {})
+    assigned = {read_assignment(each)[0] for each in assignments}
+    if "recipe" in fields or "training.recipe" in assigned:
+        raise UserError("a run that has begun keeps its fields", field="training.recipe", accepted="another `out`")
+    if "tokens" in fields or "training.tokens" in assigned:
+        plain["training"]["steps"] = None  # the other way to give the length
+    plain["training"] = merge_fields(plain["training"], fields)
+    if data is not None:
+        plain["data"] = str(data)
+    return run_of(plain, list(assignments), str(Path(out) / CONFIG))
+
+
+def prepare_run_pairs(run: RunSpec, pairs: str | Path) -> None:
+    """Make the data folder of a run from a file of pairs, unless it exists; `UserError` if it is of another file.
+
+    The tokenizer is that of the model that the run starts from, or is trained on the pairs, as large as the model's
+    vocabulary.
+    """
+    if (run.data / MANIFEST).is_file():
+        if read_manifest(run.data).settings.get(SOURCE) != sha256_of(pairs):
+            problem = f"not the file that {run.data} was made from; choose another `out`"
+            raise UserError(problem, field="pairs", value=pairs)
+        return
+    if run.start_from is None:
+        prepare_pairs(pairs, run.data, "bpe", run.model.vocab_size)
+    else:
+        prepare_pairs(pairs, run.data, str(model_folder(run.start_from) / TOKENIZER))
+
+
+def train_run(
     run: RunSpec,
     out: str | Path,
     reporter: Reporter | None = None,
     objective: Objective = next_token_loss,
     command: str | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
-    """Train a model into the run folder `out`, going on where an earlier call with the same `run` stopped.
+    """Train a described run into the run folder `out`, resuming where an earlier call with the same `run` stopped.
 
-    A `run` with more steps prolongs it (`training.prolonged` says what becomes of the schedule), a finished one too.
+    A `run` with more steps extends it (`schedule.StepBudget`), also a finished one; a finished run is otherwise left as
+    it is. `command` is stored in `run.json`. Ctrl-C and SIGTERM save and return (`finished` is False). Raises
+    `UserError` if nothing could be trained, and `DivergedError`, which the folder records until the run is tried again.
 
-    `reporter` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and
-    SIGTERM
-    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `DivergedError`,
-    which the folder keeps until the run is tried again.
-
-    Of processes that torchrun started each calls it with the same arguments; all return the same.
+    Each of several processes that torchrun started calls it with the same arguments; all return the same.
     """
-    with processes() as several:
-        return _train(
-            run, RunFolder(out), reporter if reporter and several.first else Reporter(), objective, command, several
-        )
-
-
-def _train(
-    run: RunSpec, folder: RunFolder, reporter: Reporter, objective: Objective, command: str | None, processes: Processes
-) -> RunResult:
-    data = TokenData.open(run.data)
-    asked, run = run, folder.as_long_as(run, fitted(run, data))
-    processes.broadcast_from_rank0(lambda: folder.check(run))
-    summary = processes.broadcast_from_rank0(folder.finished)
-    if summary is not None and not folder.prolongs(run):
-        processes.broadcast_from_rank0(folder.tidy)
-        check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
-        reporter.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
-        return RunResult(folder.path, summary)
-    held = folder.locked() if processes.first else nullcontext()
-    with StopRequest() as stop, held, threads(run.training.threads):
+    folder = RunFolder(out)
+    with join_processes() as processes:
+        reporter = reporter if reporter and processes.is_rank0 else Reporter()
+        data = TokenData.open(run.data)
+        requested, run = run, folder.with_known_warmup(run, fit_to_data(run, data))
         processes.broadcast_from_rank0(lambda: folder.check(run))
-        # It refuses what cannot be trained.
-        trainer = Trainer(run, data, folder, objective, reporter, stop, processes)
-        if run.model.vocab_size != asked.model.vocab_size:
-            reporter.note(vocabulary_note(asked, run))
-        processes.broadcast_from_rank0(lambda: folder.start(run))
-        processes.broadcast_from_rank0(trainer.keep_precision)
-        with closing(trainer.trackers), _recorded(folder, processes):
-            trainer.resume()
-            trainer.run_steps()
-        return RunResult(folder.path, trainer.finish(command), stop.signal)
+        summary = processes.broadcast_from_rank0(folder.finished)
+        if summary is not None and not is_longer(run, folder.configuration()):
+            processes.broadcast_from_rank0(folder.tidy)
+            check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
+            reporter.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
+            return RunResult(folder.path, summary)
+        lock = folder.locked() if processes.is_rank0 else nullcontext()
+        with StopRequest() as stop, lock, threads(run.training.threads):
+            processes.broadcast_from_rank0(lambda: folder.check(run))  # again, now that nobody else changes it
+            trainer = Trainer(run, data, folder, objective, reporter, stop, processes, callbacks)
+            if run.model.vocab_size != requested.model.vocab_size:
+                reporter.note(vocabulary_note(requested, run))
+            processes.broadcast_from_rank0(lambda: folder.start(run))
+            if trainer.precision.measured and processes.broadcast_from_rank0(folder.precision) is None:
+                reporter.note(f"precision {trainer.precision}")
+                if processes.is_rank0:
+                    folder.write_precision(trainer.precision)
+            with closing(trainer), _divergence_recorded(folder, processes):
+                trainer.resume()
+                trainer.run_steps()
+            return RunResult(folder.path, trainer.finish(command), stop.signal)
 
 
 @contextmanager
-def _recorded(folder: RunFolder, processes: Processes) -> Iterator[None]:
-    """Keep with the run that it broke down."""
+def _divergence_recorded(folder: RunFolder, processes: Processes) -> Iterator[None]:
     try:
         yield
     except DivergedError as error:
-        if processes.first:
-            folder.keep_diverged(error)
+        if processes.is_rank0:
+            folder.write_diverged(error)
         raise

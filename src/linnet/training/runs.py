@@ -1,22 +1,35 @@
-"""Finished runs, as their folders tell them: what was trained, and the causal loss of held-out text along the way."""
+"""Runs as their folders describe them: finished runs with their losses, and lists of runs in any state.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A list reads only small files, so that thousands of runs can be listed.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from linnet.core.atomic import lock_holder
+from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
+from linnet.core.files import read_json
+from linnet.core.spec import first_schema_error
+from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
+from linnet.model.store import CONFIG as DESCRIPTION
 from linnet.model.store import MODEL, RUN, RUNS
 from linnet.present.progress import progress
-from linnet.training.run_folder import CONFIG, DIVERGED, RunFolder
+from linnet.training.checkpoint import checkpoint_path, checkpoint_steps, read_state
+from linnet.training.initialization import flatten
+from linnet.training.metrics import Summary
+from linnet.training.run_folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
 from linnet.training.spec import RunSpec
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run, as its folder tells it: `summary` is `run.json`, `lines` its evaluations, the last at its end."""
+    """A finished run. summary: `run.json`. lines: its evaluations, the last one at its end."""
 
     path: Path
     spec: RunSpec
@@ -25,48 +38,48 @@ class FinishedRun:
 
     @property
     def tokens(self) -> int:
-        """That it was trained on."""
+        """Tokens of the whole training."""
         return int(self.summary["tokens"])
 
     @property
     def seed(self) -> int:
-        """That of first weights and of the order of the text."""
+        """Seed of the first weights and of the order of the text."""
         return self.spec.training.seed
 
     @property
     def tokenizer(self) -> str:
-        """The hash of the tokenizer whose tokens it was measured on."""
+        """Hash of the tokenizer."""
         return str(self.summary["data"]["tokenizer_hash"])
 
     @property
     def data(self) -> str:
-        """The hash of the data folder's manifest."""
+        """Hash of the data folder's manifest."""
         return str(self.summary["data"]["manifest_sha256"])
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the text that it was measured on."""
+        """Of the held-out text."""
         validation = self.summary["validation"]
         return float(validation["bytes"] / validation["tokens"])
 
     @property
     def training_flops(self) -> float:
-        """Exact, of the whole training."""
+        """FLOPs of the whole training, exact."""
         return self.tokens * self.flops_per_token
 
     @property
     def flops_per_token(self) -> float:
-        """Exact, of training."""
+        """FLOPs of training per token, exact."""
         growth = self.spec.growth
         return growth.mean(lambda length: training_flops_per_token(self.spec.model, length), 0, growth.steps)
 
 
 class NotARunError(UserError):
-    """A path is not the folder of a finished run; among several it can be left out."""
+    """A path is not the folder of a finished run; among several paths it can be left out."""
 
 
 def read_run_folder(path: Path) -> FinishedRun:
-    """A finished run; `NotARunError` where it is none, not finished, or was never evaluated."""
+    """A finished run; `NotARunError` if it is none, not finished, or was never evaluated."""
     if not (path / CONFIG).is_file():
         raise NotARunError(f"{path}: not the folder of a run (no {CONFIG}), nor one with runs/ in it")
     folder = RunFolder(path)
@@ -79,7 +92,7 @@ def read_run_folder(path: Path) -> FinishedRun:
         raise NotARunError(f"{path}: the run was never evaluated; it has no loss of held-out text")
     data = summary.get("data")
     if not isinstance(data, dict) or {"manifest_sha256", "tokenizer_hash"} - data.keys() or "tokens" not in summary:
-        raise UserError(f"{path / MODEL / RUN}: does not tell its data and its tokens; expected a run's")
+        raise UserError(f"{path / MODEL / RUN}: does not name its data and its tokens; expected a run's")
     end: dict[str, Any] = {name: summary.get(name) for name in ("step", "tokens", "validation")}
     step = summary.get("step")
     lines = folder.metrics.read() if step is None else folder.lines_to_end(step)
@@ -89,7 +102,7 @@ def read_run_folder(path: Path) -> FinishedRun:
 
 
 def read_run_folders(paths: Sequence[Path]) -> tuple[list[FinishedRun], list[str]]:
-    """The finished runs among these folders, and a line for each of the others."""
+    """The finished runs among these folders, and a message for each of the others."""
     found, left_out = [], []
     with progress("read runs", len(paths)) as advance:
         for path in paths:
@@ -102,7 +115,7 @@ def read_run_folders(paths: Sequence[Path]) -> tuple[list[FinishedRun], list[str
 
 
 def runs_of(source: Path) -> list[Path]:
-    """A path as it is; of a folder that is no run but holds `runs/`, the folders in there, by name."""
+    """The path itself; for a folder that is not a run but contains `runs/`, the folders in there, by name."""
     if (source / CONFIG).is_file() or not (source / RUNS).is_dir():
         return [source]
     members = sorted(member for member in (source / RUNS).iterdir() if member.is_dir())
@@ -124,6 +137,130 @@ def check_comparable(runs: Sequence[FinishedRun]) -> None:
 
 
 def training_flops_per_token(model: ModelSpec, context_length: int | None) -> float:
-    """Exact, with the head, over windows of `context_length` tokens (None: the model's)."""
+    """FLOPs of training per token, exact, with the head, in windows of `context_length` tokens (None: the model's)."""
     tokens = context_length or model.context_length
     return model_cost(model).training_flops(tokens, with_head=True) / tokens
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run in any state, as its small files describe it; None for what they do not say yet.
+
+    state: `finished`, `running`, `stopped`, `diverged` or `damaged`; problem: details of the last two. step: that of
+    the last checkpoint. bits_per_byte: of the latest evaluation, causal. seconds: time in steps.
+    """
+
+    path: str
+    state: str
+    model: str | None = None
+    parameters: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    bits_per_byte: float | None = None
+    tokens_per_s: float | None = None
+    seconds: float | None = None
+    seed: int | None = None
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+_SUMMARY_FIELDS = ("parameters", "step", "steps", "tokens", "tokens_per_s", "seconds", "seed")
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """The folders of runs in and below a folder, by name. Links are not followed; hidden folders are left out."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected one with runs in it")
+    for place, inner, files in os.walk(folder):
+        has_begun = CHECKPOINTS in inner or MODEL in inner or files != [CONFIG]
+        if METRICS in files or (CONFIG in files and has_begun):  # with metrics alone, its configuration was lost
+            yield Path(place)
+        inner[:] = sorted(name for name in inner if name not in (CHECKPOINTS, MODEL) and not name.startswith("."))
+
+
+def read_run_info(path: Path) -> RunInfo:
+    """What a run folder says; a run that cannot be read is `damaged`."""
+    try:
+        return _finished_info(path) or _unfinished_info(path)
+    except (UserError, KeyError, TypeError, OSError) as error:
+        return RunInfo(str(path), "damaged", problem=" ".join(str(error).split()))
+
+
+def _finished_info(path: Path) -> RunInfo | None:
+    if not (path / MODEL).exists():
+        return None
+    if not (path / MODEL / RUN).is_file():
+        check_files(path / MODEL, (RUN,))
+        return None
+    summary = RunFolder(path).finished(also=(DESCRIPTION,))
+    if summary is None:
+        return None
+    return RunInfo(
+        path=str(path),
+        state="finished",
+        model=read_json(path / MODEL / DESCRIPTION).get("name"),
+        bits_per_byte=(summary.get("validation") or {}).get("bits_per_byte"),
+        **{name: summary.get(name) for name in _SUMMARY_FIELDS},
+    )
+
+
+def _unfinished_info(path: Path) -> RunInfo:
+    """From its configuration, its newest checkpoint (whose weights are not looked at) and its last lines of metrics."""
+    run, saved = RunFolder(path).configuration().resolved(), checkpoint_steps(path / CHECKPOINTS)
+    train_state = read_state(checkpoint_path(path / CHECKPOINTS, saved[-1])) if saved else None
+    validations = [line["validation"] for line in RunFolder(path).metrics.tail() if "validation" in line]
+    if not validations and train_state is not None:
+        sums = train_state.callbacks.get("evaluation", {}).get("sums")
+        validations = [Evaluation.from_sums(sums).figures()] if sums else []
+    state, problem = "stopped", None
+    if lock_holder(path / LOCK) is not None:
+        state = "running"
+    elif (path / DIVERGED).is_file():
+        diverged = read_checked_json(path / DIVERGED)
+        state, problem = "diverged", f"step {diverged['step']}: {diverged['reason']}"
+    elapsed_s = train_state.elapsed_s if train_state else 0.0
+    return RunInfo(
+        path=str(path),
+        state=state,
+        model=run.model.name,
+        parameters=model_cost(run.model).parameters,
+        step=train_state.step if train_state else 0,
+        steps=run.training.steps,
+        tokens=train_state.tokens if train_state else 0,
+        bits_per_byte=validations[-1].get("bits_per_byte") if validations else None,
+        tokens_per_s=train_state.tokens / elapsed_s if train_state and elapsed_s else None,
+        seconds=elapsed_s,
+        seed=run.training.seed,
+        problem=problem,
+    )
+
+
+def differences(one: Path, other: Path) -> dict[str, tuple[Any, Any]]:
+    """The fields in which the configurations of two runs differ, with both values; `UserError` if one is not a run."""
+    for path in (one, other):
+        check_run(path)
+    first, second = (flatten(RunFolder(path).configuration().to_dict()) for path in (one, other))
+    return {
+        field: (first.get(field), second.get(field))
+        for field in dict.fromkeys([*first, *second])
+        if first.get(field) != second.get(field)
+    }
+
+
+def check_run(path: Path) -> None:
+    """`UserError` unless it is the folder of a run."""
+    if not (path / CONFIG).is_file():
+        raise UserError(f"{path}: not the folder of a run (no {CONFIG})")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The content of a run's `run.json`; empty before it was first stopped or finished. `UserError` if it is wrong."""
+    file = path / MODEL / RUN
+    found: dict[str, Any] = read_json(file) if file.is_file() else {}
+    if wrong := first_schema_error(found, Summary):
+        raise UserError(f"{file}: {wrong}")
+    return found

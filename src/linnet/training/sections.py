@@ -147,19 +147,19 @@ class DagSpec(Spec):
 
 
 class GuardSpec(Spec):
-    """What becomes of a loss spike: `skip` leaves out its batch before the update, `back` goes to the last checkpoint.
+    """What happens at a loss spike: `skip` skips its batch before the update, `rewind` returns to the last checkpoint.
 
-    `back` leaves out all data from there to the spike; a checkpoint that a stop left does not count. of: what tells a
-    spike, the loss, the norm of the gradient, or `either`, when it is not finite, or lies over `limit` robust
-    deviations above the median of the last `window` steps. in_a_row: so many spikes after each other, or so many
-    returns to one checkpoint, are at most made.
+    `rewind` skips all data from that checkpoint to the spike; a checkpoint that a stop made does not count. metric: a
+    spike has a loss, a gradient norm, or `either`, that is not finite or lies more than `limit` robust deviations above
+    the median of the last `window` steps. max_consecutive: at most so many consecutive spikes are skipped, and at most
+    so often the run returns to the same checkpoint.
     """
 
-    action: Literal["skip", "back"] = "skip"
-    of: Literal["loss", "gradient_norm", "either"] = "either"
+    action: Literal["skip", "rewind"] = "skip"
+    metric: Literal["loss", "gradient_norm", "either"] = "either"
     limit: PositiveFloat = 6.0
     window: Annotated[int, Field(ge=16, le=1 << 12)] = 128
-    in_a_row: Count = 5
+    max_consecutive: Count = 5
 
 
 class EvaluateSpec(Spec):

@@ -10,9 +10,8 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
-from linnet.training.automatic import automatic
-from linnet.training.growth import Growth, resolved_growth, steps_for
-from linnet.training.recipe import AUTO, merged, read_recipe
+from linnet.training.recipe import AUTO, automatic, merge_fields, note_unused_low_lr, read_recipe
+from linnet.training.schedule import Growth, resolved_growth, steps_for
 from linnet.training.sections import (
     AveragingSpec,
     CheckpointSpec,
@@ -26,7 +25,6 @@ from linnet.training.sections import (
     ParallelSpec,
     ScheduleSpec,
 )
-from linnet.training.sensitive import note_what_is_in_vain
 
 DEFAULT_STEPS = 1000
 WARMUP_SHARE = 0.1
@@ -205,9 +203,9 @@ def read_run(
     """
     plain = _mapping(config)
     if recipe is not None:
-        plain["training"] = merged(plain.get("training") or {}, {"recipe": str(recipe)})
+        plain["training"] = merge_fields(plain.get("training") or {}, {"recipe": str(recipe)})
     if training is not None:
-        plain["training"] = merged(plain.get("training") or {}, dict(training))
+        plain["training"] = merge_fields(plain.get("training") or {}, dict(training))
     if model is not None:
         plain["model"] = model.model_dump() if isinstance(model, ModelSpec) else str(model)
     if data is not None:
@@ -217,7 +215,7 @@ def read_run(
     run = run_of(plain, assignments or [], str(config) if config is not None else "run")
     of_training = [each for each in assignments or [] if read_assignment(each)[0].startswith("training")]
     named = override({"training": plain.get("training") or {}}, of_training)["training"]
-    note_what_is_in_vain(named, run.model)
+    note_unused_low_lr(named, run.model)
     return run
 
 
@@ -257,7 +255,7 @@ def _over_its_recipe(training: Any, parsed: Callable[[Any], RunSpec]) -> Any:
     fields = _automatic(parsed(own)) if training["recipe"] == AUTO else read_recipe(training["recipe"])
     if own.get("tokens") is not None:
         fields.pop("steps", None)  # the other way to say how long
-    return merged(fields, own)
+    return merge_fields(fields, own)
 
 
 def _automatic(run: RunSpec) -> dict[str, Any]:

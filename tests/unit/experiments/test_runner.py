@@ -12,9 +12,9 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import Diverged, ExperimentStopped, Planned, Runner
-from linnet.training.divergence import DivergedError
 from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import RunResult
+from linnet.training.run_folder import DivergedError
 from linnet.training.spec import RunSpec
 
 MODEL = {

@@ -11,7 +11,7 @@ from linnet.data.prepare import prepare_texts
 from linnet.model.cost import model_cost
 from linnet.scaling.counts import parameter_counts
 from linnet.scaling.study import read_study
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
 
@@ -20,7 +20,7 @@ def test_a_trained_run_tells_its_size_tokens_flops_and_curve(tmp_path: Path):
     prepare_texts(train_texts, ["the tree was glad of it. "] * 6, tmp_path / "data", tokenizer="bytes")
     training = {"steps": 6, "batch_size": 2, "threads": 1, "evaluate": {"every": 2, "tokens": 64}}
     plain = {"model": small_model(8), "data": tmp_path / "data", "training": training}
-    result = train(RunSpec.parse(plain, "test"), tmp_path / "run")
+    result = train_run(RunSpec.parse(plain, "test"), tmp_path / "run")
     study = read_study([tmp_path / "run"])
     (run,) = study.runs
     assert run.parameters["total"] == result.summary["parameters"]

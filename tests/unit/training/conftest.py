@@ -6,8 +6,7 @@ import torch
 from linnet.data.prepare import prepare_texts
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.training import machine
-from linnet.training.record import curves
+from linnet.training import machine, metrics
 from linnet.training.spec import RunSpec
 
 MIXERS = {
@@ -48,7 +47,7 @@ def tiny_data(tmp_path_factory) -> Path:
 def quick(monkeypatch):
     """Without what takes time and changes no run: the measured peak, and the picture."""
     monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
-    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+    monkeypatch.setattr(metrics, "draw_curves", lambda lines, path, title, causal: path.touch())
 
 
 @pytest.fixture

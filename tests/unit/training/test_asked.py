@@ -3,8 +3,7 @@
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.training.asked import asked_run
-from linnet.training.interface import train
+from linnet.training.run import resolve_run_config, train
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -20,18 +19,18 @@ def test_the_folder_alone_says_what_is_trained(begun):
     assert train(begun).summary["steps"] == 4
     assert train(begun, training={"steps": 6}).summary["step"] == 6
     assert train(begun, training={"tokens": 8 * 2 * 16}).summary["step"] == 8
-    assert asked_run(begun, assignments=["training.tokens=320"]).steps == 10
+    assert resolve_run_config(begun, assignments=["training.tokens=320"]).steps == 10
     assert train(begun, data=train(begun).summary["data"]["path"]).finished
 
 
 def test_what_is_described_is_not_read_from_the_folder(begun, tmp_path):
     with pytest.raises(UserError, match="data: missing"):
-        asked_run(begun, model="tiny-ted")
+        resolve_run_config(begun, model="tiny-ted")
     with pytest.raises(UserError, match="model: missing"):
-        asked_run(tmp_path / "nothing", data=tmp_path)
+        resolve_run_config(tmp_path / "nothing", data=tmp_path)
 
 
 def test_a_mistake_names_the_file_it_is_in(begun):
     (begun / "config.yaml").write_text("model: 3\n")
     with pytest.raises(UserError, match=r"config\.yaml"):
-        asked_run(begun)
+        resolve_run_config(begun)

@@ -11,8 +11,8 @@ from linnet.data.shards import TokenData
 from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.caches import Caches
 from linnet.inference.sampling import Sampling
-from linnet.training.asked import asked_run, prepare_asked
-from linnet.training.data import fitted
+from linnet.training.data import fit_to_data
+from linnet.training.run import prepare_run_pairs, resolve_run_config
 from linnet.training.verification import verify_resume
 
 WORDS = ["red", "blue", "green", "cat", "dog", "sun", "moon", "tree"]
@@ -82,7 +82,7 @@ def test_the_same_command_goes_on_with_the_pairs_that_it_began_with(run: Path, p
     assert longer.summary["step"] == 16
     other = tmp_path / "other.jsonl"
     other.write_text(pairs.read_text() + json.dumps({"input": "a", "target": "b"}) + "\n")
-    with pytest.raises(UserError, match=r"not the file that .* was made of; choose another `out`"):
+    with pytest.raises(UserError, match=r"not the file that .* was made from; choose another `out`"):
         linnet.train(run, model=model(run.name), pairs=other, training=TRAINING)
 
 
@@ -126,8 +126,8 @@ def test_fine_tuning_takes_the_tokenizer_of_the_model_that_it_begins_with(run: P
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_a_run_of_pairs_goes_on_bit_for_bit(kind: str, pairs: Path, tmp_path: Path):
-    asked = asked_run(tmp_path / "run", model=model(kind), pairs=pairs, training=TRAINING)
-    prepare_asked(asked, pairs)
+    asked = resolve_run_config(tmp_path / "run", model=model(kind), pairs=pairs, training=TRAINING)
+    prepare_run_pairs(asked, pairs)
     assert verify_resume(asked, tmp_path / "run", 5).same
 
 
@@ -136,10 +136,10 @@ def test_a_run_of_pairs_goes_on_bit_for_bit(kind: str, pairs: Path, tmp_path: Pa
 )
 def test_what_training_says_of_text_is_refused_for_pairs(field: dict, pairs: Path, tmp_path: Path):
     training = {**TRAINING, "steps": None, **field}
-    asked = asked_run(tmp_path / "run", model=model("causal"), pairs=pairs, training=training)
-    prepare_asked(asked, pairs)
+    asked = resolve_run_config(tmp_path / "run", model=model("causal"), pairs=pairs, training=training)
+    prepare_run_pairs(asked, pairs)
     with pytest.raises(UserError, match=f"training.{next(iter(field))}: .*: goes with text"):
-        fitted(asked, TokenData.open(asked.data))
+        fit_to_data(asked, TokenData.open(asked.data))
 
 
 def test_pairs_and_data_are_two_ways_to_say_the_same(pairs: Path, tmp_path: Path):

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError, note
 from linnet.model.cost import model_cost
-from linnet.training.asked import asked_run
-from linnet.training.automatic import STEP_TOKENS, TOKENS, batch_size, peak_learning_rate
-from linnet.training.interface import train
+from linnet.training.recipe import STEP_TOKENS, TOKENS, batch_size, peak_learning_rate
+from linnet.training.run import resolve_run_config, train
 from linnet.training.spec import read_run
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -82,6 +81,6 @@ def test_what_is_wrong_beside_it_is_told_as_ever():
 def test_a_run_that_is_there_has_its_fields(tmp_path, tiny_model, tiny_data):
     settings = {"recipe": "auto", "tokens": 64, "threads": 1, "evaluate": {"tokens": 64}}
     train(tmp_path / "run", model=tiny_model(), data=tiny_data, training=settings)
-    assert asked_run(tmp_path / "run").training.optimizer.kind == "muon"
+    assert resolve_run_config(tmp_path / "run").training.optimizer.kind == "muon"
     with pytest.raises(UserError, match="keeps its fields"):
-        asked_run(tmp_path / "run", assignments=["training.recipe=auto"])
+        resolve_run_config(tmp_path / "run", assignments=["training.recipe=auto"])

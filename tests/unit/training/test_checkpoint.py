@@ -8,41 +8,58 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from linnet.core.checksum import MANIFEST, LaterVersionError, write_file_checksums
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, load_decoder
+from linnet.training.callbacks.evaluation import EvaluationState
+from linnet.training.callbacks.guard import GuardState
+from linnet.training.callbacks.log import LogState, Meter
 from linnet.training.checkpoint import (
-    MOMENTS,
+    OPTIMIZER,
     SUMMARY,
+    CheckpointWriter,
     checkpoint_path,
     checkpoint_steps,
     discard_after,
-    load_newest,
+    find_newest,
+    load,
     prune,
-    save_checkpoint,
 )
-from linnet.training.train_state import TrainState
+from linnet.training.migration import OPTIMIZER_0_1
+from linnet.training.state import TrainState, parse_dataclass
 
 
 @pytest.fixture
-def save(tmp_path, tiny_model):
+def decoder(tiny_model):
+    return Decoder(tiny_model("plga"))
+
+
+@pytest.fixture
+def save(tmp_path, decoder):
     """`save(step)` writes a checkpoint whose weights are all `step`."""
-    decoder = Decoder(tiny_model("plga"))
     tokenizer = Tokenizer.train("bytes", [])
+    first = next(name for name, _ in decoder.named_parameters())
 
     def write(step):
         with torch.no_grad():
             for parameter in decoder.parameters():
                 parameter.fill_(step)
-        moments = {"a.b/exp_avg": torch.full((3,), float(step)), "a.b/step": torch.tensor(float(step))}
-        return save_checkpoint(
-            tmp_path, step, decoder, tokenizer, moments, TrainState("data", step, seconds=0.1 + step)
-        )
+        tensors = {f"{first}/odd": torch.full((3,), float(step)), f"{first}/step": torch.tensor(step)}
+        state = TrainState("data", step=step, elapsed_s=0.1 + step)
+        CheckpointWriter().save(tmp_path, decoder, tensors, tokenizer, state)
+        return checkpoint_path(tmp_path, step)
 
     return write
+
+
+@pytest.fixture
+def newest(decoder):
+    """`newest(folder, note)`: what a run finds there."""
+    return lambda folder, note: find_newest(folder, decoder, note)
 
 
 def _notes():
@@ -50,14 +67,41 @@ def _notes():
     return notes, notes.append
 
 
-def test_what_was_saved_is_read_back(tmp_path, save):
+def _weights_are(path, value):
+    return all((tensor == value).all() for tensor in load_file(path / WEIGHTS).values())
+
+
+def test_what_was_saved_is_read_back(tmp_path, save, newest, tiny_model):
     path = save(7)
     notes, note = _notes()
-    found = load_newest(tmp_path, note)
+    found = newest(tmp_path, note)
     assert found.path == path == tmp_path / "step-00000007" and notes == []
-    assert found.standing == TrainState("data", step=7, seconds=7.1)
-    assert found.moments["a.b/exp_avg"].tolist() == [7.0] * 3 and found.moments["a.b/step"].item() == 7.0
-    assert all((tensor == 7).all() for tensor in found.weights.values())
+    assert found.state == TrainState("data", step=7, elapsed_s=7.1)
+    other = Decoder(tiny_model("plga"))
+    odd, step = load(found, other).values()
+    assert odd.tolist() == [7.0] * 3 and step.item() == 7 and step.dtype == torch.int64
+    assert all((parameter == 7).all() for parameter in other.parameters()) and _weights_are(path, 7)
+
+
+def test_the_tensor_files_are_those_that_safetensors_writes(tmp_path, decoder):
+    """With tensors of several widths, of none and without elements."""
+    tensors = {
+        "a": torch.randn(3, 5),
+        "b": torch.randn(2, 3, dtype=torch.float64),
+        "c": torch.tensor(7),
+        "d": torch.ones(0, 4),
+        "e": torch.randn(7).bfloat16(),
+    }
+    name = next(name for name, _ in decoder.named_parameters())
+    tensors = {f"{name}/{key}": tensor for key, tensor in tensors.items()}
+    CheckpointWriter().save(tmp_path, decoder, tensors, Tokenizer.train("bytes", []), TrainState("data", step=1))
+    found = load_file(checkpoint_path(tmp_path, 1) / OPTIMIZER)
+    assert found.keys() == tensors.keys()
+    assert all(
+        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in tensors.items()
+    )
+    save_file(tensors, tmp_path / "by-safetensors")
+    assert (tmp_path / "by-safetensors").stat().st_size == (checkpoint_path(tmp_path, 1) / OPTIMIZER).stat().st_size
 
 
 def test_a_checkpoint_is_a_model_folder(save):
@@ -66,12 +110,12 @@ def test_a_checkpoint_is_a_model_folder(save):
     assert Tokenizer.load(path).vocab_size == 257
 
 
-def test_none_yet(tmp_path):
-    assert load_newest(tmp_path / "missing", pytest.fail) is None
+def test_none_yet(tmp_path, newest):
+    assert newest(tmp_path / "missing", pytest.fail) is None
 
 
 def _cut(path):
-    (path / MOMENTS).write_bytes((path / MOMENTS).read_bytes()[:-4])
+    (path / OPTIMIZER).write_bytes((path / OPTIMIZER).read_bytes()[:-4])
 
 
 def _flip(path):
@@ -94,7 +138,7 @@ def _renumber(path):
 
 def _step_back(path):
     summary = json.loads((path / SUMMARY).read_text())
-    _change(path, standing={**summary["standing"], "step": 1})
+    _change(path, state={**summary["state"], "step": 1})
 
 
 def _unseal(path):
@@ -113,26 +157,26 @@ def _change(path, **changes):
 
 
 def _retell(path):
-    """Somebody else's standing, under a manifest that fits."""
-    _change(path, standing={"step": 2, "meter": {}})
-    write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+    """The state of something else, under a manifest that fits."""
+    _change(path, state={"step": 2, "meter": {}})
+    write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, OPTIMIZER, SUMMARY))
 
 
 DAMAGES = [_cut, _flip, _lose, _garble, _renumber, _step_back, _unseal, _rename, _retell]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_named_and_passed_over(tmp_path, save, damage):
+def test_a_damaged_one_is_named_and_passed_over(tmp_path, save, newest, damage):
     save(1)
     damage(save(2))
     notes, note = _notes()
-    assert load_newest(tmp_path, note).standing.step == 1
+    assert newest(tmp_path, note).state.step == 1
     assert len(notes) == 1 and f"{tmp_path}/step-0000000" in notes[0]
 
 
 @given(data=st.data())
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_changed_byte_of_any_file_is_believed(tmp_path_factory, tmp_path, save, data):
+def test_no_changed_byte_of_any_file_is_believed(tmp_path_factory, tmp_path, save, newest, data):
     folder = tmp_path_factory.mktemp("changed")
     path = shutil.copytree(save(7), folder / "step-00000007")
     file = data.draw(st.sampled_from(sorted(path.iterdir())), label="file")
@@ -141,40 +185,90 @@ def test_no_changed_byte_of_any_file_is_believed(tmp_path_factory, tmp_path, sav
     content[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != content[place]))
     file.write_bytes(content)
     notes, note = _notes()
-    found = load_newest(folder, note)
+    found = newest(folder, note)
     if found is None:
         assert len(notes) == 1
     else:  # the name of the manifest's checksum was changed, and nothing else
-        assert file.name == MANIFEST and found.standing == TrainState("data", step=7, seconds=7.1)
-        assert all((tensor == 7).all() for tensor in found.weights.values())
+        assert file.name == MANIFEST and found.state == TrainState("data", step=7, elapsed_s=7.1)
+        assert _weights_are(found.path, 7)
 
 
-def _of_version_1(path):
-    """What earlier ones wrote: the hashes of the tensors in the summary, and no manifest."""
+METER = {"nats": 2.5, "tokens": 32, "bytes": 30, "seconds": 0.5, "waited_s": 0.1, "lr": 1e-3, "gradient_norm": 0.7,
+         "terms": {}, "orthogonalising_s": 0.25}  # fmt: skip
+GUARD = {"losses": [2.0], "gradient_norms": [1.0], "in_a_row": 1, "skipped": 2, "checkpoint": 6, "returned_to": 3,
+         "returns": 1, "count": 2, "spikes": [{"step": 5, "reason": "loss nan", "action": "back"}]}  # fmt: skip
+STANDING = {
+    "data_hash": "data", "step": 7, "tokens": 700, "seconds": 7.1, "closed": False, "meter": METER,
+    "evaluation_step": 4, "evaluation": None, "best_step": 4, "best_bits_per_byte": 1.5, "orthogonalising_s": 0.75,
+    "guard": GUARD, "embedded": None,
+}  # fmt: skip
+"""What linnet 0.1 wrote."""
+
+
+def _by_0_1(path, version, guard=GUARD):
+    """A checkpoint as linnet 0.1 wrote it; version 1 has the hashes of the tensors in its summary, and no manifest."""
+    (path / OPTIMIZER).rename(path / OPTIMIZER_0_1)
+    summary = {"version": version, "standing": {**STANDING, "guard": guard}}
     (path / MANIFEST).unlink()
-    _change(path, version=1, sha256={name: sha256_of(path / name) for name in (WEIGHTS, MOMENTS)})
+    if version == 1:
+        summary["sha256"] = {name: sha256_of(path / name) for name in (WEIGHTS, OPTIMIZER_0_1)}
+    (path / SUMMARY).write_text(json.dumps(summary))
+    if version > 1:
+        write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, OPTIMIZER_0_1, SUMMARY))
 
 
-def test_one_of_version_1_is_read_with_a_note(tmp_path, save, told):
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_one_of_linnet_0_1_is_read(tmp_path, save, newest, told, decoder, version):
     path = save(7)
-    _of_version_1(path)
-    found = load_newest(tmp_path, pytest.fail)
-    assert found.standing == TrainState("data", step=7, seconds=7.1)
-    assert all((tensor == 7).all() for tensor in found.weights.values())
-    assert told() == [f"{path}: has no manifest.json: its files are taken as they are"]
+    _by_0_1(path, version)
+    found = newest(tmp_path, pytest.fail)
+    state, callbacks = found.state, found.state.callbacks
+    assert (state.step, state.data_position, state.tokens, state.elapsed_s) == (7, 9, 700, 7.1)
+    assert (state.callbacks_done, state.lr, state.gradient_norm) == (False, 1e-3, 0.7)
+    log = parse_dataclass(LogState, callbacks["log"], "log")
+    assert log == LogState(Meter(2.5, 32, 30, 0.5, 0.1, {}, 0.25), 0.75)
+    guard = parse_dataclass(GuardState, callbacks["guard"], "guard")
+    spikes = [{"step": 5, "reason": "loss nan", "action": "rewind"}]
+    assert guard == GuardState([2.0], [1.0], 1, 6, 3, 1, 2, spikes)
+    evaluation = parse_dataclass(EvaluationState, callbacks["evaluation"], "evaluation")
+    assert evaluation == EvaluationState(4, None, 4, 1.5)
+    assert _weights_are(path, 7) and len(load(found, decoder)) == 2
+    assert told() == ([f"{path}: has no manifest.json: its files are taken as they are"] if version == 1 else [])
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip, _lose, _garble, _renumber, _step_back])
-def test_a_damaged_one_of_version_1_is_passed_over(tmp_path, save, damage):
+def test_one_of_linnet_0_1_without_a_guard_is_read(tmp_path, save, newest):
+    _by_0_1(save(7), 3, guard=None)
+    state = newest(tmp_path, pytest.fail).state
+    assert state.data_position == 7 and "guard" not in state.callbacks
+
+
+def _cut_0_1(path):
+    (path / OPTIMIZER_0_1).write_bytes((path / OPTIMIZER_0_1).read_bytes()[:-4])
+
+
+def _step_back_0_1(path):
+    summary = json.loads((path / SUMMARY).read_text())
+    _change(path, standing={**summary["standing"], "step": 1})
+
+
+def _no_standing(path):
+    _change(path, standing={"step": 7})
+
+
+OLD_DAMAGES = [_cut_0_1, _flip, _lose, _garble, _renumber, _step_back_0_1, _no_standing]
+
+
+@pytest.mark.parametrize("damage", OLD_DAMAGES)
+def test_a_damaged_one_of_version_1_is_passed_over(tmp_path, save, newest, damage):
     path = save(7)
-    _of_version_1(path)
+    _by_0_1(path, 1)
     damage(path)
     notes, note = _notes()
-    assert load_newest(tmp_path, note) is None
+    assert newest(tmp_path, note) is None
     assert len(notes) == 1 and str(path) in notes[0]
 
 
-def test_a_half_written_one_is_not_there(tmp_path, save, monkeypatch):
+def test_a_half_written_one_is_not_there(tmp_path, save, newest, monkeypatch):
     save(1)
     monkeypatch.setattr("linnet.training.checkpoint.write_json", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
@@ -193,7 +287,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, save, keep, best, left):
     assert checkpoint_steps(tmp_path) == left
 
 
-def test_later_ones_are_discarded(tmp_path, save):
+def test_later_ones_are_discarded(tmp_path, save, newest):
     for step in (1, 2, 3):
         save(step)
     discard_after(tmp_path, 2)
@@ -211,7 +305,7 @@ def test_names_sort_by_step(tmp_path):
     assert checkpoint_path(tmp_path, 999).name < checkpoint_path(tmp_path, 1000).name
 
 
-def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, monkeypatch):
+def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, newest, monkeypatch):
     for step in (1, 2):
         save(step)
 
@@ -224,7 +318,7 @@ def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, monkeypatch):
     assert checkpoint_steps(tmp_path) == [1]
 
 
-def test_without_room_for_all_of_it_nothing_is_begun(tmp_path, save, monkeypatch):
+def test_without_room_for_all_of_it_nothing_is_begun(tmp_path, save, newest, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1000))
     with pytest.raises(OSError, match=r"No space left on device: [\d,]+ bytes needed, 1,000 bytes free in ") as full:
         save(1)
@@ -236,18 +330,18 @@ def _restate(path, **changes):
     """Change `checkpoint.json`, and checksum it again."""
     summary = json.loads((path / SUMMARY).read_text())
     (path / SUMMARY).write_text(json.dumps(summary | changes))
-    write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+    write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, OPTIMIZER, SUMMARY))
 
 
-def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save):
+def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save, newest):
     save(1)
-    _restate(save(2), version=4)
-    with pytest.raises(LaterVersionError, match="version 4: of a later linnet"):
-        load_newest(tmp_path, pytest.fail)
+    _restate(save(2), version=5)
+    with pytest.raises(LaterVersionError, match="version 5: of a later linnet"):
+        newest(tmp_path, pytest.fail)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_what_cannot_be_read_now_is_not_passed_over(number, tmp_path, save, monkeypatch):
+def test_what_cannot_be_read_now_is_not_passed_over(number, tmp_path, save, newest, monkeypatch):
     save(1)
 
     def fail(path, *_):
@@ -255,4 +349,4 @@ def test_what_cannot_be_read_now_is_not_passed_over(number, tmp_path, save, monk
 
     monkeypatch.setattr(os, "open", fail)
     with pytest.raises(OSError, match=os.strerror(number)):
-        load_newest(tmp_path, pytest.fail)
+        newest(tmp_path, pytest.fail)

@@ -3,14 +3,14 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
-from linnet.training.data import check_data, fitted, manifest_hash, training_batches, vocabulary_note
-from linnet.training.run import train
+from linnet.training.data import check_data, fit_to_data, manifest_hash, training_batches, vocabulary_note
+from linnet.training.run import train_run
 
 
 def test_the_model_gets_the_vocabulary_of_the_data(tiny_run, tiny_data):
     data, asked = TokenData.open(tiny_data), tiny_run()
     asked = asked.model_copy(update={"model": asked.model.replace(vocab_size=5000)})
-    run = fitted(asked, data)
+    run = fit_to_data(asked, data)
     assert run.model.vocab_size == data.tokenizer.vocab_size
     assert run.training.steps and run.training.context_length
     assert "instead of the 5,000 of the description" in vocabulary_note(asked, run)
@@ -27,7 +27,7 @@ def test_other_data_than_those_of_a_run_are_refused(tiny_data, tmp_path):
 def test_windows_begin_with_documents_where_asked_for(tmp_path, tiny_run, tiny_data):
     data = TokenData.open(tiny_data)
     run = tiny_run(windows="documents")
-    documents, stream = train(run, tmp_path / "documents"), train(tiny_run(), tmp_path / "stream")
+    documents, stream = train_run(run, tmp_path / "documents"), train_run(tiny_run(), tmp_path / "stream")
     batches = training_batches(data, run.resolved())
     starts = {tuple(row) for number in range(batches.windows_per_epoch) for row in batches.batch(number)[0].tolist()}
     sequence = data.split("train")

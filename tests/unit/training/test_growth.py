@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.model.spec import ModelSpec
-from linnet.training.growth import Growth, steps_for
-from linnet.training.run import train
+from linnet.training.run import train_run
+from linnet.training.schedule import Growth, steps_for
 from linnet.training.sections import GrowthSpec
 
 SPEC = GrowthSpec(context_length=((0.25, 4), (0.5, 8)), batch_size=((0.4, 2),))
@@ -102,7 +102,7 @@ def test_windows_grow_whatever_the_positions(kind, tmp_path, tiny_run, tiny_mode
     run = tiny_run(steps=4, growth={"context_length": [[1, 4], [2, 8]]}, evaluate={"every": 4, "tokens": 64})
     model = tiny_model(embedding=embedding).model_dump()
     model["blocks"][0]["mixer"] |= mixer
-    summary = train(run.model_copy(update={"model": ModelSpec.parse(model, kind)}), tmp_path).summary
+    summary = train_run(run.model_copy(update={"model": ModelSpec.parse(model, kind)}), tmp_path).summary
     assert summary["tokens"] == 2 * (4 + 8 + 2 * 16)
     losses = [
         line["loss"]

@@ -10,11 +10,11 @@ import torch
 from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.model.store import load_decoder
-from linnet.training.data import fitted
+from linnet.training.data import fit_to_data
 from linnet.training.distributed import Processes
 from linnet.training.initialization import initial_decoder, load_word_vectors
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
+from linnet.training.run import train_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -57,7 +57,7 @@ def _weights(folder):
 def _begun(run, processes=None):
     """Count of tokens found, the embedding that the seed draws, and the one that training begins with."""
     data = TokenData.open(run.data)
-    run = fitted(run, data)
+    run = fit_to_data(run, data)
     drawn, begun = initial_decoder(run, data), initial_decoder(run, data)
     found = load_word_vectors(begun, run, data, processes or Processes())
     for name, tensor in drawn.state_dict().items():
@@ -112,51 +112,51 @@ def test_of_several_processes_the_others_take_what_the_first_read(tmp_path, tiny
 
 def test_stopped_it_goes_on_bit_for_bit_without_the_file(tmp_path, tiny_run, file):
     run = tiny_run(embedding_from=str(file))
-    straight, reporter = train(run, tmp_path / "straight").summary, _StopAt(5)
+    straight, reporter = train_run(run, tmp_path / "straight").summary, _StopAt(5)
     with pytest.raises(KeyboardInterrupt):
-        train(run, tmp_path / "run", reporter)
+        train_run(run, tmp_path / "run", reporter)
     told = f"note: training.embedding_from: {file}: a word vector for 18 of 257 tokens (7.0%); the others begin as ever"
     assert told in reporter.notes
     file.unlink()
     reporter = _StopAt()
-    summary = train(run, tmp_path / "run", reporter).summary
+    summary = train_run(run, tmp_path / "run", reporter).summary
     assert _weights(tmp_path / "run") == _weights(tmp_path / "straight")
     assert not any("word vector" in note for note in reporter.notes)
     assert summary["embedding_from"] == straight["embedding_from"]
-    train(tiny_run(), tmp_path / "without")
+    train_run(tiny_run(), tmp_path / "without")
     assert _weights(tmp_path / "run") != _weights(tmp_path / "without")
 
 
 def test_run_json_tells_file_hash_and_share(tmp_path, tiny_run, file):
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    summary = train(tiny_run(embedding_from=str(file)), tmp_path / "run").summary
+    summary = train_run(tiny_run(embedding_from=str(file)), tmp_path / "run").summary
     known = json.loads((tmp_path / "run" / "model" / "run.json").read_text())["embedding_from"]
     assert known == summary["embedding_from"]
     assert known == {"file": str(file), "sha256": digest, "tokens_found": 18, "tokens": 257}
     assert json.loads((tmp_path / "run" / "files.json").read_text())["training.embedding_from"] == digest
-    assert train(tiny_run(), tmp_path / "fresh").summary["embedding_from"] is None
+    assert train_run(tiny_run(), tmp_path / "fresh").summary["embedding_from"] is None
 
 
 def test_another_file_under_the_name_is_another_run_and_the_same_elsewhere_is_not(tmp_path, tiny_run, file):
     with pytest.raises(KeyboardInterrupt):
-        train(tiny_run(embedding_from=str(file)), tmp_path / "run", _StopAt(5))
+        train_run(tiny_run(embedding_from=str(file)), tmp_path / "run", _StopAt(5))
     moved = shutil.move(file, tmp_path / "moved.txt")
     _written(file, factor=2.0)
     with pytest.raises(UserError, match=r"training\.embedding_from: '.*txt \(SHA-256 \w{12}\)', not '.*txt \(SHA-256"):
-        train(tiny_run(embedding_from=str(file)), tmp_path / "run")
+        train_run(tiny_run(embedding_from=str(file)), tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.embedding_from"):
-        train(tiny_run(), tmp_path / "run")
-    assert train(tiny_run(embedding_from=str(moved)), tmp_path / "run").finished
+        train_run(tiny_run(), tmp_path / "run")
+    assert train_run(tiny_run(embedding_from=str(moved)), tmp_path / "run").finished
 
 
 def test_without_a_whole_checkpoint_it_begins_with_the_file_again(tmp_path, tiny_run, file):
     run = tiny_run(embedding_from=str(file))
-    train(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
-        train(run, tmp_path / "run", _StopAt(5))
+        train_run(run, tmp_path / "run", _StopAt(5))
     for weights in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
         weights.write_bytes(b"half")
-    summary = train(run, tmp_path / "run").summary
+    summary = train_run(run, tmp_path / "run").summary
     assert _weights(tmp_path / "run") == _weights(tmp_path / "straight")
     assert summary["embedding_from"]["tokens_found"] == 18
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_begun_with_is_refused_before_there_is_a_run(tmp_path, ti
         (tmp_path / "none.txt", "none.txt: no such file"),
     ):
         with pytest.raises(UserError, match=said):
-            train(tiny_run(embedding_from=str(path)), tmp_path / "run")
+            train_run(tiny_run(embedding_from=str(path)), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
@@ -183,5 +183,5 @@ def test_another_models_weights_have_token_vectors_of_their_own(tmp_path, tiny_r
 def test_the_model_is_that_of_any_run(tmp_path, tiny_run, file):
     still = {"optimizer": {"lr": 1e-30, "weight_decay": 0}, "schedule": {"warmup_steps": 0}}
     run = tiny_run(embedding_from=str(file), **still)
-    found_VE = load_decoder(train(run, tmp_path / "run").model).embedding.tokens.weight
+    found_VE = load_decoder(train_run(run, tmp_path / "run").model).embedding.tokens.weight
     assert torch.equal(found_VE, _begun(run)[2])

@@ -6,8 +6,8 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training import machine
 from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
-from linnet.training.objective import next_token_loss
-from linnet.training.optimizers.optimizer import build_optimizer, optimizer_tensors
+from linnet.training.objectives import next_token_loss
+from linnet.training.optimizers import build_optimizer, optimizer_tensors
 from linnet.training.sections import OptimizerSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -109,10 +109,10 @@ def test_of_bfloat16_no_more_is_counted_than_is_kept(mixer, tiny_model, tiny_run
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda x: x), torch.autocast("cpu", torch.bfloat16):
         loss = next_token_loss(decoder, tokens, tokens)
     kept, of_float32 = sum(x.untyped_storage().nbytes() for x in held.values()), activations(model, 32)
-    assert loss.total.isfinite() and machine.KEPT_SHARE["cpu"] * of_float32 <= kept < of_float32
+    assert loss.total.isfinite() and machine.BFLOAT16_SHARE["cpu"] * of_float32 <= kept < of_float32
     run = tiny_run(mixer, batch_size=32)
     full, low = (_least_bytes(run, monkeypatch, precision) for precision in (torch.float32, torch.bfloat16))
-    counted = machine.PEAK_SHARE["cpu"] * (1 - machine.KEPT_SHARE["cpu"]) * of_float32
+    counted = machine.PEAK_SHARE["cpu"] * (1 - machine.BFLOAT16_SHARE["cpu"]) * of_float32
     assert full - low == pytest.approx(counted, abs=2)
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.objective import next_token_loss
-from linnet.training.out_of_memory import REFINED, largest_that_fits
-from linnet.training.run import train
+from linnet.training.objectives import next_token_loss
+from linnet.training.out_of_memory import REFINEMENTS, largest_that_fits
+from linnet.training.run import train_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -24,8 +24,8 @@ def test_the_search_finds_what_fits_in_few_trials(failed, room):
 
     found = largest_that_fits(fits, failed)
     assert found <= room and (found > 0 or room == 0)
-    assert room - found <= max(0, failed // 2 // 2**REFINED, room // 8)
-    assert len(tried) == len(set(tried)) <= failed.bit_length() + REFINED
+    assert room - found <= max(0, failed // 2 // 2**REFINEMENTS, room // 8)
+    assert len(tried) == len(set(tried)) <= failed.bit_length() + REFINEMENTS
 
 
 def _limited(room, error, after=0):
@@ -53,7 +53,7 @@ def _limited(room, error, after=0):
 def test_the_batch_that_fits_is_measured_and_named(tmp_path, tiny_run, error):
     objective, calls = _limited(5, error)
     with pytest.raises(UserError) as refused:
-        train(tiny_run(batch_size=16, gradient_accumulation=2), tmp_path, objective=objective)
+        train_run(tiny_run(batch_size=16, gradient_accumulation=2), tmp_path, objective=objective)
     assert str(refused.value) == (
         "training.batch_size: 16: out of memory in step 1 (saved: none yet); expected at most 5, which was measured"
         " to fit (accumulate 4 times as many batches for as large a step)"
@@ -65,19 +65,19 @@ def test_later_in_a_run_what_was_saved_is_named_and_goes_on(tmp_path, tiny_run):
     run = tiny_run(batch_size=4)
     objective, _ = _limited(1, MemoryError(), after=5)
     with pytest.raises(UserError, match=r"in step 6 \(saved: step 4\); expected at most 1, "):
-        train(run, tmp_path / "run", objective=objective)
+        train_run(run, tmp_path / "run", objective=objective)
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 4
-    train(run, tmp_path / "run")
-    train(run, tmp_path / "straight")
+    train_run(run, tmp_path / "run")
+    train_run(run, tmp_path / "straight")
     ends = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("run", "straight")]
     assert ends[0] == ends[1]
 
 
 def test_where_not_even_one_sequence_fits_that_is_said(tmp_path, tiny_run):
     with pytest.raises(UserError, match="not even one sequence fits"):
-        train(tiny_run(batch_size=4), tmp_path, objective=_limited(0, MemoryError())[0])
+        train_run(tiny_run(batch_size=4), tmp_path, objective=_limited(0, MemoryError())[0])
 
 
 def test_other_errors_are_their_own(tmp_path, tiny_run):
     with pytest.raises(RuntimeError, match="a bug"):
-        train(tiny_run(), tmp_path, objective=_limited(0, RuntimeError("a bug"))[0])
+        train_run(tiny_run(), tmp_path, objective=_limited(0, RuntimeError("a bug"))[0])

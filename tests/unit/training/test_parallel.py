@@ -3,9 +3,9 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
-from linnet.training.distributed import ALONE, Processes
-from linnet.training.objective import next_token_loss
-from linnet.training.parallel import check_shard, parallelize, recompute, shared_by_these
+from linnet.training.distributed import SINGLE_PROCESS, Processes
+from linnet.training.objectives import next_token_loss
+from linnet.training.parallel import ParallelModel, check_shard, recompute, with_fitting_shard
 from linnet.training.sections import ParallelSpec
 from linnet.training.spec import TrainingSpec
 
@@ -55,7 +55,7 @@ def test_the_field_asks_for_it(tiny_model):
     decoder = Decoder(tiny_model())
     spec = TrainingSpec.parse({"parallel": {"checkpointing": True}}, "test")
     _, _, kept = _trained(decoder, {})
-    parallelize(decoder, spec, torch.float32, ALONE)
+    ParallelModel(decoder, spec, torch.float32, SINGLE_PROCESS)
     assert _trained(decoder, {})[2] < kept
 
 
@@ -68,7 +68,7 @@ def test_a_copy_is_shared_by_a_divisor_of_the_processes():
         check_shard(ParallelSpec(shard=4), six)
     accepted = r"expected 1 in one process \(`set` training.parallel.shard=1\), or torchrun --nproc-per-node 2"
     with pytest.raises(UserError, match=rf"shard: 2: {accepted}"):
-        check_shard(ParallelSpec(shard=2), ALONE)
+        check_shard(ParallelSpec(shard=2), SINGLE_PROCESS)
 
 
 @pytest.mark.parametrize(("asked", "count", "taken"), [(2, 1, 1), (4, 6, 3), (8, 2, 2), (2, 3, 1)])
@@ -76,7 +76,7 @@ def test_a_run_goes_on_with_the_next_smaller_number_that_divides_the_processes(a
     several, notes = Processes(), []
     several.count = count
     spec = TrainingSpec.parse({"parallel": {"shard": asked, "checkpointing": True}}, "test")
-    found = shared_by_these(spec, several, notes.append)
+    found = with_fitting_shard(spec, several, notes.append)
     assert found.parallel == ParallelSpec(shard=taken, checkpointing=True)
     (line,) = notes
     assert line.startswith(f"note: training.parallel.shard: {taken} instead of {asked} in ")
@@ -86,4 +86,4 @@ def test_what_divides_them_is_left_as_it_is(tiny_model):
     spec = TrainingSpec.parse({"parallel": {"shard": 2}}, "test")
     four = Processes()
     four.count = 4
-    assert shared_by_these(spec, four, pytest.fail) is spec
+    assert with_fitting_shard(spec, four, pytest.fail) is spec

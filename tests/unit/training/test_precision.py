@@ -6,11 +6,11 @@ import torch
 
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.training import precision
-from linnet.training.objective import next_token_loss
-from linnet.training.precision import Measurement, Precision, configured_precision, measure_precision
+from linnet.training import machine
+from linnet.training.machine import Precision, configured_precision, measure_precision, pass_s
+from linnet.training.objectives import next_token_loss
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import TrainingSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -34,11 +34,11 @@ def _measured(monkeypatch, product_s: float, pass_s: float) -> tuple[Precision, 
     """What is chosen where bfloat16 takes so long, float32 a second each; and the passes that it took."""
     passes: list[torch.dtype] = []
 
-    def timed(measurement: Measurement, dtype: torch.dtype) -> float:
+    def timed(decoder, objective, batch, dtype: torch.dtype) -> float:
         passes.append(dtype)
         return 1.0 if dtype == torch.float32 else pass_s
 
-    monkeypatch.setattr(Measurement, "pass_s", timed)
+    monkeypatch.setattr(machine, "pass_s", timed)
     decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), (torch.zeros(2, 16, dtype=torch.long),) * 2
     found = measure_precision(
         decoder, next_token_loss, batch, lambda width, device, dtype: 1.0 if dtype == torch.float32 else product_s
@@ -63,13 +63,22 @@ def test_a_measurement_changes_nothing_and_takes_fewer_sequences_where_a_pass_is
     decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), (torch.zeros(6, 16, dtype=torch.long),) * 2
     before = {name: tensor.clone() for name, tensor in decoder.state_dict().items()}
     state = torch.get_rng_state()
-    timed = Measurement.of(decoder, next_token_loss, batch)
-    assert len(timed.batch[0]) == 6 and min(timed.pass_s(torch.float32), timed.pass_s(torch.bfloat16)) > 0
+    sizes: list[int] = []
+
+    def counted(decoder, objective, batch, dtype):
+        sizes.append(len(batch[0]))
+        return pass_s(decoder, objective, batch, dtype)
+
+    monkeypatch.setattr(machine, "pass_s", counted)
+    measure_precision(decoder, next_token_loss, batch, lambda *_: 0.0)
+    assert set(sizes) == {6} and len(sizes) == 8
     assert all(torch.equal(before[name], tensor) for name, tensor in decoder.state_dict().items())
     assert all(parameter.grad is None for parameter in decoder.parameters())
     assert torch.equal(state, torch.get_rng_state())
-    monkeypatch.setattr(precision, "peak_flops_per_s", lambda device, dtype: 1.0)
-    assert len(Measurement.of(decoder, next_token_loss, batch).batch[0]) == 1
+    sizes.clear()
+    monkeypatch.setattr(machine, "peak_flops_per_s", lambda device, dtype: 1.0)
+    measure_precision(decoder, next_token_loss, batch, lambda *_: 0.0)
+    assert set(sizes) == {1}
 
 
 class Heard(Reporter):
@@ -85,25 +94,25 @@ def test_a_run_goes_on_in_the_precision_that_was_measured_when_it_began(tiny_run
     chosen = Precision(name="bfloat16", reason="here and now", measured=True)
     run = tiny_run(steps=3)
     with monkeypatch.context() as patch:
-        patch.setattr(precision, "WORTH_MEASURING_FLOPS", 0)
+        patch.setattr(machine, "MEASURED_RUN_FLOPS", 0)
         patch.setattr("linnet.training.trainer.measure_precision", lambda *given: chosen)
         heard = Heard()
-        first = train(run, tmp_path / "run", heard)
+        first = train_run(run, tmp_path / "run", heard)
     assert "precision bfloat16: here and now" in heard.notes
     assert json.loads((tmp_path / "run" / "precision.json").read_text())["name"] == "bfloat16"
-    machine = first.summary["machine"]
-    assert (machine["precision"], machine["precision_reason"]) == ("bfloat16", "here and now")
+    told = first.summary["machine"]
+    assert (told["precision"], told["precision_reason"]) == ("bfloat16", "here and now")
     again = Heard()
-    assert train(tiny_run(steps=5), tmp_path / "run", again).summary["machine"]["precision"] == "bfloat16"
+    assert train_run(tiny_run(steps=5), tmp_path / "run", again).summary["machine"]["precision"] == "bfloat16"
     assert not any("precision" in note for note in again.notes)
-    short = train(run, tmp_path / "short").summary["machine"]
+    short = train_run(run, tmp_path / "short").summary["machine"]
     assert (short["precision"], short["precision_reason"]) == ("float32", "too short a run to measure")
 
 
 def test_a_run_from_before_there_was_a_choice_goes_on_in_float32(tiny_run, tmp_path: Path, monkeypatch):
     run = tiny_run(steps=3)
-    train(run, tmp_path / "run")
-    monkeypatch.setattr(precision, "WORTH_MEASURING_FLOPS", 0)
-    machine = train(tiny_run(steps=5), tmp_path / "run").summary["machine"]
-    assert (machine["precision"], machine["precision_reason"]) == ("float32", "as it began")
+    train_run(run, tmp_path / "run")
+    monkeypatch.setattr(machine, "MEASURED_RUN_FLOPS", 0)
+    told = train_run(tiny_run(steps=5), tmp_path / "run").summary["machine"]
+    assert (told["precision"], told["precision_reason"]) == ("float32", "as it began")
     assert not (tmp_path / "run" / "precision.json").exists()

@@ -9,15 +9,13 @@ from runs_alike import metrics_of, same, weights_of
 
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.training import prolonged, run_folder
+from linnet.training import run_folder
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.interface import train as train_in
-from linnet.training.optimizers.schedule import learning_rate
-from linnet.training.prolonged import Extension, StepBudget
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
+from linnet.training.run import train, train_run
 from linnet.training.run_folder import RunFolder
 from linnet.training.runs import NotARunError, read_run_folder
+from linnet.training.schedule import Extension, StepBudget, learning_rate
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -45,10 +43,10 @@ def test_each_step_has_the_length_under_which_it_was_first_taken():
 
 
 def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
-    train(tiny_run(), tmp_path)
+    train_run(tiny_run(), tmp_path)
     first = metrics_of(tmp_path)
     reporter = Stops()
-    result = train(tiny_run(steps=20), tmp_path, reporter)
+    result = train_run(tiny_run(steps=20), tmp_path, reporter)
     assert result.finished and result.summary["step"] == 20
     assert result.summary["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
     assert RunFolder(tmp_path).configuration().training.steps == 20
@@ -57,18 +55,18 @@ def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
     schedule = RunFolder(tmp_path).configuration().training.schedule
     assert reporter.rates == {step: learning_rate(schedule, 1e-3, step, 20) for step in range(13, 21)}
     assert reporter.notes[1] == (
-        "prolonged at step 12: 20 steps instead of 12; the schedule (cosine) is of all steps:"
+        "extended at step 12: 20 steps instead of 12; the schedule (cosine) spans all steps:"
         f" learning rate {reporter.rates[13]:.2e} now, 1.00e-04 before"
     )
-    assert train(tiny_run(steps=20), tmp_path).summary == result.summary
+    assert train_run(tiny_run(steps=20), tmp_path).summary == result.summary
 
 
 def test_a_constant_rate_simply_goes_on(tmp_path, tiny_run):
     """Prolonged before its end, the run is the one that had all steps from the start."""
     constant = {"schedule": {"kind": "constant", "warmup_steps": 2}}
-    train(tiny_run(**constant), tmp_path / "run", Stops(at=7))
-    train(tiny_run(**constant, steps=20), tmp_path / "run")
-    train(tiny_run(**constant, steps=20), tmp_path / "straight")
+    train_run(tiny_run(**constant), tmp_path / "run", Stops(at=7))
+    train_run(tiny_run(**constant, steps=20), tmp_path / "run")
+    train_run(tiny_run(**constant, steps=20), tmp_path / "straight")
     assert same(tmp_path / "run", tmp_path / "straight")
 
 
@@ -76,29 +74,29 @@ def test_from_any_checkpoint_a_prolonged_run_ends_the_same(tmp_path, tiny_run):
     def longer(steps):
         return tiny_run(steps=steps, checkpoint={"every": 3, "keep": 20}, evaluate={"every": 5, "tokens": 128})
 
-    train(longer(8), tmp_path)
-    train(longer(14), tmp_path, Stops(at=11))
-    train(longer(20), tmp_path)
+    train_run(longer(8), tmp_path)
+    train_run(longer(14), tmp_path, Stops(at=11))
+    train_run(longer(20), tmp_path)
     weights, metrics = weights_of(tmp_path), metrics_of(tmp_path)
     steps = checkpoint_steps(tmp_path / "checkpoints")
     assert {3, 6, 8, 11, 15, 20} <= set(steps)
     for step in reversed(steps):
         shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
         shutil.rmtree(tmp_path / "model")
-        train_in(tmp_path)
+        train(tmp_path)
         assert weights_of(tmp_path) == weights and metrics_of(tmp_path) == metrics, step
 
 
 def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_path, tiny_run, monkeypatch):
-    train(tiny_run(), tmp_path / "run")
-    train(tiny_run(steps=20), shutil.copytree(tmp_path / "run", tmp_path / "straight"))
+    train_run(tiny_run(), tmp_path / "run")
+    train_run(tiny_run(steps=20), shutil.copytree(tmp_path / "run", tmp_path / "straight"))
     with monkeypatch.context() as patch:
         patch.setattr(run_folder.RunFolder, "_write_configuration", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            train(tiny_run(steps=30), tmp_path / "run")
+            train_run(tiny_run(steps=30), tmp_path / "run")
     assert (tmp_path / "run" / "prolonged.json").is_file()
-    assert train(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never prolonged"
-    train(tiny_run(steps=20), tmp_path / "run")
+    assert train_run(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never prolonged"
+    train_run(tiny_run(steps=20), tmp_path / "run")
     assert same(tmp_path / "run", tmp_path / "straight")
     assert read_checked_json(tmp_path / "run" / "prolonged.json")["prolonged"] == [
         {"step": 12, "before": 12, "steps": 20}
@@ -106,35 +104,35 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
 
 
 def test_what_is_prolonged_is_not_finished_until_it_is(tmp_path, tiny_run):
-    train(tiny_run(), tmp_path)
-    train(tiny_run(steps=20), tmp_path, Stops(at=13))
+    train_run(tiny_run(), tmp_path)
+    train_run(tiny_run(steps=20), tmp_path, Stops(at=13))
     shutil.rmtree(tmp_path / "model")
-    train(tiny_run(steps=20), tmp_path, Stops(at=14))
+    train_run(tiny_run(steps=20), tmp_path, Stops(at=14))
     with pytest.raises(NotARunError, match="is not finished"):
         read_run_folder(tmp_path)
 
 
 def test_other_changes_and_fewer_steps_are_refused(tmp_path, tiny_run):
-    train(tiny_run(), tmp_path)
+    train_run(tiny_run(), tmp_path)
     for changes, message in (
         ({"steps": 11}, "training.steps: 12, not 11"),
         ({"steps": 20, "seed": 4}, "training.seed: 0, not 4"),
         ({"steps": 20, "schedule": {"warmup_steps": 3}}, "training.schedule.warmup_steps: 1, not 3"),
     ):
         with pytest.raises(UserError, match=message):
-            train(tiny_run(**changes), tmp_path)
+            train_run(tiny_run(**changes), tmp_path)
     assert not (tmp_path / "prolonged.json").exists()
 
 
 def test_an_altered_record_is_named(tmp_path, tiny_run):
-    train(tiny_run(), tmp_path)
-    train(tiny_run(steps=20), tmp_path)
+    train_run(tiny_run(), tmp_path)
+    train_run(tiny_run(steps=20), tmp_path)
     for plain, message in (
-        ({"prolonged": [{"step": 12, "before": 12, "steps": 21}]}, r"prolonged to \[21\] steps.* config.yaml says 20"),
+        ({"prolonged": [{"step": 12, "before": 12, "steps": 21}]}, r"extended to \[21\] steps.* config.yaml says 20"),
         ({"prolonged": [{"step": 12, "before": 12}]}, r"prolonged\[0\]: steps: missing"),
         ({}, "expected a list"),
     ):
-        write_checked_json(tmp_path / prolonged.PROLONGED, plain)
+        write_checked_json(tmp_path / run_folder.EXTENSIONS, plain)
         (tmp_path / "model" / "run.json").unlink(missing_ok=True)
         with pytest.raises(UserError, match=message):
-            train_in(tmp_path)
+            train(tmp_path)

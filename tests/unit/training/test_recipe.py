@@ -4,8 +4,8 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.model.spec import preset_names
-from linnet.training.optimizers.schedule import learning_rate
-from linnet.training.recipe import merged, recipe_names
+from linnet.training.recipe import merge_fields, recipe_names
+from linnet.training.schedule import learning_rate
 from linnet.training.spec import TrainingSpec, read_run
 
 PEAKS = {
@@ -105,7 +105,8 @@ def test_what_is_no_recipe_is_refused(tmp_path: Path, content: str | None, messa
 
 def test_merging_changes_nothing_below():
     below = {"a": {"x": 1, "y": 2}, "b": 3}
-    assert merged(below, {"a": {"y": 5}, "b": {"z": 1}, "c": None}) == {"a": {"x": 1, "y": 5}, "b": {"z": 1}, "c": None}
+    merged = merge_fields(below, {"a": {"y": 5}, "b": {"z": 1}, "c": None})
+    assert merged == {"a": {"x": 1, "y": 5}, "b": {"z": 1}, "c": None}
     assert below == {"a": {"x": 1, "y": 2}, "b": 3}
 
 

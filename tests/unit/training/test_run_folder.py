@@ -14,7 +14,7 @@ from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.training.initialization import uninitialized_decoder
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.run_folder import Metrics, RunFolder
 
 
@@ -98,15 +98,15 @@ def test_other_operators_under_the_same_name_are_another_run(tmp_path, tiny_run)
 
 def test_a_run_that_has_begun_needs_its_file_no_more(tmp_path, tiny_run):
     run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
-    train(run, tmp_path / "run")
+    train_run(run, tmp_path / "run")
     (tmp_path / "G.safetensors").unlink()
-    assert train(run, tmp_path / "run").finished
+    assert train_run(run, tmp_path / "run").finished
 
 
 def test_a_file_that_came_after_the_first_steps_is_not_taken_for_theirs(tmp_path, tiny_run):
     """A run without a record of its file: it began before there was one."""
     run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
-    train(run, tmp_path / "run")
+    train_run(run, tmp_path / "run")
     (tmp_path / "run" / "files.json").unlink()
     RunFolder(tmp_path / "run").start(run.resolved())
     assert not (tmp_path / "run" / "files.json").exists()
@@ -220,7 +220,7 @@ def test_a_line_that_stands_twice_is_damaged(tmp_path, told):
 
 def test_steps_have_a_line_by_log_and_evaluation(tmp_path, tiny_run):
     folder = _started(tmp_path / "run", tiny_run(log={"every": 5}, evaluate={"every": 4}).resolved())
-    assert folder.due(11) == {4, 5, 8, 10}
+    assert folder.expected_steps(11) == {4, 5, 8, 10}
 
 
 def test_what_stands_in_the_place_of_metrics_is_named(tmp_path, told):
@@ -281,7 +281,7 @@ def test_nothing_is_written_through_a_link(tmp_path, tiny_run, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=f"{name}: is a link; nothing is written through one"):
-        train(tiny_run(), tmp_path / "run")
+        train_run(tiny_run(), tmp_path / "run")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -297,15 +297,15 @@ def test_a_folder_in_which_a_process_was_killed_at_once_is_taken(tmp_path, tiny_
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").write_text("1")
     (tmp_path / "run" / f".config.yaml.abcdefgh{PARTIAL}").write_text("half")
-    assert train(tiny_run(steps=1), tmp_path / "run").finished
+    assert train_run(tiny_run(steps=1), tmp_path / "run").finished
 
 
 def test_what_a_killed_process_left_in_a_finished_run_goes(tmp_path, tiny_run):
-    train(tiny_run(), tmp_path / "run")
+    train_run(tiny_run(), tmp_path / "run")
     before = sorted((tmp_path / "run").rglob("*"))
     (tmp_path / "run" / ".lock").write_text("4711")
     (tmp_path / "run" / "checkpoints" / f".step.abcdefgh{PARTIAL}").mkdir()
-    train(tiny_run(), tmp_path / "run")
+    train_run(tiny_run(), tmp_path / "run")
     assert sorted((tmp_path / "run").rglob("*")) == before
 
 

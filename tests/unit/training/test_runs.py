@@ -27,7 +27,7 @@ def test_a_run_tells_its_text_its_seed_and_what_it_took(tmp_path: Path):
 def test_a_run_that_does_not_tell_its_data_is_refused(tmp_path: Path):
     for name, data in (("none", None), ("half", {"manifest_sha256": "d"})):
         folder = write_run_folder(tmp_path / name, small_model(8), [100], data=data)
-        with pytest.raises(UserError, match=r"run.json: does not tell its data and its tokens; expected a run's$"):
+        with pytest.raises(UserError, match=r"run.json: does not name its data and its tokens; expected a run's$"):
             read_run_folder(folder)
 
 

@@ -1,14 +1,14 @@
 import pytest
 
-from linnet.training.sensitive import has_sensitive
+from linnet.training.recipe import has_low_lr_parameters
 from linnet.training.spec import read_run
 
 NAMED = "training.optimizer.low_lr=1e-4"
 
 
 def test_the_net_behind_an_operator_is_sensitive(tiny_model):
-    assert has_sensitive(tiny_model("plga"))
-    assert not has_sensitive(tiny_model("attention")) and not has_sensitive(tiny_model("ted"))
+    assert has_low_lr_parameters(tiny_model("plga"))
+    assert not has_low_lr_parameters(tiny_model("attention")) and not has_low_lr_parameters(tiny_model("ted"))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
-from linnet.training.objective import Loss, next_token_loss
-from linnet.training.parallel import Parallel
+from linnet.training.distributed import Stopped
+from linnet.training.objectives import Loss, next_token_loss
+from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec
 from linnet.training.step import NonFiniteError, Stepper
-from linnet.training.stop import Stopped
 
 BYTES = torch.arange(257) % 5
 
@@ -21,7 +21,7 @@ def stepper_of(tiny_model):
         torch.manual_seed(0)
         decoder = Decoder(tiny_model())
         optimizer = torch.optim.SGD([{"params": decoder.parameters(), "scale": 1.0}], lr=9.0)
-        return Stepper(Parallel(decoder), objective, optimizer, ClipSpec(by=clip, at=at), precision, BYTES)
+        return Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(by=clip, at=at), precision, BYTES)
 
     return make
 
@@ -32,20 +32,20 @@ def _batches(count, rows, seed=1):
 
 
 def _gradient_of_mean(stepper, batches):
-    logits = torch.cat([stepper.parallel.decoder(inputs) for inputs, _ in batches])
+    logits = torch.cat([stepper.model.decoder(inputs) for inputs, _ in batches])
     targets = torch.cat([targets for _, targets in batches])
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     return loss, dict(
         zip(
-            dict(stepper.parallel.decoder.named_parameters()),
-            torch.autograd.grad(loss, list(stepper.parallel.decoder.parameters())),
+            dict(stepper.model.decoder.named_parameters()),
+            torch.autograd.grad(loss, list(stepper.model.decoder.parameters())),
             strict=True,
         )
     )
 
 
 def _weights(stepper):
-    return {name: p.detach().clone() for name, p in stepper.parallel.decoder.named_parameters()}
+    return {name: p.detach().clone() for name, p in stepper.model.decoder.named_parameters()}
 
 
 def test_accumulated_batches_are_one_large_batch(stepper_of):
@@ -57,7 +57,7 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
     assert result.nats / result.tokens == pytest.approx(loss.item(), rel=1e-6)
     assert result.bytes == sum(int(BYTES[targets].sum()) for _, targets in batches)
     assert result.gradient_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in gradients.values())))
-    for name, weight in stepper.parallel.decoder.named_parameters():
+    for name, weight in stepper.model.decoder.named_parameters():
         torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
@@ -69,7 +69,7 @@ def test_ignored_targets_count_for_nothing(stepper_of):
     result = stepper([(inputs, targets)], lr=0.5)
     assert result.tokens == 5 + 13
     assert result.bytes == int(BYTES[targets[0, :5]].sum() + BYTES[targets[1, 3:]].sum())
-    for name, weight in stepper.parallel.decoder.named_parameters():
+    for name, weight in stepper.model.decoder.named_parameters():
         torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
@@ -79,7 +79,7 @@ def test_clipping_by_norm_keeps_the_direction(stepper_of):
     _, gradients = _gradient_of_mean(stepper, batches)
     result = stepper(batches, lr=1.0)
     assert result.gradient_norm > 0.01
-    for name, weight in stepper.parallel.decoder.named_parameters():
+    for name, weight in stepper.model.decoder.named_parameters():
         expected = before[name] - gradients[name] * 0.01 / result.gradient_norm
         torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-7, msg=name)
 
@@ -90,7 +90,7 @@ def test_clipping_by_value_cuts_each_element(stepper_of):
     _, gradients = _gradient_of_mean(stepper, batches)
     assert any((g.abs() > 1e-3).any() for g in gradients.values())
     stepper(batches, lr=1.0)
-    for name, weight in stepper.parallel.decoder.named_parameters():
+    for name, weight in stepper.model.decoder.named_parameters():
         expected = before[name] - gradients[name].clamp(-1e-3, 1e-3)
         torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-7, msg=name)
 
@@ -113,8 +113,8 @@ def test_what_is_not_finite_is_never_applied(objective, word, stepper_of):
     with pytest.raises(NonFiniteError, match=word) as error:
         stepper(_batches(1, 2), lr=0.25)
     assert "learning rate 0.25" in str(error.value)
-    assert all(torch.equal(weight, before[name]) for name, weight in stepper.parallel.decoder.named_parameters())
-    assert all(p.grad is None for p in stepper.parallel.decoder.parameters())
+    assert all(torch.equal(weight, before[name]) for name, weight in stepper.model.decoder.named_parameters())
+    assert all(p.grad is None for p in stepper.model.decoder.parameters())
 
 
 def test_a_term_of_the_objective_is_minimized_but_not_reported_as_likelihood(stepper_of):
@@ -134,7 +134,7 @@ def test_bfloat16_products_keep_float32_weights_and_gradients(stepper_of):
     batches = _batches(1, 2)
     low, high = stepper(batches, 0.1), exact(batches, 0.1)
     assert low.nats != high.nats and low.nats == pytest.approx(high.nats, rel=1e-2)
-    assert all(p.dtype == torch.float32 for p in stepper.parallel.decoder.parameters())
+    assert all(p.dtype == torch.float32 for p in stepper.model.decoder.parameters())
 
 
 def test_a_stop_between_two_batches_ends_the_step_as_if_it_had_not_begun(stepper_of):
@@ -143,8 +143,8 @@ def test_a_stop_between_two_batches_ends_the_step_as_if_it_had_not_begun(stepper
         raise Stopped
 
     stepper = stepper_of()
-    before = {name: tensor.clone() for name, tensor in stepper.parallel.decoder.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in stepper.model.decoder.state_dict().items()}
     with pytest.raises(Stopped):
         stepper(_batches(3, rows=2), 1.0, one_and_no_more)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in stepper.parallel.decoder.state_dict().items())
-    assert all(parameter.grad is None for parameter in stepper.parallel.decoder.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in stepper.model.decoder.state_dict().items())
+    assert all(parameter.grad is None for parameter in stepper.model.decoder.parameters())

@@ -19,15 +19,14 @@ from linnet.evaluation.measure import evaluate_windows
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers
-from linnet.training import trainer
+from linnet.training.callbacks import checkpointing
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.divergence import DivergedError
-from linnet.training.objective import Loss, next_token_loss
-from linnet.training.record.listing import read_run_info
+from linnet.training.distributed import SIGNALS
+from linnet.training.objectives import Loss, next_token_loss
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
-from linnet.training.run_folder import DIVERGED, RunFolder
-from linnet.training.stop import SIGNALS
+from linnet.training.run import train_run
+from linnet.training.run_folder import DIVERGED, DivergedError, RunFolder
+from linnet.training.runs import read_run_info
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -54,8 +53,8 @@ class Recorder(Reporter):
 def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
     for name in ("one", "two"):
         torch.rand(3)
-        train(tiny_run(mixer), tmp_path / name)
-    train(tiny_run(mixer, seed=1), tmp_path / "other")
+        train_run(tiny_run(mixer), tmp_path / name)
+    train_run(tiny_run(mixer, seed=1), tmp_path / "other")
     assert same(tmp_path / "one", tmp_path / "two")
     assert weights_of(tmp_path / "one") != weights_of(tmp_path / "other")
 
@@ -64,12 +63,12 @@ def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends(tmp_path, tiny_run, mixer):
     run = tiny_run(mixer, gradient_accumulation=2, precision="bfloat16" if mixer == "ted" else "float32")
-    train(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     for stop_at, number in ((1, signal.SIGINT), (4, signal.SIGTERM), (7, signal.SIGHUP)):
-        result = train(run, tmp_path / "stopped", Recorder(stop_at, number))
+        result = train_run(run, tmp_path / "stopped", Recorder(stop_at, number))
         assert not result.finished and result.summary["step"] == stop_at
         assert checkpoint_steps(tmp_path / "stopped" / "checkpoints")[-1] == stop_at
-    assert train(run, tmp_path / "stopped").finished
+    assert train_run(run, tmp_path / "stopped").finished
     assert same(tmp_path / "straight", tmp_path / "stopped")
     assert [line["step"] for line in metrics_of(tmp_path / "stopped")] == [2, 4, 6, 8, 10, 12]
 
@@ -77,10 +76,10 @@ def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_run, mixer):
     run = tiny_run(mixer, optimizer={"kind": "muon", "cautious_decay": True, "muon": {"every": 3}})
-    summary = train(run, tmp_path / "straight").summary
+    summary = train_run(run, tmp_path / "straight").summary
     for stop_at in (1, 5):
-        train(run, tmp_path / "stopped", Recorder(stop_at))
-    assert train(run, tmp_path / "stopped").finished
+        train_run(run, tmp_path / "stopped", Recorder(stop_at))
+    assert train_run(run, tmp_path / "stopped").finished
     assert same(tmp_path / "straight", tmp_path / "stopped")
     shares = [json.loads(text)["orthogonalizing_share"] for text in (tmp_path / "straight" / "metrics.jsonl").open()]
     assert len(shares) == 6 and all(0 < share < 1 for share in shares)
@@ -90,12 +89,12 @@ def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_
 @pytest.mark.parametrize("averaging", [{"kind": "ema", "decay": 0.9}, {"kind": "mean", "share": 0.5}])
 def test_a_run_with_averaged_weights_goes_on_bit_for_bit(tmp_path, tiny_run, tiny_data, averaging):
     run = tiny_run(averaging=averaging)
-    summary = train(run, tmp_path / "straight").summary
+    summary = train_run(run, tmp_path / "straight").summary
     for stop_at in (1, 5, 9):
-        train(run, tmp_path / "stopped", Recorder(stop_at))
-    train(run, tmp_path / "stopped")
+        train_run(run, tmp_path / "stopped", Recorder(stop_at))
+    train_run(run, tmp_path / "stopped")
     assert same(tmp_path / "straight", tmp_path / "stopped")
-    train(tiny_run(), tmp_path / "plain")
+    train_run(tiny_run(), tmp_path / "plain")
     losses = [[line["loss"] for line in metrics_of(tmp_path / name)] for name in ("straight", "plain")]
     assert losses[0] == losses[1] and weights_of(tmp_path / "straight") != weights_of(tmp_path / "plain")
     last = load_file(tmp_path / "straight" / "checkpoints" / "step-00000012" / "optimizer.safetensors")
@@ -126,10 +125,10 @@ GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}
 def test_a_run_that_grows_goes_on_bit_for_bit_with_tokens_counted(tmp_path, tiny_run, mixer, windows):
     run = tiny_run(mixer, growth=GROWTH, windows=windows, gradient_accumulation=2)
     reporter = Recorder()
-    summary = train(run, tmp_path / "straight", reporter).summary
+    summary = train_run(run, tmp_path / "straight", reporter).summary
     for stop_at in (2, 3, 7):
-        train(run, tmp_path / "stopped", Recorder(stop_at))
-    assert train(run, tmp_path / "stopped").finished
+        train_run(run, tmp_path / "stopped", Recorder(stop_at))
+    assert train_run(run, tmp_path / "stopped").finished
     assert same(tmp_path / "straight", tmp_path / "stopped")
     each = [2 * tokens for tokens in [4] * 3 + [8] * 2 + [16] + [32] * 6]
     assert [progress.tokens for progress in reporter.steps] == [sum(each[: step + 1]) for step in range(12)]
@@ -140,20 +139,20 @@ def test_a_run_that_grows_goes_on_bit_for_bit_with_tokens_counted(tmp_path, tiny
         "step 7: 4 sequences of 16 tokens from here on",
     ]
     assert (
-        train(tiny_run(mixer, windows=windows, steps=1), tmp_path / "one").summary["validation"]["tokens"]
+        train_run(tiny_run(mixer, windows=windows, steps=1), tmp_path / "one").summary["validation"]["tokens"]
         == (summary["validation"]["tokens"])
     ), "evaluated with the same windows"
 
 
 def test_a_length_in_tokens_counts_those_of_each_stage(tmp_path, tiny_run):
-    summary = train(tiny_run(steps=None, tokens=250, growth=GROWTH), tmp_path).summary
+    summary = train_run(tiny_run(steps=None, tokens=250, growth=GROWTH), tmp_path).summary
     assert 250 <= summary["tokens"] < 250 + 32
 
 
 def test_a_run_that_grew_is_prolonged_with_the_stages_that_it_had(tmp_path, tiny_run):
-    train(tiny_run(growth=GROWTH), tmp_path)
+    train_run(tiny_run(growth=GROWTH), tmp_path)
     reporter = Recorder()
-    assert train(tiny_run(growth=GROWTH, steps=20), tmp_path, reporter).summary["tokens"] == 236 + 8 * 32
+    assert train_run(tiny_run(growth=GROWTH, steps=20), tmp_path, reporter).summary["tokens"] == 236 + 8 * 32
     assert not [note for note in reporter.notes if "from here on" in note]
 
 
@@ -161,54 +160,54 @@ def test_a_run_that_grew_is_prolonged_with_the_stages_that_it_had(tmp_path, tiny
 def test_a_stop_before_an_evaluation_leaves_it_for_later(tmp_path, tiny_run, stop_at):
     """The stop comes in the step after which an evaluation is due: it is not begun, and made first on resuming."""
     run = tiny_run("plga")
-    train(run, tmp_path / "straight")
-    result = train(run, tmp_path / "stopped", Recorder(stop_at))
+    train_run(run, tmp_path / "straight")
+    result = train_run(run, tmp_path / "stopped", Recorder(stop_at))
     assert not result.finished
     assert [line["step"] for line in metrics_of(tmp_path / "stopped")][-1] == stop_at - 2
-    train(run, tmp_path / "stopped")
+    train_run(run, tmp_path / "stopped")
     assert same(tmp_path / "straight", tmp_path / "stopped")
 
 
 def test_what_a_killed_process_had_no_time_to_prune_is_pruned_by_the_next(tmp_path, tiny_run, monkeypatch):
     run = tiny_run(checkpoint={"every": 3, "keep": 1})
-    train(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "prune", lambda *_: None)
-        train(run, tmp_path / "run")
+        patch.setattr(checkpointing, "prune", lambda *_: None)
+        train_run(run, tmp_path / "run")
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [3, 4, 6, 8, 9, 12]
     shutil.rmtree(tmp_path / "run" / "model")  # written after the last checkpoint
-    train(run, tmp_path / "run")
+    train_run(run, tmp_path / "run")
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == checkpoint_steps(tmp_path / "straight" / "checkpoints")
 
 
 def test_a_line_that_a_killed_process_wrote_after_its_checkpoint_is_written_once(tmp_path, tiny_run):
     """Stopped before an evaluation, resumed, killed after it was written: the checkpoint knows nothing of that line."""
     run = tiny_run()
-    train(run, tmp_path / "straight")
-    train(run, tmp_path / "killed", Recorder(stop_at=4))
+    train_run(run, tmp_path / "straight")
+    train_run(run, tmp_path / "killed", Recorder(stop_at=4))
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as handle:
         handle.write('{"step": 4, "loss": 1}\n{"step": 6, "lo')
-    train(run, tmp_path / "killed")
+    train_run(run, tmp_path / "killed")
     assert same(tmp_path / "straight", tmp_path / "killed")
 
 
 def test_from_any_older_checkpoint_the_run_ends_the_same(tmp_path, tiny_run):
     run = tiny_run(checkpoint={"every": 3, "keep": 9})
-    train(run, tmp_path / "run")
+    train_run(run, tmp_path / "run")
     straight, metrics = weights_of(tmp_path / "run"), metrics_of(tmp_path / "run")
     steps = checkpoint_steps(tmp_path / "run" / "checkpoints")
     assert {3, 6, 9, 12} <= set(steps)
     for step in reversed(steps):
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
         shutil.rmtree(tmp_path / "run" / "model")
-        train(run, tmp_path / "run")
+        train_run(run, tmp_path / "run")
         assert weights_of(tmp_path / "run") == straight and metrics_of(tmp_path / "run") == metrics
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
     run = tiny_run()
-    train(run, tmp_path / "straight")
-    train(run, tmp_path / "run", Recorder(stop_at=7))
+    train_run(run, tmp_path / "straight")
+    train_run(run, tmp_path / "run", Recorder(stop_at=7))
     (tmp_path / "run" / "checkpoints" / "step-00000007" / "model.safetensors").write_bytes(b"half")
 
     class Looks(Recorder):
@@ -216,7 +215,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
             self.left = checkpoint_steps(tmp_path / "run" / "checkpoints")
 
     reporter = Looks()
-    train(run, tmp_path / "run", reporter)
+    train_run(run, tmp_path / "run", reporter)
     assert reporter.left[-1] == 6
     assert "damaged checkpoint passed over" in reporter.notes[0] and "step-00000007" in reporter.notes[0]
     assert reporter.notes[1].startswith("going on from step 6")
@@ -226,51 +225,51 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
 def test_one_process_goes_on_with_what_several_shared(tmp_path, tiny_run):
     """A new run is refused, and leaves no folder; one that has begun goes on, and keeps what it was asked for."""
     with pytest.raises(UserError, match=r"training.parallel.shard: 2: expected 1 in one process"):
-        train(tiny_run(parallel={"shard": 2}), tmp_path / "new" / "run")
+        train_run(tiny_run(parallel={"shard": 2}), tmp_path / "new" / "run")
     assert not (tmp_path / "new").exists()
-    train(tiny_run(), tmp_path / "run", Recorder(stop_at=5))
+    train_run(tiny_run(), tmp_path / "run", Recorder(stop_at=5))
     reporter = Recorder()
     longer = tiny_run(parallel={"shard": 2}, steps=13)
-    assert train(longer, tmp_path / "run", reporter).finished
-    assert "note: training.parallel.shard: 1 instead of 2 in one process; what comes out is the same" in reporter.notes
+    assert train_run(longer, tmp_path / "run", reporter).finished
+    assert "note: training.parallel.shard: 1 instead of 2 in one process; the result is the same" in reporter.notes
     assert RunFolder(tmp_path / "run").configuration().training.parallel.shard == 2
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path, tiny_run):
-    first = train(tiny_run(), tmp_path)
+    first = train_run(tiny_run(), tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     reporter = Recorder()
-    again = train(tiny_run(), tmp_path, reporter)
+    again = train_run(tiny_run(), tmp_path, reporter)
     assert again.finished and again.summary == first.summary
     assert reporter.steps == [] and reporter.notes == [f"{tmp_path}: finished at step 12, nothing to do"]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_the_folder_of_another_run_is_refused(tmp_path, tiny_run):
-    train(tiny_run(), tmp_path)
+    train_run(tiny_run(), tmp_path)
     with pytest.raises(UserError, match=r"training\.seed: 0, not 5"):
-        train(tiny_run(seed=5), tmp_path)
+        train_run(tiny_run(seed=5), tmp_path)
 
 
 def test_other_data_in_the_same_place_is_refused(tmp_path, tiny_run, tiny_data):
     shutil.copytree(tiny_data, tmp_path / "data")
     run = tiny_run().model_copy(update={"data": tmp_path / "data"})
-    train(run, tmp_path / "run", Recorder(stop_at=3))
+    train_run(run, tmp_path / "run", Recorder(stop_at=3))
     _name_source(tmp_path / "data", "another")
     with pytest.raises(UserError, match=r"not the data that .* was trained on"):
-        train(run, tmp_path / "run")
+        train_run(run, tmp_path / "run")
 
 
 def test_a_finished_run_is_refused_with_other_data(tmp_path, tiny_run, tiny_data):
     shutil.copytree(tiny_data, tmp_path / "data")
-    train(tiny_run(steps=1), tmp_path / "run")
+    train_run(tiny_run(steps=1), tmp_path / "run")
     other = tiny_run(steps=1).model_copy(update={"data": tmp_path / "data"})
-    assert train(other, tmp_path / "run").finished  # moved, and the same
+    assert train_run(other, tmp_path / "run").finished  # moved, and the same
     _name_source(tmp_path / "data", "another")
     with pytest.raises(
         UserError, match=rf"^data: {tmp_path / 'data'}: not the data that {tmp_path / 'run'} was trained"
     ):
-        train(other, tmp_path / "run")
+        train_run(other, tmp_path / "run")
 
 
 def _name_source(data, name):
@@ -280,7 +279,7 @@ def _name_source(data, name):
 
 
 def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
-    result = train(tiny_run("plga"), tmp_path, command="linnet train ...")
+    result = train_run(tiny_run("plga"), tmp_path, command="linnet train ...")
     assert {p.name for p in tmp_path.iterdir()} == {
         "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model",
     }  # fmt: skip
@@ -302,7 +301,7 @@ def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
 
 @pytest.mark.parametrize("mixer", ["attention", "plga"])
 def test_the_validation_figures_are_those_of_the_saved_model(tmp_path, tiny_run, tiny_data, mixer):
-    result = train(tiny_run(mixer), tmp_path)
+    result = train_run(tiny_run(mixer), tmp_path)
     found = _evaluated(result.model, tiny_data)
     assert found == {k: v for k, v in result.summary["validation"].items() if k != "step"}
     assert ("leak" in found) == (mixer == "plga")
@@ -310,8 +309,8 @@ def test_the_validation_figures_are_those_of_the_saved_model(tmp_path, tiny_run,
 
 def test_losses_are_means_over_the_steps_of_a_line(tmp_path, tiny_run):
     reporter = Recorder()
-    train(tiny_run(log={"every": 1}), tmp_path / "each", reporter)
-    train(tiny_run(log={"every": 3}, evaluate={"every": 100, "tokens": 128}), tmp_path / "thirds")
+    train_run(tiny_run(log={"every": 1}), tmp_path / "each", reporter)
+    train_run(tiny_run(log={"every": 3}, evaluate={"every": 100, "tokens": 128}), tmp_path / "thirds")
     each = [line["loss"] for line in metrics_of(tmp_path / "each")]
     thirds = [line["loss"] for line in metrics_of(tmp_path / "thirds")]
     assert thirds == pytest.approx([sum(each[i : i + 3]) / 3 for i in range(0, 12, 3)])
@@ -321,8 +320,8 @@ def test_losses_are_means_over_the_steps_of_a_line(tmp_path, tiny_run):
 
 
 def test_accumulated_batches_are_those_of_one_large_batch(tmp_path, tiny_run):
-    train(tiny_run(batch_size=4), tmp_path / "large")
-    train(tiny_run(batch_size=2, gradient_accumulation=2), tmp_path / "parts")
+    train_run(tiny_run(batch_size=4), tmp_path / "large")
+    train_run(tiny_run(batch_size=2, gradient_accumulation=2), tmp_path / "parts")
     large, parts = ([line["loss"] for line in metrics_of(tmp_path / name)] for name in ("large", "parts"))
     assert parts == pytest.approx(large, rel=1e-5)
 
@@ -331,7 +330,7 @@ def test_the_best_checkpoint_stays(tmp_path, tiny_run):
     """A learning rate that ruins the model late: the best checkpoint is an early one, and it is kept."""
     schedule = {"kind": "constant", "warmup_steps": 20, "start_fraction": 0.0}
     run = tiny_run(steps=20, optimizer={"lr": 1.0}, schedule=schedule, checkpoint={"every": 2, "keep": 1})
-    result = train(run, tmp_path)
+    result = train_run(run, tmp_path)
     best = result.summary["best"]
     assert best["step"] < 20
     assert checkpoint_steps(tmp_path / "checkpoints") == [best["step"], 20]
@@ -354,7 +353,7 @@ def _breaks_down(step):
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, tiny_run):
     run = tiny_run(gradient_accumulation=2)
     with pytest.raises(DivergedError) as error:
-        train(run, tmp_path, objective=_breaks_down(step=6))
+        train_run(run, tmp_path, objective=_breaks_down(step=6))
     message = str(error.value)
     assert "\n" not in message
     for part in ("step 6:", "loss nan", "learning rate 0.000", "gradient norm nan"):
@@ -365,16 +364,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert not (tmp_path / "model").exists()
     assert (read_run_info(tmp_path).state, read_run_info(tmp_path).step) == ("diverged", 4)
     assert read_run_info(tmp_path).problem == f"step 6: {error.value.reason}"
-    train(run, tmp_path)
+    train_run(run, tmp_path)
     assert not (tmp_path / DIVERGED).exists()
-    train(run, tmp_path / "straight")
+    train_run(run, tmp_path / "straight")
     assert same(tmp_path, tmp_path / "straight")
 
 
 def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_path, tiny_run):
     run = tiny_run(gradient_accumulation=2)
     with pytest.raises(DivergedError, match=r"step 4: loss nan.* last good checkpoint: none yet"):
-        train(run, tmp_path, objective=_breaks_down(step=4))
+        train_run(run, tmp_path, objective=_breaks_down(step=4))
     assert checkpoint_steps(tmp_path / "checkpoints") == [3]
 
 
@@ -382,7 +381,7 @@ def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_pa
 def test_an_update_that_ruins_the_weights_is_caught_before_they_are_saved(tmp_path, tiny_run, every):
     run = tiny_run(optimizer={"lr": 1e38}, schedule={"warmup_steps": 0}, checkpoint={"every": every})
     with pytest.raises(DivergedError, match=r"stopped at step \d+: .*learning rate .*gradient norm .*none yet"):
-        train(run, tmp_path)
+        train_run(run, tmp_path)
     assert checkpoint_steps(tmp_path / "checkpoints") == []
 
 
@@ -390,7 +389,7 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path, tiny_run):
     run = tiny_run()
     reporter = Recorder()
     run = run.model_copy(update={"model": run.model.replace(vocab_size=5)})
-    result = train(run, tmp_path, reporter)
+    result = train_run(run, tmp_path, reporter)
     model = load_decoder(result.model).spec
     before, after = (numbers.metric(model_cost(spec).parameters) for spec in (run.model, model))
     assert model.vocab_size == 257 and before != after
@@ -401,7 +400,7 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path, tiny_run):
 
 
 def test_the_picture_is_drawn_while_the_run_goes_on(tmp_path, tiny_run, monkeypatch):
-    monkeypatch.setattr(trainer, "CURVES_PAUSE_S", 0.0)
+    monkeypatch.setattr(checkpointing, "CURVES_INTERVAL_S", 0.0)
 
     class Looks(Recorder):
         def step(self, progress):
@@ -409,7 +408,7 @@ def test_the_picture_is_drawn_while_the_run_goes_on(tmp_path, tiny_run, monkeypa
             self.seen = (tmp_path / "curves.png").exists()
 
     reporter = Looks(stop_at=5)
-    train(tiny_run(), tmp_path, reporter)
+    train_run(tiny_run(), tmp_path, reporter)
     assert reporter.seen
 
 
@@ -418,20 +417,20 @@ def test_a_stop_before_the_first_step(tmp_path, tiny_run):
         def begin(self, step, steps):
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = train(tiny_run(), tmp_path, Impatient())
+    result = train_run(tiny_run(), tmp_path, Impatient())
     assert (result.finished, result.summary["step"], result.summary["tokens_per_s"]) == (False, 0, None)
-    assert train(tiny_run(), tmp_path).finished
+    assert train_run(tiny_run(), tmp_path).finished
 
 
 def test_signal_handlers_are_put_back(tmp_path, tiny_run):
     before = [signal.getsignal(number) for number in SIGNALS]
-    train(tiny_run(steps=1), tmp_path)
+    train_run(tiny_run(steps=1), tmp_path)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_a_run_under_nohup_outlives_its_terminal(tmp_path, tiny_run):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert train(tiny_run(), tmp_path, Recorder(4, signal.SIGHUP)).finished
+        assert train_run(tiny_run(), tmp_path, Recorder(4, signal.SIGHUP)).finished
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -6,7 +6,7 @@ import torch
 import linnet
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -28,7 +28,7 @@ def test_it_trains_and_writes(tiny_data, tmp_path):
     spec = small("merino-52m")
     settings = {"steps": 40, "threads": 1, "optimizer": {"lr": 3e-3}, "evaluate": {"every": 20, "tokens": 128}}
     run = RunSpec.parse({"model": spec.model_dump(), "data": tiny_data, "training": settings}, "test")
-    result = train(run, tmp_path / "run")
+    result = train_run(run, tmp_path / "run")
     assert result.summary["validation"]["bits_per_byte"] < 5.5  # 8 for one that knows nothing
     model = linnet.load(result.model)
     assert model.generate("the", max_tokens=5, seed=1) == model.generate("the", max_tokens=5, seed=1)

@@ -13,8 +13,8 @@ from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS
 from linnet.training import verification
-from linnet.training.checkpoint import MOMENTS, SUMMARY, checkpoint_path, checkpoint_steps
-from linnet.training.precision import Precision
+from linnet.training.checkpoint import OPTIMIZER, SUMMARY, checkpoint_path, checkpoint_steps
+from linnet.training.machine import Precision
 from linnet.training.run_folder import RunFolder
 from linnet.training.verification import Compared, Verification, _differing, verify_resume
 
@@ -25,7 +25,7 @@ def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
     assert found.same and found.steps == 12 and 6 < found.killed_at < 12
     assert found.resumed_from["truncated"] < found.resumed_from["killed"] <= found.killed_at
     assert "damaged checkpoint passed over" in found.refused and WEIGHTS in found.refused
-    assert {each.what for each in found.compared} >= {"weights", "moments", "lines of figures", "where it stands"}
+    assert {each.what for each in found.compared} >= {"weights", "moments", "lines of figures", "state"}
     assert min(each.count for each in found.compared) > 0
     assert list(tmp_path.iterdir()) == []
     assert json.loads(json.dumps(found.to_dict()))["same"]
@@ -39,10 +39,10 @@ def test_copies_that_several_processes_share_are_whole_here(tmp_path, tiny_run, 
 
 def test_a_measured_precision_is_measured_once(tmp_path, tiny_run):
     run = tiny_run(steps=200)
-    assert verification._in_its_precision(run, tmp_path).training.precision == "auto"
-    RunFolder(tmp_path).keep_precision(Precision(name="bfloat16", reason="a test", measured=True))
-    assert verification._in_its_precision(run, tmp_path).training.precision == "bfloat16"
-    assert verification._in_its_precision(tiny_run(precision="float32"), tmp_path).training.precision == "float32"
+    assert verification._with_precision(run, tmp_path).training.precision == "auto"
+    RunFolder(tmp_path).write_precision(Precision(name="bfloat16", reason="a test", measured=True))
+    assert verification._with_precision(run, tmp_path).training.precision == "bfloat16"
+    assert verification._with_precision(tiny_run(precision="float32"), tmp_path).training.precision == "float32"
 
 
 def test_a_run_that_does_not_go_on_as_it_was_is_told(tmp_path, tiny_run, monkeypatch):
@@ -53,7 +53,7 @@ def test_a_run_that_does_not_go_on_as_it_was_is_told(tmp_path, tiny_run, monkeyp
         newest = checkpoint_path(folder, checkpoint_steps(folder)[-1])
         weights = {name: tensor + 1e-7 for name, tensor in read_tensors(newest / WEIGHTS).items()}
         write_tensors(newest / WEIGHTS, weights)
-        write_file_checksums(newest, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+        write_file_checksums(newest, (CONFIG, WEIGHTS, TOKENIZER, OPTIMIZER, SUMMARY))
 
     monkeypatch.setattr(verification, "_truncate_newest", alter)
     found = verify_resume(tiny_run(steps=200), tmp_path / "run", steps=8, seed=1)

@@ -6,8 +6,8 @@ from typing import Any
 
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import field_kinds, is_number_field, read_assignment
-from linnet.training.initialization import leaves
-from linnet.training.sensitive import IN_VAIN, SENSITIVE, has_sensitive
+from linnet.training.initialization import flatten
+from linnet.training.recipe import LOW_LR, NO_LOW_LR_PARAMETERS, has_low_lr_parameters
 from linnet.training.spec import RunSpec, TrainingSpec, run_of
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -73,12 +73,12 @@ def read_sweep(text: str, run: RunSpec) -> Sweep:
     """
     name, equals, given = text.partition("=")
     path = _field(name.strip(), text)
-    if path == SENSITIVE and not has_sensitive(run.model):
-        raise UserError(f"{IN_VAIN}, and all values train the same", field="sweep", value=text)
+    if path == LOW_LR and not has_low_lr_parameters(run.model):
+        raise UserError(f"{NO_LOW_LR_PARAMETERS}, and all values train the same", field="sweep", value=text)
     if equals:
         values = tuple(_number(part, text) for part in given.split(","))
     elif path.rpartition(".")[2] == "lr":
-        peak = leaves(run.to_dict()["training"])[path]
+        peak = flatten(run.to_dict()["training"])[path]
         values = tuple(factor * (peak or run.training.optimizer.lr) for factor in FACTORS)
     else:
         raise UserError(field="sweep", value=text, accepted=f"values, as in {name}=A,B,C")

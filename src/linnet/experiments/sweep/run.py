@@ -10,9 +10,9 @@ from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.experiments.sweep.asked import Sweep, read_sweep, shortened
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun
 from linnet.experiments.sweep.output import FIGURES, write_findings
-from linnet.training.data import fitted
+from linnet.training.data import fit_to_data
 from linnet.training.run import RunResult
-from linnet.training.run_folder import CONFIG, RunFolder
+from linnet.training.run_folder import CONFIG, RunFolder, is_longer
 from linnet.training.spec import RunSpec
 
 
@@ -65,8 +65,8 @@ def _check(plans: list[Planned]) -> None:
     """
     data = TokenData.open(plans[0].run.data)
     for planned in plans:
-        folder, run = RunFolder(planned.folder), fitted(planned.run, data)
-        if (planned.folder / CONFIG).is_file() and folder.prolongs(run):
+        folder, run = RunFolder(planned.folder), fit_to_data(planned.run, data)
+        if (planned.folder / CONFIG).is_file() and is_longer(run, folder.configuration()):
             steps = folder.configuration().training.steps
             raise UserError(f"{planned.folder}: holds a run of {steps} steps, not {run.steps}; choose another `out`")
         folder.check(run)

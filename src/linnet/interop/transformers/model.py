@@ -19,7 +19,7 @@ from linnet.interop.transformers.config import LinnetConfig
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import meta_decoder, without_calibration_file
-from linnet.training.objective import mean_losses
+from linnet.training.objectives import mean_losses
 
 IGNORED_LABEL = -100
 

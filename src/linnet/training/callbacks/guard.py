@@ -1,48 +1,44 @@
-"""Loss spikes: told by a running statistic, and kept from the weights.
+"""The guard against loss spikes: it judges a batch before its update, and refuses the update of a spike.
 
-A batch is judged before its update, by its loss and by its gradient's norm, against the median of the steps before, in
-robust deviations (1.4826 times the median absolute deviation: that of a normal distribution). OLMo 2 (arXiv 2501.00656)
-leaves updates out in this way, by mean and standard deviation, which the spike itself moves.
+Loss and gradient norm are compared with their medians over the steps before, in robust deviations (1.4826 times the
+median absolute deviation, which is that of a normal distribution). OLMo 2 (arXiv 2501.00656) skips updates in the same
+way, by mean and standard deviation, which the spike itself moves.
 """
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from linnet.training.callbacks import Callback, SkipStepError
 from linnet.training.sections import GuardSpec
+from linnet.training.state import parse_dataclass
 
 NORMAL = 1.4826
-LEAST_DEVIATION = 0.01
-"""Of the median: where the steps are almost alike, what is hardly more is no spike."""
+SMALLEST_DEVIATION = 0.01
+"""Of the median: where all steps are almost alike, a slightly higher value is no spike."""
 
-KEPT = 100
-"""Spikes that are remembered one by one."""
-
-
-class SpikeError(ArithmeticError):
-    """A batch whose update is not made."""
+REMEMBERED_SPIKES = 100
 
 
 @dataclass
 class GuardState:
-    """Where a guard stands; part of `TrainState`, so that a resumed run judges as an uninterrupted one.
+    """losses, gradient_norms: of the last accepted steps. consecutive: spikes since the last accepted step.
 
-    skipped: batches of the data that were left out, counted in steps. checkpoint: the latest that was due, which one
-    that a stop left is not: an uninterrupted run has none there. returned_to, returns: the one that was gone back to
-    last, and how often. spikes: the latest, in words.
+    checkpoint: step of the latest scheduled checkpoint; one that a stop made does not count, as an uninterrupted run
+    does not have it. rewound_to, rewinds: the checkpoint that the run last went back to, and how often. count: all
+    spikes; spikes: the latest ones.
     """
 
     losses: list[float] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)
-    in_a_row: int = 0
-    skipped: int = 0
+    consecutive: int = 0
     checkpoint: int | None = None
-    returned_to: int | None = None
-    returns: int = 0
+    rewound_to: int | None = None
+    rewinds: int = 0
     count: int = 0
     spikes: list[dict[str, Any]] = field(default_factory=list)
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -50,39 +46,81 @@ class GuardState:
     def add_spike(self, step: int, reason: str, action: str) -> None:
         """Remember a spike."""
         self.count += 1
-        self.spikes = [*self.spikes, {"step": step, "reason": reason, "action": action}][-KEPT:]
+        self.spikes = [*self.spikes, {"step": step, "reason": reason, "action": action}][-REMEMBERED_SPIKES:]
 
     def accept(self, loss: float, gradient_norm: float, window: int) -> None:
         """Count a batch whose update is made."""
         self.losses = [*self.losses, loss][-window:]
         self.gradient_norms = [*self.gradient_norms, gradient_norm][-window:]
-        self.in_a_row = 0
+        self.consecutive = 0
 
 
-def judge(spec: GuardSpec, seen: GuardState, loss: float, gradient_norm: float) -> SpikeError | None:
-    """The spike that a batch is, or None; `seen` counts it.
+class Guard(Callback):
+    """Refuses the update of a spike; then its batch, or all data since the last scheduled checkpoint, is skipped."""
 
-    After `in_a_row` spikes the next batch is taken, whatever it is: the level has changed, and the statistic begins
-    anew. (One that is not finite ends the run then, as it does without a guard.)
-    """
-    judged = {"loss": (loss, seen.losses), "gradient_norm": (gradient_norm, seen.gradient_norms)}
-    wanted = judged if spec.of == "either" else [spec.of]
-    problems = (_problem(name, *judged[name], spec) for name in wanted)
-    problem = next(filter(None, problems), None)
-    if problem is None:
-        seen.accept(loss, gradient_norm, spec.window)
-        return None
-    seen.in_a_row += 1
-    if seen.in_a_row <= spec.in_a_row:
-        return SpikeError(problem)
-    if math.isfinite(loss) and math.isfinite(gradient_norm):
-        seen.losses, seen.gradient_norms = [], []
-        seen.accept(loss, gradient_norm, spec.window)
-    return None
+    name = "guard"
+
+    def __init__(self, spec: GuardSpec) -> None:
+        self.spec, self.state = spec, GuardState()
+
+    def check_update(self, loss: float, gradient_norm: float) -> SkipStepError | None:
+        """A refusal if the batch is a spike.
+
+        After `max_consecutive` spikes the next batch is accepted whatever it is: the level has changed, and the
+        statistics start again. (A batch that is not finite then ends the run, as it does without a guard.)
+        """
+        spec, state = self.spec, self.state
+        judged = {"loss": (loss, state.losses), "gradient_norm": (gradient_norm, state.gradient_norms)}
+        chosen = judged if spec.metric == "either" else [spec.metric]
+        problem = next(filter(None, (_problem(name, *judged[name], spec) for name in chosen)), None)
+        if problem is None:
+            state.accept(loss, gradient_norm, spec.window)
+            return None
+        state.consecutive += 1
+        if state.consecutive > spec.max_consecutive:
+            if math.isfinite(loss) and math.isfinite(gradient_norm):
+                state.losses, state.gradient_norms = [], []
+                state.accept(loss, gradient_norm, spec.window)
+            return None
+        # Go back only to a checkpoint that exists, and not to the same one endlessly.
+        rewinds = spec.action == "rewind" and state.checkpoint is not None
+        rewinds = rewinds and (state.rewound_to != state.checkpoint or state.rewinds < spec.max_consecutive)
+        return SkipStepError(problem, state.checkpoint if rewinds else None)
+
+    def on_skip(self, skipped: SkipStepError) -> None:
+        step = self.context.state.step + 1
+        self.state.add_spike(step, str(skipped), "skip")
+        self.context.reporter.note(f"spike at step {step}: {skipped}; its batch is skipped")
+
+    def on_rewind(self, skipped: SkipStepError, step: int, before: dict[str, Any]) -> None:
+        """Continue the counts of before in the state that was loaded with the checkpoint."""
+        state, seen = self.state, GuardState(**before)
+        state.rewinds = seen.rewinds + 1 if seen.rewound_to == skipped.rewind_to else 1
+        state.rewound_to, state.count, state.spikes = skipped.rewind_to, seen.count, seen.spikes
+        state.add_spike(step, str(skipped), "rewind")
+        self.context.reporter.note(
+            f"spike at step {step}: {skipped}; back to step {skipped.rewind_to}, the data since then is skipped"
+        )
+
+    def line_fields(self) -> dict[str, Any]:
+        return {"spikes": self.state.count}
+
+    def before_save(self, scheduled: bool) -> None:
+        if scheduled:
+            self.state.checkpoint = self.context.state.step
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self.state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = parse_dataclass(GuardState, state, "checkpoint: guard")
+
+    def summary(self) -> dict[str, Any]:
+        return {"spikes": {"count": self.state.count, "latest": self.state.spikes}}
 
 
 def _problem(name: str, value: float, before: Sequence[float], spec: GuardSpec) -> str | None:
-    """What makes a value a spike among those before, in words."""
+    """What makes a value a spike compared with those before, in words."""
     words = name.replace("_", " ")
     if not math.isfinite(value):
         return f"{words} {value:g}"
@@ -90,32 +128,10 @@ def _problem(name: str, value: float, before: Sequence[float], spec: GuardSpec) 
         return None
     median = statistics.median(before)
     spread = NORMAL * statistics.median(abs(each - median) for each in before)
-    beyond = (value - median) / max(spread, LEAST_DEVIATION * abs(median), 1e-30)
-    if beyond <= spec.limit:
+    deviations = (value - median) / max(spread, SMALLEST_DEVIATION * abs(median), 1e-30)
+    if deviations <= spec.limit:
         return None
-    return f"{words} {value:.4g}, {beyond:.3g} deviations above the median {median:.4g} of the last {len(before)} steps"
-
-
-def skip(seen: GuardState, step: int, spike: SpikeError) -> str:
-    """Leave out the batch that step `step` would have taken; what is said of it."""
-    seen.skipped += 1
-    seen.add_spike(step, str(spike), "skip")
-    return f"spike at step {step}: {spike}; its batch is left out"
-
-
-def goes_back(spec: GuardSpec, seen: GuardState) -> bool:
-    """Whether the run goes back to its checkpoint; not without one, and not to the same one without end."""
-    if spec.action != "back" or seen.checkpoint is None:
-        return False
-    return seen.returned_to != seen.checkpoint or seen.returns < spec.in_a_row
-
-
-def back(seen: GuardState, loaded: GuardState, step: int, spike: SpikeError) -> str:
-    """Let the standing `loaded` at a checkpoint go on behind the data that was taken from there to the spike."""
-    checkpoint = seen.checkpoint
-    assert checkpoint is not None, "nothing to go back to"
-    loaded.skipped = step + seen.skipped - checkpoint
-    loaded.returns = seen.returns + 1 if seen.returned_to == checkpoint else 1
-    loaded.returned_to, loaded.count, loaded.spikes = checkpoint, seen.count, seen.spikes
-    loaded.add_spike(step, str(spike), "back")
-    return f"spike at step {step}: {spike}; back to step {checkpoint}, its data since then is left out"
+    return (
+        f"{words} {value:.4g}, {deviations:.3g} deviations above the median {median:.4g} of the last {len(before)}"
+        " steps"
+    )

@@ -1,7 +1,7 @@
-"""Trackers: the lines of `metrics.jsonl`, told to TensorBoard or Weights & Biases as well.
+"""Lines of metrics sent to TensorBoard and Weights & Biases.
 
-A run that goes on from a checkpoint makes some steps again. TensorBoard is told from which step on what it has is void;
-Weights & Biases, which keeps what it has, is not told a step twice: `trackers.json` in the run's folder knows the last.
+A run that resumes from a checkpoint repeats some steps. TensorBoard is told from which step on its data is void.
+Weights & Biases keeps its data, so no step is sent twice: `trackers.json` in the run folder stores the last one.
 """
 
 import os
@@ -17,77 +17,86 @@ from linnet.core.atomic import remove_folder
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
-from linnet.training.initialization import leaves
+from linnet.training.callbacks import Callback
+from linnet.training.initialization import flatten
 from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
 
 TRACKERS, TENSORBOARD = "trackers.json", "tensorboard"
 PROJECT = "linnet"
-"""In Weights & Biases, where `WANDB_PROJECT` names none."""
+"""In Weights & Biases, unless `WANDB_PROJECT` names another."""
 
 
 class Tracker(Protocol):
-    """What is told the lines of figures."""
+    """Receives lines of metrics."""
 
     def begin(self, step: int) -> None:
-        """The run is at `step`, or went back there: what is told next is of later steps."""
+        """The run is at `step`, or went back there: later lines are of later steps."""
 
     def line(self, step: int, figures: dict[str, float]) -> None:
-        """A line of figures."""
+        """A line of metrics."""
 
     def close(self) -> None:
-        """The run ends here, for now."""
+        """The run ends here for now."""
 
 
 class TensorBoardTracker:
-    """Event files in `tensorboard/` of the run's folder, which `tensorboard --logdir` shows."""
+    """Event files in `tensorboard/` of the run folder, which `tensorboard --logdir` shows."""
 
     def __init__(self, folder: RunFolder, run: RunSpec) -> None:
         self._make = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self._folder, self._writer = folder.path / TENSORBOARD, None
 
     def begin(self, step: int) -> None:
-        """A new event file; with it the steps after `step` that earlier ones have are void."""
         self.close()
-        self._writer = self._make(self._folder, purge_step=step + 1)
+        self._writer = self._make(self._folder, purge_step=step + 1)  # voids later steps of earlier files
 
     def line(self, step: int, figures: dict[str, float]) -> None:
-        """A scalar for each figure, on the disk at once: a kill loses none."""
         assert self._writer is not None, "not begun"
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+        self._writer.flush()  # a kill loses nothing
 
     def close(self) -> None:
-        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
 
 
-class WandbTracker:
-    """A run of Weights & Biases with an id that stays; its files lie in `wandb/` of the run's folder.
+class WandbState(Spec):
+    """What `trackers.json` holds: the run's id, the last step that was surely sent, an unfinished offline folder."""
 
-    `WANDB_MODE=offline` sends nothing, `wandb sync` does later. Project and account are as the environment says. What a
-    killed process was told may be lost, in part: it is told again, in the place of what that process left offline.
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]
+    last_step: NonNegativeInt = 0
+    unfinished: Annotated[str, Field(pattern=r"^offline-run-[A-Za-z0-9_-]{1,100}$")] | None = None
+
+
+class WandbTracker:
+    """A run of Weights & Biases with a permanent id; its files are in `wandb/` of the run folder.
+
+    `WANDB_MODE=offline` sends nothing, `wandb sync` does so later. Project and account come from the environment. Lines
+    that a killed process may have lost are sent again, and the folder that it left offline is removed.
     """
 
     def __init__(self, folder: RunFolder, run: RunSpec) -> None:
         self._wandb = _imported("wandb", "wandb")
         self._folder, self._config = folder, run.to_dict()
         self._run: Any = None
-        known = _known(folder)
-        self._id, self._told, self._left = known.id, known.told, known.unfinished
+        path = folder.path / TRACKERS
+        plain = read_checked_json(path) if path.is_file() else {"wandb": {"id": uuid.uuid4().hex[:12]}}
+        self._known = WandbState.parse(plain.get("wandb") if isinstance(plain, dict) else None, f"{path}: wandb")
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """Go on with the run of this id; lines that it was not surely told, it is told now."""
+        """Resume the run with this id, and send the lines that it may not have."""
         if self._run is not None:
             return
-        self._remove_left()
+        left = self._known.unfinished and self._folder.path / "wandb" / self._known.unfinished
+        if left and left.is_dir() and not left.is_symlink() and not [*left.glob("*.synced")]:
+            remove_folder(left)
         try:
             self._run = self._wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
-                id=self._id,
+                id=self._known.id,
                 name=self._folder.path.resolve().name,
                 dir=str(self._folder.path),
                 config=self._config,
@@ -97,35 +106,27 @@ class WandbTracker:
         except Exception as error:
             accepted = "an account, or WANDB_MODE=offline"
             raise UserError(f"{error}", field="training.trackers", value="wandb", accepted=accepted) from None
-        self._step = max(self._told, self._run.step - 1)
-        self._keep(Path(self._run.dir).parent.name if self._run.offline else None)
+        self._step = max(self._known.last_step, self._run.step - 1)
+        self._write(unfinished=Path(self._run.dir).parent.name if self._run.offline else None)
         for line in self._folder.metrics.read():
             if line["step"] <= step:
                 self.line(line["step"], numbers_of(line))
 
     def line(self, step: int, figures: dict[str, float]) -> None:
-        """Log them, unless they were."""
         assert self._run is not None, "not begun"
         if step > self._step:
             self._run.log(figures, step=step)
             self._step = step
 
     def close(self) -> None:
-        """Finish writing; the run can go on later."""
         if self._run is not None:
             self._run.finish()
-            self._run, self._told = None, self._step
-            self._keep(None)
+            self._run = None
+            self._write(last_step=self._step, unfinished=None)
 
-    def _keep(self, unfinished: str | None) -> None:
-        known = WandbStanding(id=self._id, told=self._told, unfinished=unfinished)
-        write_checked_json(self._folder.path / TRACKERS, {"version": 1, "wandb": known.model_dump()})
-
-    def _remove_left(self) -> None:
-        """What a killed process left offline, unless it was sent since."""
-        left = self._left and self._folder.path / "wandb" / self._left
-        if left and left.is_dir() and not left.is_symlink() and not [*left.glob("*.synced")]:
-            remove_folder(left)
+    def _write(self, **changes: Any) -> None:
+        self._known = self._known.model_copy(update=changes)
+        write_checked_json(self._folder.path / TRACKERS, {"version": 1, "wandb": self._known.model_dump()})
 
 
 KINDS: dict[str, type[TensorBoardTracker] | type[WandbTracker]] = {
@@ -134,47 +135,36 @@ KINDS: dict[str, type[TensorBoardTracker] | type[WandbTracker]] = {
 }
 
 
-class Trackers:
-    """All that a run has; before it goes on from a checkpoint, so that lines that are to be written again are known."""
+class Trackers(Callback):
+    """All trackers of a run, in rank 0."""
 
-    def __init__(self, wanted: Sequence[str], folder: RunFolder, run: RunSpec) -> None:
-        """`UserError` naming the extra where one is not installed."""
-        self._trackers: list[Tracker] = [KINDS[name](folder, run) for name in dict.fromkeys(wanted)]
+    def __init__(self, names: Sequence[str], folder: RunFolder, run: RunSpec) -> None:
+        """`UserError` naming the extra if a tracker is not installed."""
+        self._trackers: list[Tracker] = [KINDS[name](folder, run) for name in dict.fromkeys(names)]
+
+    def on_load(self) -> None:
+        state = self.context.state
+        step = state.step if state.callbacks_done else state.step - 1
+        self.context.processes.broadcast_from_rank0(lambda: self.begin(step))  # so that all raise its error
 
     def begin(self, step: int) -> None:
-        """The run goes on after `step`."""
+        """Lines up to `step` are written; later ones follow."""
         for tracker in self._trackers:
             tracker.begin(step)
 
-    def line(self, line: dict[str, Any]) -> None:
-        """Tell a line of `metrics.jsonl`."""
+    def on_log(self, line: dict[str, Any]) -> None:
         for tracker in self._trackers:
             tracker.line(line["step"], numbers_of(line))
 
     def close(self) -> None:
-        """Let all of them finish."""
         for tracker in self._trackers:
             tracker.close()
 
 
 def numbers_of(line: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a line but for its step, those of a section as `validation/bits_per_byte`."""
-    found = {name: value for name, value in leaves(line).items() if isinstance(value, int | float) and name != "step"}
+    """The numbers of a line except its step; those of a section as `validation/bits_per_byte`."""
+    found = {name: value for name, value in flatten(line).items() if isinstance(value, int | float) and name != "step"}
     return {name.replace(".", "/"): float(value) for name, value in found.items()}
-
-
-class WandbStanding(Spec):
-    """What `trackers.json` holds: the run's id, the last step that surely was told, an offline folder in work."""
-
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]
-    told: NonNegativeInt = 0
-    unfinished: Annotated[str, Field(pattern=r"^offline-run-[A-Za-z0-9_-]{1,100}$")] | None = None
-
-
-def _known(folder: RunFolder) -> WandbStanding:
-    path = folder.path / TRACKERS
-    plain = read_checked_json(path) if path.is_file() else {"wandb": {"id": uuid.uuid4().hex[:12]}}
-    return WandbStanding.parse(plain.get("wandb") if isinstance(plain, dict) else None, f"{path}: wandb")
 
 
 def _imported(module: str, extra: str) -> Any:

@@ -1,22 +1,72 @@
-"""AdamW in PyTorch's fused form."""
+"""The interface of optimizers, and AdamW in PyTorch's fused form.
 
+`torch.optim.Optimizer` imports `torch.compile` with everything that belongs to it, which takes a second at the start of
+every run (`benchmarks/start_up.py`), compiled or not.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from linnet.training.optimizers.groups import Group, Optimizer, decay_where_agreed, with_gradients
-from linnet.training.processes.shards import local
+from linnet.training.distributed import local
+
+
+class Group(TypedDict):
+    """Parameters with the same learning rate and weight decay. scale: relative to the scheduled learning rate."""
+
+    params: list[nn.Parameter]
+    lr: float
+    scale: float
+    weight_decay: float
+
+
+class Optimizer(ABC):
+    """state: of each updated parameter its tensors by name, which together with the weights suffice to continue."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.param_groups = list(groups)
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+
+    @abstractmethod
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+
+    @property
+    def orthogonalizing_s(self) -> float:
+        """Seconds that this process has spent in Muon's iteration."""
+        return 0.0
+
+    def zero_grad(self) -> None:
+        """Delete all gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def with_gradients(group: Group) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters of a group that have a gradient, and their gradients."""
+    found = [(parameter, parameter.grad) for parameter in group["params"] if parameter.grad is not None]
+    return [parameter for parameter, _ in found], [gradient for _, gradient in found]
+
+
+def cautious_decay(weight: Tensor, update: Tensor, amount: float) -> None:
+    """Cautious weight decay (Chen et al., arXiv 2510.12402): `w -= amount * w` where update and weight have one sign.
+
+    There the update, which is subtracted, makes the weight smaller as well. Only the signs of the update count.
+    """
+    weight -= (weight * amount).masked_fill_(update * weight < 0, 0.0)
 
 
 class AdamW(Optimizer):
     """The update of `torch.optim.AdamW(fused=True)`, bit for bit (Loshchilov and Hutter, arXiv 1711.05101).
 
-    It works on each element by itself: a process updates the shard that it holds.
-
-    cautious: weight decay where update and weight agree alone (`decay_where_agreed`). state: of each parameter `step`,
-    `exp_avg` and `exp_avg_sq`, as PyTorch names them.
+    It acts on each element by itself, so a process updates its own shard. cautious: weight decay as in
+    `cautious_decay`. state: `step`, `exp_avg` and `exp_avg_sq` of each parameter, as PyTorch names them.
     """
 
     def __init__(self, groups: Sequence[Group], betas: tuple[float, float], eps: float, cautious: bool = False) -> None:
@@ -28,9 +78,17 @@ class AdamW(Optimizer):
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters, gradients = with_gradients(group)
-            states = [self._moments(parameter) for parameter in parameters]
-            if self._cautious:
-                self._decay(group, parameters, gradients, states)
+            states = [self.state[parameter] for parameter in parameters]
+            for parameter, state in zip(parameters, states, strict=True):
+                if not state:
+                    state["step"] = torch.zeros((), device=parameter.device)
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            amount = group["lr"] * group["weight_decay"]
+            if self._cautious and amount:
+                # Before the update, with the signs of the mean gradient that it will have.
+                for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
+                    moved = local(state["exp_avg"]).lerp(local(gradient), 1 - self._betas[0])
+                    cautious_decay(local(parameter), moved, amount)
             adamw(
                 list(map(local, parameters)),
                 list(map(local, gradients)),
@@ -47,20 +105,3 @@ class AdamW(Optimizer):
                 eps=self._eps,
                 maximize=False,
             )
-
-    def _decay(
-        self, group: Group, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
-    ) -> None:
-        """Before the update, whose signs are those of the mean gradient that it will have."""
-        amount = group["lr"] * group["weight_decay"]
-        for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
-            if amount:
-                moved = local(state["exp_avg"]).lerp(local(gradient), 1 - self._betas[0])
-                decay_where_agreed(local(parameter), moved, amount)
-
-    def _moments(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=parameter.device)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        return state

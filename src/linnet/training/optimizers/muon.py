@@ -1,9 +1,7 @@
 """Muon for the matrices between hidden vectors, AdamW for the rest (Jordan et al., kellerjordan.github.io/posts/muon).
 
-The momentum of each matrix is made orthogonal, so that a step changes all directions alike. Joined maps are taken
-apart, and matrices of one shape (a tall one lies on its side) go through the iteration together.
-
-Legend: `L` matrices of one shape.
+The momentum of each matrix is orthogonalized, so that a step changes all directions equally. Joined maps are split, and
+matrices of one shape (tall ones transposed) go through the iteration together.
 """
 
 import math
@@ -15,41 +13,40 @@ from torch import Tensor
 
 from linnet.layers.contract import MuonParameter
 from linnet.ops.orthogonal import orthogonal
-from linnet.training.optimizers.adamw import AdamW
-from linnet.training.optimizers.groups import Group, Optimizer, decay_where_agreed, with_gradients
-from linnet.training.processes.shards import as_shard, local, part_of, whole
-from linnet.training.progress.stopwatch import Stopwatch
+from linnet.training.distributed import as_shard, local, part_of, whole
+from linnet.training.optimizers.adamw import AdamW, Group, Optimizer, cautious_decay, with_gradients
+from linnet.training.timing import Stopwatch
 
 ELEMENTS_AT_ONCE = 1 << 26
-"""In one run of the iteration, which holds a few times as many."""
+"""In one call of the iteration, which needs a few times as many."""
 
 
 class SingleMatrix(NamedTuple):
-    """A single matrix: so many `rows` of its parameter from `first` on."""
+    """A matrix within a joined parameter: `rows` rows from `first` on."""
 
     parameter: Tensor
     first: int
     rows: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The same rows of a tensor of the parameter's shape, at most as many as columns: `[m, n]`, a view."""
+        """These rows of a tensor of the parameter's shape as a view `[m, n]`, transposed if necessary to `m <= n`."""
         part = tensor.narrow(0, self.first, self.rows)
         return part if part.shape[0] <= part.shape[1] else part.T
 
 
 class Muon(Optimizer):
-    """`w -= lr * scale(w) * O`, where `O` is the orthogonal factor of the momentum, with Nesterov's look ahead.
+    """`w -= lr * scale(w) * O`, where `O` is the orthogonal factor of the momentum, with Nesterov's look-ahead.
 
-    The momentum is a mean of gradients that fade by `momentum` a step. scale: by the shape of a matrix (`of_adamw`).
-    With `every` n the iteration is made at every n-th step, and between them the latest `O` serves again. state: of
-    each matrix `step`, `momentum`, and `direction` where it serves again; of each other parameter that of `rest`.
+    The momentum is a mean of gradients that fade by `momentum` per step. scale: by the shape of a matrix
+    (`adamw_scale`). With `every` n the iteration is made at every n-th step; between them the latest `O` is used again.
+    state: `step`, `momentum`, and `direction` (if it is used again) of each matrix; for other parameters that of AdamW.
     """
 
     def __init__(
         self,
         groups: Sequence[Group],
         matrices: Sequence[MuonParameter],
-        rest: AdamW,
+        adamw: AdamW,
         momentum: float,
         iterations: int,
         every: int,
@@ -57,52 +54,51 @@ class Muon(Optimizer):
         dtype: torch.dtype,
         cautious: bool,
     ) -> None:
-        """`matrices`: the parameters of `groups`, taken apart. dtype: of the iteration alone."""
-        super().__init__([*groups, *rest.param_groups])
-        self._own, self._rest, self.state = list(groups), rest, rest.state
+        """matrices: how the parameters of `groups` are split. dtype: of the iteration only."""
+        super().__init__([*groups, *adamw.param_groups])
+        self._own, self._adamw, self.state = list(groups), adamw, adamw.state
         self._rows = {matrix.parameter: matrix.rows for matrix in matrices}
         self._momentum, self._iterations, self._every = momentum, iterations, every
         self._scale, self._dtype, self._cautious = scale, dtype, cautious
-        self._watch = Stopwatch()
+        self._stopwatch = Stopwatch()
 
     @property
     def orthogonalizing_s(self) -> float:
         """Seconds spent in making directions, batching included."""
-        return self._watch.seconds
+        return self._stopwatch.seconds
 
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        self._rest.step()
+        self._adamw.step()
         found = [(group, *with_gradients(group)) for group in self._own]
         parameters = [parameter for _, of_group, _ in found for parameter in of_group]
         gradients = [gradient for _, _, of_group in found for gradient in of_group]
         if not parameters:
             return
-        with self._watch.running(parameters[0].device):
+        with self._stopwatch.running(parameters[0].device):
             directions = self._directions(parameters, gradients)
         for group, of_group, _ in found:
+            amount = group["lr"] * group["weight_decay"]
             for parameter in of_group:
-                self._update(group, parameter, directions[parameter])
-
-    def _update(self, group: Group, parameter: Tensor, direction: Tensor) -> None:
-        amount = group["lr"] * group["weight_decay"]
-        weight = local(parameter)
-        if amount and self._cautious:
-            decay_where_agreed(weight, direction, amount)
-        elif amount:
-            weight.mul_(1 - amount)
-        weight.add_(direction, alpha=-group["lr"])
+                weight, direction = local(parameter), directions[parameter]
+                if amount and self._cautious:
+                    cautious_decay(weight, direction, amount)
+                elif amount:
+                    weight.mul_(1 - amount)
+                weight.add_(direction, alpha=-group["lr"])
 
     def _directions(self, parameters: list[Tensor], gradients: list[Tensor]) -> dict[Tensor, Tensor]:
-        """What each parameter, or this process's shard of it, moves along, scaled."""
+        """The scaled direction in which each parameter, or this process's shard of it, moves."""
         due, found = [], {}
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            state, own = self._state(parameter), local(gradient)
+            state, own = self.state[parameter], local(gradient)
+            if not state:
+                state["step"], state["momentum"] = torch.zeros((), dtype=torch.int64), torch.zeros_like(parameter)
             momentum = local(state["momentum"])
             momentum.lerp_(own, 1 - self._momentum)
             if int(state["step"]) % self._every == 0:
-                # A direction is that of a whole matrix: each process makes it, from the shards of all.
+                # A direction is that of a whole matrix: each process computes it from the shards of all.
                 found[parameter] = whole(as_shard(own.lerp(momentum, self._momentum), parameter))
                 due.append(parameter)
             else:
@@ -116,37 +112,30 @@ class Muon(Optimizer):
         for parameter in due:
             found[parameter] = part_of(found[parameter], parameter)
             if self._every > 1:
-                self._state(parameter)["direction"] = as_shard(found[parameter], parameter)
+                self.state[parameter]["direction"] = as_shard(found[parameter], parameter)
         return found
 
     def _batches(self, parameters: list[Tensor]) -> Iterator[list[SingleMatrix]]:
-        """MuonParameter of one shape."""
+        """Matrices of one shape, at most `ELEMENTS_AT_ONCE`."""
         shapes: dict[tuple[int, int], list[SingleMatrix]] = {}
         for parameter in parameters:
             first, columns = 0, parameter.shape[1]
             for rows in self._rows[parameter]:
-                shapes.setdefault((min(rows, columns), max(rows, columns)), []).append(
-                    SingleMatrix(parameter, first, rows)
-                )
+                shape = min(rows, columns), max(rows, columns)
+                shapes.setdefault(shape, []).append(SingleMatrix(parameter, first, rows))
                 first += rows
         for (m, n), pieces in shapes.items():
             at_once = max(1, ELEMENTS_AT_ONCE // (m * n))
             yield from (pieces[first : first + at_once] for first in range(0, len(pieces), at_once))
 
-    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["step"], state["momentum"] = torch.zeros((), dtype=torch.int64), torch.zeros_like(parameter)
-        return state
 
-
-def of_adamw(rows: int, columns: int) -> float:
-    """`0.2 sqrt(max(rows, columns))`: elements then move as far as AdamW's, whose `lr` serves (Liu et al., Muon is
-    Scalable for LLM Training, arXiv 2502.16982, equation 4).
+def adamw_scale(rows: int, columns: int) -> float:
+    """`0.2 sqrt(max(rows, columns))`: elements move as far as AdamW's, so that its `lr` can be used (Liu et al., Muon
+    is Scalable for LLM Training, arXiv 2502.16982, equation 4).
     """
     return 0.2 * math.sqrt(max(rows, columns))
 
 
-def spectral(rows: int, columns: int) -> float:
-    """`sqrt(max(1, rows / columns))`: outputs then move alike at any width (Jordan et al.); `lr` is about 0.02."""
+def spectral_scale(rows: int, columns: int) -> float:
+    """`sqrt(max(1, rows / columns))`: outputs move equally at any width (Jordan et al.); `lr` is about 0.02."""
     return math.sqrt(max(1.0, rows / columns))

@@ -17,7 +17,7 @@ from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
 MODEL = {
@@ -46,7 +46,7 @@ COMPARED = {
 
 def made(folder: Path, data: Path, seed: int = 0, width: int = 8) -> Path:
     plain = {"model": MODEL | {"d_model": width}, "data": str(data), "training": TRAINING | {"seed": seed}}
-    train(RunSpec.parse(plain, "test"), folder)
+    train_run(RunSpec.parse(plain, "test"), folder)
     return folder
 
 

@@ -12,8 +12,8 @@ import yaml
 from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.experiments import runner
-from linnet.training.objective import Loss, next_token_loss
-from linnet.training.run import train
+from linnet.training.objectives import Loss, next_token_loss
+from linnet.training.run import train_run
 
 TOO_FAST = {"training.optimizer.lr": 1e38, "training.schedule.warmup_steps": 0}
 MODEL = {
@@ -54,7 +54,7 @@ def breaking_at(step: int) -> Any:
 def unlucky(run, out, reporter, command):
     """The first half diverges with seed 1 alone, at step 3."""
     broken = "first-half-seed-1" in str(out)
-    return train(run, out, reporter, breaking_at(3) if broken else next_token_loss, command)
+    return train_run(run, out, reporter, breaking_at(3) if broken else next_token_loss, command)
 
 
 @pytest.fixture(scope="module")

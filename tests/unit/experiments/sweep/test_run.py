@@ -15,7 +15,7 @@ from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import ExperimentStopped, Runner
 from linnet.experiments.sweep.run import sweep
 from linnet.training.reporter import Progress, Reporter
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
 MODEL = {
@@ -64,7 +64,7 @@ def test_each_value_is_a_run_of_its_own_and_trained_as_it_is_alone(data: Path, t
     reporter = Counting()
     found = sweep("lr=0.01,0.001", described(data), tmp_path / "out", runner(reporter))
     assert reporter.made == {"lr-0.001": 4, "lr-0.01": 4}
-    alone = train(described(data, optimizer={"lr": 0.01}), tmp_path / "alone").summary["validation"]
+    alone = train_run(described(data, optimizer={"lr": 0.01}), tmp_path / "alone").summary["validation"]
     assert found.runs[1].bits_per_byte == alone["bits_per_byte"] != found.runs[0].bits_per_byte
     assert json.loads((tmp_path / "out" / "sweep.json").read_text())["best"] == found.best.value  # type: ignore[union-attr]
     assert (tmp_path / "out" / "sweep.png").is_file()

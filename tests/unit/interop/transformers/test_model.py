@@ -11,7 +11,7 @@ from linnet.core.errors import UserError
 from linnet.interop.transformers import LinnetConfig, LinnetForCausalLM
 from linnet.model.decoder import Decoder
 from linnet.model.store import read_description
-from linnet.training.objective import next_token_loss
+from linnet.training.objectives import next_token_loss
 
 NEW = 6
 

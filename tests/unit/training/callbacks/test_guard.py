@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,12 +14,12 @@ from hypothesis import strategies as st
 from runs_alike import metrics_of, weights_of
 
 from linnet.model.store import load_decoder
-from linnet.training.callbacks.guard import GuardState, SpikeError, back, goes_back, judge
+from linnet.training.callbacks.guard import Guard
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.divergence import DivergedError
-from linnet.training.objective import Loss, next_token_loss
+from linnet.training.objectives import Loss, next_token_loss
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
+from linnet.training.run import train_run
+from linnet.training.run_folder import DivergedError
 from linnet.training.sections import GuardSpec
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -36,80 +37,89 @@ class Notes(Reporter):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def _seen(values, spec):
-    seen = GuardState()
+def _guard(values, spec):
+    guard = Guard(spec)
     for value in values:
-        seen.accept(value, 1.0, spec.window)
-    return seen
+        guard.state.accept(value, 1.0, spec.window)
+    return guard
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=8, max_size=40), st.floats(4.0, 1e30))
 def test_what_lies_far_above_the_median_is_a_spike_and_leaves_the_statistic_as_it_was(values, value):
     spec = GuardSpec(window=16)
-    seen = _seen(values, spec)
-    before = list(seen.losses)
+    guard = _guard(values, spec)
+    before = list(guard.state.losses)
     assert before == values[-16:]
-    spike = judge(spec, seen, value, 1.0)
+    spike = guard.check_update(value, 1.0)
     assert spike is not None and str(spike).startswith("loss ") and "above the median" in str(spike)
-    assert seen.losses == before and seen.in_a_row == 1
+    assert guard.state.losses == before and guard.state.consecutive == 1
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=8, max_size=40), st.floats(0.01, 1.0))
 def test_what_lies_below_is_none(values, value):
     spec = GuardSpec(window=16)
-    assert judge(spec, _seen(values, spec), value * min(values), 1.0) is None
+    assert _guard(values, spec).check_update(value * min(values), 1.0) is None
 
 
 def test_a_spike_in_the_window_does_not_hide_the_next():
     """As it would with mean and standard deviation."""
-    spec, generator = GuardSpec(window=16, in_a_row=1), random.Random(0)
-    seen = _seen([generator.gauss(4.0, 0.05) for _ in range(15)] + [400.0], spec)
-    assert judge(spec, seen, 6.0, 1.0) is not None
+    spec, generator = GuardSpec(window=16, max_consecutive=1), random.Random(0)
+    guard = _guard([generator.gauss(4.0, 0.05) for _ in range(15)] + [400.0], spec)
+    assert guard.check_update(6.0, 1.0) is not None
 
 
 def test_noise_alone_is_hardly_ever_a_spike():
-    spec, generator, seen = GuardSpec(), random.Random(0), GuardState()
-    found = [judge(spec, seen, generator.gauss(4, 0.2), math.exp(generator.gauss(0, 0.25))) for _ in range(5000)]
+    guard, generator = Guard(GuardSpec()), random.Random(0)
+    found = [guard.check_update(generator.gauss(4, 0.2), math.exp(generator.gauss(0, 0.25))) for _ in range(5000)]
     assert sum(spike is not None for spike in found) <= 5
 
 
 @pytest.mark.parametrize(
-    ("of", "told"), [("loss", "loss 9"), ("gradient_norm", "gradient norm 7"), ("either", "loss 9")]
+    ("metric", "told"), [("loss", "loss 9"), ("gradient_norm", "gradient norm 7"), ("either", "loss 9")]
 )
-def test_what_is_watched_is_chosen(of, told):
-    spec = GuardSpec(window=16, of=of)
-    assert str(judge(spec, _seen([1.0] * 16, spec), 9.0, 7.0)).startswith(told)
-    one = (1.0, 7.0) if of == "loss" else (9.0, 1.0)
-    assert (judge(spec, _seen([1.0] * 16, spec), *one) is None) == (of != "either")
+def test_what_is_watched_is_chosen(metric, told):
+    spec = GuardSpec(window=16, metric=metric)
+    assert str(_guard([1.0] * 16, spec).check_update(9.0, 7.0)).startswith(told)
+    one = (1.0, 7.0) if metric == "loss" else (9.0, 1.0)
+    assert (_guard([1.0] * 16, spec).check_update(*one) is None) == (metric != "either")
 
 
 def test_too_few_steps_judge_nothing_but_what_is_not_finite():
     spec = GuardSpec(window=16)
-    assert judge(spec, _seen([1.0] * 7, spec), 99.0, 1.0) is None
-    assert str(judge(spec, GuardState(), math.nan, 1.0)) == "loss nan"
-    assert str(judge(spec, GuardState(), 1.0, math.inf)) == "gradient norm inf"
+    assert _guard([1.0] * 7, spec).check_update(99.0, 1.0) is None
+    assert str(Guard(spec).check_update(math.nan, 1.0)) == "loss nan"
+    assert str(Guard(spec).check_update(1.0, math.inf)) == "gradient norm inf"
 
 
 def test_a_level_that_stays_is_no_spike():
-    spec = GuardSpec(window=16, in_a_row=3)
-    seen = _seen([1.0] * 16, spec)
-    assert [judge(spec, seen, 9.0, 1.0) is None for _ in range(5)] == [False, False, False, True, True]
-    assert seen.losses == [9.0, 9.0]
+    guard = _guard([1.0] * 16, GuardSpec(window=16, max_consecutive=3))
+    assert [guard.check_update(9.0, 1.0) is None for _ in range(5)] == [False, False, False, True, True]
+    assert guard.state.losses == [9.0, 9.0]
 
 
 def test_a_run_goes_back_behind_the_data_and_not_without_end():
-    spec = GuardSpec(action="back", in_a_row=2)
-    assert not goes_back(spec, GuardState()) and not goes_back(GuardSpec(), GuardState(checkpoint=10))
-    seen = GuardState(skipped=3, checkpoint=10)
+    spec = GuardSpec(window=16, action="rewind", max_consecutive=2)
+
+    def target(guard):
+        return guard.check_update(math.nan, 1.0).rewind_to
+
+    assert target(Guard(spec)) is None
+    skipping = Guard(GuardSpec())
+    skipping.state.checkpoint = 10
+    assert target(skipping) is None
+    guard = Guard(spec)
+    guard.context = SimpleNamespace(reporter=Reporter())
+    guard.state.checkpoint = 10
     for times in (1, 2):
-        assert goes_back(spec, seen)
-        loaded = GuardState(skipped=1, checkpoint=10)
-        back(seen, loaded, 14, SpikeError("x"))
-        assert (loaded.skipped, loaded.returns, loaded.count) == (14 + seen.skipped - 10, times, times)
-        seen = loaded
-    assert not goes_back(spec, seen)
-    seen.checkpoint = 20
-    assert goes_back(spec, seen)
+        spike = guard.check_update(math.nan, 1.0)
+        assert spike.rewind_to == 10
+        before = guard.state_dict()
+        guard.load_state_dict({"checkpoint": 10})
+        guard.on_rewind(spike, 14, before)
+        assert (guard.state.rewound_to, guard.state.rewinds, guard.state.count) == (10, times, times)
+    assert target(guard) is None
+    guard.state.consecutive, guard.state.checkpoint = 0, 20
+    assert target(guard) == 20
 
 
 def _content(inputs):
@@ -144,47 +154,47 @@ def _run(tiny_run, action, **changes):
 
 
 def test_without_spikes_a_guarded_run_is_the_run_without_a_guard(tmp_path, tiny_run):
-    assert train(_run(tiny_run, "skip"), tmp_path / "guarded").summary["spikes"] == {"count": 0, "latest": []}
-    assert train(tiny_run(steps=30, checkpoint={"every": 8}), tmp_path / "plain").summary["spikes"] is None
+    assert train_run(_run(tiny_run, "skip"), tmp_path / "guarded").summary["spikes"] == {"count": 0, "latest": []}
+    assert train_run(tiny_run(steps=30, checkpoint={"every": 8}), tmp_path / "plain").summary["spikes"] is None
     assert _ends(tmp_path / "guarded")[0] == _ends(tmp_path / "plain")[0]
 
 
 def test_a_skipped_batch_changes_nothing_but_that_it_is_left_out(tmp_path, tiny_run):
     run = _run(tiny_run, "skip")
     contents, reporter = _contents(run), Notes()
-    result = train(run, tmp_path / "run", reporter, objective=_spiked({contents[19]}))
+    result = train_run(run, tmp_path / "run", reporter, objective=_spiked({contents[19]}))
     (note,) = [note for note in reporter.notes if "spike" in note]
-    assert note.startswith("spike at step 20: ") and note.endswith("; its batch is left out")
+    assert note.startswith("spike at step 20: ") and note.endswith("; its batch is skipped")
     assert result.summary["step"] == 30 and result.summary["spikes"]["count"] == 1
     assert result.summary["spikes"]["latest"][0]["step"] == 20
     assert [line["spikes"] for line in metrics_of(tmp_path / "run")] == [0] * 9 + [1] * 6
     unguarded = tiny_run(steps=30, checkpoint={"every": 8})
-    train(unguarded, tmp_path / "unguarded", objective=_spiked({contents[19]}))
+    train_run(unguarded, tmp_path / "unguarded", objective=_spiked({contents[19]}))
     moved = load_decoder(tmp_path / "unguarded" / "model").state_dict()
     kept = load_decoder(tmp_path / "run" / "model").state_dict()
     assert any(not torch.equal(moved[name], kept[name]) for name in kept)
 
 
-@pytest.mark.parametrize("action", ["skip", "back"])
+@pytest.mark.parametrize("action", ["skip", "rewind"])
 def test_with_spikes_a_run_ends_the_same_however_it_is_interrupted(tmp_path, tiny_run, action):
     run = _run(tiny_run, action)
     contents = _contents(run)
     objective = _spiked({contents[12], contents[19], contents[20]})
-    train(run, tmp_path / "straight", objective=objective)
+    train_run(run, tmp_path / "straight", objective=objective)
     for stop_at in (9, 13, 18, 20, 27):
-        train(run, tmp_path / "stopped", Notes(stop_at), objective=objective)
-    train(run, tmp_path / "stopped", objective=objective)
+        train_run(run, tmp_path / "stopped", Notes(stop_at), objective=objective)
+    train_run(run, tmp_path / "stopped", objective=objective)
     assert _ends(tmp_path / "stopped") == _ends(tmp_path / "straight")
-    train(run, tmp_path / "killed", Notes(22), objective=objective)
+    train_run(run, tmp_path / "killed", Notes(22), objective=objective)
     steps = checkpoint_steps(tmp_path / "killed" / "checkpoints")
     shutil.rmtree(tmp_path / "killed" / "checkpoints" / f"step-{steps[-1]:08d}")
     shutil.rmtree(tmp_path / "killed" / "model")
-    train(run, tmp_path / "killed", objective=objective)
+    train_run(run, tmp_path / "killed", objective=objective)
     assert _ends(tmp_path / "killed") == _ends(tmp_path / "straight")
 
 
 def test_back_leaves_out_the_data_since_the_checkpoint(tmp_path, tiny_run):
-    run = _run(tiny_run, "back", evaluate={"every": 1000, "tokens": 64})
+    run = _run(tiny_run, "rewind", evaluate={"every": 1000, "tokens": 64})
     contents, seen, reporter = _contents(run), [], Notes()
     spiked = _spiked({contents[18]})
 
@@ -192,11 +202,11 @@ def test_back_leaves_out_the_data_since_the_checkpoint(tmp_path, tiny_run):
         seen.append(contents.index(_content(inputs)))
         return spiked(decoder, inputs, targets)
 
-    result = train(run, tmp_path, reporter, objective=objective)
+    result = train_run(run, tmp_path, reporter, objective=objective)
     assert seen == [*range(19), *range(19, 33)]
     note = next(note for note in reporter.notes if note.startswith("spike"))
-    assert note.startswith("spike at step 19: ") and note.endswith("; back to step 16, its data since then is left out")
-    assert result.summary["spikes"]["latest"][0]["action"] == "back" and result.summary["step"] == 30
+    assert note.startswith("spike at step 19: ") and note.endswith("; back to step 16, the data since then is skipped")
+    assert result.summary["spikes"]["latest"][0]["action"] == "rewind" and result.summary["step"] == 30
 
 
 def test_spikes_without_end_end_the_run_where_they_are_not_finite(tmp_path, tiny_run):
@@ -205,5 +215,5 @@ def test_spikes_without_end_end_the_run_where_they_are_not_finite(tmp_path, tiny
 
     reporter = Notes()
     with pytest.raises(DivergedError, match="stopped at step 1: loss nan"):
-        train(_run(tiny_run, "skip"), tmp_path, reporter, objective=broken)
+        train_run(_run(tiny_run, "skip"), tmp_path, reporter, objective=broken)
     assert sum("spike at step 1: loss nan" in note for note in reporter.notes) == 5

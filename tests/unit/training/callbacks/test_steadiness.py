@@ -6,9 +6,9 @@ import random
 import pytest
 
 from linnet.training.callbacks import steadiness
-from linnet.training.callbacks.steadiness import FIRST_STEPS, LEAST_STEPS, Steadiness
+from linnet.training.callbacks.steadiness import MIN_STEPS, WARMUP_STEPS, Steadiness
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
+from linnet.training.run import train_run
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_steps_that_are_all_longer_alike_are_said_by_what_others_use(others):
 def test_a_busy_machine_is_said_once_with_the_remedy(others):
     others[0] = 1.3
     slow = ([0.5] * 4 + [1.2]) * 60
-    (said,) = _said([9.0] * FIRST_STEPS + slow)
+    (said,) = _said([9.0] * WARMUP_STEPS + slow)
     assert said.startswith("note: the machine is busy: a tenth of 20 steps took over 2.4 times the median of 0.50 s;")
     assert "1.3 of " in said and said.endswith("or train with fewer threads than 2 (training.threads)")
 
@@ -53,11 +53,11 @@ def test_a_busy_machine_is_said_once_with_the_remedy(others):
 def test_a_quiet_machine_is_not_accused():
     generator = random.Random(0)
     steady = [generator.gauss(0.5, 0.02) + 2.0 * (number % 30 == 29) for number in range(500)]
-    assert _said([9.0] * FIRST_STEPS + steady) == []
+    assert _said([9.0] * WARMUP_STEPS + steady) == []
 
 
 def test_short_runs_and_first_steps_are_not_judged():
-    assert _said([1.0, 9.0] * (LEAST_STEPS // 2)) == []
+    assert _said([1.0, 9.0] * (MIN_STEPS // 2)) == []
     assert _said([1e-3, 9e-3] * 200) == []
 
 
@@ -73,7 +73,7 @@ def test_a_wait_for_data_is_said_and_is_no_busy_machine():
 def test_it_is_measured_in_a_run_and_told(tmp_path, tiny_run, monkeypatch):
     from linnet.data.loader import Batches
 
-    monkeypatch.setattr(steadiness, "LEAST_S", 0.05)
+    monkeypatch.setattr(steadiness, "MIN_S", 0.05)
     monkeypatch.setattr(steadiness, "SCATTER_LIMIT", 1e9)
     plain = Batches.batch
 
@@ -96,6 +96,6 @@ def test_it_is_measured_in_a_run_and_told(tmp_path, tiny_run, monkeypatch):
             self.lines.append(line)
 
     reporter = Lines()
-    train(tiny_run(steps=30), tmp_path, reporter)
+    train_run(tiny_run(steps=30), tmp_path, reporter)
     assert sum("steps wait for their data" in note for note in reporter.notes) == 1
     assert all(0.3 < line["waiting_share"] < 1 for line in reporter.lines)

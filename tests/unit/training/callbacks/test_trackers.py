@@ -12,7 +12,7 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.training.callbacks import trackers
 from linnet.training.reporter import Reporter
-from linnet.training.run import train
+from linnet.training.run import train_run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -56,9 +56,9 @@ def _lines(folder):
 def test_every_line_is_told_and_the_tracker_closed_whatever_happens(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setitem(trackers.KINDS, "tensorboard", Recorded)
     run = tiny_run(trackers=["tensorboard"])
-    train(run, tmp_path, Stops(5))
+    train_run(run, tmp_path, Stops(5))
     assert (Recorded.latest.begun, [step for step, _ in Recorded.latest.told]) == ([0], [2, 4])
-    train(run, tmp_path)
+    train_run(run, tmp_path)
     assert (Recorded.latest.begun, [step for step, _ in Recorded.latest.told]) == ([5], [6, 8, 10, 12])
     assert Recorded.latest.closed == 1
     step, figures = Recorded.latest.told[1]
@@ -71,13 +71,13 @@ def test_every_line_is_told_and_the_tracker_closed_whatever_happens(tmp_path, ti
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train(run, tmp_path / "broken", objective=broken)
+        train_run(run, tmp_path / "broken", objective=broken)
     assert Recorded.latest.closed == 1
 
 
 def test_without_trackers_nothing_is_imported_or_written(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setattr(trackers, "_imported", lambda module, extra: pytest.fail(module))
-    train(tiny_run(steps=1), tmp_path)
+    train_run(tiny_run(steps=1), tmp_path)
     assert not {"tensorboard", "wandb", "trackers.json"} & {path.name for path in tmp_path.iterdir()}
 
 
@@ -87,7 +87,7 @@ def test_one_that_is_not_installed_is_one_line_and_leaves_no_run(tmp_path, tiny_
         monkeypatch.setitem(sys.modules, module, None)
     message = rf"^training\.trackers: {name}: is not installed: `pip install 'linnet\[{name}\]'`$"
     with pytest.raises(UserError, match=message):
-        train(tiny_run(trackers=[name]), tmp_path / "run")
+        train_run(tiny_run(trackers=[name]), tmp_path / "run")
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
@@ -100,7 +100,7 @@ KILLED = """
 import sys
 from linnet.core.files import read_text
 from linnet.core.spec import parse_yaml
-from linnet.training.run import train
+from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 from linnet.training.reporter import Reporter
 import os, signal
@@ -110,7 +110,7 @@ class Kills(Reporter):
         if progress.step == int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-train(RunSpec.parse(parse_yaml(read_text(sys.argv[1]), "x"), "x"), sys.argv[2], Kills())
+train_run(RunSpec.parse(parse_yaml(read_text(sys.argv[1]), "x"), "x"), sys.argv[2], Kills())
 """
 
 
@@ -126,9 +126,9 @@ def _interrupted(run, folder):
     _killed(run, folder, 9)
     _killed(run, folder, 12)
     time.sleep(1.1)  # TensorBoard orders its files by the second
-    train(run, folder, Stops(13))
+    train_run(run, folder, Stops(13))
     time.sleep(1.1)
-    train(run, folder)
+    train_run(run, folder)
 
 
 def test_tensorboard_has_each_step_once(tmp_path, tiny_run):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.training.ngram.counts import NONE, count_ngrams, narrow, reaches
+from linnet.training.ngram.model import NONE, count_ngrams, max_lengths, narrow
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 3), max_size=9), min_size=1, max_size=9)
 
@@ -45,7 +45,7 @@ def test_lower_counts_are_of_different_tokens_before_them():
 
 
 def test_no_ngram_reaches_over_an_end():
-    assert reaches(np.array([0, 1, 2, 0, 0, 3, 0]), 0).tolist() == [0, 2, 3, 4, 2, 2, 3]
+    assert max_lengths(np.array([0, 1, 2, 0, 0, 3, 0]), 0).tolist() == [0, 2, 3, 4, 2, 2, 3]
 
 
 def test_what_is_not_there_is_not_found():

@@ -8,9 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.training.ngram.counts import count_ngrams
-from linnet.training.ngram.folder import COUNTS, DESCRIPTION, load_ngram, write_ngram
-from linnet.training.ngram.kneser_ney import NGram
+from linnet.training.ngram.interface import COUNTS, DESCRIPTION, load_ngram, write_ngram
+from linnet.training.ngram.model import NGram, count_ngrams
 
 TEXT = "the bird sang to the tree and the tree was glad. " * 3
 

@@ -11,17 +11,16 @@ from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.inference.sampling import Sampling
 from linnet.training.ngram import interface as room
-from linnet.training.ngram.folder import load_ngram
-from linnet.training.ngram.interface import continue_ngram, evaluate_ngram, train_ngram
+from linnet.training.ngram.interface import continue_ngram, evaluate_ngram, load_ngram, train_ngram
 
 TRAIN = [f"the bird {n % 7} sang to the tree and the tree was glad of {n % 3}. " * 2 for n in range(20)]
 VALIDATION = [f"tree {n} was glad of the bird. " for n in range(9)]
 
 KILLED = """
 import os, signal, sys
-from linnet.training.ngram import folder
+from linnet.training.ngram import interface
 from linnet.training.ngram.interface import train_ngram
-folder.write_file_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+interface.write_file_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 train_ngram(sys.argv[1], sys.argv[2])
 """
 

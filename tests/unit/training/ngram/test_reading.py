@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.training.ngram.counts import NGramTable, count_ngrams
-from linnet.training.ngram.kneser_ney import Discounts, Level, NGram
-from linnet.training.ngram.reading import LikeliestTokens, likeliest_behind, read
+from linnet.training.ngram.evaluation import LikeliestTokens, evaluate_tokens, likeliest_after
+from linnet.training.ngram.model import Discounts, Level, NGram, NGramTable, count_ngrams
 
 
 @pytest.mark.parametrize(
@@ -20,25 +19,29 @@ from linnet.training.ngram.reading import LikeliestTokens, likeliest_behind, rea
 def test_the_likeliest_token_is_one_seen_behind_the_context_or_the_shorter_ones(probabilities, expected):
     table = NGramTable(np.array([1, 5]), np.ones(2, np.int32), np.zeros(2, np.int32), vocab_size=9)
     level = Level(table, Discounts((0.5, 1.0, 1.5), False), np.array(probabilities), np.array([0.5]))
-    found = likeliest_behind(level, LikeliestTokens(np.array([3]), np.array([0.5])), np.zeros(1, np.int32))
+    found = likeliest_after(level, LikeliestTokens(np.array([3]), np.array([0.5])), np.zeros(1, np.int32))
     assert found.tokens_C.tolist() == [expected]
     assert found.probabilities_C.tolist() == [max(0.25, *probabilities)]
 
 
 def test_what_was_never_seen_is_counted_where_a_document_is_long_enough():
     model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 3), 0)
-    seen = read(model, np.array([0, 1, 2, 0, 3, 0]), np.ones(4, dtype=np.int64)).seen
+    seen = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), np.ones(4, dtype=np.int64)).seen
     assert [(one.ngrams, one.never_seen) for one in seen] == [(5, 1), (5, 3), (3, 2)]
-    assert [one.share_never_seen for one in read(model, np.array([0, 1]), np.ones(4, int)).seen] == [0.0, 0.0, None]
+    assert [one.share_never_seen for one in evaluate_tokens(model, np.array([0, 1]), np.ones(4, int)).seen] == [
+        0.0,
+        0.0,
+        None,
+    ]
 
 
 def test_documents_have_their_own_sums_and_an_error():
     """Each token but the first belongs to the document that it is in, or ends; the sums are those of the whole."""
     model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 2), 0)
-    found = read(model, np.array([0, 1, 2, 0, 3, 0]), np.array([0, 1, 2, 3])).losses
+    found = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), np.array([0, 1, 2, 3])).losses
     assert (found.tokens_N.tolist(), found.bytes_N.tolist()) == ([3, 2], [3, 3])
     for row, tokens in enumerate(([0, 1, 2, 0], [0, 3, 0])):
-        alone = read(model, np.array(tokens), np.array([0, 1, 2, 3])).losses
+        alone = evaluate_tokens(model, np.array(tokens), np.array([0, 1, 2, 3])).losses
         assert alone.bits_per_byte.standard_error is None
         assert (alone.nats_N[0], alone.correct_N[0]) == (pytest.approx(found.nats_N[row]), found.correct_N[row])
     low, high = sorted(found.bits_N / 3)
@@ -48,4 +51,4 @@ def test_documents_have_their_own_sums_and_an_error():
 def test_tokens_without_text_are_refused():
     model = NGram(count_ngrams(np.array([0, 1, 0]), 0, 2, 2), 0)
     with pytest.raises(UserError, match="the 1 tokens to evaluate hold no text"):
-        read(model, np.array([0, 0]), np.array([0, 1]))
+        evaluate_tokens(model, np.array([0, 0]), np.array([0, 1]))

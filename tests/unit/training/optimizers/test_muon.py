@@ -6,17 +6,16 @@ from runs_alike import with_gradients
 
 from linnet.layers.contract import MuonParameter
 from linnet.ops.orthogonal import orthogonal_reference
-from linnet.training.optimizers.adamw import AdamW
-from linnet.training.optimizers.groups import Group
-from linnet.training.optimizers.muon import Muon, of_adamw, spectral
-from linnet.training.optimizers.optimizer import (
+from linnet.training.optimizers import (
     build_optimizer,
-    hidden_matrices,
     load_optimizer_tensors,
+    muon_parameters,
     optimizer_tensors,
     set_learning_rate,
     split_by_decay,
 )
+from linnet.training.optimizers.adamw import AdamW, Group
+from linnet.training.optimizers.muon import Muon, adamw_scale, spectral_scale
 from linnet.training.sections import OptimizerSpec
 
 
@@ -24,7 +23,7 @@ def _one(shape, rows, lr=0.1, decay=0.0, **changes):
     """Muon over a single parameter."""
     parameter = torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(1)))
     settings = {
-        "momentum": 0.9, "iterations": 4, "every": 1, "scale": of_adamw, "dtype": torch.float32, "cautious": False,
+        "momentum": 0.9, "iterations": 4, "every": 1, "scale": adamw_scale, "dtype": torch.float32, "cautious": False,
     }  # fmt: skip
     group = Group(params=[parameter], lr=lr, scale=1.0, weight_decay=decay)
     rest = AdamW([], (0.9, 0.95), 1e-8)
@@ -79,7 +78,7 @@ def test_elements_move_about_as_far_as_those_of_adamw():
 
 
 def test_the_other_scale_is_that_of_the_spectral_norm():
-    assert (spectral(64, 16), spectral(16, 64), spectral(8, 8)) == (2.0, 1.0, 1.0)
+    assert (spectral_scale(64, 16), spectral_scale(16, 64), spectral_scale(8, 8)) == (2.0, 1.0, 1.0)
 
 
 def test_between_two_iterations_the_latest_direction_serves_again():
@@ -96,7 +95,7 @@ def test_between_two_iterations_the_latest_direction_serves_again():
     mean = torch.zeros(5, 7)
     for gradient in gradients[:4]:
         mean = mean.lerp(gradient, 0.1)
-    expected = -0.1 * of_adamw(5, 7) * orthogonal_reference(gradients[3].lerp(mean, 0.9)[None], 4)[0]
+    expected = -0.1 * adamw_scale(5, 7) * orthogonal_reference(gradients[3].lerp(mean, 0.9)[None], 4)[0]
     torch.testing.assert_close(moved[3], expected, rtol=1e-3, atol=1e-5)  # of all gradients, those between included
 
 
@@ -105,7 +104,7 @@ def test_decay_where_update_and_weight_agree():
     before, gradient = weight.detach().clone(), _gradients((5, 7), 1)[0]
     weight.grad = gradient.clone()
     optimizer.step()
-    direction = of_adamw(5, 7) * orthogonal_reference(gradient[None], 4)[0]
+    direction = adamw_scale(5, 7) * orthogonal_reference(gradient[None], 4)[0]
     agree = direction * before >= 0
     assert 5 < int(agree.sum()) < 30
     expected = torch.where(agree, before * (1 - 0.05), before) - 0.1 * direction
@@ -116,7 +115,7 @@ def test_a_group_has_its_own_learning_rate(decoder_with_weights):
     decoder = decoder_with_weights()
     optimizer = build_optimizer(OptimizerSpec(kind="muon", lr=0.01, muon={"lr": 0.04}), decoder)
     set_learning_rate(optimizer, 0.005)
-    matrices = {matrix.parameter for matrix in hidden_matrices(decoder)}
+    matrices = {matrix.parameter for matrix in muon_parameters(decoder)}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             assert group["lr"] == pytest.approx(0.02 if parameter in matrices else 0.005)

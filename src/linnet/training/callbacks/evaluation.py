@@ -1,0 +1,108 @@
+"""Evaluation on held-out text during a run, and the best checkpoint by it."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+from torch import Tensor
+
+from linnet.data.labels import rows_of
+from linnet.data.loader import validation_windows
+from linnet.data.pairs import validation_pairs
+from linnet.data.shards import TokenData
+from linnet.data.windows import document_windows
+from linnet.evaluation.frozen import calibration_tokens
+from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.measure import evaluate_windows
+from linnet.model.decoder import Decoder
+from linnet.training.callbacks import Callback
+from linnet.training.checkpoint import checkpoint_path
+from linnet.training.distributed import Batch, Processes
+from linnet.training.spec import TrainingSpec
+from linnet.training.state import parse_dataclass
+
+
+class HeldOut:
+    """The validation set of a resolved run: the same tokens each time."""
+
+    def __init__(self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor) -> None:
+        """token_bytes_V: bytes of each token's text, on the device of the model."""
+        assert spec.context_length is not None, "an unresolved run"
+        self._spec, self._end_id, self._token_bytes_V = spec, data.tokenizer.end_id, token_bytes_V
+        self._tokens = data.split("validation")
+        self._pairs = rows_of(data, "validation") if data.holds_rows else None
+        self._windows = document_windows(self._tokens, self._end_id, spec.context_length)
+        self._calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
+
+    def measure(
+        self, decoder: Decoder, processes: Processes, share: Callable[[Iterable[Batch]], Iterator[Batch]]
+    ) -> Evaluation:
+        """The evaluation in the precision of the weights. share: yields the batches that this process measures."""
+        spec = self._spec
+        assert spec.context_length is not None, "an unresolved run"
+        limits = spec.batch_size, spec.evaluate.tokens
+        if self._pairs is not None:
+            batches = validation_pairs(self._pairs, *limits)
+        else:
+            batches = validation_windows(self._tokens, self._windows, self._end_id, *limits)
+        reading = self._token_bytes_V, spec.context_length, self._calibration_1T
+        return evaluate_windows(decoder, share(batches), *reading, total=processes.total)
+
+
+@dataclass
+class EvaluationState:
+    """step, sums: the latest evaluation. best_step, best_bits_per_byte: the best one so far."""
+
+    step: int | None = None
+    sums: dict[str, Any] | None = None
+    best_step: int | None = None
+    best_bits_per_byte: float | None = None
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+
+class Evaluate(Callback):
+    """Evaluates the weights that are saved, every `evaluate.every` steps and at the end."""
+
+    name = "evaluation"
+
+    def __init__(self, held_out: HeldOut) -> None:
+        self._held_out, self.state = held_out, EvaluationState()
+
+    @property
+    def figures(self) -> dict[str, Any] | None:
+        """The figures of the latest evaluation."""
+        return None if self.state.sums is None else Evaluation.from_sums(self.state.sums).figures()
+
+    def after_step(self) -> None:
+        """Evaluate if it is due; `Stopped` if a stop is requested meanwhile. A new best evaluation is saved."""
+        context, state = self.context, self.state
+        step = context.state.step
+        if not context.is_last_step and step % context.spec.evaluate.every:
+            return
+        with context.saved_weights():
+            share = partial(context.processes.share_work, context.stop)
+            found = self._held_out.measure(context.model.whole(), context.processes, share)
+        if not math.isfinite(found.causal.nats):
+            raise context.diverged(f"validation loss {found.causal.nats:g}")
+        state.step, state.sums = step, found.sums()
+        bits_per_byte = found.causal.bits_per_byte
+        if state.best_bits_per_byte is None or bits_per_byte < state.best_bits_per_byte:
+            state.best_step, state.best_bits_per_byte = step, bits_per_byte
+            context.save_requested = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self.state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = parse_dataclass(EvaluationState, state, "checkpoint: evaluation")
+
+    def summary(self) -> dict[str, Any]:
+        """The latest evaluation and the best one with its checkpoint."""
+        state, folder, best = self.state, self.context.folder, None
+        if state.best_step is not None:
+            path = checkpoint_path(folder.checkpoints, state.best_step).relative_to(folder.path)
+            best = {"step": state.best_step, "bits_per_byte": state.best_bits_per_byte, "checkpoint": str(path)}
+        return {"validation": self.figures and {"step": state.step, **self.figures}, "best": best}

@@ -1,0 +1,224 @@
+"""Lines of metrics, the progress shown to the user, and the figures of speed in `run.json`."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from pydantic import ConfigDict
+
+from linnet.data.pairs import PairBatches
+from linnet.model.cost import model_cost
+from linnet.training.callbacks import Callback
+from linnet.training.callbacks.evaluation import Evaluate
+from linnet.training.data import TrainingBatches
+from linnet.training.distributed import Processes
+from linnet.training.machine import peak_memory_bytes
+from linnet.training.reporter import Progress
+from linnet.training.spec import RunSpec
+from linnet.training.state import parse_dataclass
+from linnet.training.step import StepResult
+from linnet.training.timing import Pace
+
+
+@dataclass
+class Meter:
+    """Sums since the last line of metrics."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+    elapsed_s: float = 0.0
+    data_wait_s: float = 0.0
+    terms: dict[str, float] = field(default_factory=dict)
+    orthogonalizing_s: float = 0.0
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    def add(self, result: StepResult) -> None:
+        """Count a step."""
+        self.nats += result.nats
+        self.tokens += result.tokens
+        self.bytes += result.bytes
+        self.elapsed_s += result.elapsed_s
+        self.data_wait_s += result.data_wait_s
+        self.orthogonalizing_s += result.orthogonalizing_s
+        for name, value in result.terms.items():
+            self.terms[name] = self.terms.get(name, 0.0) + value
+
+
+@dataclass
+class LogState:
+    """meter: since the last line. orthogonalizing_s: in Muon's iteration, over all processes of the run."""
+
+    meter: Meter = field(default_factory=Meter)
+    orthogonalizing_s: float = 0.0
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+
+class Workload:
+    """FLOPs and tokens of a resolved run's steps, whose windows and batches may grow."""
+
+    def __init__(self, run: RunSpec, batches: TrainingBatches) -> None:
+        self._run, self._growth, self._cost = run, run.growth, model_cost(run.model)
+        self._pairs = batches.mean_lengths if isinstance(batches, PairBatches) else None
+        assert run.training.context_length is not None, "an unresolved run"
+        self.flops_per_token = self._flops_per_token(run.training.context_length)
+
+    def _flops_per_token(self, length: int) -> float:
+        """FLOPs of a forward pass per predicted token, in windows of a length, or for a pair of mean lengths."""
+        if self._pairs is None:
+            return self._cost.flops_per_token(length, with_head=True)
+        inputs, targets = (max(1, round(mean)) for mean in self._pairs)
+        if self._run.model.encoder is not None:
+            return self._cost.flops(targets, with_head=True, inputs=inputs) / targets
+        return self._cost.flops(inputs + targets, with_head=True) / targets
+
+    def relative_flops(self, first: int, last: int) -> float:
+        """FLOPs per token of the steps after `first`, up to `last`, relative to the longest windows."""
+        return self._growth.mean(self._flops_per_token, first, last) / self.flops_per_token
+
+    def tokens(self, first: int, last: int) -> int:
+        """Tokens predicted by the steps after `first`, up to `last`; for pairs an estimate."""
+        if self._pairs is not None:
+            spec = self._run.training
+            return round((last - first) * spec.gradient_accumulation * spec.batch_size * self._pairs[1])
+        return self._growth.tokens(first, last)
+
+
+class ProcessStats:
+    """What each of several processes did, for lines of metrics and the final table; nothing for a single process."""
+
+    def __init__(self, processes: Processes, device: torch.device, peak_tokens_per_s: float) -> None:
+        """peak_tokens_per_s: of this process."""
+        self._processes, self._device, self._peak = processes, device, peak_tokens_per_s
+        self._line, self._total = ([0.0, 0.0, processes.waited_s] for _ in range(2))  # tokens, seconds, waited before
+
+    def add(self, result: StepResult) -> None:
+        """Count a step, of which all processes have equal parts."""
+        for sums in (self._line, self._total):
+            sums[0] += result.tokens / self._processes.count
+            sums[1] += result.elapsed_s
+
+    def since_last_line(self) -> dict[str, Any]:
+        """`processes`: the figures of each since the line before. Called by all processes."""
+        sums, self._line = self._line, [0.0, 0.0, self._processes.waited_s]
+        return self._gathered(*sums)
+
+    def total(self) -> dict[str, Any]:
+        """`processes`: the figures of each since it was started. Called by all processes."""
+        return self._gathered(*self._total)
+
+    def _gathered(self, tokens: float, seconds: float, waited_before_s: float) -> dict[str, Any]:
+        if self._processes.count == 1:
+            return {}
+        tokens_per_s = tokens / seconds if seconds else 0.0
+        own = {
+            "process": self._processes.rank,
+            "tokens_per_s": tokens_per_s,
+            "share_of_peak": tokens_per_s / max(self._peak, tokens_per_s),
+            "memory_bytes": peak_memory_bytes(self._device),
+            "waiting_s": self._processes.waited_s - waited_before_s,
+        }
+        return {"processes": self._processes.gather(own)}
+
+
+class Log(Callback):
+    """Writes a line of metrics every `log.every` steps and with each evaluation, and reports progress at each step."""
+
+    name = "log"
+
+    def __init__(self, evaluate: Evaluate, workload: Workload, stats: ProcessStats, peak_tokens_per_s: float) -> None:
+        """peak_tokens_per_s: of all processes, from the speed of one large matrix product in each."""
+        self._evaluate, self._workload, self._stats = evaluate, workload, stats
+        self._peak_tokens_per_s = peak_tokens_per_s
+        self.state, self._pace = LogState(), Pace(0.0)
+
+    def on_start(self) -> None:
+        state = self.context.state
+        self._pace = Pace(state.elapsed_s / max(1, state.tokens))
+
+    def after_update(self, result: StepResult) -> None:
+        self.state.meter.add(result)
+        self.state.orthogonalizing_s += result.orthogonalizing_s
+        self._stats.add(result)
+        self._pace.add(result.elapsed_s, result.tokens)
+        self.context.reporter.step(self._progress())
+
+    def after_step(self) -> None:
+        step = self.context.state.step
+        if self._evaluate.state.step != step and step % self.context.spec.log.every:
+            return
+        line = self._line(evaluated=self._evaluate.state.step == step)
+        if self.context.processes.is_rank0:
+            self.context.folder.metrics.append(line)
+            for callback in self.context.callbacks:
+                callback.on_log(line)
+        self.state.meter = Meter()
+        self.context.reporter.line(line)
+
+    def _progress(self) -> Progress:
+        meter, state, steps = self.state.meter, self.context.state, self.context.budget.steps
+        return Progress(
+            step=state.step,
+            steps=steps,
+            tokens=state.tokens,
+            nats_per_token=meter.nats / meter.tokens,
+            bits_per_byte=meter.nats / math.log(2) / max(1, meter.bytes),  # tokens may hold no text
+            lr=state.lr,
+            gradient_norm=state.gradient_norm,
+            tokens_per_s=meter.tokens / meter.elapsed_s,
+            eta_s=self._pace.remaining_s(steps - state.step, self._workload.tokens(state.step, steps)),
+            validation=self._evaluate.figures,
+        )
+
+    def _line(self, evaluated: bool) -> dict[str, Any]:
+        """Means since the line before. Interrupting a run changes only the figures of speed and memory."""
+        progress, meter = self._progress(), self.state.meter
+        speed = progress.tokens_per_s * self._workload.relative_flops(progress.step - 1, progress.step)
+        # If the machine was busy when the peak was measured, it was measured too low.
+        self._peak_tokens_per_s = max(self._peak_tokens_per_s, speed)
+        line: dict[str, Any] = {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "loss": progress.nats_per_token,
+            "bits_per_byte": progress.bits_per_byte,
+            "lr": progress.lr,
+            "gradient_norm": progress.gradient_norm,
+            "tokens_per_s": progress.tokens_per_s,
+            "share_of_peak": speed / self._peak_tokens_per_s,
+            "waiting_share": meter.data_wait_s / meter.elapsed_s,
+            "memory_bytes": peak_memory_bytes(self.context.device),
+            "eta_s": progress.eta_s,
+        }
+        if self.context.spec.optimizer.kind == "muon":
+            line["orthogonalizing_share"] = meter.orthogonalizing_s / meter.elapsed_s
+        for callback in self.context.callbacks:
+            line |= callback.line_fields()
+        if meter.terms:
+            line["terms"] = {name: value / meter.tokens for name, value in meter.terms.items()}
+        line |= self._stats.since_last_line()
+        if evaluated:
+            line["validation"] = progress.validation
+        return line
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self.state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = parse_dataclass(LogState, state, "checkpoint: log")
+
+    def summary(self) -> dict[str, Any]:
+        """Means over all steps; `share_of_peak` is relative to a large matrix product on this device."""
+        state = self.context.state
+        tokens_per_s = state.tokens / state.elapsed_s if state.elapsed_s else None
+        peak_share = tokens_per_s and (
+            tokens_per_s * self._workload.relative_flops(0, state.step) / self._peak_tokens_per_s
+        )
+        is_muon = self.context.spec.optimizer.kind == "muon" and state.elapsed_s
+        return {
+            "tokens_per_s": tokens_per_s,
+            "orthogonalizing_share": self.state.orthogonalizing_s / state.elapsed_s if is_muon else None,
+            "share_of_peak": peak_share,
+            "memory_bytes": peak_memory_bytes(self.context.device),
+            **self._stats.total(),
+        }

@@ -1,0 +1,245 @@
+"""`metrics.jsonl`, and the schemas of what a run writes about itself as far as linnet reads it again.
+
+Files that have no checksum may have been edited; their fields are checked against these schemas.
+"""
+
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, PositiveInt
+
+from linnet.core.atomic import errors_naming
+from linnet.core.checksum import with_checksum, without_checksum
+from linnet.core.errors import note
+from linnet.core.files import open_file, write_text
+from linnet.core.spec import first_schema_error
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.style import INK
+
+DAMAGED = "metrics.damaged.jsonl"
+"""Lines of `metrics.jsonl` that could not be read when the run was resumed."""
+
+TAIL_BYTES = 1 << 16
+
+_OPTIONAL: Any = Field(default=None)
+"""Each reader checks itself which fields must be present."""
+
+
+class Validation(BaseModel):
+    """The figures of an evaluation."""
+
+    bits_per_byte: float = _OPTIONAL
+    nats_per_token: float = _OPTIONAL
+    tokens: PositiveInt = _OPTIONAL
+    bytes: PositiveInt = _OPTIONAL
+    whole_sequence_bits_per_byte: float = _OPTIONAL
+    leak: float = _OPTIONAL
+    accuracy: float = _OPTIONAL
+
+
+class Line(BaseModel):
+    """A line of `metrics.jsonl`."""
+
+    step: int
+    tokens: int = _OPTIONAL
+    bits_per_byte: float = _OPTIONAL
+    lr: float = _OPTIONAL
+    gradient_norm: float = _OPTIONAL
+    validation: Validation = _OPTIONAL
+
+
+class Data(BaseModel):
+    """The data that a run was trained on."""
+
+    manifest_sha256: str = _OPTIONAL
+    tokenizer_hash: str = _OPTIONAL
+
+
+class Machine(BaseModel):
+    """The machine that it was trained on."""
+
+    precision: str = _OPTIONAL
+
+
+class Best(BaseModel):
+    """The best evaluation."""
+
+    step: int = _OPTIONAL
+    bits_per_byte: float = _OPTIONAL
+    checkpoint: str = _OPTIONAL
+
+
+class Process(BaseModel):
+    """The figures of one of several processes."""
+
+    process: int = _OPTIONAL
+    tokens_per_s: float = _OPTIONAL
+    share_of_peak: float = _OPTIONAL
+    memory_bytes: int = _OPTIONAL
+    waiting_s: float = _OPTIONAL
+
+
+class Spikes(BaseModel):
+    """The loss spikes that the guard found."""
+
+    count: int
+
+
+class Extended(BaseModel):
+    """An extension of the run."""
+
+    step: int
+    steps: int
+
+
+class WordVectors(BaseModel):
+    """The file of word vectors for the embedding, and how many tokens it has a word for."""
+
+    file: str
+    tokens_found: int
+    tokens: PositiveInt
+
+
+class Summary(BaseModel):
+    """`run.json` of a training run."""
+
+    step: int = _OPTIONAL
+    steps: int = _OPTIONAL
+    tokens: int = _OPTIONAL
+    parameters: int = _OPTIONAL
+    seconds: float = _OPTIONAL
+    tokens_per_s: float | None = _OPTIONAL
+    share_of_peak: float | None = _OPTIONAL
+    orthogonalizing_share: float | None = _OPTIONAL
+    memory_bytes: int = _OPTIONAL
+    validation: Validation | None = _OPTIONAL
+    best: Best | None = _OPTIONAL
+    data: Data | None = _OPTIONAL
+    machine: Machine = _OPTIONAL
+    processes: list[Process] = _OPTIONAL
+    embedding_from: WordVectors | None = _OPTIONAL
+    spikes: Spikes | None = _OPTIONAL
+    prolonged: list[Extended] | None = _OPTIONAL
+    configuration: str | None = _OPTIONAL
+
+
+class Metrics:
+    """`metrics.jsonl`: one JSON object per line, in ascending order of steps, each with its checksum."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        with errors_naming(self.path), open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:
+            handle.write(_to_text(line))
+
+    def push_to_disk(self) -> None:
+        """Flush the file to the disk."""
+        with errors_naming(self.path), self.path.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+    def read(self, expected_steps: Collection[int] = ()) -> list[dict[str, Any]]:
+        """The lines. A note names damaged ones, except a last one that a killed process left unfinished.
+
+        expected_steps: steps that have a line; a note names those that have none.
+        """
+        lines, damaged = self._read(expected_steps)
+        for number, _ in damaged:
+            note(f"{self.path}, line {number}: damaged, left out")
+        return lines
+
+    def tail(self) -> list[dict[str, Any]]:
+        """The complete lines in the last `TAIL_BYTES` of the file."""
+        if not self.path.is_file():
+            return []
+        with open_file(self.path) as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - TAIL_BYTES))
+            texts = handle.read(TAIL_BYTES).split(b"\n")
+        found = (_from_text(text, str(self.path)) for text in texts[size > TAIL_BYTES :])
+        return [line for line in found if line is not None]
+
+    def cut(self, step: int, expected_steps: Collection[int] = ()) -> None:
+        """Remove the lines after `step`: the run continues there and writes them again. Damaged ones are set aside.
+
+        expected_steps: as for `read`.
+        """
+        lines, damaged = self._read(expected_steps)
+        if damaged:
+            aside = self.path.with_name(DAMAGED)
+            with open(aside, "ab", opener=_not_through_links) as handle:
+                handle.writelines(text + b"\n" for _, text in damaged)
+            listed = ", ".join(str(number) for number, _ in damaged)
+            note(f"{self.path}, line {listed}: damaged, kept in {aside.name}")
+        write_text(self.path, "".join(_to_text(line) for line in lines if line["step"] <= step))
+
+    def _read(self, expected_steps: Collection[int]) -> tuple[list[dict[str, Any]], list[tuple[int, bytes]]]:
+        """The lines, and the damaged ones with their numbers."""
+        lines, damaged, last = list[dict[str, Any]](), list[tuple[int, bytes]](), -1
+        if self.path.is_file():
+            with open_file(self.path) as handle:  # line by line: a long run has more than other files may have
+                for number, text in enumerate(handle, start=1):
+                    line = _from_text(text, f"{self.path}, line {number}")
+                    if line is not None and line["step"] > last:
+                        lines.append(line)
+                        last = line["step"]
+                    elif text.endswith(b"\n"):
+                        damaged.append((number, text.removesuffix(b"\n")))
+        elif self.path.exists():
+            note(f"{self.path}: not a file, left out")
+        lost = sorted(set(expected_steps) - {line["step"] for line in lines})
+        if len(lost) > len(damaged):
+            first = ", ".join(map(str, lost[:3])) + (f" and {len(lost) - 3:,} more" if len(lost) > 3 else "")
+            note(f"{self.path}: no line of step {first}: lost, and missing in its curves")
+        return lines, damaged
+
+
+def _to_text(line: dict[str, Any]) -> str:
+    return json.dumps(with_checksum(line)) + "\n"
+
+
+def _from_text(text: bytes, origin: str) -> dict[str, Any] | None:
+    """The figures of a line; None if it is damaged or was changed."""
+    try:
+        line: dict[str, Any] = without_checksum(json.loads(text), origin)
+    except (ValueError, RecursionError):  # UserError is a ValueError
+        return None
+    return line if first_schema_error(line, Line) is None else None
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: bool) -> None:
+    """Draw lines of metrics as a PNG. causal: False if the training pass sees the future; the legend then says so."""
+    curves(lines, title, causal).write(path)
+
+
+def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> Plot:
+    """Loss, learning rate and gradient norm over the steps. The axis of the loss is logarithmic and shows all steps."""
+    steps, x = [line["step"] for line in lines], Axis("step")
+    evaluated = [line for line in lines if "validation" in line]
+    points, found = [line["step"] for line in evaluated], [line["validation"] for line in evaluated]
+    training = "training" if causal else "training (the pass sees the whole sequence)"
+    losses = [Series(steps, [line["bits_per_byte"] for line in lines], training, faint=True)]
+    validation = [one["bits_per_byte"] for one in found]
+    if found:
+        latest = f"validation, causal: {validation[-1]:.3f} at the end"
+        losses.append(Series(points, validation, latest, "o-", color=1))
+    if found and not causal:
+        whole = [one["whole_sequence_bits_per_byte"] for one in found]
+        losses.append(Series(points, whole, "validation, whole sequence", "--", color=1))
+    rate = Series(steps, [line["lr"] for line in lines], color=2)
+    norm = Series(steps, [line["gradient_norm"] for line in lines], color=INK, faint=True)
+    panels = [
+        Panel(x, Axis("loss, bits per byte", "log"), losses, title),
+        Panel(x, Axis("learning rate", format=numbers.exact, low=0), [rate]),
+        Panel(x, Axis("gradient norm", "log"), [norm]),
+    ]
+    return Plot(panels, (9.0, 2.5), shared="x", heights=(3, 1, 1))

@@ -1,0 +1,103 @@
+"""What training minimizes: the cross-entropy, losses that sublayers add, and penalties that the run asks for.
+
+Legend: `B` batch, `T` tokens.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs
+from linnet.layers.registry import kinds_with_calibration
+from linnet.model.decoder import Decoder
+from linnet.model.pairs import loss_of_rows
+from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.training.spec import TrainingSpec
+
+Penalties = Mapping[str, Mapping[str, float]]
+"""Penalties that layers have, by name, with the coefficients of their terms."""
+
+
+class Loss(NamedTuple):
+    """Sums over the targets: `total` is minimized and carries the graph; `nats` is its likelihood part, detached.
+
+    terms: other values to log, by name, detached, and summed over the targets as well (a term that is a mean over the
+    batch counts once for each).
+    """
+
+    total: Tensor
+    nats: Tensor
+    terms: Mapping[str, Tensor] = MappingProxyType({})
+
+
+Objective = Callable[[Decoder, Tensor, Tensor], Loss]
+"""`(decoder, inputs_BT, targets_BT) -> Loss`."""
+
+
+def next_token_loss(
+    decoder: Decoder,
+    inputs_BT: Tensor,
+    targets_BT: Tensor,
+    penalties: Penalties = MappingProxyType({}),
+    end_id: int | None = None,
+    z_loss: float = 0.0,
+) -> Loss:
+    """The cross-entropy of each target given what precedes it in its row, in nats, and the losses of sublayers.
+
+    Never holds all logits at once. Each added loss counts once per target, as the cross-entropy does. end_id: the token
+    that begins a document, which then does not see what precedes it; None: each row is one text. z_loss: the
+    coefficient of `log^2 Z` (`ops.cross_entropy`), which is a term of its own.
+    """
+    auxiliary = AuxiliaryOutputs(requested_penalties=penalties, training=True)
+    documents = None if end_id is None else document_starts(inputs_BT, end_id)
+    loss = loss_of_rows(decoder, inputs_BT, targets_BT, documents=documents, record=auxiliary, z_loss=z_loss)
+    nats, head_terms = loss.nats.detach(), {} if loss.squared_log_z is None else {"z_loss": loss.squared_log_z}
+    if not auxiliary.losses:
+        return Loss(loss.total, nats, head_terms)
+    count = (targets_BT != IGNORE_INDEX).sum()
+    terms = {name: count * value for name, value in mean_losses(auxiliary.losses).items()}
+    coefficients = {loss.name: loss.coefficient for loss in auxiliary.losses}
+    total = loss.total + sum(coefficients[name] * term for name, term in terms.items() if coefficients[name])
+    return Loss(total, nats, head_terms | {name: term.detach() for name, term in terms.items()})
+
+
+def configure_objective(objective: Objective, spec: TrainingSpec, decoder: Decoder, end_id: int) -> Objective:
+    """The objective with the run's settings; `UserError` for a penalty that no layer of the model has."""
+    settings: dict[str, Any] = {"penalties": check_penalties(decoder, spec.penalties)}
+    if spec.z_loss:
+        settings["z_loss"] = spec.z_loss
+    if spec.document_mask:
+        settings["end_id"] = end_id
+    return partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
+
+
+def document_starts(inputs_BT: Tensor, end_id: int) -> list[list[int]]:
+    """For each row the positions of the token that begins a document."""
+    return [row_T.nonzero().flatten().tolist() for row_T in inputs_BT == end_id]
+
+
+def mean_losses(losses: list[AuxiliaryLoss]) -> dict[str, Tensor]:
+    """The mean of each loss over the sublayers that added it."""
+    values: dict[str, list[Tensor]] = {}
+    for loss in losses:
+        values.setdefault(loss.name, []).append(loss.value)
+    return {name: torch.stack(each).mean() for name, each in values.items()}
+
+
+def check_penalties(decoder: Decoder, requested: Mapping[str, Mapping[str, float] | None]) -> Penalties:
+    """The requested penalties without terms of coefficient 0; `UserError` if no layer of the model has one."""
+    offered = {penalty for sublayer in decoder.sublayers for penalty in sublayer.penalties}
+    for name, terms in requested.items():
+        if terms is not None and name not in offered:
+            kinds = kinds_with_calibration()
+            raise UserError(f"training.{name}: the model has no {kinds} layer that deduces an operator; expected null")
+    return {
+        name: {term: value for term, value in terms.items() if value}
+        for name, terms in requested.items()
+        if terms is not None
+    }

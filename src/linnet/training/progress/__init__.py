@@ -1,1 +1,0 @@
-"""A run while it goes: its figures, and who looks at them."""

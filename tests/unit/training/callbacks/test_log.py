@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from linnet.training.callbacks.log import ProcessStats
+from linnet.training.distributed import SINGLE_PROCESS, Processes
+from linnet.training.step import StepResult
+
+
+class OfTwo(Processes):
+    """The first of two, of which the other is like it; every question takes a second of waiting."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.waited = 2, 0.0
+
+    @property
+    def waited_s(self):
+        return self.waited
+
+    def gather(self, plain):
+        self.waited += 1
+        return [plain, {**plain, "process": 1}]
+
+
+def _step(tokens, elapsed_s):
+    return StepResult(1.0, tokens, tokens, 1e-3, 1.0, elapsed_s=elapsed_s)
+
+
+def test_one_process_is_the_run_itself():
+    stats = ProcessStats(SINGLE_PROCESS, torch.device("cpu"), 1e9)
+    stats.add(_step(8, 0.5))
+    assert stats.since_last_line() == stats.total() == {}
+
+
+def test_each_is_told_since_the_last_line_and_in_all():
+    several = OfTwo()
+    several.waited = 5.0
+    stats = ProcessStats(several, torch.device("cpu"), 100.0)
+    stats.add(_step(80, 2.0))
+    several.waited += 0.5
+    first, second = stats.since_last_line()["processes"]
+    assert (first["process"], second["process"]) == (0, 1)
+    assert first["tokens_per_s"] == 20 and first["share_of_peak"] == 0.2 and first["memory_bytes"] > 1e7
+    assert first["waiting_s"] == 0.5
+    stats.add(_step(40, 2.0))
+    assert stats.since_last_line()["processes"][0]["tokens_per_s"] == 10
+    total = stats.total()["processes"][0]
+    assert total["tokens_per_s"] == 15 and total["waiting_s"] == pytest.approx(2.5)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from linnet.core.errors import UserError
     from linnet.data.prepare import prepare
     from linnet.design.search import design
-    from linnet.evaluation.interface import evaluate
+    from linnet.evaluation.text import evaluate
     from linnet.experiments.comparison.interface import compare
     from linnet.inference.language_model import load
     from linnet.inference.session import Session
@@ -27,7 +27,7 @@ PLACES = {
     "UserError": "linnet.core.errors",
     "compare": "linnet.experiments.comparison.interface",
     "design": "linnet.design.search",
-    "evaluate": "linnet.evaluation.interface",
+    "evaluate": "linnet.evaluation.text",
     "export": "linnet.interop.exporters",
     "load": "linnet.inference.language_model",
     "plan": "linnet.scaling.interface",

@@ -236,7 +236,7 @@ def test_several_models_are_compared(capsys, ted, plga, data):
     assert main(["evaluate", str(ted), str(plga), "--data", str(data)]) == 0
     table = capsys.readouterr().out
     assert (
-        f"{pair['difference']:+.4f} ± {pair['standard_error']:.4f}" in table and f"{len(VALIDATION)} documents" in table
+        f"{pair['difference']:+.4f} ± {pair['standard_error']:.4f}" in table and f"{len(VALIDATION)} separate documents" in table
     )
 
 

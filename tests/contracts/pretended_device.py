@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from linnet.evaluation.documents import WindowBatch
-from linnet.evaluation.reader import WindowEvaluator
+from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout, at

@@ -7,8 +7,8 @@ from examples import EXAMPLES as MIXER_EXAMPLES
 from examples import FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, randomized
 
 from linnet.evaluation.documents import batches, sliding
+from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.likelihood import LossSums
-from linnet.evaluation.reader import WindowEvaluator
 from linnet.layers.registry import MIXERS
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

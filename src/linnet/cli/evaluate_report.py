@@ -9,7 +9,7 @@ from linnet.cli.options import option
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.evaluation.comparison import ModelComparison
+    from linnet.evaluation.results import ModelComparison
     from linnet.evaluation.subject import ModelOptions
     from linnet.evaluation.tasks.results import SuiteReport
     from linnet.experiments.protocol.run import ProtocolFindings

@@ -11,8 +11,8 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.evaluation.documents import WindowBatch
+from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.likelihood import DocumentLosses, LossSums
-from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.statistics import Estimate, paired_difference
 from linnet.inference.cache_policy import chooses
 from linnet.layers.cache_policy import FULL, CachePolicy
@@ -32,8 +32,7 @@ class CachePolicyLoss:
     difference: Estimate
     state_bytes: float
 
-    def figures(self) -> dict[str, Any]:
-        """The numbers by name."""
+    def to_dict(self) -> dict[str, Any]:
         return {
             "cache_policy": self.cache_policy.label,
             **self.cache_policy.to_dict(),
@@ -63,10 +62,10 @@ def check_chooses(decoder: Decoder, field: str = "cache_policies") -> None:
 
 
 def measure_cache_policies(
-    reader: WindowEvaluator,
+    evaluator: WindowEvaluator,
     batches: Callable[[], Iterator[WindowBatch]],
     cache_policies: Sequence[CachePolicy],
-    tally: Callable[[], LossSums],
+    new_sums: Callable[[], LossSums],
     losses_of: Callable[[LossSums], DocumentLosses],
     advance: Callable[[int, str], None],
 ) -> list[CachePolicyLoss]:
@@ -74,10 +73,10 @@ def measure_cache_policies(
     assert cache_policies[0] == FULL, "what the others are compared with"
     found: list[CachePolicyLoss] = []
     for cache_policy in cache_policies:
-        sums, nbytes, tokens = tally(), torch.zeros((), dtype=torch.float64), 0
+        sums, nbytes, tokens = new_sums(), torch.zeros((), dtype=torch.float64), 0
         for batch in batches():
-            on_device = batch.to(reader.decoder.device)
-            each, held = reader.cache_policy_losses(on_device, cache_policy)
+            on_device = batch.to(evaluator.decoder.device)
+            each, held = evaluator.cache_policy_losses(on_device, cache_policy)
             advance(sums.add(each, on_device.targets_BT, batch.documents_BT), cache_policy.label)
             nbytes, tokens = nbytes + held, tokens + int(batch.lengths_B.sum())
         losses = losses_of(sums)

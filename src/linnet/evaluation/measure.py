@@ -1,8 +1,4 @@
-"""One model measured on windows of text: by document, by position, by source, with each way of keeping the past.
-
-A decoder that is not causal without a state reads each window with an operator frozen from another text
-(`frozen.frozen_state`), and what its own whole-sequence pass would have claimed is measured beside it.
-"""
+"""One model measured on windows of text: by document, by position, by source, and with each cache policy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +7,7 @@ import torch
 from torch import Tensor
 
 from linnet.data.labels import rows_of
-from linnet.data.pairs import Rows, validation_pairs
+from linnet.data.pairs import validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.evaluation.cache_policies import measure_cache_policies
@@ -24,9 +20,9 @@ from linnet.evaluation.documents import (
     sample_numbers,
     sliding,
 )
+from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, LossSums, Tokens
-from linnet.evaluation.measured import TextEvaluation
-from linnet.evaluation.reader import WindowEvaluator
+from linnet.evaluation.results import TextEvaluation
 from linnet.evaluation.subject import EvaluatedModel
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.decoder import Decoder
@@ -40,15 +36,16 @@ input of a pair.
 
 Total = Callable[[Tensor], Tensor]
 
-UNCUT = 1 << 62
-"""Tokens at once where windows come in batches that are read as they are."""
+UNLIMITED = 1 << 62
+"""Tokens at once if windows are read in the batches in which they come."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """What is read: batches, from the first each time they are asked for, of so many documents with `targets` tokens to
-    predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs. single_pairs:
-    windows are rows, one in each.
+    """What is read: `batches` starts a new pass over all of them; `targets` is about the number of predicted tokens.
+
+    bytes_N, sources_N, source_names: as in `Documents`. stride: of sliding windows. pairs: rows for a model that reads
+    pairs. single_pairs: each window is one row.
     """
 
     batches: Callable[[], Iterator[WindowBatch]]
@@ -62,23 +59,22 @@ class EvaluationSet:
     single_pairs: bool = False
 
 
-def apart(
+def sliding_windows(
     documents: Documents, context_length: int, stride: int, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
-    """Documents that do not see each other, in sliding windows."""
-    targets = documents.count_targets(limit_tokens)
+    """Separate documents in sliding windows."""
 
     def read() -> Iterator[WindowBatch]:
         return batches(sliding(documents.sample(limit_tokens), context_length, stride), tokens_at_once)
 
-    told = documents.bytes_N, documents.sources_N, documents.source_names
-    return EvaluationSet(read, len(documents), targets, *told, stride=stride)
+    sources = documents.bytes_N, documents.sources_N, documents.source_names
+    return EvaluationSet(read, len(documents), documents.count_targets(limit_tokens), *sources, stride=stride)
 
 
-def side_by_side(
+def packed_windows(
     data: TokenData, split: Split, context_length: int, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
-    """The windows of `ModelOnData.evaluate`: as many documents as fit follow each other in one."""
+    """The windows of `evaluate_split`: consecutive documents, as many as fit in one."""
     documents, sequence, end_id = documents_of_split(data, split), data.split(split), data.tokenizer.end_id
 
     def read() -> Iterator[WindowBatch]:
@@ -88,66 +84,58 @@ def side_by_side(
     return EvaluationSet(read, len(documents), targets, None, documents.sources_N, documents.source_names)
 
 
-def of_pairs(
-    data: TokenData, split: Split, subject: EvaluatedModel, tokens_at_once: int, limit_tokens: int | None = None
+def pair_rows(
+    data: TokenData, split: Split, model: EvaluatedModel, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
-    """Pairs, of which the targets alone count; each is a document of its own."""
+    """Pairs, of which only the targets count; each is a document of its own."""
     pairs = rows_of(data, split)
-    pairs.check_lengths(subject.context_length, subject.decoder.encoder is not None)
-    rows = max(1, tokens_at_once // subject.context_length)
+    pairs.check_lengths(model.context_length, model.decoder.encoder is not None)
+    rows = max(1, tokens_at_once // model.context_length)
+    chosen = sample_numbers(pairs.target_lengths, limit_tokens)
 
     def read() -> Iterator[WindowBatch]:
-        numbers = iter(_pair_numbers(pairs, limit_tokens))
+        numbers = iter(chosen)
         for tokens, targets in validation_pairs(pairs, rows, limit_tokens):
             own = torch.tensor([next(numbers) for _ in range(len(tokens))])
             yield WindowBatch(tokens, targets, own[:, None].expand_as(tokens))
 
-    targets = int(pairs.target_lengths[_pair_numbers(pairs, limit_tokens)].sum())
-    return EvaluationSet(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs, single_pairs=True)
-
-
-def _pair_numbers(pairs: Rows, limit_tokens: int | None) -> list[int]:
-    return sample_numbers(pairs.target_lengths, limit_tokens)
+    targets = int(pairs.target_lengths[chosen].sum())
+    return EvaluationSet(read, len(pairs), targets, pairs=model.decoder.spec.reads_pairs, single_pairs=True)
 
 
 def measure(
-    subject: EvaluatedModel,
-    reading: EvaluationSet,
-    calibration_1T: torch.Tensor | None,
+    model: EvaluatedModel,
+    text: EvaluationSet,
+    calibration_1T: Tensor | None,
     tokens_at_once: int,
     cache_policies: Sequence[CachePolicy] = (),
 ) -> TextEvaluation:
-    """Read everything once, and once more with each of the cache_policies."""
-    decoder, token_bytes_V = subject.decoder, subject.tokenizer.token_bytes()
-    reader = WindowEvaluator.create(decoder, calibration_1T, subject.context_length, tokens_at_once)
+    """Read the whole set once, and once more with each of the cache policies."""
+    token_bytes_V = model.tokenizer.token_bytes()
+    evaluator = WindowEvaluator.create(model.decoder, calibration_1T, model.context_length, tokens_at_once)
 
-    def tally() -> LossSums:
-        return LossSums(reading.documents, token_bytes_V, subject.context_length)
+    def new_sums() -> LossSums:
+        return LossSums(text.documents, token_bytes_V, model.context_length)
 
     def losses_of(sums: LossSums) -> DocumentLosses:
-        return sums.documents(reading.sources_N, reading.bytes_N)
+        return sums.documents(text.sources_N, text.bytes_N)
 
-    causal, whole = tally(), tally()
-    with progress("evaluating", (1 + len(cache_policies)) * reading.targets, "tokens") as advance:
-        _read(reader, reading.batches(), reading.pairs, causal, whole, advance)
-        kept = (
-            measure_cache_policies(reader, reading.batches, cache_policies, tally, losses_of, advance)
-            if cache_policies
-            else []
-        )
+    causal, whole, policies = new_sums(), new_sums(), []
+    with progress("evaluating", (1 + len(cache_policies)) * text.targets, "tokens") as advance:
+        _read(evaluator, text.batches(), text.pairs, causal, whole, advance)
+        if cache_policies:
+            policies = measure_cache_policies(evaluator, text.batches, cache_policies, new_sums, losses_of, advance)
     losses = losses_of(causal)
-    leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
-    sources = losses.by_source(reading.source_names)
     assert losses.likelihood.tokens
     return TextEvaluation(
         losses,
         causal.positions(),
-        sources,
-        leaking,
-        subject.context_length,
-        reading.stride,
-        tuple(kept),
-        reading.single_pairs,
+        losses.by_source(text.source_names),
+        None if model.decoder.causal else losses_of(whole).likelihood,
+        model.context_length,
+        text.stride,
+        tuple(policies),
+        text.single_pairs,
     )
 
 
@@ -160,36 +148,35 @@ def evaluate_windows(
     calibration_1T: Tensor | None = None,
     total: Total = lambda sums: sums,
 ) -> Evaluation:
-    """The sums over windows of at most `context_length` tokens, and of a whole-sequence pass that sees the future.
+    """The sums over windows of at most `context_length` tokens, also of a whole-sequence pass that sees the future.
 
-    `token_bytes_V`: bytes of text of each token. `calibration_1T`: needed by a decoder that is not causal by itself.
-    `total` adds up what several processes found, each in its part of the windows. `UserError` where the targets hold no
-    text at all.
+    token_bytes_V: bytes of text of each token. calibration_1T: required for a decoder that is not causal by itself.
+    total: adds up the sums of several processes, each of which reads its part of the windows. `UserError` if the
+    targets hold no text.
     """
-    reader = WindowEvaluator.create(decoder, calibration_1T, context_length, UNCUT)
+    evaluator = WindowEvaluator.create(decoder, calibration_1T, context_length, UNLIMITED)
     causal, whole = (LossSums(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
     batches = (WindowBatch(inputs, targets, torch.zeros_like(targets, device="cpu")) for inputs, targets in windows)
-    _read(reader, batches, decoder.spec.reads_pairs, causal, whole)
-    found = _totaled(causal, total, decoder.device)
-    return Evaluation(found, None if decoder.causal else _totaled(whole, total, decoder.device))
+    _read(evaluator, batches, decoder.spec.reads_pairs, causal, whole)
 
+    def totaled(sums: LossSums) -> Likelihood:
+        losses = sums.documents()
+        nats = total(torch.tensor(float(losses.nats_N.sum()), dtype=torch.float64, device=decoder.device))
+        counts = [int(counts_N.sum()) for counts_N in (losses.tokens_N, losses.bytes_N, losses.correct_N)]
+        return Likelihood.of_text(float(nats), *total(torch.tensor(counts, device=decoder.device)).tolist())
 
-def _totaled(tally: LossSums, total: Total, device: torch.device) -> Likelihood:
-    sums = tally.documents()
-    nats = total(torch.tensor(float(sums.nats_N.sum()), dtype=torch.float64, device=device))
-    counts = [int(counts_N.sum()) for counts_N in (sums.tokens_N, sums.bytes_N, sums.correct_N)]
-    return Likelihood.of_text(float(nats), *total(torch.tensor(counts, device=device)).tolist())
+    return Evaluation(totaled(causal), None if decoder.causal else totaled(whole))
 
 
 def _read(
-    reader: WindowEvaluator,
+    evaluator: WindowEvaluator,
     batches: Iterable[WindowBatch],
     pairs: bool,
     causal: LossSums,
     whole: LossSums,
     advance: Advance = lambda *_: None,
 ) -> None:
-    decoder = reader.decoder
+    decoder = evaluator.decoder
     for batch in batches:
         on_device = batch.to(decoder.device)
         if pairs:
@@ -197,6 +184,6 @@ def _read(
             documents = batch.documents_BT[:, :1].expand(rows.targets.shape)
             advance(causal.add(rows.each, rows.targets, documents))
             continue
-        advance(causal.add(reader.losses(on_device), on_device.targets_BT, batch.documents_BT))
+        advance(causal.add(evaluator.losses(on_device), on_device.targets_BT, batch.documents_BT))
         if not decoder.causal:
-            whole.add(reader.whole_sequence_losses(on_device), on_device.targets_BT, batch.documents_BT)
+            whole.add(evaluator.whole_sequence_losses(on_device), on_device.targets_BT, batch.documents_BT)

@@ -9,11 +9,9 @@ from measured_models import TEXTS, make_model
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare, prepare_texts
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.comparison import ModelComparison
-from linnet.evaluation.interface import evaluate, evaluate_models
 from linnet.evaluation.likelihood import DocumentLosses
-from linnet.evaluation.measured import TextEvaluation
-from linnet.evaluation.tables import comparison_tables
+from linnet.evaluation.results import ModelComparison, TextEvaluation
+from linnet.evaluation.text import evaluate, evaluate_models
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +41,17 @@ def test_each_model_is_what_it_is_alone(place):
     """On a file each reads with its own tokenizer; a folder's tokens become text for the third."""
     alone = [evaluate(place / name, place / "text.txt", device="cpu") for name in "abc"]
     found = evaluate_models([place / name for name in "abc"], place / "text.txt", device="cpu")
-    assert [one.causal for one in found.measured] == [one.causal for one in alone]
+    assert [one.causal for one in found.evaluations] == [one.causal for one in alone]
     assert alone[2].causal.tokens < alone[0].causal.tokens and alone[2].causal.bytes == alone[0].causal.bytes
     of_folder = evaluate_models([place / "c", place / "a"], place / "data", device="cpu")
-    assert of_folder.measured[0].causal.nats == pytest.approx(alone[2].causal.nats, rel=1e-6)
-    assert of_folder.measured[1].causal.nats == pytest.approx(alone[0].causal.nats, rel=1e-6)
+    assert of_folder.evaluations[0].causal.nats == pytest.approx(alone[2].causal.nats, rel=1e-6)
+    assert of_folder.evaluations[1].causal.nats == pytest.approx(alone[0].causal.nats, rel=1e-6)
 
 
 def test_a_difference_is_that_of_the_two_models(place):
     found = evaluate_models([place / "a", place / "c"], place / "text.txt", device="cpu")
     (pair,) = found.pairs
-    values = {name: one.bits_per_byte.value for name, one in zip(found.names, found.measured, strict=True)}
+    values = {name: one.bits_per_byte.value for name, one in zip(found.names, found.evaluations, strict=True)}
     assert pair.difference.value == pytest.approx(values[pair.second] - values[pair.first])
     assert pair.difference.value < 0, "the better model comes second"
     assert pair.difference.count == len(TEXTS)
@@ -65,21 +63,21 @@ def test_a_limit_holds_for_each_model_and_all_read_the_same_text(place):
     """Whichever comes first: the tokens are those of the model that makes the most."""
     found = evaluate_models([place / "c", place / "a"], place / "text.txt", limit_tokens=30, device="cpu")
     turned = evaluate_models([place / "a", place / "c"], place / "text.txt", limit_tokens=30, device="cpu")
-    first, second = (one.losses.bytes_N.tolist() for one in found.measured)
+    first, second = (one.losses.bytes_N.tolist() for one in found.evaluations)
     assert first == second and 1 <= len(first) < len(TEXTS)
-    assert all(1 <= one.losses.tokens_N.sum() <= 30 for one in [*found.measured, *turned.measured])
-    assert [one.causal for one in found.measured] == [one.causal for one in turned.measured][::-1]
+    assert all(1 <= one.losses.tokens_N.sum() <= 30 for one in [*found.evaluations, *turned.evaluations])
+    assert [one.causal for one in found.evaluations] == [one.causal for one in turned.evaluations][::-1]
 
 
 def test_of_one_document_so_much_is_read_as_the_limit_says(place, tmp_path):
     path = tmp_path / "one.txt"
     path.write_text(" ".join(TEXTS))
     several = evaluate_models([place / "c", place / "a"], path, limit_tokens=60, device="cpu")
-    for model, measured in zip("ca", several.measured, strict=True):
+    for model, measured in zip("ca", several.evaluations, strict=True):
         alone = evaluate(place / model, path, limit_tokens=60, device="cpu")
         assert 30 < alone.losses.tokens_N.sum() <= 60
         assert measured.losses.tokens_N.sum() <= 60
-        assert measured.losses.bytes_N.tolist() == several.measured[0].losses.bytes_N.tolist()
+        assert measured.losses.bytes_N.tolist() == several.evaluations[0].losses.bytes_N.tolist()
 
 
 def test_a_frozen_operator_comes_from_the_training_side_whatever_its_tokens(place, tmp_path):
@@ -93,9 +91,9 @@ def test_a_frozen_operator_comes_from_the_training_side_whatever_its_tokens(plac
     of_bytes, of_chars = (
         evaluate_models([place / "b", place / "a"], tmp_path / folder, device="cpu") for folder in ("bytes", "chars")
     )
-    assert of_bytes.measured[0].causal.nats == pytest.approx(of_chars.measured[0].causal.nats, rel=1e-6)
+    assert of_bytes.evaluations[0].causal.nats == pytest.approx(of_chars.evaluations[0].causal.nats, rel=1e-6)
     empty = evaluate_models([place / "b", place / "a"], tmp_path / "bytes", calibrate_on="empty", device="cpu")
-    assert abs(empty.measured[0].causal.nats / of_bytes.measured[0].causal.nats - 1) > 1e-6
+    assert abs(empty.evaluations[0].causal.nats / of_bytes.evaluations[0].causal.nats - 1) > 1e-6
 
 
 def test_the_verdict_is_that_of_the_differences():
@@ -104,7 +102,7 @@ def test_the_verdict_is_that_of_the_differences():
     nats = 100 * np.arange(1, 41) * random.normal(1.2, 0.2, 40)
     bits = math.log(2) * 100 * np.arange(1, 41)
     better, same = (nats - shift * bits + random.normal(0, 0.3, 40) for shift in (0.01, 0.0))
-    found = ModelComparison.of(["a", "b", "c"], [_measured(one) for one in (nats, better, same)], 200)
+    found = ModelComparison.create(["a", "b", "c"], [_measured(one) for one in (nats, better, same)], 200)
     verdicts = {frozenset((pair.first, pair.second)): pair for pair in found.pairs}
     assert verdicts[frozenset("ab")].differs and verdicts[frozenset("bc")].differs
     assert verdicts[frozenset("ab")].second == "b"
@@ -112,22 +110,22 @@ def test_the_verdict_is_that_of_the_differences():
     raw = sorted(pair.difference.p_value() for pair in found.pairs)
     holm_correction = [3 * raw[0], max(3 * raw[0], 2 * raw[1]), raw[2]]
     assert sorted(pair.p_value for pair in found.pairs) == pytest.approx(holm_correction, rel=1e-9, abs=0)
-    text = "\n".join(" ".join(row) for table in comparison_tables(found) for row in table.rows)
-    assert f"b less a {verdicts[frozenset('ab')].difference.value:+.4f}" in text and "not told apart" in text
+    text = "\n".join(" ".join(row) for table in found.tables() for row in table.rows)
+    assert f"b minus a {verdicts[frozenset('ab')].difference.value:+.4f}" in text and "not significant" in text
 
 
 def test_one_document_and_losses_that_are_no_numbers_have_no_verdict():
     for nats in ([[50.0], [60.0]], [[50.0, math.nan], [60.0, 70.0]]):
-        (pair,) = ModelComparison.of(["a", "b"], [_measured(one) for one in nats], 50).pairs
+        (pair,) = ModelComparison.create(["a", "b"], [_measured(one) for one in nats], 50).pairs
         assert pair.differs is None and pair.resampled is None
-        figures = ModelComparison.of(["a", "b"], [_measured(one) for one in nats], 50).figures()
+        figures = ModelComparison.create(["a", "b"], [_measured(one) for one in nats], 50).to_dict()
         assert figures["pairs"][0]["p_value"] is None
     for nats, said, why in (
-        ([[50.0], [60.0]], "The same document, 100 bytes; of a single one", "one document"),
-        ([[50.0, math.nan], [60.0, 70.0]], "The same 2 documents, 300 bytes, apart", "no numbers"),
+        ([[50.0], [60.0]], "The same document, 100 bytes; a single one", "one document"),
+        ([[50.0, math.nan], [60.0, 70.0]], "The same 2 separate documents, 300 bytes", "no numbers"),
     ):
-        tables = comparison_tables(ModelComparison.of(["a", "b"], [_measured(one) for one in nats], 50))
-        assert tables[0].meaning.startswith(said) and tables[1].rows[0][-1] == f"not known: {why}"
+        tables = ModelComparison.create(["a", "b"], [_measured(one) for one in nats], 50).tables()
+        assert tables[0].meaning.startswith(said) and tables[1].rows[0][-1] == f"unknown: {why}"
 
 
 def test_what_cannot_be_compared_is_refused(place, tmp_path):

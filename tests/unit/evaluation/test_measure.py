@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,7 @@ from linnet.data.prepare import prepare, prepare_pairs, prepare_texts
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.folder import evaluate_folder
 from linnet.evaluation.frozen import frozen_state
-from linnet.evaluation.interface import evaluate
-from linnet.evaluation.tables import measured_tables
+from linnet.evaluation.text import evaluate
 from linnet.model.store import load_decoder, save_decoder
 
 
@@ -69,7 +69,7 @@ def test_a_data_folder_is_read_as_training_evaluates_it(place, kind, limit):
     """Padded otherwise, but the sums of `evaluate_folder`, the leak included, and documents that add up to them."""
     old = evaluate_folder(place / kind, place / "data", limit_tokens=limit, device="cpu")
     new = evaluate(place / kind, place / "data", limit_tokens=limit, device="cpu")
-    shared = new.figures()
+    shared = new.to_dict()
     assert {name: shared[name] for name in old.figures()} == pytest.approx(old.figures(), rel=1e-5, abs=1e-6)
     assert (new.leak is None) == (kind != "plga")
     if limit is None:
@@ -77,10 +77,15 @@ def test_a_data_folder_is_read_as_training_evaluates_it(place, kind, limit):
         assert new.losses.tokens_N.tolist() == (new.losses.bytes_N + 1).tolist()
 
 
+def figures(found):
+    """Without what was read, and how."""
+    return replace(found, about={}).to_dict()
+
+
 @pytest.mark.parametrize("kind", MIXERS)
 def test_how_much_is_read_at_once_changes_nothing(place, kind):
     wide, narrow = (
-        evaluate(place / kind, place / "data", stride=6, tokens_at_once=tokens, device="cpu").figures()
+        figures(evaluate(place / kind, place / "data", stride=6, tokens_at_once=tokens, device="cpu"))
         for tokens in (8192, 7)
     )
     assert narrow.pop("positions")[-1]["bits_per_byte"] == pytest.approx(wide.pop("positions")[-1]["bits_per_byte"])
@@ -89,9 +94,7 @@ def test_how_much_is_read_at_once_changes_nothing(place, kind):
 
 
 def test_json_lines_and_text_are_the_same_documents(place):
-    plain, lines = (
-        evaluate(place / "ted", place / name, device="cpu").figures() for name in ("text.txt", "text.jsonl")
-    )
+    plain, lines = (figures(evaluate(place / "ted", place / name, device="cpu")) for name in ("text.txt", "text.jsonl"))
     assert plain == lines
 
 
@@ -115,7 +118,7 @@ def test_each_source_of_a_mixture_by_itself(place):
     sums = [(float(one.losses.nats_N.sum()), int(one.losses.bytes_N.sum())) for one in found.sources]
     assert sum(nats for nats, _ in sums) == pytest.approx(found.causal.nats)
     assert sum(of_text for _, of_text in sums) == found.causal.bytes
-    told = found.figures()["sources"]
+    told = found.to_dict()["sources"]
     assert [one["bits_per_byte"] for one in told] == pytest.approx(
         [nats / math.log(2) / of_text for nats, of_text in sums]
     )
@@ -125,7 +128,7 @@ def test_each_source_of_a_mixture_by_itself(place):
 
 
 def test_a_folder_of_one_source_tells_of_none(place):
-    assert "sources" not in evaluate(place / "ted", place / "data", device="cpu").figures()
+    assert "sources" not in evaluate(place / "ted", place / "data", device="cpu").to_dict()
 
 
 def test_cache_policies_beside_the_full_cache_and_the_bank(place):
@@ -139,7 +142,7 @@ def test_cache_policies_beside_the_full_cache_and_the_bank(place):
     assert abs(bank.difference.value) < 1e-3 < abs(one.difference.value)
     assert one.state_bytes < full.state_bytes
     assert one.difference.value == pytest.approx(one.losses.bits_per_byte.value - full.losses.bits_per_byte.value)
-    assert [told["cache_policy"] for told in found.figures()["cache_policies"]] == [
+    assert [told["cache_policy"] for told in found.to_dict()["cache_policies"]] == [
         "full",
         "bank",
         "top_k 1",
@@ -151,7 +154,7 @@ def test_cache_policies_do_not_depend_on_how_much_is_read_at_once(place):
     wide, narrow = (
         evaluate(
             place / "ted", place / "text.txt", cache_policies=["top_k=2"], tokens_at_once=tokens, device="cpu"
-        ).figures()["cache_policies"]
+        ).to_dict()["cache_policies"]
         for tokens in (4096, 9)
     )
     for one, other in zip(wide, narrow, strict=True):
@@ -172,7 +175,7 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         assert (new.causal.tokens, new.causal.bytes) == (old.causal.tokens, old.causal.bytes)
         assert new.causal.nats == pytest.approx(old.causal.nats, rel=1e-5)
         assert set(new.losses.tokens_N.tolist()) <= {2, 3, 4} and len(new.losses.tokens_N) > 5
-        (context,) = [row for row in measured_tables(new)[0].rows if row[0] == "context"]
+        (context,) = [row for row in new.tables()[0].rows if row[0] == "context"]
         assert "each pair is read by itself" in context[2] and "windows" not in context[2]
     with pytest.raises(UserError, match=r"stride: 4: .*holds pairs"):
         evaluate(model, tmp_path / "data", stride=4, device="cpu")
@@ -221,7 +224,7 @@ def test_a_model_whose_loss_is_no_number_tells_null(place, tmp_path):
     with torch.no_grad():
         decoder.embedding.tokens.weight.fill_(math.nan)
     save_decoder(decoder, broken)
-    figures = evaluate(broken, place / "text.txt", device="cpu").figures()
+    figures = evaluate(broken, place / "text.txt", device="cpu").to_dict()
     assert figures["bits_per_byte"] is figures["standard_error"] is None
     assert figures["interval"] is None and figures["documents"] == len(TEXTS)
     json.dumps(figures, allow_nan=False)

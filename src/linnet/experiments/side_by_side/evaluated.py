@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linnet.evaluation.comparison import ModelComparison
-from linnet.evaluation.pictures import positions_panel
+from linnet.evaluation.results import POSITIONS_CAPTION, ModelComparison, positions_panel
 from linnet.evaluation.subject import ModelOptions
-from linnet.evaluation.tables import comparison_tables
 from linnet.evaluation.tasks.results import SuiteReport
 from linnet.experiments.side_by_side.measure import measure_beside, task_scores
 from linnet.experiments.side_by_side.record import Beside, MemoryFigures, TaskScore
@@ -21,14 +19,13 @@ from linnet.present.result import Picture
 
 def of_text(found: ModelComparison, text: str, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
     """From models that read the same documents of `text`, and what else is wanted of them, all `read` alike."""
-    quality, differences = comparison_tables(found)
+    quality, differences = found.tables()
     folders = _folders(found.names)
-    caption = "Bits per byte by the tokens of the window before, with a band of the standard error."
-    panel = positions_panel(found.names, found.measured)
+    panel = positions_panel(found.names, found.evaluations)
     return SideBySide(
         "Models compared",
         [quality],
-        [Picture("positions", "Loss by position", chart(panel), caption)],
+        [Picture("positions", "Loss by position", chart(panel), POSITIONS_CAPTION)],
         _memory(folders, read),
         _beside(folders, wanted, read),
         further=[differences],

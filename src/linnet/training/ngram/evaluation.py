@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
 from linnet.evaluation.likelihood import DocumentLosses, Likelihood
-from linnet.evaluation.tables import error_basis, said
+from linnet.evaluation.results import error_basis, with_error
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.result import Picture
@@ -176,7 +176,7 @@ def likelihood_table(found: NGramEvaluation) -> Table:
     """The likelihood in the rows of `linnet evaluate`."""
     one, bits = found.likelihood, found.losses.bits_per_byte
     rows = [
-        ("bits per byte", said(bits), f"causal{error_basis(bits)}"),
+        ("bits per byte", with_error(bits), f"causal{error_basis(bits)}"),
         ("perplexity", f"{one.perplexity:,.2f}", "per token"),
         ("accuracy", f"{one.accuracy:.1%}", "of tokens guessed first"),
         ("tokens", f"{one.tokens:,}", f"{one.bytes:,} bytes of text"),

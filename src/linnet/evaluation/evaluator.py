@@ -1,9 +1,9 @@
-"""Reading windows with a model, causally: the loss of each token.
+"""The causal loss of each token of batches of windows.
 
-A window that is longer than what is read at once goes through in chunks with a state. A decoder that is not causal by
-itself reads each window with an operator frozen from another text (`frozen.frozen_state`).
+A window that is longer than the tokens computed at once is read in chunks with a state. A decoder that is not causal by
+itself reads each window with layers calibrated on another text (`models.frozen_state`).
 
-Legend: `B` windows of a batch, `T` tokens of the longest of them, `L` layers that choose what they keep.
+Shapes: `B` windows of a batch, `T` tokens of the longest of them, `L` layers with a choice of cache policies.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,11 @@ from linnet.ops.cross_entropy import TokenLosses
 
 @dataclass(frozen=True)
 class WindowEvaluator:
-    """Reads batches. `frozen`: what the layers settled on another text, of one stream; None: the decoder is causal.
+    """Evaluates batches with one decoder.
 
-    tokens_at_once: of a window in one pass. rounds: states keep less than what is computed (keys and values beside
-    weights in few bits), which is part of what such a model loses.
+    frozen: the state of one stream after the calibration text; None for a causal decoder. tokens_at_once: tokens of a
+    window in one pass. rounds: True if states are less precise than the computation (keys and values beside weights
+    in few bits), so that windows are read with a state to include this loss.
     """
 
     decoder: Decoder
@@ -36,8 +37,13 @@ class WindowEvaluator:
 
     @classmethod
     def create(cls, decoder: Decoder, calibration_1T: Tensor | None, context_length: int, tokens_at_once: int) -> Self:
-        """For windows of at most `context_length` tokens. `calibration_1T`: needed by a decoder that is not causal."""
-        rounds = decoder.encoder is None and _rounds(decoder)
+        """For windows of at most `context_length` tokens. calibration_1T: required for a decoder that is not causal."""
+        rounds = False
+        if decoder.encoder is None:
+            state = decoder.initial_state(1, 1, device=torch.device("meta"))
+            kept = (tensor for layer in state.layers for tensor in layer.tensors().values())
+            itemsize = decoder.dtype.itemsize
+            rounds = any(tensor.is_floating_point() and tensor.itemsize < itemsize for tensor in kept)
         if decoder.causal:
             return cls(decoder, None, tokens_at_once, rounds)
         assert calibration_1T is not None, "a decoder that is not causal needs a calibration text"
@@ -45,7 +51,7 @@ class WindowEvaluator:
 
     @torch.no_grad()
     def losses(self, batch: WindowBatch) -> TokenLosses:
-        """Of each target, `[B, T]`; the batch is on the decoder's device."""
+        """The losses of the targets, `[B, T]`; the batch is on the decoder's device."""
         rows, length = batch.inputs_BT.shape
         state = None
         if self.frozen is not None:
@@ -56,7 +62,7 @@ class WindowEvaluator:
 
     @torch.no_grad()
     def whole_sequence_losses(self, batch: WindowBatch) -> TokenLosses:
-        """Those of the pass that sees all of a window: what stands behind a shorter one must be no part of it."""
+        """The losses of the pass that sees all of a window; windows of one length at a time, without padding."""
         nats_BT = torch.zeros(batch.targets_BT.shape, dtype=torch.float64, device=self.decoder.device)
         correct_BT = torch.zeros_like(nats_BT, dtype=torch.bool)
         lengths_B = batch.lengths_B
@@ -69,41 +75,34 @@ class WindowEvaluator:
 
     @torch.no_grad()
     def cache_policy_losses(self, batch: WindowBatch, cache_policy: CachePolicies) -> tuple[TokenLosses, Tensor]:
-        """Those with a state that keeps the past in this way, and its bytes, summed over the tokens that were read.
+        """The losses with a cache policy, and the bytes of its states, summed over all tokens; a float64 scalar.
 
-        The bytes are those after each token, of all layers that choose what they keep; a scalar, float64.
+        The bytes are those after each token, of all layers with a choice of policies.
         """
-        together, padding_B = batch.left_padded()
+        padded, padding_B = batch.left_padded()
         rows, length = batch.inputs_BT.shape
         if self.frozen is None:
             state = cache_policy_state(self.decoder, rows, length, cache_policy)
         else:
             state = calibrated_state(self.decoder, rows_of(self.frozen, rows), length, cache_policy)
-        each = self._read(together.inputs_BT, together.targets_BT, state, padding_B)
+        each = self._read(padded.inputs_BT, padded.targets_BT, state, padding_B)
         lengths_B = batch.lengths_B.cpu()
         held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]
         bytes_BL = torch.stack([layer.mean_nbytes(lengths_B).double().cpu() for layer in held], dim=1)
-        shift_BT = right_shift(length, -padding_B)
-        each = TokenLosses(each.nats.gather(1, shift_BT), each.correct.gather(1, shift_BT))
+        back_BT = right_shift(length, -padding_B)
+        each = TokenLosses(each.nats.gather(1, back_BT), each.correct.gather(1, back_BT))
         return each, (lengths_B.double() @ bytes_BL).sum()
 
     def _read(
         self, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None, padding_B: Tensor | None = None
     ) -> TokenLosses:
-        """In chunks where the state goes on; rows that begin with padding are read in one."""
+        """Read in chunks with the state; rows with padding at their beginning are read in one pass."""
         length = inputs_BT.shape[1]
         padded = padding_B is not None and bool(padding_B.any())
         step = length if state is None or padded else max(1, self.tokens_at_once // len(inputs_BT))
         parts = []
         for first in range(0, length, step):
-            part = slice(first, first + step)
-            padding = padding_B if padded else None
-            hidden_BTD = self.decoder.hidden(inputs_BT[:, part], state, padding=padding)
-            parts.append(self.decoder.each_loss(hidden_BTD, targets_BT[:, part]))
+            chunk = slice(first, first + step)
+            hidden_BTD = self.decoder.hidden(inputs_BT[:, chunk], state, padding=padding_B if padded else None)
+            parts.append(self.decoder.each_loss(hidden_BTD, targets_BT[:, chunk]))
         return TokenLosses(torch.cat([part.nats for part in parts], 1), torch.cat([part.correct for part in parts], 1))
-
-
-def _rounds(decoder: Decoder) -> bool:
-    state = decoder.initial_state(1, 1, device=torch.device("meta"))
-    kept = (tensor for layer in state.layers for tensor in layer.tensors().values())
-    return any(tensor.is_floating_point() and tensor.itemsize < decoder.dtype.itemsize for tensor in kept)

@@ -5,7 +5,7 @@ import torch
 from small_models import small_decoder
 
 from linnet.evaluation.documents import WindowBatch
-from linnet.evaluation.reader import WindowEvaluator
+from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.inference.weights import convert_weights
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.mamba import MambaSpec

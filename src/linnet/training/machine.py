@@ -163,7 +163,6 @@ class Precision(Spec):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The data type in PyTorch."""
         return torch.bfloat16 if self.name == "bfloat16" else torch.float32
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt, create_model
 
 from linnet.core.atomic import errors_naming
 from linnet.core.checksum import with_checksum, without_checksum
@@ -26,105 +26,49 @@ DAMAGED = "metrics.damaged.jsonl"
 TAIL_BYTES = 1 << 16
 
 _OPTIONAL: Any = Field(default=None)
-"""Each reader checks itself which fields must be present."""
 
 
-class Validation(BaseModel):
-    """The figures of an evaluation."""
-
-    bits_per_byte: float = _OPTIONAL
-    nats_per_token: float = _OPTIONAL
-    tokens: PositiveInt = _OPTIONAL
-    bytes: PositiveInt = _OPTIONAL
-    whole_sequence_bits_per_byte: float = _OPTIONAL
-    leak: float = _OPTIONAL
-    accuracy: float = _OPTIONAL
+def _schema(name: str, **fields: Any) -> type[BaseModel]:
+    """A schema in which a field may be absent, unless it is marked by `...`; each reader checks what it needs."""
+    typed: Any = {key: kind if isinstance(kind, tuple) else (kind, _OPTIONAL) for key, kind in fields.items()}
+    schema: type[BaseModel] = create_model(name, **typed)
+    return schema
 
 
-class Line(BaseModel):
-    """A line of `metrics.jsonl`."""
+VALIDATION = _schema(
+    "Validation", bits_per_byte=float, nats_per_token=float, tokens=PositiveInt, bytes=PositiveInt,
+    whole_sequence_bits_per_byte=float, leak=float, accuracy=float,
+)  # fmt: skip
 
-    step: int
-    tokens: int = _OPTIONAL
-    bits_per_byte: float = _OPTIONAL
-    lr: float = _OPTIONAL
-    gradient_norm: float = _OPTIONAL
-    validation: Validation = _OPTIONAL
+LINE = _schema(
+    "Line", step=(int, ...), tokens=int, bits_per_byte=float, lr=float, gradient_norm=float, validation=VALIDATION
+)
+"""A line of `metrics.jsonl`."""
 
-
-class Data(BaseModel):
-    """The data that a run was trained on."""
-
-    manifest_sha256: str = _OPTIONAL
-    tokenizer_hash: str = _OPTIONAL
-
-
-class Machine(BaseModel):
-    """The machine that it was trained on."""
-
-    precision: str = _OPTIONAL
-
-
-class Best(BaseModel):
-    """The best evaluation."""
-
-    step: int = _OPTIONAL
-    bits_per_byte: float = _OPTIONAL
-    checkpoint: str = _OPTIONAL
-
-
-class Process(BaseModel):
-    """The figures of one of several processes."""
-
-    process: int = _OPTIONAL
-    tokens_per_s: float = _OPTIONAL
-    share_of_peak: float = _OPTIONAL
-    memory_bytes: int = _OPTIONAL
-    waiting_s: float = _OPTIONAL
-
-
-class Spikes(BaseModel):
-    """The loss spikes that the guard found."""
-
-    count: int
-
-
-class Extended(BaseModel):
-    """An extension of the run."""
-
-    step: int
-    steps: int
-
-
-class WordVectors(BaseModel):
-    """The file of word vectors for the embedding, and how many tokens it has a word for."""
-
-    file: str
-    tokens_found: int
-    tokens: PositiveInt
-
-
-class Summary(BaseModel):
-    """`run.json` of a training run."""
-
-    step: int = _OPTIONAL
-    steps: int = _OPTIONAL
-    tokens: int = _OPTIONAL
-    parameters: int = _OPTIONAL
-    seconds: float = _OPTIONAL
-    tokens_per_s: float | None = _OPTIONAL
-    share_of_peak: float | None = _OPTIONAL
-    orthogonalizing_share: float | None = _OPTIONAL
-    memory_bytes: int = _OPTIONAL
-    validation: Validation | None = _OPTIONAL
-    best: Best | None = _OPTIONAL
-    data: Data | None = _OPTIONAL
-    machine: Machine = _OPTIONAL
-    processes: list[Process] = _OPTIONAL
-    embedding_from: WordVectors | None = _OPTIONAL
-    spikes: Spikes | None = _OPTIONAL
-    prolonged: list[Extended] | None = _OPTIONAL
-    configuration: str | None = _OPTIONAL
+SUMMARY = _schema(
+    "Summary",
+    step=int,
+    steps=int,
+    tokens=int,
+    parameters=int,
+    seconds=float,
+    tokens_per_s=float | None,
+    share_of_peak=float | None,
+    orthogonalizing_share=float | None,
+    memory_bytes=int,
+    validation=VALIDATION | None,
+    best=_schema("Best", step=int, bits_per_byte=float, checkpoint=str) | None,
+    data=_schema("Data", manifest_sha256=str, tokenizer_hash=str) | None,
+    machine=_schema("Machine", precision=str),
+    processes=list[  # type: ignore[misc]
+        _schema("Process", process=int, tokens_per_s=float, share_of_peak=float, memory_bytes=int, waiting_s=float)
+    ],
+    embedding_from=_schema("WordVectors", file=(str, ...), tokens_found=(int, ...), tokens=(PositiveInt, ...)) | None,
+    spikes=_schema("Spikes", count=(int, ...)) | None,
+    prolonged=list[_schema("Extended", step=(int, ...), steps=(int, ...))] | None,  # type: ignore[misc]
+    configuration=str | None,
+)
+"""`run.json` of a training run."""
 
 
 class Metrics:
@@ -134,12 +78,10 @@ class Metrics:
         self.path = path
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line."""
         with errors_naming(self.path), open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:
             handle.write(_to_text(line))
 
     def push_to_disk(self) -> None:
-        """Flush the file to the disk."""
         with errors_naming(self.path), self.path.open("rb") as handle:
             os.fsync(handle.fileno())
 
@@ -209,7 +151,7 @@ def _from_text(text: bytes, origin: str) -> dict[str, Any] | None:
         line: dict[str, Any] = without_checksum(json.loads(text), origin)
     except (ValueError, RecursionError):  # UserError is a ValueError
         return None
-    return line if first_schema_error(line, Line) is None else None
+    return line if first_schema_error(line, LINE) is None else None
 
 
 def _not_through_links(path: str, flags: int) -> int:

@@ -125,7 +125,6 @@ class BarReporter(TextReporter):
             print_error(f"step {line['step']}: validation {evaluation_text(line['validation'])}")
 
     def close(self) -> None:
-        """Leave the bar as it is."""
         self._open.close()
 
 

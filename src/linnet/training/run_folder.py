@@ -33,7 +33,7 @@ from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files
 from linnet.training.machine import Precision
-from linnet.training.metrics import DAMAGED, Metrics, Summary
+from linnet.training.metrics import DAMAGED, SUMMARY, Metrics
 from linnet.training.schedule import Extension, StepBudget, read_budget, write_budget
 from linnet.training.spec import RunSpec
 
@@ -136,7 +136,7 @@ class RunFolder:
         summary: dict[str, Any] = read_json(self.model / RUN)
         if not isinstance(summary, dict) or summary.get("finished") is not True:
             return None
-        if wrong := first_schema_error(summary, Summary):
+        if wrong := first_schema_error(summary, SUMMARY):
             raise UserError(f"{self.model / RUN}: {wrong}")
         if (self.path / EXTENSIONS).is_file() and summary.get("steps") != self.configuration().training.steps:
             return None

@@ -22,7 +22,7 @@ from linnet.model.store import MODEL, RUN, RUNS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps, read_state
 from linnet.training.initialization import flatten
-from linnet.training.metrics import Summary
+from linnet.training.metrics import SUMMARY
 from linnet.training.run_folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
 from linnet.training.spec import RunSpec
 
@@ -38,7 +38,6 @@ class FinishedRun:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole training."""
         return int(self.summary["tokens"])
 
     @property
@@ -48,17 +47,14 @@ class FinishedRun:
 
     @property
     def tokenizer(self) -> str:
-        """Hash of the tokenizer."""
         return str(self.summary["data"]["tokenizer_hash"])
 
     @property
     def data(self) -> str:
-        """Hash of the data folder's manifest."""
         return str(self.summary["data"]["manifest_sha256"])
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the held-out text."""
         validation = self.summary["validation"]
         return float(validation["bytes"] / validation["tokens"])
 
@@ -164,7 +160,6 @@ class RunInfo:
     problem: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return asdict(self)
 
 
@@ -261,6 +256,6 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The content of a run's `run.json`; empty before it was first stopped or finished. `UserError` if it is wrong."""
     file = path / MODEL / RUN
     found: dict[str, Any] = read_json(file) if file.is_file() else {}
-    if wrong := first_schema_error(found, Summary):
+    if wrong := first_schema_error(found, SUMMARY):
         raise UserError(f"{file}: {wrong}")
     return found

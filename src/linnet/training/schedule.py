@@ -70,7 +70,6 @@ class GrowthStage(NamedTuple):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens predicted in a step."""
         return self.gradient_accumulation * self.batch_size * self.context_length
 
 
@@ -185,7 +184,6 @@ class StepBudget:
         return step == self.of(step)
 
     def to_dict(self) -> list[dict[str, int]]:
-        """The history, ready for JSON."""
         return [each.model_dump() for each in self.history]
 
 

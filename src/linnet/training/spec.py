@@ -168,7 +168,6 @@ class RunSpec(Spec):
 
     @property
     def steps(self) -> int:
-        """How many steps the run takes."""
         steps = self.resolved().training.steps
         assert steps is not None
         return steps

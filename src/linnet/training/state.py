@@ -37,7 +37,6 @@ class TrainState:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; Python's JSON keeps every float to the last bit."""
         return asdict(self)
 
     @classmethod

@@ -55,7 +55,6 @@ class Pace:
         self._steps, self._in_steps_s = 0, 0.0
 
     def add(self, seconds: float, tokens: int) -> None:
-        """Count a step."""
         self._recent.append((seconds, tokens))
         self._steps += 1
         self._in_steps_s += seconds

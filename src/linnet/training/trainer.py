@@ -28,8 +28,7 @@ from linnet.training.callbacks.averaging import Averaging
 from linnet.training.callbacks.checkpointing import Checkpointing
 from linnet.training.callbacks.evaluation import Evaluate, HeldOut
 from linnet.training.callbacks.guard import Guard
-from linnet.training.callbacks.log import Log, ProcessStats, Workload
-from linnet.training.callbacks.steadiness import Steadiness, StepNotes
+from linnet.training.callbacks.log import Log, ProcessStats, Steadiness, StepNotes, Workload
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, load
 from linnet.training.data import check_data, manifest_hash, training_batches
@@ -51,14 +50,13 @@ from linnet.training.machine import (
 )
 from linnet.training.objectives import Objective, configure_objective
 from linnet.training.optimizers import build_optimizer, load_optimizer_tensors
-from linnet.training.out_of_memory import too_large
 from linnet.training.parallel import ParallelModel, with_fitting_shard
 from linnet.training.reporter import Reporter
 from linnet.training.run_folder import RunFolder, diverged_error
 from linnet.training.schedule import StepBudget, extension_note, learning_rate
 from linnet.training.spec import RunSpec
 from linnet.training.state import TrainState
-from linnet.training.step import NonFiniteError, Stepper, StepResult
+from linnet.training.step import NonFiniteError, Stepper, StepResult, too_large
 
 
 class Trainer:
@@ -204,8 +202,6 @@ class Trainer:
 
     def run_steps(self) -> None:
         """Train to the end or until a stop is requested; leave a checkpoint of the last step."""
-        for callback in self.callbacks:
-            callback.on_start()
         self.reporter.begin(self.state.step, self.context.budget.steps)
         self._run_callbacks()  # those that a stop left
         stopping = self.processes.any(self.stop.requested)
@@ -269,21 +265,18 @@ class Trainer:
 
     def _skip(self, skipped: SkipStepError) -> None:
         """Skip the data of the refused step, and with a rewind all data since that checkpoint."""
-        state, step = self.state, self.state.step + 1
-        position = state.data_position + 1
-        if skipped.rewind_to is None:
-            state.data_position = position
-            for callback in self.callbacks:
-                callback.on_skip(skipped)
-            return
+        step, position, target = self.state.step + 1, self.state.data_position + 1, skipped.rewind_to
         before = {callback.name: callback.state_dict() for callback in self.callbacks}
-        self.checkpointing.wait()
-        self.processes.broadcast_from_rank0(partial(discard_after, self.folder.checkpoints, skipped.rewind_to))
-        self._load_newest()
-        if self.state.step == skipped.rewind_to:  # else it is damaged; its steps are repeated until the spike
-            self.state.data_position = position
-            for callback in self.callbacks:
-                callback.on_rewind(skipped, step, before[callback.name])
+        if target is not None:
+            self.checkpointing.wait()
+            self.processes.broadcast_from_rank0(partial(discard_after, self.folder.checkpoints, target))
+            self._load_newest()
+            if self.state.step != target:  # it is damaged; the steps before it are repeated, and so is the spike
+                return
+        self.state.data_position = position
+        for callback in self.callbacks:
+            callback.on_skip(skipped, step, before[callback.name])
+        if target is not None:
             self.checkpointing.save()
 
     def _run_callbacks(self) -> None:
@@ -362,6 +355,5 @@ class Trainer:
         }
 
     def close(self) -> None:
-        """Close the callbacks."""
         for callback in self.callbacks:
             callback.close()

@@ -75,11 +75,9 @@ class Verification:
 
     @property
     def same(self) -> bool:
-        """True if not a bit differs."""
         return all(each.count > 0 and each.differs == 0 for each in self.compared)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         return {"same": self.same, **asdict(self)}
 
 

@@ -43,20 +43,17 @@ class Callback:
     def on_load(self) -> None:
         """The state of the run was loaded, or is that of a new run; metrics after its step are gone."""
 
-    def on_start(self) -> None:
-        """The first step of this process comes next."""
-
     def before_step(self) -> None:
         """The next step is `state.step + 1`."""
 
     def check_update(self, loss: float, gradient_norm: float) -> SkipStepError | None:
         """Why the update of this step must not be made. loss: nats per token, of the whole objective."""
 
-    def on_skip(self, skipped: SkipStepError) -> None:
-        """The data of the next step was skipped."""
+    def on_skip(self, skipped: SkipStepError, step: int, before: dict[str, Any]) -> None:
+        """The update of `step` was refused and its data is skipped. before: this callback's state at that time.
 
-    def on_rewind(self, skipped: SkipStepError, step: int, before: dict[str, Any]) -> None:
-        """The run went back to a checkpoint. before: this callback's state at `step`, whose update was refused."""
+        With `skipped.rewind_to` the run went back to that checkpoint, and this callback's state is the one saved there.
+        """
 
     def after_update(self, result: StepResult) -> None:
         """The weights were updated, and `state` counts the step."""
@@ -73,9 +70,6 @@ class Callback:
 
     def before_save(self, scheduled: bool) -> None:
         """A checkpoint of this step follows. scheduled: an uninterrupted run has one here, too."""
-
-    def after_save(self) -> None:
-        """A checkpoint of this step was written, or is being written in the background."""
 
     def saved_weights(self) -> AbstractContextManager[dict[str, Tensor]]:
         """Inside, the model has the weights to evaluate and save; yields tensors to save beside the optimizer's."""

@@ -43,11 +43,6 @@ class GuardState:
     spikes: list[dict[str, Any]] = field(default_factory=list)
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def add_spike(self, step: int, reason: str, action: str) -> None:
-        """Remember a spike."""
-        self.count += 1
-        self.spikes = [*self.spikes, {"step": step, "reason": reason, "action": action}][-REMEMBERED_SPIKES:]
-
     def accept(self, loss: float, gradient_norm: float, window: int) -> None:
         """Count a batch whose update is made."""
         self.losses = [*self.losses, loss][-window:]
@@ -87,20 +82,18 @@ class Guard(Callback):
         rewinds = rewinds and (state.rewound_to != state.checkpoint or state.rewinds < spec.max_consecutive)
         return SkipStepError(problem, state.checkpoint if rewinds else None)
 
-    def on_skip(self, skipped: SkipStepError) -> None:
-        step = self.context.state.step + 1
-        self.state.add_spike(step, str(skipped), "skip")
-        self.context.reporter.note(f"spike at step {step}: {skipped}; its batch is skipped")
-
-    def on_rewind(self, skipped: SkipStepError, step: int, before: dict[str, Any]) -> None:
-        """Continue the counts of before in the state that was loaded with the checkpoint."""
-        state, seen = self.state, GuardState(**before)
-        state.rewinds = seen.rewinds + 1 if seen.rewound_to == skipped.rewind_to else 1
-        state.rewound_to, state.count, state.spikes = skipped.rewind_to, seen.count, seen.spikes
-        state.add_spike(step, str(skipped), "rewind")
-        self.context.reporter.note(
-            f"spike at step {step}: {skipped}; back to step {skipped.rewind_to}, the data since then is skipped"
-        )
+    def on_skip(self, skipped: SkipStepError, step: int, before: dict[str, Any]) -> None:
+        """Count the spike; after a rewind in the state that was loaded, which continues the counts of before."""
+        state, target, consequence = self.state, skipped.rewind_to, "its batch is skipped"
+        if target is not None:
+            seen = GuardState(**before)
+            state.rewinds = seen.rewinds + 1 if seen.rewound_to == target else 1
+            state.rewound_to, state.count, state.spikes = target, seen.count, seen.spikes
+            consequence = f"back to step {target}, the data since then is skipped"
+        spike = {"step": step, "reason": str(skipped), "action": "skip" if target is None else "rewind"}
+        state.count += 1
+        state.spikes = [*state.spikes, spike][-REMEMBERED_SPIKES:]
+        self.context.reporter.note(f"spike at step {step}: {skipped}; {consequence}")
 
     def line_fields(self) -> dict[str, Any]:
         return {"spikes": self.state.count}

@@ -148,7 +148,6 @@ class Trackers(Callback):
         self.context.processes.broadcast_from_rank0(lambda: self.begin(step))  # so that all raise its error
 
     def begin(self, step: int) -> None:
-        """Lines up to `step` are written; later ones follow."""
         for tracker in self._trackers:
             tracker.begin(step)
 

@@ -50,7 +50,6 @@ class NGramEvaluation:
 
     @property
     def likelihood(self) -> Likelihood:
-        """The sums over all documents."""
         return self.losses.likelihood
 
     def figures(self) -> dict[str, Any]:

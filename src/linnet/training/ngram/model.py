@@ -153,7 +153,6 @@ class Discounts:
     estimated: bool
 
     def of(self, counts: Indices) -> Numbers:
-        """The discount of each count."""
         return np.array([0.0, *self.amounts])[np.minimum(counts, 3)]
 
 

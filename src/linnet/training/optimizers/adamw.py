@@ -42,7 +42,6 @@ class Optimizer(ABC):
         return 0.0
 
     def zero_grad(self) -> None:
-        """Delete all gradients."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -75,7 +74,6 @@ class AdamW(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters, gradients = with_gradients(group)
             states = [self.state[parameter] for parameter in parameters]

@@ -64,12 +64,10 @@ class Muon(Optimizer):
 
     @property
     def orthogonalizing_s(self) -> float:
-        """Seconds spent in making directions, batching included."""
         return self._stopwatch.seconds
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
         self._adamw.step()
         found = [(group, *with_gradients(group)) for group in self._own]
         parameters = [parameter for _, of_group, _ in found for parameter in of_group]

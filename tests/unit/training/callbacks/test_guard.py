@@ -115,7 +115,7 @@ def test_a_run_goes_back_behind_the_data_and_not_without_end():
         assert spike.rewind_to == 10
         before = guard.state_dict()
         guard.load_state_dict({"checkpoint": 10})
-        guard.on_rewind(spike, 14, before)
+        guard.on_skip(spike, 14, before)
         assert (guard.state.rewound_to, guard.state.rewinds, guard.state.count) == (10, times, times)
     assert target(guard) is None
     guard.state.consecutive, guard.state.checkpoint = 0, 20

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from linnet.core.errors import UserError
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.objectives import next_token_loss
-from linnet.training.out_of_memory import REFINEMENTS, largest_that_fits
 from linnet.training.run import train_run
+from linnet.training.step import REFINEMENTS, largest_that_fits
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from linnet.training.callbacks import steadiness
-from linnet.training.callbacks.steadiness import MIN_STEPS, WARMUP_STEPS, Steadiness
+from linnet.training.callbacks import log
+from linnet.training.callbacks.log import MIN_STEPS, WARMUP_STEPS, Steadiness
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
 
@@ -20,7 +20,7 @@ def others(monkeypatch):
         def processors(self):
             return found[0]
 
-    monkeypatch.setattr(steadiness, "OtherPrograms", Known)
+    monkeypatch.setattr(log, "OtherPrograms", Known)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return found
 
@@ -73,8 +73,8 @@ def test_a_wait_for_data_is_said_and_is_no_busy_machine():
 def test_it_is_measured_in_a_run_and_told(tmp_path, tiny_run, monkeypatch):
     from linnet.data.loader import Batches
 
-    monkeypatch.setattr(steadiness, "MIN_S", 0.05)
-    monkeypatch.setattr(steadiness, "SCATTER_LIMIT", 1e9)
+    monkeypatch.setattr(log, "MIN_S", 0.05)
+    monkeypatch.setattr(log, "SCATTER_LIMIT", 1e9)
     plain = Batches.batch
 
     def slow(batches, number):

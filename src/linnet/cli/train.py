@@ -93,8 +93,9 @@ def train(
     highest. Each is trained on as many tokens: all of the run's, or those of --sweep-steps. The same command goes on,
     and trains no value twice; one that diverges is told, and the others go on (exit code 1 where all do).
 
-    Fields for --set, and what they may be where that is no number; docs/training-reference.md says what they mean. Every field of
-    the model is one too; --set model.calibration=FILE|identity|random trains a PLDR-LLM with operators that are given.
+    Fields for --set, and what they may be where that is no number; docs/training-reference.md says what they mean.
+    Every field of the model is one too; --set model.calibration=FILE|identity|random trains a PLDR-LLM with operators
+    that are given.
 
     training.recipe (as --recipe), .steps or .tokens, .batch_size, .gradient_accumulation, .context_length,
       .windows (stream, documents), .document_mask, .seed, .z_loss,

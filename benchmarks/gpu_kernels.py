@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gpu_models import HEAD_WIDTH, Size
 from gpu_rows import GRADIENT_ERROR, NotCorrectError, Row, elapsed_s
-from linnet.ops import delta_chunks, gated_delta
-from linnet.ops.decay import chunked
+from linnet.ops import delta_rule, gated_delta
+from linnet.ops.decay import sums
 from linnet.ops.kernels import use_kernels
 
 RUNS = 10
@@ -30,7 +30,9 @@ def kernel_rows(sizes: dict[str, Size]) -> Iterator[Row]:
 
 def why_none(device: torch.device) -> str | None:
     """Why there is nothing to time on a device, if so."""
-    return None if use_kernels(torch.empty(1, device=device)) else "no GPU with Triton (`pip install 'linnet[triton]'`)"
+    if use_kernels(gated_delta.TRIAL, torch.empty(1, device=device)):
+        return None
+    return "no GPU with Triton (`pip install 'linnet[triton]'`)"
 
 
 def measure_kernels(row: Row, device: torch.device) -> dict[str, Any]:
@@ -43,9 +45,7 @@ def measure_kernels(row: Row, device: torch.device) -> dict[str, Any]:
         return [out.detach(), *torch.autograd.grad(out, tensors, upstream)]
 
     def plain() -> list[Tensor]:
-        none_run = [
-            patch.object(module, "use_kernels", lambda *_: False) for module in (chunked, delta_chunks, gated_delta)
-        ]
+        none_run = [patch.object(module, "use_kernels", lambda *_: False) for module in (sums, delta_rule, gated_delta)]
         with none_run[0], none_run[1], none_run[2]:
             return both_passes()
 
@@ -76,7 +76,7 @@ def _ted(row: Row, device: torch.device) -> Operation:
     torch.manual_seed(0)
     rates_BTN = torch.rand(size.sequences, size.context, 1, device=device).pow(3).requires_grad_()
     v_BTNH = torch.randn(size.sequences, size.context, 1, size.width, device=device, dtype=row.dtype).requires_grad_()
-    return lambda rates, v: chunked.decay_chunked(rates, v, size.context), [rates_BTN, v_BTNH]
+    return lambda rates, v: sums.decay_chunked(rates, v, size.context), [rates_BTN, v_BTNH]
 
 
 def _gated_delta(row: Row, device: torch.device) -> Operation:

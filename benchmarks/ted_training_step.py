@@ -19,7 +19,7 @@ from harness import contest, gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.chunked import decay_chunked
+from linnet.ops.decay.sums import decay_chunked
 from linnet.training.objectives import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel

@@ -32,8 +32,8 @@ from linnet.layers.mixers.ted.module import TedSpec
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.auto import default_chunk
 from linnet.ops.decay.rates import rate_bank
+from linnet.ops.decay.sums import default_chunk
 from linnet.training import distributed
 from linnet.training.objectives import next_token_loss
 from linnet.training.optimizers import build_optimizer

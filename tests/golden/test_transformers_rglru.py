@@ -9,7 +9,7 @@ from torch import nn
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.rglru import Rglru, RglruSpec
-from linnet.ops.rglru import rglru
+from linnet.ops.linear_scan import rglru
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru  # noqa: E402

@@ -20,8 +20,7 @@ from torch._compile import _disable_dynamo
 from linnet.core.spec import Extent
 from linnet.layers.contract import MixerSpec
 from linnet.layers.state import State
-from linnet.ops.complex_pairs import complex_div, complex_exp, complex_expm1, complex_mul
-from linnet.ops.diagonal_ssm import diagonal_ssm_real
+from linnet.ops.diagonal_ssm import complex_div, complex_exp, complex_expm1, complex_mul, diagonal_ssm_real
 from linnet.ops.support import is_exporting
 
 SUM_BYTES = 4

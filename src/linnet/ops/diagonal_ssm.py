@@ -2,12 +2,14 @@
 
     h_t = a h_(t-1) + x_t,   y_t = Re(c . h_t) + d x_t      (eq. 2, discrete, with the input's factors in c)
 
-a, c and h are N complex numbers. `diagonal_ssm_reference` is this recurrence; the outputs are also a convolution of the
-inputs with the kernel `K_l = Re(c . a^l)` (eq. 3), which `diagonal_ssm` does in chunks, all side by side: within a
+a, c and h are N complex numbers. `diagonal_ssm_reference` is this recurrence. The outputs are also a convolution of the
+inputs with the kernel `K_l = Re(c . a^l)` (eq. 3), which `diagonal_ssm` computes in chunks, all side by side: within a
 chunk as a product with a Toeplitz matrix of the kernel, from chunk to chunk by the states. Unlike Fourier transforms of
-the whole sequence that is linear in the length, and follows a state as it begins without one. Powers of a are products
-of repeated squares; nothing is divided by them, so nothing overflows. Forward keeps the inputs and the state before
-each chunk; backward makes the matrices again.
+the whole sequence this is linear in the length, and a sequence can begin with a state. Powers of a are products of
+repeated squares; nothing is divided by them, so nothing overflows. The forward pass saves the inputs and the state
+before each chunk; the backward pass recomputes the matrices.
+
+Graph formats have no complex numbers: there `diagonal_ssm_real` computes with pairs of real ones, `[..., 2]`.
 
 Legend: `B` batch, `E` channels, `T` tokens, `N` complex numbers of a state, `S` its real numbers, 2 N, `H` chunks,
 `C` tokens of one, `R` chunks of all rows, `P` powers.
@@ -19,17 +21,15 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.complex_pairs import complex_mul, complex_powers
-from linnet.ops.support import segment_length, segment_slices
+from linnet.ops.support import apply_eagerly, segment_length, segment_slices
 
 CHUNK = 64
 """Tokens of a chunk."""
 
 LONGER = 4
-"""How much longer segments are than elsewhere: all matrices are read anew for each."""
+"""Segments are longer than elsewhere by this factor, because each reads all matrices."""
 
 
 def diagonal_ssm_reference(
@@ -39,7 +39,7 @@ def diagonal_ssm_reference(
 
     a_EN, c_EN, h_BEN: complex. h_BEN: the state before the first token, if not 0.
     """
-    h_BEN = _begun(h_BEN, x_BET, a_EN)
+    h_BEN = a_EN.new_zeros(len(x_BET), *a_EN.shape) if h_BEN is None else h_BEN
     outs = []
     for x_BE in x_BET.unbind(2):
         h_BEN = a_EN * h_BEN + x_BE[..., None]
@@ -50,17 +50,18 @@ def diagonal_ssm_reference(
 def diagonal_ssm(
     x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, fast: in time and memory linear in the length, parallel over it. Differentiable once."""
+    """`diagonal_ssm_reference`, fast: time and memory linear in the length, parallel over it. Differentiable once."""
     if x_BET.shape[2] == 1:
         return diagonal_ssm_reference(x_BET, a_EN, c_EN, d_E, h_BEN)
-    out_BET, end_BEN = _as_it_is(x_BET, a_EN, c_EN, d_E, _begun(h_BEN, x_BET, a_EN))
+    h_BEN = a_EN.new_zeros(len(x_BET), *a_EN.shape) if h_BEN is None else h_BEN
+    out_BET, end_BEN = apply_eagerly(_DiagonalSsm, x_BET, a_EN, c_EN, d_E, h_BEN)
     return out_BET, end_BEN
 
 
 def diagonal_ssm_real(
     x_BET: Tensor, a_EN2: Tensor, c_EN2: Tensor, d_E: Tensor, h_BEN2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same in real numbers, as one chunk, of complex ones as pairs: for graphs (`exporting`)."""
+    """`diagonal_ssm` as one chunk, of complex numbers as pairs of real ones: for exported graphs."""
     tokens = x_BET.shape[2]
     a_EPN2 = complex_powers(a_EN2, tokens + 1)
     seen_EPN2 = complex_mul(a_EPN2, c_EN2[:, None])
@@ -75,23 +76,12 @@ def diagonal_ssm_real(
     return out_EBT.transpose(0, 1), end_EBN2.transpose(0, 1)
 
 
-def _begun(h_BEN: Tensor | None, x_BET: Tensor, a_EN: Tensor) -> Tensor:
-    """The state before the first token."""
-    return a_EN.new_zeros(len(x_BET), *a_EN.shape) if h_BEN is None else h_BEN
-
-
-@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
-def _as_it_is(*inputs: Tensor) -> Any:
-    """Also in a compiled model: its loop over chunks would be another graph for every length."""
-    return _DiagonalSsm.apply(*inputs)  # type: ignore[no-untyped-call]
-
-
 @dataclass
 class _Matrices:
-    """What a chunk is multiplied by, or the gradients of that.
+    """The matrices of a chunk, or their gradients.
 
     near_ECC: from its inputs to its outputs (source, reader). read_ECS: from the state before it to its outputs.
-    feed_ECS: from its inputs to the state behind it. a_EPN: powers of a, the last is what stays of the state before it.
+    feed_ECS: from its inputs to the state behind it. a_EPN: powers of a; the last is the decay of the state before it.
     """
 
     near_ECC: Tensor
@@ -101,7 +91,7 @@ class _Matrices:
 
     @classmethod
     def of(cls, chunk: int, a_EN: Tensor, c_EN: Tensor, d_E: Tensor) -> Self:
-        """Of a chunk of so many tokens."""
+        """The matrices for chunks of a number of tokens."""
         a_EPN = _powers(a_EN, chunk + 1)
         seen_EPN = a_EPN * c_EN[:, None]
         kernel_EC = seen_EPN[:, :chunk].real.sum(-1)
@@ -110,11 +100,11 @@ class _Matrices:
         return cls(_toeplitz(kernel_EC), _real(seen_EPN)[:, 1:], _real(a_EPN[:, :chunk].flip(1)), a_EPN)
 
     def zeros(self) -> "_Matrices":
-        """Where gradients are added up."""
+        """Zeros, to which gradients are added."""
         return _Matrices(*map(torch.zeros_like, (self.near_ECC, self.read_ECS, self.feed_ECS, self.a_EPN)))
 
     def of_chunk(self, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Views of those of a chunk of fewer tokens; of the powers the last alone, `[E, N]`."""
+        """Views for a chunk of fewer tokens; of the powers only the last, `[E, N]`."""
         feed_ECS = self.feed_ECS[:, self.feed_ECS.shape[1] - tokens :]
         return self.near_ECC[:, :tokens, :tokens], self.read_ECS[:, :tokens], feed_ECS, self.a_EPN[:, tokens]
 
@@ -126,7 +116,7 @@ class _DiagonalSsm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         out_BET, starts = torch.empty_like(x_BET), []
         matrices = _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
-        for place, chunk in _places(x_BET):
+        for place, chunk in _segments(x_BET):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
             x_ERC = _chunks(x_BET[:, :, place], chunk)
             before_EBHN, h_BEN = _carried(_states(torch.bmm(x_ERC, feed_ECS), len(x_BET)), share_EN, h_BEN)
@@ -138,37 +128,37 @@ class _DiagonalSsm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_y_BET: Tensor, of_h_BEN: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad_y_BET: Tensor, grad_h_BEN: Tensor) -> tuple[Tensor, ...]:
         x_BET, a_EN, c_EN, d_E, *starts = ctx.saved_tensors
-        of_x_BET, matrices = torch.empty_like(x_BET), _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
-        found = matrices.zeros()
-        for (place, chunk), before_ERS in reversed(list(zip(_places(x_BET), starts, strict=True))):
+        grad_x_BET, matrices = torch.empty_like(x_BET), _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
+        grads = matrices.zeros()
+        for (place, chunk), before_ERS in reversed(list(zip(_segments(x_BET), starts, strict=True))):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
-            x_ERC, of_y_ERC = (_chunks(part[:, :, place], chunk) for part in (x_BET, of_y_BET))
-            of_before_EBHN = _states(torch.bmm(of_y_ERC, read_ECS), len(x_BET))
-            of_added_EBHN, of_h_BEN = _carried_back(of_before_EBHN, share_EN, of_h_BEN)
-            of_added_ERS = _real(of_added_EBHN).flatten(1, 2)
-            of_x_ERC = torch.baddbmm(torch.bmm(of_added_ERS, feed_ECS.mT), of_y_ERC, near_ECC.mT)
-            _put(of_x_BET[:, :, place], of_x_ERC)
-            of_near_ECC, of_read_ECS, of_feed_ECS, of_share_EN = found.of_chunk(chunk)
-            of_near_ECC += x_ERC.mT @ of_y_ERC
-            of_read_ECS += of_y_ERC.mT @ before_ERS
-            of_feed_ECS += x_ERC.mT @ of_added_ERS
-            of_share_EN += (_complex(before_ERS).conj() * _complex(of_added_ERS)).sum(1)
-        return of_x_BET, *_of_coefficients(matrices.a_EPN, c_EN, found), of_h_BEN
+            x_ERC, grad_y_ERC = (_chunks(part[:, :, place], chunk) for part in (x_BET, grad_y_BET))
+            grad_before_EBHN = _states(torch.bmm(grad_y_ERC, read_ECS), len(x_BET))
+            grad_added_EBHN, grad_h_BEN = _carried_back(grad_before_EBHN, share_EN, grad_h_BEN)
+            grad_added_ERS = _real(grad_added_EBHN).flatten(1, 2)
+            grad_x_ERC = torch.baddbmm(torch.bmm(grad_added_ERS, feed_ECS.mT), grad_y_ERC, near_ECC.mT)
+            _put(grad_x_BET[:, :, place], grad_x_ERC)
+            grad_near_ECC, grad_read_ECS, grad_feed_ECS, grad_share_EN = grads.of_chunk(chunk)
+            grad_near_ECC += x_ERC.mT @ grad_y_ERC
+            grad_read_ECS += grad_y_ERC.mT @ before_ERS
+            grad_feed_ECS += x_ERC.mT @ grad_added_ERS
+            grad_share_EN += (_complex(before_ERS).conj() * _complex(grad_added_ERS)).sum(1)
+        return grad_x_BET, *_coefficient_gradients(matrices.a_EPN, c_EN, grads), grad_h_BEN
 
 
-def _of_coefficients(a_EPN: Tensor, c_EN: Tensor, of: _Matrices) -> tuple[Tensor, Tensor, Tensor]:
+def _coefficient_gradients(a_EPN: Tensor, c_EN: Tensor, of: _Matrices) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a, c and d from those of the matrices."""
-    of_kernel_EC, of_powers_EPN = _of_toeplitz(of.near_ECC), of.a_EPN
-    of_seen_EPN = F.pad(_complex(of.read_ECS).conj(), (0, 0, 1, 0))
-    of_seen_EPN[:, :-1] += of_kernel_EC[..., None]
-    of_powers_EPN[:, :-1] += _complex(of.feed_ECS).flip(1)
-    of_powers_EPN += of_seen_EPN * c_EN[:, None].conj()
-    of_c_EN = (of_seen_EPN * a_EPN.conj()).sum(1)
-    order_P1 = torch.arange(1, a_EPN.shape[1], device=a_EPN.device, dtype=of_kernel_EC.dtype)[:, None]
-    of_a_EN = (of_powers_EPN[:, 1:] * a_EPN[:, :-1].conj() * order_P1).sum(1)  # a^p grows by p a^(p - 1)
-    return of_a_EN, of_c_EN, of_kernel_EC[:, 0]
+    grad_kernel_EC, grad_powers_EPN = _toeplitz_gradient(of.near_ECC), of.a_EPN
+    grad_seen_EPN = F.pad(_complex(of.read_ECS).conj(), (0, 0, 1, 0))
+    grad_seen_EPN[:, :-1] += grad_kernel_EC[..., None]
+    grad_powers_EPN[:, :-1] += _complex(of.feed_ECS).flip(1)
+    grad_powers_EPN += grad_seen_EPN * c_EN[:, None].conj()
+    grad_c_EN = (grad_seen_EPN * a_EPN.conj()).sum(1)
+    order_P1 = torch.arange(1, a_EPN.shape[1], device=a_EPN.device, dtype=grad_kernel_EC.dtype)[:, None]
+    grad_a_EN = (grad_powers_EPN[:, 1:] * a_EPN[:, :-1].conj() * order_P1).sum(1)  # a^p grows by p a^(p - 1)
+    return grad_a_EN, grad_c_EN, grad_kernel_EC[:, 0]
 
 
 def chunk_length(tokens: int) -> int:
@@ -176,8 +166,8 @@ def chunk_length(tokens: int) -> int:
     return min(CHUNK, tokens)
 
 
-def _places(x_BET: Tensor) -> list[tuple[slice, int]]:
-    """Of segments in whole chunks, and of the tokens behind; and how many tokens a chunk has there."""
+def _segments(x_BET: Tensor) -> list[tuple[slice, int]]:
+    """Segments of whole chunks, and the remaining tokens, each with the length of its chunks."""
     batch, channels, length = x_BET.shape
     whole = length // CHUNK * CHUNK
     segment = segment_length(batch, -(-channels // LONGER), CHUNK, x_BET.device.type)
@@ -198,15 +188,15 @@ def _powers(a_EN: Tensor, count: int) -> Tensor:
 
 
 def _toeplitz(kernel_EC: Tensor) -> Tensor:
-    """What a reader takes of a source, `[E, C, C]`: the kernel at their distance, 0 of later sources."""
+    """The weight of each source for each reader, `[E, C, C]`: the kernel at their distance, 0 for later sources."""
     chunk = kernel_EC.shape[1]
     return F.pad(kernel_EC, (chunk - 1, 0)).unfold(1, chunk, 1).flip(1)
 
 
-def _of_toeplitz(of_ECC: Tensor) -> Tensor:
-    """The kernel's gradient `[E, C]`: sums over diagonals, which are columns where each row is a place further left."""
-    chunk = of_ECC.shape[1]
-    skewed = F.pad(of_ECC.flip(1), (0, chunk)).flatten(1)[:, :-chunk].view(len(of_ECC), chunk, -1)
+def _toeplitz_gradient(grad_ECC: Tensor) -> Tensor:
+    """The gradient of the kernel, `[E, C]`: sums over diagonals, which are columns once each row is shifted by one."""
+    chunk = grad_ECC.shape[1]
+    skewed = F.pad(grad_ECC.flip(1), (0, chunk)).flatten(1)[:, :-chunk].view(len(grad_ECC), chunk, -1)
     return skewed[:, :, chunk - 1 :].sum(1)
 
 
@@ -216,7 +206,7 @@ def _chunks(x_BET: Tensor, chunk: int) -> Tensor:
 
 
 def _put(out_BET: Tensor, out_ERC: Tensor) -> None:
-    """The other way round, into its place."""
+    """The inverse of `_chunks`, into its place."""
     out_BET.transpose(0, 1).copy_(out_ERC.view(out_BET.shape[1], len(out_BET), -1))
 
 
@@ -234,14 +224,14 @@ def _carried(added_EBHN: Tensor, share_EN: Tensor, h_BEN: Tensor) -> tuple[Tenso
     return before_EBHN, h_EBN.transpose(0, 1).contiguous()
 
 
-def _carried_back(of_before_EBHN: Tensor, share_EN: Tensor, of_h_BEN: Tensor) -> tuple[Tensor, Tensor]:
+def _carried_back(grad_before_EBHN: Tensor, share_EN: Tensor, grad_h_BEN: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of what each chunk adds, and of the state before the first, from those of all others."""
-    of_added_EBHN, of_h_EBN = torch.empty_like(of_before_EBHN), of_h_BEN.transpose(0, 1)
+    grad_added_EBHN, grad_h_EBN = torch.empty_like(grad_before_EBHN), grad_h_BEN.transpose(0, 1)
     share_E1N = share_EN[:, None].conj().resolve_conj()
-    for place in reversed(range(of_before_EBHN.shape[2])):
-        of_added_EBHN[:, :, place] = of_h_EBN
-        of_h_EBN = torch.addcmul(of_before_EBHN[:, :, place], share_E1N, of_h_EBN)
-    return of_added_EBHN, of_h_EBN.transpose(0, 1).contiguous()
+    for place in reversed(range(grad_before_EBHN.shape[2])):
+        grad_added_EBHN[:, :, place] = grad_h_EBN
+        grad_h_EBN = torch.addcmul(grad_before_EBHN[:, :, place], share_E1N, grad_h_EBN)
+    return grad_added_EBHN, grad_h_EBN.transpose(0, 1).contiguous()
 
 
 def _real(x: Tensor) -> Tensor:
@@ -254,10 +244,45 @@ def _complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))
 
 
-def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
-    """FLOPs of `diagonal_ssm` for one sequence, with `state` complex numbers for each channel.
+def complex_mul(u: Tensor, w: Tensor) -> Tensor:
+    """`u w`."""
+    (u_re, u_im), (w_re, w_im) = u.unbind(-1), w.unbind(-1)
+    return torch.stack([u_re * w_re - u_im * w_im, u_re * w_im + u_im * w_re], dim=-1)
 
-    2 per multiply-add of its matrix products; a token by itself has none.
+
+def complex_div(u: Tensor, w: Tensor) -> Tensor:
+    """`u / w`."""
+    return complex_mul(u, w * w.new_tensor([1.0, -1.0])) / w.square().sum(-1, keepdim=True)
+
+
+def complex_exp(u: Tensor) -> Tensor:
+    """`exp(u)`."""
+    re, im = u.unbind(-1)
+    return re.exp()[..., None] * torch.stack([im.cos(), im.sin()], dim=-1)
+
+
+def complex_expm1(u: Tensor) -> Tensor:
+    """`exp(u) - 1`, exact for small u: ONNX has no `expm1`, but a hyperbolic tangent that keeps the digits."""
+    re, im = u.unbind(-1)
+    half = (re / 2).tanh()
+    grown = 2 * half / (1 - half)
+    return torch.stack([grown * im.cos() - 2 * (im / 2).sin().square(), (1 + grown) * im.sin()], dim=-1)
+
+
+def complex_powers(a_EN2: Tensor, count: int) -> Tensor:
+    """`a^0` to `a^(count - 1)`, `[E, P, N, 2]`, from repeated squares."""
+    a_EPN2 = torch.stack([torch.ones_like(a_EN2[..., 0]), torch.zeros_like(a_EN2[..., 0])], dim=-1)[:, None]
+    square_E1N2 = a_EN2[:, None]
+    while a_EPN2.shape[1] < count:
+        a_EPN2 = torch.cat([a_EPN2, complex_mul(a_EPN2, square_E1N2)], dim=1)
+        square_E1N2 = complex_mul(square_E1N2, square_E1N2)
+    return a_EPN2[:, :count]
+
+
+def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
+    """FLOPs of `diagonal_ssm` for one sequence with `state` complex numbers for each channel.
+
+    2 per multiply-add of its matrix products; a single token has none.
     """
     if tokens == 1:
         return 0
@@ -267,8 +292,8 @@ def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
 
 
 def diagonal_ssm_saved_elements(tokens: int, state: int) -> int:
-    """Numbers that `diagonal_ssm` keeps of a channel of one sequence beside its inputs: states before each chunk.
+    """Elements that `diagonal_ssm` saves for a channel of one sequence beside its inputs: the states before chunks.
 
-    state: real numbers of one.
+    state: real numbers of a state.
     """
     return 0 if tokens == 1 else -(-tokens // CHUNK) * state

@@ -1,11 +1,11 @@
-"""The linear recurrence of a channel, `h_t = a_t h_(t-1) + b_t`, for all tokens in few operations.
+"""Linear recurrences of channels, `h_t = a_t h_(t-1) + b_t`, and the two units that are such: minLSTM and the RG-LRU.
 
 `linear_scan_reference` is the definition. `linear_scan` cuts the stream into chunks (Blelloch, 1990, "Prefix sums and
-their applications": the pairs (a, b) form a semigroup): all chunks go on side by side, token after token, first to find
-what each leaves behind, then from what those before it left. Rows and channels that are many are side by side already,
-and have one chunk. No factor is ever divided by another and no logarithm is taken, so factors may be 0, and nothing
-overflows that the definition does not. Forward keeps the factors and the states; backward is the same scan from the
-end, `g_t = dh_t + a_(t+1) g_(t+1)`, with `db_t = g_t` and `da_t = g_t h_(t-1)`.
+their applications": the pairs (a, b) form a semigroup): all chunks advance side by side, token after token, first to
+find what each leaves behind, then from what those before it left. Batches with many rows and channels fill the
+processor anyway, and have one chunk. Factors are never divided by each other and no logarithm is taken, so factors may
+be 0, and nothing overflows that does not in the definition. The forward pass saves the factors and the states; the
+backward pass is the same scan from the end, `g_t = dh_t + a_(t+1) g_(t+1)`, with `db_t = g_t` and `da_t = g_t h_(t-1)`.
 
 Legend: `B` batch, `T` tokens, `E` channels, `S` tokens of a segment, `H` chunks, `C` tokens of one; what follows them
 in `scan` and `scan_back` is any shape of a state.
@@ -15,14 +15,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import SEGMENT_NUMBERS
+from linnet.ops.support import SEGMENT_NUMBERS, apply_eagerly
 
-FEW = 16
-"""So many tokens are one chunk: more of them would take as many operations."""
+MIN_TOKENS = 16
+"""So many tokens are one chunk: chunks of fewer would take as many operations."""
+
+STEEPEST = 1000.0
+"""Largest slope of the RG-LRU's square root."""
 
 
 def linear_scan_reference(a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -39,17 +42,12 @@ def linear_scan_reference(a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor | None = No
 
 
 def linear_scan(a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same, fast: in time and memory linear in the length. Differentiable once."""
+    """`linear_scan_reference`, fast: time and memory linear in the length. Differentiable once."""
     if b_BTE.shape[1] == 1:
         return linear_scan_reference(a_BTE, b_BTE, h_BE)
-    states_BTE = _as_it_is(a_BTE, b_BTE, torch.zeros_like(b_BTE[:, 0]) if h_BE is None else h_BE)
+    h_BE = torch.zeros_like(b_BTE[:, 0]) if h_BE is None else h_BE
+    states_BTE: Tensor = apply_eagerly(_LinearScan, a_BTE, b_BTE, h_BE)
     return states_BTE, states_BTE[:, -1]
-
-
-@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
-def _as_it_is(*inputs: Tensor) -> Any:
-    """Also in a compiled model: its loops would be another graph for every length."""
-    return _LinearScan.apply(*inputs)  # type: ignore[no-untyped-call]
 
 
 class _LinearScan(torch.autograd.Function):
@@ -66,27 +64,28 @@ class _LinearScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream_BTE: Tensor) -> tuple[Tensor, ...]:
         a_BTE, states_BTE, h_BE = ctx.saved_tensors
-        of_b_BTE = upstream_BTE.clone(memory_format=torch.contiguous_format)
-        passed_BE = torch.zeros_like(h_BE)
+        grad_b_BTE = upstream_BTE.clone(memory_format=torch.contiguous_format)
+        grad_h_BE = torch.zeros_like(h_BE)
         for place, chunk in reversed(list(segments(a_BTE.shape, a_BTE.device.type))):
-            a_BHCE, of_b_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, of_b_BTE))
-            passed_BE = scan_back(a_BHCE.unbind(2), of_b_BHCE.unbind(2), passed_BE)
-        of_a_BTE = torch.empty_like(of_b_BTE)
-        torch.mul(of_b_BTE[:, 0], h_BE, out=of_a_BTE[:, 0])
-        torch.mul(of_b_BTE[:, 1:], states_BTE[:, :-1], out=of_a_BTE[:, 1:])
-        return of_a_BTE, of_b_BTE, passed_BE
+            a_BHCE, grad_b_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, grad_b_BTE))
+            grad_h_BE = scan_back(a_BHCE.unbind(2), grad_b_BHCE.unbind(2), grad_h_BE)
+        grad_a_BTE = torch.empty_like(grad_b_BTE)
+        torch.mul(grad_b_BTE[:, 0], h_BE, out=grad_a_BTE[:, 0])
+        torch.mul(grad_b_BTE[:, 1:], states_BTE[:, :-1], out=grad_a_BTE[:, 1:])
+        return grad_a_BTE, grad_b_BTE, grad_h_BE
 
 
 def segments(shape: Sequence[int], device: str = "cpu") -> Iterator[tuple[slice, int]]:
-    """Places of the segments, and how many tokens their chunks have: whole chunks, and at last what is less than one.
+    """The segments and the length of their chunks: whole chunks, and at last a remainder shorter than one.
 
-    shape: `[B, T, E]`. On a GPU, where the number of steps counts, there is one.
+    shape: `[B, T, E]`. On a GPU, where the number of steps matters, there is one segment.
     """
     batch, length, channels = shape
     segment = length
     if device == "cpu":
-        segment = min(length, max(FEW, SEGMENT_NUMBERS // max(1, batch * channels)))
-    chunk = segment if segment <= FEW else round((segment / 3) ** 0.5)  # three steps for a chunk's token, one for each
+        segment = min(length, max(MIN_TOKENS, SEGMENT_NUMBERS // max(1, batch * channels)))
+    # Three operations for each token of a chunk, and one for each chunk.
+    chunk = segment if segment <= MIN_TOKENS else round((segment / 3) ** 0.5)
     begin, segment = 0, segment // chunk * chunk
     while begin < length:
         size = min(segment, (length - begin) // chunk * chunk or length - begin)
@@ -95,16 +94,15 @@ def segments(shape: Sequence[int], device: str = "cpu") -> Iterator[tuple[slice,
 
 
 def in_chunks(x_BTE: Tensor, place: slice, chunk: int) -> Tensor:
-    """A segment's tokens in chunks, a view `[B, H, C, E]`."""
+    """The tokens of a segment in chunks, a view `[B, H, C, E]`."""
     return x_BTE[:, place].view(len(x_BTE), -1, chunk, x_BTE.shape[2])
 
 
 def scan(kept: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states: Sequence[Tensor]) -> Tensor:
-    """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, into `states`; gives the last.
+    """`h_t = kept_t h_(t-1) + added_t` for all tokens, into `states`; returns the last state.
 
-    Of each token of a chunk, `[B, H, ...]`, those of all chunks.
-
-    h_B: the state before the first token, `[B, ...]`. `states` may be `added`.
+    The sequences have an element for each token of a chunk, `[B, H, ...]` of all chunks. h_B: the state before the
+    first token, `[B, ...]`. `states` may be `added`.
     """
     h_BH = h_B[:, None]
     if kept[0].shape[1] > 1:
@@ -114,13 +112,13 @@ def scan(kept: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states: S
         h_BH = torch.stack(_before_each(left_BH.unbind(1), _shares(kept).unbind(1), h_B), dim=1)
     for kept_BH, added_BH, state_BH in zip(kept, added, states, strict=True):
         h_BH = torch.addcmul(added_BH, kept_BH, h_BH, out=state_BH)
-    return h_BH[:, -1].clone()  # a view would hold all of them
+    return h_BH[:, -1].clone()  # a view would keep all of them alive
 
 
 def scan_back(kept: Sequence[Tensor], added: Sequence[Tensor], passed_B: Tensor) -> Tensor:
-    """The same from the end: `g_t = added_t + kept_(t+1) g_(t+1)`, in place of `added`.
+    """`scan` from the end: `g_t = added_t + kept_(t+1) g_(t+1)`, in place of `added`.
 
-    passed_B: the last term of the last token, `[B, ...]`; gives that of the token before the first.
+    passed_B: the last term for the last token, `[B, ...]`; returns the term for the token before the first.
     """
     passed_BH = passed_B[:, None]
     if kept[0].shape[1] > 1:
@@ -137,7 +135,7 @@ def scan_back(kept: Sequence[Tensor], added: Sequence[Tensor], passed_B: Tensor)
 
 
 def _shares(kept: Sequence[Tensor]) -> Tensor:
-    """What a whole chunk keeps of the state before it, `[B, H, ...]`."""
+    """The factor of a whole chunk, by which the state before it decays, `[B, H, ...]`."""
     share_BH = kept[0]
     for kept_BH in kept[1:]:
         share_BH = share_BH * kept_BH
@@ -145,8 +143,138 @@ def _shares(kept: Sequence[Tensor]) -> Tensor:
 
 
 def _before_each(left: Sequence[Tensor], shares: Sequence[Tensor], first_B: Tensor) -> list[Tensor]:
-    """What stands before each chunk, from what each leaves of itself and of what was before it."""
+    """The state before each chunk, from what each chunk leaves and how the state before it decays."""
     before = [first_B]
     for left_B, share_B in zip(left[:-1], shares[:-1], strict=True):
         before.append(torch.addcmul(left_B, share_B, before[-1]))
     return before
+
+
+def minlstm_reference(
+    forget_BTE: Tensor, input_BTE: Tensor, candidate_BTE: Tensor, h_BE: Tensor
+) -> tuple[Tensor, Tensor]:
+    """minLSTM (Feng et al., 2024, arXiv 2410.01201, section 3.2), step by step: all states `[B, T, E]`, and the last.
+
+        h_t = f_t / (f_t + i_t) h_(t-1) + i_t / (f_t + i_t) c_t
+
+    forget_BTE, input_BTE: logits of the gates f and i, whose sigmoids depend on the input alone. candidate_BTE: c.
+    h_BE: the state before the first token.
+    """
+    states = []
+    tokens = zip(*(part.unbind(1) for part in (forget_BTE, input_BTE, candidate_BTE)), strict=True)
+    for forget_BE, input_BE, candidate_BE in tokens:
+        forget_share_BE, input_share_BE = gate_shares(forget_BE, input_BE)
+        h_BE = forget_share_BE * h_BE + input_share_BE * candidate_BE
+        states.append(h_BE)
+    return torch.stack(states, dim=1), h_BE
+
+
+def minlstm(forget_BTE: Tensor, input_BTE: Tensor, candidate_BTE: Tensor, h_BE: Tensor) -> tuple[Tensor, Tensor]:
+    """`minlstm_reference`, fast: time and memory linear in the length, parallel over it. Differentiable once.
+
+    Unlike the paper's own scan it needs no logarithm of c, which may be negative.
+    """
+    forget_share_BTE, input_share_BTE = gate_shares(forget_BTE, input_BTE)
+    return linear_scan(forget_share_BTE, input_share_BTE * candidate_BTE, h_BE)
+
+
+def gate_shares(forget: Tensor, input_: Tensor) -> tuple[Tensor, Tensor]:
+    """`f / (f + i)` and `i / (f + i)` from the gates' logits, exact where both gates underflow in float32.
+
+    `f / (f + i) = sigmoid(log f - log i)`.
+    """
+    difference = F.logsigmoid(forget) - F.logsigmoid(input_)
+    return difference.sigmoid(), (-difference).sigmoid()
+
+
+def positive(x: Tensor) -> Tensor:
+    """`x + 1/2` for x >= 0, else `sigmoid(x)` (appendix B.3): positive, with a slope that jumps from 1/4 to 1 at 0."""
+    return x.relu() + x.clamp(max=0).sigmoid()
+
+
+def rglru_reference(
+    x_BTE: Tensor, input_gate_BTE: Tensor, gate_BTE: Tensor, rate_E: Tensor, begins_B1: Tensor, h_BE: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The real-gated linear recurrent unit of Griffin (De et al., 2024, arXiv 2402.19427, section 2.4), step by step.
+
+        a_t = exp(-s r_t),   h_t = a_t h_(t-1) + sqrt(1 - a_t^2) (i_t x_t)      (eqs. 3 and 4)
+
+    Returns all states `[B, T, E]`, and the last, `[B, E]`. input_gate_BTE, gate_BTE: the gates i and r, in (0, 1).
+    rate_E: s > 0 (`c softplus` of a parameter). begins_B1: bool, true where the first token begins a stream (`[1, 1]`
+    if rows agree). h_BE: the state before it.
+
+    The decay stays a logarithm up to its last use, so that a rate near 0 keeps its digits: `1 - a^2` is
+    `-expm1(-2 s r)`. The first token of a stream is not scaled by the root, as no past has to be balanced: so it is in
+    the published code, not in the paper. The root's slope is infinite where nothing decays; as in the published code it
+    is limited to `STEEPEST`.
+    """
+    states = []
+    for place, (x_BE, i_BE, r_BE) in enumerate(
+        zip(*(part.unbind(1) for part in (x_BTE, input_gate_BTE, gate_BTE)), strict=True)
+    ):
+        scale_BE = _LimitedRoot.apply(-torch.expm1(-2 * rate_E * r_BE))  # type: ignore[no-untyped-call]
+        if place == 0:
+            scale_BE = torch.where(begins_B1, 1.0, scale_BE)
+        h_BE = (-rate_E * r_BE).exp() * h_BE + scale_BE * i_BE * x_BE
+        states.append(h_BE)
+    return torch.stack(states, dim=1), h_BE
+
+
+def rglru(
+    x_BTE: Tensor, input_gate_BTE: Tensor, gate_BTE: Tensor, rate_E: Tensor, begins_B1: Tensor, h_BE: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`rglru_reference`, fast: time and memory linear in the length, parallel over it. Differentiable once."""
+    inputs = x_BTE, input_gate_BTE, gate_BTE, rate_E, begins_B1
+    a_BTE, b_BTE = _GatedInputs.apply(*inputs)  # type: ignore[no-untyped-call]
+    return linear_scan(a_BTE, b_BTE, h_BE)
+
+
+class _LimitedRoot(torch.autograd.Function):
+    """The square root, with a slope of at most `STEEPEST`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        root = x.sqrt()
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        root: Tensor = ctx.saved_tensors[0]
+        return upstream / (2 * root).clamp(min=1 / STEEPEST)
+
+
+class _GatedInputs(torch.autograd.Function):
+    """Decays a and inputs b of the recurrence, `[B, T, E]` each; the backward pass recomputes decays and roots."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_BTE: Tensor, input_gate_BTE: Tensor, gate_BTE: Tensor, rate_E: Tensor, begins_B1: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x_BTE, input_gate_BTE, gate_BTE, rate_E, begins_B1)
+        log_a_BTE = gate_BTE * -rate_E
+        scale_BTE = _root_scale(log_a_BTE, begins_B1)
+        return log_a_BTE.exp_(), scale_BTE.mul_(input_gate_BTE).mul_(x_BTE)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_a_BTE: Tensor, grad_b_BTE: Tensor) -> tuple[Tensor | None, ...]:
+        x_BTE, input_gate_BTE, gate_BTE, rate_E, begins_B1 = ctx.saved_tensors
+        log_a_BTE = gate_BTE * -rate_E
+        scale_BTE, a_BTE = _root_scale(log_a_BTE, begins_B1), log_a_BTE.exp_()
+        grad_scaled_BTE = grad_b_BTE * scale_BTE
+        # scale = sqrt(1 - a^2), so its derivative by a is -a / scale
+        slope_BTE = a_BTE / scale_BTE.clamp_(min=0.5 / STEEPEST)
+        slope_BTE[:, 0].masked_fill_(begins_B1, 0)
+        grad_a_BTE = grad_a_BTE.addcmul(grad_b_BTE * input_gate_BTE * x_BTE, slope_BTE, value=-1)
+        grad_log_a_BTE = grad_a_BTE.mul_(a_BTE)
+        grad_rate_E = -(grad_log_a_BTE * gate_BTE).sum((0, 1))
+        return grad_scaled_BTE * input_gate_BTE, grad_scaled_BTE * x_BTE, grad_log_a_BTE * -rate_E, grad_rate_E, None
+
+
+def _root_scale(log_a_BTE: Tensor, begins_B1: Tensor) -> Tensor:
+    """`sqrt(1 - a^2)`, 1 for the first token of a stream."""
+    scale_BTE = (2 * log_a_BTE).expm1_().neg_().sqrt_()
+    scale_BTE[:, 0].masked_fill_(begins_B1, 1)
+    return scale_BTE

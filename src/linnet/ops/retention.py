@@ -2,8 +2,8 @@
 
     o_t = sum over j <= t of  gamma^(t - j) (q_t . k_j) v_j
 
-Three forms of the same: `retention_reference` (eq. 5, all pairs), `retention` (eq. 7, chunks, linear in the length) and
-`retention_step` (eq. 6, one more token). All start from a sum, if one is given, and the last two give the next.
+Three forms: `retention_reference` (eq. 5, all pairs), `retention` (eq. 7, chunks, linear in the length) and
+`retention_step` (eq. 6, one more token). All continue from a sum if one is given, and return the next one.
 
 Legend: `B` batch, `N` heads, `T` tokens, `K` width of queries and keys, `V` width of values, `C` tokens of a chunk, `H`
 chunks.
@@ -21,7 +21,7 @@ def retention_reference(
 ) -> tuple[Tensor, Tensor]:
     """The definition: `[B, N, T, V]` with every pair in memory, and the sum `[B, N, K, V]` behind the last token.
 
-    log_gamma_N: the logarithms of what a head keeps of its past in one step. sum_BNKV: of what is before, if anything.
+    log_gamma_N: the logarithm of each head's decay in one step. sum_BNKV: the sum over all tokens before, if any.
     """
     scores_BNTT = (q_BNTK @ k_BNTK.transpose(2, 3)) * decays(log_gamma_N, q_BNTK.shape[2])
     to_end_NT1, from_start_NT1 = _to_the_end(log_gamma_N, q_BNTK.shape[2])
@@ -35,7 +35,7 @@ def retention_reference(
 def retention(
     q_BNTK: Tensor, k_BNTK: Tensor, v_BNTV: Tensor, log_gamma_N: Tensor, sum_BNKV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same in time and memory linear in the length: whole chunks side by side, then what is left."""
+    """The same in time and memory linear in the length: whole chunks side by side, then the remainder."""
     length = q_BNTK.shape[2]
     whole = length // CHUNK * CHUNK
     if sum_BNKV is None:
@@ -51,7 +51,7 @@ def retention(
 
 
 def _cut(x_BNTK: Tensor, chunk: int) -> Tensor:
-    """`[B, N, T, K] -> [B, N, H, C, K]`, without gaps."""
+    """`[B, N, T, K] -> [B, N, H, C, K]`, contiguous."""
     batch, heads, _, width = x_BNTK.shape
     return x_BNTK.reshape(batch, heads, -1, chunk, width).contiguous()
 
@@ -59,7 +59,7 @@ def _cut(x_BNTK: Tensor, chunk: int) -> Tensor:
 def _chunks(
     q_BNHCK: Tensor, k_BNHCK: Tensor, v_BNHCV: Tensor, log_gamma_N: Tensor, sum_BNKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Each chunk by all of its pairs, and what came before it by its sum."""
+    """Each chunk by all of its pairs, and the past of the chunk by its sum."""
     chunk = q_BNHCK.shape[3]
     to_end_NC1, from_start_NC1 = _to_the_end(log_gamma_N, chunk)
     added_BNHKV = (k_BNHCK * to_end_NC1[:, None]).transpose(3, 4) @ v_BNHCV
@@ -74,7 +74,7 @@ def _chunks(
 def retention_step(
     q_BNK: Tensor, k_BNK: Tensor, v_BNV: Tensor, log_gamma_N: Tensor, sum_BNKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One more token: what it reads, `[B, N, V]`, and the next sum."""
+    """One more token: its output `[B, N, V]`, and the next sum."""
     gamma_N11 = log_gamma_N.exp()[:, None, None]
     next_BNKV = torch.addcmul(k_BNK[..., None] * v_BNV[..., None, :], sum_BNKV, gamma_N11)
     return (q_BNK[..., None, :] @ next_BNKV)[..., 0, :], next_BNKV
@@ -88,7 +88,7 @@ def decays(log_gamma_N: Tensor, length: int) -> Tensor:
 
 
 def _to_the_end(log_gamma_N: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """What is left of each token at the last one, and of what was before the first at each: `[N, T, 1]` each."""
+    """Decay of each token up to the last one, and of the past up to each token: `[N, T, 1]` each."""
     left_NT1 = (log_gamma_N[:, None] * torch.arange(length, device=log_gamma_N.device)).exp()[..., None]
     return left_NT1.flip(1), left_NT1 * log_gamma_N.exp()[:, None, None]
 

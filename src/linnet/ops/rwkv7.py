@@ -1,18 +1,19 @@
-"""The recurrence of RWKV-7: a matrix that fades by channel; a token takes out what is under one key and adds another.
+"""The recurrence of RWKV-7: a matrix that fades by channel; a token removes the value under one key and adds another.
 
-Peng et al., 2025 (arXiv 2503.14456), section 4.1, here with keys as rows. Of each token: r what it reads, k and v what
-it adds, w and a the logits of how fast channels fade and of how much is taken out (the in-context learning rate).
+Peng et al., 2025 (arXiv 2503.14456), section 4.1, here with keys as rows. Of each token: r is the query, k and v the
+key and value that it adds, w and a the logits of the decay of channels and of the fraction that is removed (the
+in-context learning rate).
 
     d_t  = exp(-exp(-1/2) sigmoid(w_t))                  eta_t = sigmoid(a_t)
     e_t  = k_t * erased / |k_t * erased|                 k'_t  = k_t * (1 + (eta_t - 1) * mixed)
     S_t  = Diag(d_t) S_(t-1) - (eta_t * e_t) (e_t^T S_(t-1)) + k'_t v_t^T,      o_t = S_t^T r_t
 
-`rwkv7_reference` is the definition. `rwkv7` takes chunks (`ops.delta_chunks`). A step leaves at least
-`exp(-exp(-1/2)) = 0.545` of a channel, so decays within a chunk come apart into one factor for each of two tokens, both
-counted from the middle of the chunk: none is above `e^(CHUNK exp(-1/2) / 2)`.
+`rwkv7_reference` is the definition. `rwkv7` takes chunks (`ops.delta_rule`). A step keeps at least
+`exp(-exp(-1/2)) = 0.545` of a channel, so decays within a chunk factor into one number for each of two tokens, both
+relative to the middle of the chunk: none exceeds `e^(CHUNK exp(-1/2) / 2)`.
 
 Legend: `B` batch, `N` heads, `T` tokens, `K` width of a head's keys, `V` of its values; what is cut into chunks is
-`[B, N, 1, H, C, ...]`: `H` chunks, `C` tokens of one, `2C` what its tokens add and what they take out.
+`[B, N, 1, H, C, ...]`: `H` chunks, `C` tokens of one, `2C` what its tokens add and what they remove.
 """
 
 import math
@@ -21,18 +22,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.delta_chunks import DeltaRule, in_chunks
+from linnet.ops.delta_rule import DeltaRule, run_chunks, solve_unit_triangular
+from linnet.ops.gated_delta import TRIAL
 from linnet.ops.rms_norm import rms_norm
-from linnet.ops.unit_triangular import solved
 
 CHUNK = 32
 """Tokens of a chunk."""
 
 FASTEST = math.exp(-0.5)
-"""The fastest rate of a channel: minus the logarithm of what is left of it behind a step."""
+"""The fastest decay of a channel: minus the logarithm of what one step keeps."""
 
 SHORTEST = 1e-12
-"""A key to be taken out that is shorter is not made longer than it is times 1e12."""
+"""A key to be removed that is shorter is not scaled by more than 1e12."""
 
 
 def rwkv7_reference(
@@ -51,35 +52,31 @@ def rwkv7_reference(
     """
     if state_BNKV is None:
         state_BNKV = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3])
-    erased_N1K, mixed_N1K = erased_NK[:, None], mixed_NK[:, None]
-    log_d_BNTK, eta_BNTK, e_BNTK, k_BNTK = _of_tokens(w_BNTK, k_BNTK, a_BNTK, erased_N1K, mixed_N1K)
+    keys = _keys_and_decays(w_BNTK, k_BNTK, a_BNTK, erased_NK[:, None], mixed_NK[:, None])
+    log_d_BNTK, eta_BNTK, e_BNTK, k_BNTK = keys
     outs = []
     for token in range(v_BNTV.shape[2]):
         r_BNK, log_d_BNK, k_BNK, v_BNV, eta_BNK, e_BNK = (
             x[:, :, token] for x in (r_BNTK, log_d_BNTK, k_BNTK, v_BNTV, eta_BNTK, e_BNTK)
         )
-        found_BNV = _read(state_BNKV, e_BNK)
+        found_BNV = (e_BNK[..., None, :] @ state_BNKV)[..., 0, :]
         state_BNKV = log_d_BNK.exp()[..., None] * state_BNKV
         state_BNKV = state_BNKV - (eta_BNK * e_BNK)[..., None] * found_BNV[..., None, :]
         state_BNKV = state_BNKV + k_BNK[..., None] * v_BNV[..., None, :]
-        outs.append(_read(state_BNKV, r_BNK))
+        outs.append((r_BNK[..., None, :] @ state_BNKV)[..., 0, :])
     return torch.stack(outs, dim=2), state_BNKV
 
 
-def _read(state_BNKV: Tensor, key_BNK: Tensor) -> Tensor:
-    """What stands under a key, `[B, N, V]`."""
-    return (key_BNK[..., None, :] @ state_BNKV)[..., 0, :]
-
-
-def _of_tokens(w: Tensor, k: Tensor, a: Tensor, erased: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logarithms of decays, rates, keys that are taken out and keys that are added, `[..., K]`."""
+def _keys_and_decays(
+    w: Tensor, k: Tensor, a: Tensor, erased: Tensor, mixed: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logarithms of decays, learning rates, keys that are removed and keys that are added, `[..., K]`."""
     eta, width = a.sigmoid(), k.shape[-1]
     e = rms_norm(k * erased, k.new_full((width,), width**-0.5), SHORTEST**2 / width)
-    return -FASTEST * w.sigmoid(), eta, e, _added(k, eta, mixed)
+    return -FASTEST * w.sigmoid(), eta, e, _added_keys(k, eta, mixed)
 
 
-def _added(k: Tensor, eta: Tensor, mixed: Tensor) -> Tensor:
-    """The keys under which values are added."""
+def _added_keys(k: Tensor, eta: Tensor, mixed: Tensor) -> Tensor:
     return k * torch.addcmul(1 - mixed, eta, mixed)
 
 
@@ -93,13 +90,13 @@ def rwkv7(
     mixed_NK: Tensor,
     state_BNKV: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same, fast: in time and memory linear in the length. Differentiable once."""
+    """`rwkv7_reference`, fast: time and memory linear in the length. Differentiable once."""
     if v_BNTV.shape[2] == 1:
         return rwkv7_reference(r_BNTK, w_BNTK, k_BNTK, v_BNTV, a_BNTK, erased_NK, mixed_NK, state_BNKV)
     if state_BNKV is None:
         state_BNKV = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3])
     of_tokens = (r_BNTK, k_BNTK, v_BNTV, w_BNTK, a_BNTK)
-    return in_chunks(RULE, chunk_length(v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
+    return run_chunks(_RWKV7, chunk_length(v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
 
 
 def rwkv7_row(
@@ -112,35 +109,37 @@ def rwkv7_row(
     erased_NK: Tensor,
     mixed_NK: Tensor,
 ) -> Tensor:
-    """One token of one stream in few operations: what is read, `[N, V]`; the state is advanced in place."""
-    log_d_NK, eta_NK, e_NK, k_NK = _of_tokens(w_NK, k_NK, a_NK, erased_NK, mixed_NK)
+    """One token of one stream in few operations: the output `[N, V]`; the state is advanced in place."""
+    log_d_NK, eta_NK, e_NK, k_NK = _keys_and_decays(w_NK, k_NK, a_NK, erased_NK, mixed_NK)
     found_N1V = torch.bmm(e_NK[:, None], state_NKV)
     keys_NK2 = torch.stack([eta_NK.mul_(e_NK).neg_(), k_NK], dim=2)
     state_NKV.mul_(log_d_NK.exp_()[..., None]).baddbmm_(keys_NK2, torch.cat([found_N1V, v_NV[:, None]], dim=1))
     return torch.bmm(r_NK[:, None], state_NKV)[:, 0]
 
 
-def _within(r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tensor, mixed: Tensor) -> tuple[Tensor, ...]:
-    """What the chunks are, whatever state stands before each. Writes are the values, then what is found to take out."""
+def _rwkv7_chunks(
+    r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tensor, mixed: Tensor
+) -> tuple[Tensor, ...]:
+    """The parts of the chunks (`DeltaRule`). Writes are first the values, then what is found and removed."""
     chunk = k.shape[-2]
-    log_d, eta, e, k = _of_tokens(w, k, a, erased, mixed)
+    log_d, eta, e, k = _keys_and_decays(w, k, a, erased, mixed)
     sums = log_d.cumsum(-2)
     middle = sums[..., chunk // 2, None, :].detach()
     up, before, down = (sums - middle).exp(), (sums - log_d - middle).exp(), (middle - sums).exp()
     early = torch.cat([k * down, eta * e * down], dim=-2)
     pairs = torch.cat([r * up, -e * before], dim=-2) @ early.transpose(-1, -2)
-    of_read, of_found = pairs.chunk(2, dim=-2)
-    read = torch.cat([part.tril() for part in of_read.chunk(2, dim=-1)], dim=-1)
-    added, taken = (part.tril(-1) for part in of_found.chunk(2, dim=-1))
+    read_pairs, found_pairs = pairs.chunk(2, dim=-2)
+    read = torch.cat([part.tril() for part in read_pairs.chunk(2, dim=-1)], dim=-1)
+    added, removed = (part.tril(-1) for part in found_pairs.chunk(2, dim=-1))
     both = torch.cat([added @ v, -e * (sums - log_d).exp()], dim=-1)
-    found = solved(-taken, both)
+    found = solve_unit_triangular(-removed, both)
     u, w = torch.split(found, [v.shape[-1], k.shape[-1]], dim=-1)
     end = sums[..., -1, None, :]
-    written, of_state = torch.cat([v, u], dim=-2), torch.cat([torch.zeros_like(w), -w], dim=-2)
-    return read, r * sums.exp(), written, of_state, early * (end - middle).exp(), end.exp().transpose(-1, -2)
+    written, by_state = torch.cat([v, u], dim=-2), torch.cat([torch.zeros_like(w), -w], dim=-2)
+    return read, r * sums.exp(), written, by_state, early * (end - middle).exp(), end.exp().transpose(-1, -2)
 
 
-RULE = DeltaRule(_within, fills=(0.0, 0.0, 0.0, -math.inf, 0.0))
+_RWKV7 = DeltaRule(_rwkv7_chunks, fills=(0.0, 0.0, 0.0, -math.inf, 0.0), trial=TRIAL)
 
 
 def rwkv7_output(
@@ -156,14 +155,15 @@ def rwkv7_output(
     bias_NV: Tensor,
     eps: float,
 ) -> Tensor:
-    """What comes of what is read: `((o - mean) / deviation * gain + bias + (r^T (bonus * k')) v) * gate`, by head."""
+    """The output of heads: `((o - mean) / deviation * gain + bias + (r^T (bonus * k')) v) * gate`."""
     normed_BTNV = torch.addcmul(bias_NV, F.layer_norm(o_BTNV, o_BTNV.shape[-1:], eps=eps), gain_NV)
-    own_BTN1 = (r_BTNK * bonus_NK * _added(k_BTNK, a_BTNK.sigmoid(), mixed_NK)).sum(-1, keepdim=True)
+    added_BTNK = _added_keys(k_BTNK, a_BTNK.sigmoid(), mixed_NK)
+    own_BTN1 = (r_BTNK * bonus_NK * added_BTNK).sum(-1, keepdim=True)
     return torch.addcmul(normed_BTNV, own_BTN1, v_BTNV) * gate_BTNV
 
 
 def rwkv7_flops(tokens: int, heads: int, keys: int, values: int) -> int:
-    """FLOPs of `rwkv7` for one sequence: 2 per multiply-add of its matrix products, the system's solution apart."""
+    """FLOPs of `rwkv7` for one sequence: 2 per multiply-add of its matrix products, without the triangular system."""
     if tokens == 1:
         return 4 * heads * keys * values
     chunk = chunk_length(tokens)

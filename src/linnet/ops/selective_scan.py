@@ -4,12 +4,12 @@ Gu and Dao, 2023 (arXiv 2312.00752):
 
     h_t = exp(dt_t A) h_(t-1) + dt_t x_t B_t,   y_t = C_t . h_t      (eq. 2 with the steps of section 3.6)
 
-A state of N numbers for each channel. `selective_scan_reference` is the definition; `selective_scan` takes segments,
-cut into chunks: all chunks of a segment go on side by side, token after token, first to find what each leaves behind,
-then from what those before it left. States of many numbers fill an operation by themselves: then a segment is one
-chunk, and each token one operation there and one on the way back. No decay is ever divided by another, so nothing
-overflows, however fast a channel forgets. Forward keeps its inputs and the state before each segment; backward makes
-the states again.
+Each channel has a state of N numbers. `selective_scan_reference` is the definition; `selective_scan` takes segments,
+cut into chunks: all chunks of a segment advance side by side, token after token, first to find what each leaves behind,
+then from what those before it left. Large states fill an operation by themselves: then a segment is one chunk, and each
+token is one operation in each direction. Decays are never divided by each other, so nothing overflows, however fast a
+channel forgets. The forward pass saves its inputs and the state before each segment; the backward pass recomputes the
+states.
 
 Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens of a segment, `H` chunks,
 `C` tokens of one.
@@ -21,20 +21,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.linear_scan import scan, scan_back
-from linnet.ops.support import segment_length, segment_slices
+from linnet.ops.support import apply_eagerly, segment_length, segment_slices
 
 CHUNK = 8
-"""Tokens of a chunk, of which there are many side by side."""
+"""Tokens of a chunk; many chunks are computed side by side."""
 
-MANY = 2**12
-"""So many numbers of a token fill an operation on a processor: then a segment is one chunk."""
+MIN_FULL_OPERATION = 2**12
+"""Elements of a token that fill an operation on a processor: with more, a segment is one chunk."""
 
 TENSORS = 2
-"""By which a segment is shorter than others: what is made of each state's number at once has to stay in the cache."""
+"""Segments are shorter by this factor: all intermediate tensors of the states have to stay in the cache."""
 
 
 def selective_scan_reference(
@@ -56,122 +55,116 @@ def selective_scan_reference(
 def selective_scan(
     x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, fast: in time and memory linear in the length. Differentiable once, but for the state behind it."""
+    """`selective_scan_reference`, fast: time and memory linear in the length; differentiable once, except the last
+    state.
+    """
     if h_BNE is None:
         h_BNE = x_BTE.new_zeros(len(x_BTE), *a_NE.shape)
     if x_BTE.shape[1] == 1:
         return selective_scan_reference(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, h_BNE)
-    out_BTE, end_BNE = _as_it_is(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, h_BNE)
+    out_BTE, end_BNE = apply_eagerly(_Scan, x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, h_BNE)
     return out_BTE, end_BNE
 
 
-@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
-def _as_it_is(*inputs: Tensor) -> Any:
-    """Also in a compiled model: its loop over segments would be another graph for every length."""
-    return _Scan.apply(*inputs)  # type: ignore[no-untyped-call]
+class _Buffers:
+    """Buffers for the tokens of a segment. All segments use the same memory, so that it stays in the cache.
 
-
-class _Room:
-    """What is made of the tokens of a segment, in the same memory for every segment, so that it stays in the cache.
-
-    kept: what a step multiplies the state by; states: after each token; of_states: their gradients; each
-    `[B, H, C, N, E]`, and seen by token, `[B, S, N, E]`.
+    kept: the decays of the steps; states: after each token; grad_states: their gradients; each `[B, H, C, N, E]`, and
+    as a view by token `[B, S, N, E]`.
     """
 
     def __init__(self, x_BTE: Tensor, a_NE: Tensor, length: int, backward: bool) -> None:
-        alone = x_BTE.device.type == "cpu" and len(x_BTE) * a_NE.numel() >= MANY
+        alone = x_BTE.device.type == "cpu" and len(x_BTE) * a_NE.numel() >= MIN_FULL_OPERATION
         self.length, self.chunk = length, length if alone else min(CHUNK, length)
         shape = len(x_BTE), -(-length // self.chunk), self.chunk, *a_NE.shape
         self.kept, self.states = x_BTE.new_empty(shape), x_BTE.new_empty(shape)
-        self.of_states = x_BTE.new_empty(shape) if backward else self.states
-        views = (part.flatten(1, 2)[:, :length] for part in (self.kept, self.states, self.of_states))
-        self.kept_BSNE, self.states_BSNE, self.of_states_BSNE = views
-        self._by_place = [part.unbind(2) for part in (self.kept, self.states, self.of_states)]
+        self.grad_states = x_BTE.new_empty(shape) if backward else self.states
+        views = (part.flatten(1, 2)[:, :length] for part in (self.kept, self.states, self.grad_states))
+        self.kept_BSNE, self.states_BSNE, self.grad_states_BSNE = views
+        self._by_place = [part.unbind(2) for part in (self.kept, self.states, self.grad_states)]
 
     def run(self, dt_BSE: Tensor, added_BSE: Tensor, a_NE: Tensor, b_BSN: Tensor, h_BNE: Tensor) -> Tensor:
-        """The states; gives the last."""
+        """Compute the states; returns the last one."""
         torch.mul(chunked(dt_BSE, self.chunk)[..., None, :], a_NE, out=self.kept).exp_()
         self._products(b_BSN, added_BSE, self.states)  # what each step adds, before the scan
         kept, states, _ = self._by_place
         return scan(kept, states, h_BNE, states)
 
-    def run_back(self, c_BSN: Tensor, of_y_BSE: Tensor, of_h_BNE: Tensor) -> Tensor:
-        """The gradients of the states; gives that of the state before the first token."""
-        self._products(c_BSN, of_y_BSE, self.of_states)
-        kept, _, of_states = self._by_place
-        return scan_back(kept, of_states, of_h_BNE)
+    def run_back(self, c_BSN: Tensor, grad_y_BSE: Tensor, grad_h_BNE: Tensor) -> Tensor:
+        """Compute the gradients of the states; returns that of the state before the first token."""
+        self._products(c_BSN, grad_y_BSE, self.grad_states)
+        kept, _, grad_states = self._by_place
+        return scan_back(kept, grad_states, grad_h_BNE)
 
     def exponents(self, h_BNE: Tensor) -> Tensor:
-        """The gradients of what steps multiply by, of its logarithm, in its place; h_BNE: the state before."""
-        of_exponents_BSNE = self.kept_BSNE.mul_(self.of_states_BSNE)
-        of_exponents_BSNE[:, 0] *= h_BNE
-        of_exponents_BSNE[:, 1:] *= self.states_BSNE[:, :-1]
-        return of_exponents_BSNE
+        """The gradients of the logarithms of the decays, in place of the decays; h_BNE: the state before the
+        segment.
+        """
+        grad_exponents_BSNE = self.kept_BSNE.mul_(self.grad_states_BSNE)
+        grad_exponents_BSNE[:, 0] *= h_BNE
+        grad_exponents_BSNE[:, 1:] *= self.states_BSNE[:, :-1]
+        return grad_exponents_BSNE
 
     def _products(self, left_BSN: Tensor, right_BSE: Tensor, out: Tensor) -> None:
         torch.mul(chunked(left_BSN, self.chunk)[..., None], chunked(right_BSE, self.chunk)[..., None, :], out=out)
 
 
 class _Scan(torch.autograd.Function):
-    """Both passes by hand: the states would be N times as large as all else that is kept."""
+    """Both passes are explicit: the states would be N times as large as everything else that is saved."""
 
     @staticmethod
     def forward(
         ctx: Any, x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor
     ) -> tuple[Tensor, Tensor]:
         starts, added_BTE, out_BTE = [], dt_BTE * x_BTE, x_BTE.new_empty(x_BTE.shape)
-        for place, room in _rooms(x_BTE, a_NE, backward=False):
+        for place, buffer in _segments(x_BTE, a_NE, backward=False):
             starts.append(h_BNE)
-            h_BNE = room.run(dt_BTE[:, place], added_BTE[:, place], a_NE, b_BTN[:, place], h_BNE)
-            out_BTE[:, place] = (c_BTN[:, place, None] @ room.states_BSNE)[:, :, 0]
+            h_BNE = buffer.run(dt_BTE[:, place], added_BTE[:, place], a_NE, b_BTN[:, place], h_BNE)
+            out_BTE[:, place] = (c_BTN[:, place, None] @ buffer.states_BSNE)[:, :, 0]
         ctx.save_for_backward(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, torch.stack(starts))
         ctx.mark_non_differentiable(h_BNE)
         return out_BTE, h_BNE
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_y_BTE: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad_y_BTE: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, starts = ctx.saved_tensors
         added_BTE = dt_BTE * x_BTE
-        of_added_BTE, of_dt_BTE, of_b_BTN, of_c_BTN = map(torch.empty_like, (x_BTE, dt_BTE, b_BTN, c_BTN))
-        of_a_NE, of_h_BNE = torch.zeros_like(a_NE), torch.zeros_like(starts[0])
-        segments = list(_rooms(x_BTE, a_NE, backward=True))
-        for (place, room), start_BNE in reversed(list(zip(segments, starts, strict=True))):
-            dt_BSE, of_y_BSE, b_BSN = dt_BTE[:, place], of_y_BTE[:, place], b_BTN[:, place]
-            room.run(dt_BSE, added_BTE[:, place], a_NE, b_BSN, start_BNE)
-            of_c_BTN[:, place] = (of_y_BSE[:, :, None] @ room.states_BSNE.mT)[:, :, 0]
-            of_h_BNE = room.run_back(c_BTN[:, place], of_y_BSE, of_h_BNE)
-            of_b_BTN[:, place] = (added_BTE[:, place, None] @ room.of_states_BSNE.mT)[:, :, 0]
-            of_added_BTE[:, place] = (b_BSN[..., None, :] @ room.of_states_BSNE)[..., 0, :]
-            of_exponents_BSNE = room.exponents(start_BNE)
-            of_dt_BTE[:, place] = torch.mul(of_exponents_BSNE, a_NE, out=room.states_BSNE).sum(2)
-            of_a_NE += of_exponents_BSNE.mul_(dt_BSE[:, :, None]).sum((0, 1))
-        of_dt_BTE.addcmul_(of_added_BTE, x_BTE)
-        return of_added_BTE.mul_(dt_BTE), of_dt_BTE, of_a_NE, of_b_BTN, of_c_BTN, of_h_BNE
+        grad_added_BTE, grad_dt_BTE, grad_b_BTN, grad_c_BTN = map(torch.empty_like, (x_BTE, dt_BTE, b_BTN, c_BTN))
+        grad_a_NE, grad_h_BNE = torch.zeros_like(a_NE), torch.zeros_like(starts[0])
+        segments = list(_segments(x_BTE, a_NE, backward=True))
+        for (place, buffer), start_BNE in reversed(list(zip(segments, starts, strict=True))):
+            dt_BSE, grad_y_BSE, b_BSN = dt_BTE[:, place], grad_y_BTE[:, place], b_BTN[:, place]
+            buffer.run(dt_BSE, added_BTE[:, place], a_NE, b_BSN, start_BNE)
+            grad_c_BTN[:, place] = (grad_y_BSE[:, :, None] @ buffer.states_BSNE.mT)[:, :, 0]
+            grad_h_BNE = buffer.run_back(c_BTN[:, place], grad_y_BSE, grad_h_BNE)
+            grad_b_BTN[:, place] = (added_BTE[:, place, None] @ buffer.grad_states_BSNE.mT)[:, :, 0]
+            grad_added_BTE[:, place] = (b_BSN[..., None, :] @ buffer.grad_states_BSNE)[..., 0, :]
+            grad_exponents_BSNE = buffer.exponents(start_BNE)
+            grad_dt_BTE[:, place] = torch.mul(grad_exponents_BSNE, a_NE, out=buffer.states_BSNE).sum(2)
+            grad_a_NE += grad_exponents_BSNE.mul_(dt_BSE[:, :, None]).sum((0, 1))
+        grad_dt_BTE.addcmul_(grad_added_BTE, x_BTE)
+        return grad_added_BTE.mul_(dt_BTE), grad_dt_BTE, grad_a_NE, grad_b_BTN, grad_c_BTN, grad_h_BNE
 
 
-def _rooms(x_BTE: Tensor, a_NE: Tensor, backward: bool) -> Iterator[tuple[slice, _Room]]:
-    """The segments; all but a shorter last one have one room."""
-    rooms: dict[int, _Room] = {}
-    for place in _places(x_BTE, a_NE):
+def _segments(x_BTE: Tensor, a_NE: Tensor, backward: bool) -> Iterator[tuple[slice, _Buffers]]:
+    """The segments with their buffers, which all but a shorter last one share."""
+    buffers: dict[int, _Buffers] = {}
+    segment = selective_scan_segment_length(len(x_BTE), a_NE.numel(), x_BTE.device.type)
+    for place in segment_slices(x_BTE.shape[1], segment):
         length = place.stop - place.start
-        if length not in rooms:
-            rooms[length] = _Room(x_BTE, a_NE, length, backward)
-        yield place, rooms[length]
-
-
-def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
-    """Of the segments."""
-    return segment_slices(x_BTE.shape[1], selective_scan_segment_length(len(x_BTE), a_NE.numel(), x_BTE.device.type))
+        if length not in buffers:
+            buffers[length] = _Buffers(x_BTE, a_NE, length, backward)
+        yield place, buffers[length]
 
 
 def selective_scan_segment_length(batch: int, numbers: int, device: str = "cpu") -> int:
-    """Tokens of a segment of rows with states of so many numbers."""
+    """Tokens of a segment of rows whose states have `numbers` elements."""
     return segment_length(batch, TENSORS * numbers, CHUNK, device)
 
 
 def chunked(x_BSE: Tensor, chunk: int) -> Tensor:
-    """`[B, S, E] -> [B, H, C, E]`, zeros behind: a step of 0 changes nothing."""
+    """`[B, S, E] -> [B, H, C, E]`, padded with zeros: a step of 0 changes nothing."""
     batch, length, channels = x_BSE.shape
     if length % chunk:
         x_BSE = F.pad(x_BSE, (0, 0, 0, -length % chunk))

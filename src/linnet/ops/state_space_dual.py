@@ -2,14 +2,15 @@
 
     h_t = exp(dt_t a) h_(t-1) + dt_t x_t B_t^T,   y_t = h_t C_t + d x_t      (eq. 2, with a scalar for A)
 
-B and C are those of a group of heads. As a head has one rate, a chunk is a product with a matrix of decays (section 6):
+B and C are shared by a group of heads. As a head has one rate, a chunk is a product with a matrix of decays (section
+6):
 
-    y = x dt (B^T C * exp(sum of dt a between)) + what the state before the chunk gives + d x
+    y = x dt (B^T C * exp(sum of dt a between)) + contribution of the state before the chunk + d x
 
 `state_space_dual_reference` is the definition; `state_space_dual` takes segments, cut into chunks: within a chunk all
 pairs of tokens, from chunk to chunk the states. Decays are sums of logarithms, never divided by each other, so nothing
-overflows, however fast a head forgets. Forward keeps its inputs and the state before each segment; backward makes the
-rest again, segment by segment from the end. `state_space_step` is one more token.
+overflows, however fast a head forgets. The forward pass saves its inputs and the state before each segment; the
+backward pass recomputes the rest, segment by segment from the end. `state_space_step` is one more token.
 
 Legend: `B` batch, `T` tokens, `N` heads, `P` width of a head, `G` groups of `M` heads, `S` numbers of a state for each
 of its channels, `H` chunks, `C` tokens of one.
@@ -20,10 +21,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import segment_length, segment_slices
+from linnet.ops.support import apply_eagerly, segment_length, segment_slices
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -40,10 +40,10 @@ def state_space_dual_reference(
 ) -> tuple[Tensor, Tensor]:
     """The definition, step by step: `[B, T, N, P]`, and the state `[B, N, P, S]` behind the last token.
 
-    dt_BTN: steps, not below 0. a_N: rates, below 0. d_N: what a head passes on of its input. h_BNPS: the state before
-    the first token, if not 0. The heads of a group are next to each other.
+    dt_BTN: steps, at least 0. a_N: rates, below 0. d_N: the direct factor of a head's input. h_BNPS: the state before
+    the first token, if not 0. The heads of a group are adjacent.
     """
-    h_BNPS = _begun(h_BNPS, x_BTNP, b_BTGS)
+    h_BNPS = _initial_state(h_BNPS, x_BTNP, b_BTGS)
     outs = []
     for x_BNP, dt_BN, b_BGS, c_BGS in zip(*(part.unbind(1) for part in (x_BTNP, dt_BTN, b_BTGS, c_BTGS)), strict=True):
         out_BNP, h_BNPS = state_space_step(x_BNP, dt_BN, a_N, b_BGS, c_BGS, d_N, h_BNPS)
@@ -54,7 +54,7 @@ def state_space_dual_reference(
 def state_space_step(
     x_BNP: Tensor, dt_BN: Tensor, a_N: Tensor, b_BGS: Tensor, c_BGS: Tensor, d_N: Tensor, h_BNPS: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One more token: what it reads, `[B, N, P]`, and the next state."""
+    """One more token: its output `[B, N, P]`, and the next state."""
     heads = x_BNP.shape[1] // b_BGS.shape[1]
     b_BNS, c_BNS = (part.repeat_interleave(heads, dim=1) for part in (b_BGS, c_BGS))
     kept_BNPS = (dt_BN * a_N).exp()[..., None, None] * h_BNPS
@@ -72,39 +72,34 @@ def state_space_dual(
     d_N: Tensor,
     h_BNPS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same, fast: in time and memory linear in the length. Differentiable once, the state behind it too.
+    """`state_space_dual_reference`, fast: time and memory linear in the length. Differentiable once.
 
-    It works along the tokens of a channel: inputs that lie so in memory, as a convolution leaves them, are fastest.
+    It works along the tokens of a channel: inputs with that layout in memory, as a convolution leaves them, are
+    fastest.
     """
-    h_BNPS = _begun(h_BNPS, x_BTNP, b_BTGS)
+    h_BNPS = _initial_state(h_BNPS, x_BTNP, b_BTGS)
     if x_BTNP.shape[1] == 1:
         return state_space_dual_reference(x_BTNP, dt_BTN, a_N, b_BTGS, c_BTGS, d_N, h_BNPS)
-    out_BTNP, end_BNPS = _as_it_is(x_BTNP, dt_BTN, b_BTGS, c_BTGS, a_N, d_N, h_BNPS)
+    out_BTNP, end_BNPS = apply_eagerly(_Dual, x_BTNP, dt_BTN, b_BTGS, c_BTGS, a_N, d_N, h_BNPS)
     return out_BTNP, end_BNPS
 
 
-def _begun(h_BNPS: Tensor | None, x_BTNP: Tensor, b_BTGS: Tensor) -> Tensor:
-    """The state before the first token."""
+def _initial_state(h_BNPS: Tensor | None, x_BTNP: Tensor, b_BTGS: Tensor) -> Tensor:
+    """The state before the first token: the given one, or zeros."""
     if h_BNPS is not None:
         return h_BNPS
     return x_BTNP.new_zeros(x_BTNP.shape[0], *x_BTNP.shape[2:], b_BTGS.shape[3])
 
 
-@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
-def _as_it_is(*inputs: Tensor) -> Any:
-    """Also in a compiled model: its loop over segments would be another graph for every length."""
-    return _Dual.apply(*inputs)  # type: ignore[no-untyped-call]
-
-
 class _Dual(torch.autograd.Function):
-    """Keeps no pairs of tokens: there are `N C` numbers of them for each, as many as channels, several times."""
+    """Saves no pairs of tokens: a token has `N C` numbers of them, several times as many as channels."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *of_tokens, a_N, d_N, h_BNPS = inputs
         out_BTNP, starts = torch.empty_like(of_tokens[0], memory_format=torch.contiguous_format), []
         chunk = chunk_length(out_BTNP.shape[1])
-        for place in _places(out_BTNP):
+        for place in _segments(out_BTNP):
             starts.append(h_BNPS)
             out_BTNP[:, place], h_BNPS = _segment(chunk, *(part[:, place] for part in of_tokens), a_N, d_N, h_BNPS)
         ctx.save_for_backward(*of_tokens, a_N, d_N, torch.stack(starts))
@@ -112,61 +107,61 @@ class _Dual(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_y_BTNP: Tensor, of_h_BNPS: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad_y_BTNP: Tensor, grad_h_BNPS: Tensor) -> tuple[Tensor, ...]:
         *of_tokens, a_N, d_N, starts = ctx.saved_tensors
-        gradients, of_a_N, of_d_N = [*map(torch.empty_like, of_tokens)], torch.zeros_like(a_N), torch.zeros_like(d_N)
-        chunk = chunk_length(of_y_BTNP.shape[1])
-        for place, start_BNPS in reversed(list(zip(_places(of_y_BTNP), starts, strict=True))):
+        grad_a_N, grad_d_N = torch.zeros_like(a_N), torch.zeros_like(d_N)
+        gradients = [*map(torch.empty_like, of_tokens)]
+        chunk = chunk_length(grad_y_BTNP.shape[1])
+        for place, start_BNPS in reversed(list(zip(_segments(grad_y_BTNP), starts, strict=True))):
             inputs = [*(part[:, place] for part in of_tokens), a_N, d_N, start_BNPS]
-            *found, of_a, of_d, of_h_BNPS = _segment_gradients(chunk, inputs, of_y_BTNP[:, place], of_h_BNPS)
-            for gradient, of_place in zip(gradients, found, strict=True):
-                gradient[:, place] = of_place
-            of_a_N += of_a
-            of_d_N += of_d
-        return *gradients, of_a_N, of_d_N, of_h_BNPS
-
-
-def _segment_gradients(chunk: int, inputs: list[Tensor], of_y_BTNP: Tensor, of_h_BNPS: Tensor) -> tuple[Tensor, ...]:
-    """Of a segment's inputs, from those of its outputs and of the state behind it."""
-    with torch.enable_grad(), torch.autocast(of_y_BTNP.device.type, enabled=False):
-        leaves = [part.detach().requires_grad_() for part in inputs]
-        return torch.autograd.grad(_segment(chunk, *leaves), leaves, (of_y_BTNP, of_h_BNPS))
+            with torch.enable_grad(), torch.autocast(grad_y_BTNP.device.type, enabled=False):
+                leaves = [part.detach().requires_grad_() for part in inputs]
+                upstream = grad_y_BTNP[:, place], grad_h_BNPS
+                grads = torch.autograd.grad(_segment(chunk, *leaves), leaves, upstream)
+            *found, grad_a, grad_d, grad_h_BNPS = grads
+            for gradient, found_here in zip(gradients, found, strict=True):
+                gradient[:, place] = found_here
+            grad_a_N += grad_a
+            grad_d_N += grad_d
+        return *gradients, grad_a_N, grad_d_N, grad_h_BNPS
 
 
 def chunk_length(tokens: int) -> int:
-    """Tokens of a chunk of a sequence; the last one is filled up."""
+    """Tokens of a chunk of a sequence; the last one is padded."""
     return min(CHUNK, tokens)
 
 
 def elements_per_token(heads: int, width: int) -> int:
-    """What a token has in a segment: its channels, and the pairs of its chunk."""
+    """Elements of a token in a segment: its channels, and the pairs of its chunk."""
     return heads * (width + CHUNK)
 
 
-def _places(x_BTNP: Tensor) -> list[slice]:
-    """Of the segments."""
+def _segments(x_BTNP: Tensor) -> list[slice]:
     batch, length, heads, width = x_BTNP.shape
     return segment_slices(length, segment_length(batch, elements_per_token(heads, width), CHUNK, x_BTNP.device.type))
 
 
 def _segment(chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """All chunks of a segment side by side, but for the states that go from one to the next."""
+    """All chunks of a segment side by side, except for the states that go from one to the next."""
     *of_tokens, a_N, d_N, h_BNPS = inputs
     x_BHNPC, dt_BHNC, b_BHGSC, c_BHGSC = (_chunked(part, chunk) for part in of_tokens)
     groups, length = b_BHGSC.shape[2], of_tokens[0].shape[1]
-    decays_BHNCC, left_BHNC, begun_BHNC = _decays(dt_BHNC * a_N[:, None])
+    decays_BHNCC, left_BHNC, start_BHNC = _decays(dt_BHNC * a_N[:, None])
     fed_BHNPC = x_BHNPC * dt_BHNC[..., None, :]
     added_BHGES = _by_group(fed_BHNPC * left_BHNC[..., None, :], groups) @ b_BHGSC.mT
-    before_BHNPS, end_BNPS = _carried(added_BHGES.view(*x_BHNPC.shape[:4], -1), begun_BHNC[..., -1], h_BNPS)
+    before_BHNPS, end_BNPS = _carried(added_BHGES.view(*x_BHNPC.shape[:4], -1), start_BHNC[..., -1], h_BNPS)
     read_BHNPC = (_by_group(before_BHNPS, groups) @ c_BHGSC).view_as(x_BHNPC)
-    near_BHNPC = fed_BHNPC @ _weights(b_BHGSC.mT @ c_BHGSC, decays_BHNCC)
-    out_BHNPC = torch.addcmul(near_BHNPC, read_BHNPC, begun_BHNC[..., None, :])
+    # The weight of a source for a reader: the score that all heads of a group share, decayed; `[B, H, N, C, C]`.
+    scores_BHGCC = b_BHGSC.mT @ c_BHGSC
+    decays_BHGMCC = decays_BHNCC.view(*scores_BHGCC.shape[:3], -1, *scores_BHGCC.shape[3:])
+    near_BHNPC = fed_BHNPC @ (scores_BHGCC[:, :, :, None] * decays_BHGMCC).flatten(2, 3)
+    out_BHNPC = torch.addcmul(near_BHNPC, read_BHNPC, start_BHNC[..., None, :])
     out_BHNPC = torch.addcmul(out_BHNPC, x_BHNPC, d_N[:, None, None])
     return out_BHNPC.permute(0, 1, 4, 2, 3).flatten(1, 2)[:, :length], end_BNPS
 
 
 def _chunked(x_BT: Tensor, chunk: int) -> Tensor:
-    """`[B, T, ...] -> [B, H, ..., C]` without gaps, zeros behind: a step of 0 changes nothing."""
+    """`[B, T, ...] -> [B, H, ..., C]`, contiguous and padded with zeros: a step of 0 changes nothing."""
     short = -x_BT.shape[1] % chunk
     x_BT = x_BT.movedim(1, -1)
     if short:
@@ -179,18 +174,12 @@ def _by_group(x_BHNP: Tensor, groups: int) -> Tensor:
     return x_BHNP.view(*x_BHNP.shape[:2], groups, -1, x_BHNP.shape[-1])
 
 
-def _weights(scores_BHGCC: Tensor, decays_BHNCC: Tensor) -> Tensor:
-    """What a reader takes of a source: the score that all heads of a group share, decayed; `[B, H, N, C, C]`."""
-    decays_BHGMCC = decays_BHNCC.view(*scores_BHGCC.shape[:3], -1, *scores_BHGCC.shape[3:])
-    return (scores_BHGCC[:, :, :, None] * decays_BHGMCC).flatten(2, 3)
-
-
 def _decays(log_BHNC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What is left of each token at each later one (source, reader), `[B, H, N, C, C]`, 0 at earlier ones; of each at
-    the last, and of what was before the chunk at each, `[B, H, N, C]` both.
+    """Decays of each token to each later one (source, reader), `[B, H, N, C, C]`, 0 to earlier ones; of each to the
+    last, and from the start of the chunk to each, both `[B, H, N, C]`.
 
-    A difference of two sums in float32 would be off by the last digit of the sums, where a token before both made them
-    large; so what the sums are rounded by comes with them.
+    A difference of two sums in float32 would have an error of the last digit of the sums, which earlier tokens may have
+    made large; so the rounding errors of the sums are added.
     """
     sums_BHNC = log_BHNC.double().cumsum(-1)
     high_BHNC = sums_BHNC.to(log_BHNC.dtype)
@@ -217,5 +206,5 @@ def state_space_dual_flops(tokens: int, groups: int, heads: int, width: int, sta
     channels, chunk = heads * width, chunk_length(tokens)
     if tokens == 1:
         return 2 * channels * state
-    of_token = 2 * chunk * (groups * state + channels) + 4 * channels * state
-    return -(-tokens // chunk) * chunk * of_token
+    token_flops = 2 * chunk * (groups * state + channels) + 4 * channels * state
+    return -(-tokens // chunk) * chunk * token_flops

@@ -4,16 +4,16 @@ Each channel by itself, with a rate `w > 0` and a bonus `u` for the token that s
 
     out_t = (sum over i < t of  e^(k_i - (t-1-i) w) v_i  +  e^(u + k_t) v_t)  /  (the same with 1 for v)
 
-No exponential is formed that could overflow: what is known of the tokens before is their average m and the logarithm s
-of their weight, so that with `s' = logaddexp(s - w, k)` a token moves the average by its share of the weight,
+No exponential is computed that could overflow: the state is the average m of the tokens before and the logarithm s of
+their weight, so that with `s' = logaddexp(s - w, k)` a token moves the average by its share of the weight,
 
     out_t = m + sigmoid(u + k_t - s) (v_t - m),   m <- m + sigmoid(k_t - s + w) (v_t - m),   s <- s'
 
 and all shares are between 0 and 1. A stream begins with `s = -inf`, the weight of nothing. A chunk of tokens is like
-one token, with their weight and their average, that fades as fast as all of them: so `wkv` finds what each chunk is,
-what stands before each, and goes through all chunks side by side. Forward keeps keys, values and what stands before
-each segment. Backward makes the rest again, and is a linear scan from the end: of the gradients for m, and of those for
-the weight, which is one of all averages at once.
+one token with their weight and their average, which fades as fast as each of them: so `wkv` computes the average of
+each chunk, then the state before each chunk, and then all chunks side by side. The forward pass saves keys, values and
+the state before each segment. The backward pass recomputes the rest, and is a linear scan from the end: of the
+gradients of m, and of those of the weight, which is shared by all averages.
 
 Legend: `B` batch, `T` tokens, `E` channels, `H` chunks of a segment, `C` tokens of one.
 """
@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.linear_scan import in_chunks, scan_back, segments
+from linnet.ops.support import apply_eagerly
 
 
 class Average(NamedTuple):
@@ -40,9 +40,9 @@ def wkv_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The definition, step by step: outputs `[B, T, E]`; average and weight of all tokens, `[B, E]` each.
 
-    rate_E: w; bonus_E: u. mean_BE, log_weight_BE: of the tokens before (`-inf`: there are none).
+    rate_E: w; bonus_E: u. mean_BE, log_weight_BE: of the tokens before (`-inf` if there are none).
     """
-    outs, mean_BE = [], mean_BE + 0 * rate_E  # the rates have a gradient, of 0, where one token is all there is
+    outs, mean_BE = [], mean_BE + 0 * rate_E  # so that the rates have a gradient (of 0) for a single token
     for k_BE, v_BE in zip(k_BTE.unbind(1), v_BTE.unbind(1), strict=True):
         share_BE = (bonus_E + k_BE - log_weight_BE).sigmoid()
         outs.append((1 - share_BE) * mean_BE + share_BE * v_BE)
@@ -56,18 +56,12 @@ def wkv_reference(
 def wkv(
     k_BTE: Tensor, v_BTE: Tensor, rate_E: Tensor, bonus_E: Tensor, mean_BE: Tensor, log_weight_BE: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, fast: in time and memory linear in the length, parallel over it. Differentiable once."""
+    """`wkv_reference`, fast: time and memory linear in the length, parallel over it. Differentiable once."""
     if k_BTE.shape[1] == 1:
         return wkv_reference(k_BTE, v_BTE, rate_E, bonus_E, mean_BE, log_weight_BE)
     inputs = k_BTE.contiguous(), v_BTE.contiguous(), rate_E, bonus_E, mean_BE, log_weight_BE
-    out_BTE, mean_BE, log_weight_BE = _as_it_is(*inputs)
+    out_BTE, mean_BE, log_weight_BE = apply_eagerly(_Wkv, *inputs)
     return out_BTE, mean_BE, log_weight_BE
-
-
-@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
-def _as_it_is(*inputs: Tensor) -> Any:
-    """Also in a compiled model: its loops would be another graph for every length."""
-    return _Wkv.apply(*inputs)  # type: ignore[no-untyped-call]
 
 
 class _Wkv(torch.autograd.Function):
@@ -87,30 +81,32 @@ class _Wkv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_out_BTE: Tensor, of_mean_BE: Tensor, of_weight_BE: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad_out_BTE: Tensor, grad_mean_BE: Tensor, grad_weight_BE: Tensor) -> tuple[Tensor, ...]:
         k_BTE, v_BTE, rate_E, bonus_E, last_mean_BE, *before = ctx.saved_tensors
-        of_k_BTE, of_v_BTE, of_out_BTE = torch.empty_like(k_BTE), torch.empty_like(v_BTE), of_out_BTE.contiguous()
-        of_rate_E, of_bonus_E = torch.zeros_like(rate_E), torch.zeros_like(bonus_E)
-        # The second is what `sum of weights x (average - out)` would get: the logarithm of the weight gets `m g - q`.
-        behind_B2E = torch.stack([of_mean_BE, last_mean_BE * of_mean_BE - of_weight_BE], dim=1)
+        grad_k_BTE, grad_v_BTE = torch.empty_like(k_BTE), torch.empty_like(v_BTE)
+        grad_out_BTE = grad_out_BTE.contiguous()
+        grad_rate_E, grad_bonus_E = torch.zeros_like(rate_E), torch.zeros_like(bonus_E)
+        # The second is the gradient of `sum of weights x (average - out)`: that of the logarithm of the weight is `m g
+        # - q`.
+        behind_B2E = torch.stack([grad_mean_BE, last_mean_BE * grad_mean_BE - grad_weight_BE], dim=1)
         places = list(segments(k_BTE.shape, k_BTE.device.type))
         for index, (place, chunk) in reversed(list(enumerate(places))):
             k_BHCE, v_BHCE = (in_chunks(part, place, chunk) for part in (k_BTE, v_BTE))
             past = Average(*before[2 * index : 2 * index + 2])
             known_BHCE, _ = _before_each_token(k_BHCE, v_BHCE, rate_E, past)
             known_BSE = Average(*(part.flatten(1, 2) for part in known_BHCE))
-            of_tokens = (k_BTE, v_BTE, of_k_BTE, of_v_BTE, of_out_BTE)
+            of_tokens = (k_BTE, v_BTE, grad_k_BTE, grad_v_BTE, grad_out_BTE)
             segment = _Segment([part[:, place] for part in of_tokens], known_BSE, chunk)
-            behind_B2E, of_rates_E, of_bonuses_E = _segment_back(segment, rate_E, bonus_E, behind_B2E)
-            of_rate_E += of_rates_E
-            of_bonus_E += of_bonuses_E
-        of_first_mean_BE = behind_B2E[:, 0]
-        of_first_weight_BE = before[0] * of_first_mean_BE - behind_B2E[:, 1]
-        return of_k_BTE, of_v_BTE, of_rate_E, of_bonus_E, of_first_mean_BE, of_first_weight_BE
+            behind_B2E, grad_rates_E, grad_bonuses_E = _segment_back(segment, rate_E, bonus_E, behind_B2E)
+            grad_rate_E += grad_rates_E
+            grad_bonus_E += grad_bonuses_E
+        grad_first_mean_BE = behind_B2E[:, 0]
+        grad_first_weight_BE = before[0] * grad_first_mean_BE - behind_B2E[:, 1]
+        return grad_k_BTE, grad_v_BTE, grad_rate_E, grad_bonus_E, grad_first_mean_BE, grad_first_weight_BE
 
 
 def _before_each_token(k_BHCE: Tensor, v_BHCE: Tensor, rate_E: Tensor, past: Average) -> tuple[Average, Average]:
-    """What stands before each token, `[B, H, C, E]`, and behind the last, `[B, E]`."""
+    """The state before each token, `[B, H, C, E]`, and behind the last, `[B, E]`."""
     chunk = k_BHCE.shape[2]
     ages_C1 = torch.arange(chunk - 1, -1, -1, device=k_BHCE.device, dtype=k_BHCE.dtype)[:, None]
     aged_BHCE = k_BHCE - ages_C1 * rate_E
@@ -122,7 +118,7 @@ def _before_each_token(k_BHCE: Tensor, v_BHCE: Tensor, rate_E: Tensor, past: Ave
 
 
 def _walk(k: Tensor, v: Tensor, rate_E: Tensor, past: Average, dim: int) -> tuple[Average, Average]:
-    """What stands before each of the tokens along `dim`, in which `past` has none, and behind the last."""
+    """The state before each of the tokens along `dim`, which `past` does not have, and behind the last."""
     known = Average(torch.empty_like(v), torch.empty_like(k))
     places = zip(*(part.unbind(dim) for part in (k, v, *known)), strict=True)
     for k_one, v_one, mean_one, weight_one in places:
@@ -134,9 +130,9 @@ def _walk(k: Tensor, v: Tensor, rate_E: Tensor, past: Average, dim: int) -> tupl
 
 
 class _Segment(NamedTuple):
-    """of_tokens: keys, values, their gradients, which are to be written, and those of the outputs, `[B, S, E]` each.
+    """of_tokens: keys, values, their gradients (to be written), and the gradients of the outputs, `[B, S, E]` each.
 
-    known: before each token. chunk: tokens of a chunk.
+    known: the state before each token. chunk: tokens of a chunk.
     """
 
     of_tokens: list[Tensor]
@@ -147,22 +143,24 @@ class _Segment(NamedTuple):
 def _segment_back(
     segment: _Segment, rate_E: Tensor, bonus_E: Tensor, behind_B2E: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """From both gradients behind a segment to those before it, `[B, 2, E]`, and what rates and bonuses get, `[E]`."""
-    k_BSE, v_BSE, of_k_BSE, of_v_BSE, of_out_BSE = segment.of_tokens
+    """From both gradients behind a segment to those before it, `[B, 2, E]`, and the gradients of rate and bonus,
+    `[E]`.
+    """
+    k_BSE, v_BSE, grad_k_BSE, grad_v_BSE, grad_out_BSE = segment.of_tokens
     mean_BSE, log_weight_BSE = segment.known
     own_BSE = (bonus_E + k_BSE).sub_(log_weight_BSE).sigmoid_()
-    direct_BSE = of_out_BSE * own_BSE
+    direct_BSE = grad_out_BSE * own_BSE
     out_BSE = torch.lerp(mean_BSE, v_BSE, own_BSE)
     kept_BSE = (log_weight_BSE - rate_E).sub_(k_BSE)
     share_BSE = (-kept_BSE).sigmoid_()
     kept_BSE.sigmoid_()
-    pulled_BSE = torch.sub(of_out_BSE, direct_BSE, out=own_BSE)
+    pulled_BSE = torch.sub(grad_out_BSE, direct_BSE, out=own_BSE)
     p_BSE, q_BSE, before_B2E = _behind_each_token(kept_BSE, pulled_BSE, out_BSE, behind_B2E, segment.chunk)
-    torch.addcmul(direct_BSE, share_BSE, p_BSE, out=of_v_BSE)
-    of_bonus_BSE = direct_BSE.mul_(torch.sub(v_BSE, out_BSE, out=out_BSE))
-    of_rate_BSE = kept_BSE.mul_(q_BSE - mean_BSE.mul_(p_BSE))
-    torch.addcmul(of_bonus_BSE, share_BSE, (v_BSE * p_BSE).sub_(q_BSE), out=of_k_BSE)
-    return before_B2E, of_rate_BSE.sum((0, 1)), of_bonus_BSE.sum((0, 1))
+    torch.addcmul(direct_BSE, share_BSE, p_BSE, out=grad_v_BSE)
+    grad_bonus_BSE = direct_BSE.mul_(torch.sub(v_BSE, out_BSE, out=out_BSE))
+    grad_rate_BSE = kept_BSE.mul_(q_BSE - mean_BSE.mul_(p_BSE))
+    torch.addcmul(grad_bonus_BSE, share_BSE, (v_BSE * p_BSE).sub_(q_BSE), out=grad_k_BSE)
+    return before_B2E, grad_rate_BSE.sum((0, 1)), grad_bonus_BSE.sum((0, 1))
 
 
 def _behind_each_token(
@@ -170,11 +168,11 @@ def _behind_each_token(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`g_(t-1) = pulled_t + kept_t g_t` from the end: both gradients behind each token, and before the first.
 
-    The second is pulled `out` times as much.
+    For the second, pulled is multiplied by `out`.
     """
     batch, length, channels = kept_BSE.shape
     behind_BS2E = kept_BSE.new_empty(batch, length, 2, channels)
-    behind_BS2E[:, -1] = 0  # what stands behind the segment comes to it in the scan
+    behind_BS2E[:, -1] = 0  # the scan adds the gradient from behind the segment
     behind_BS2E[:, :-1, 0] = pulled_BSE[:, 1:]
     torch.mul(pulled_BSE[:, 1:], out_BSE[:, 1:], out=behind_BS2E[:, :-1, 1])
     chunks = (batch, length // chunk, chunk, -1, channels)

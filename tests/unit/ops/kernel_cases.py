@@ -16,11 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from linnet.layers.contract import MixerSpec, Place
 from linnet.layers.mixers.gated_delta import GatedDeltaSpec
 from linnet.layers.mixers.ted import TedSpec
-from linnet.ops import delta_chunks, gated_delta, rwkv7
-from linnet.ops.decay import chunked
+from linnet.ops import delta_rule, gated_delta, rwkv7
+from linnet.ops.decay import sums
 from linnet.ops.decay.reference import decay_reference
 
-CHOOSING = (chunked, delta_chunks, gated_delta)
+CHOOSING = (sums, delta_rule, gated_delta)
 FLOAT32, BFLOAT16 = 2e-5, 1.5e-2
 """Largest error, relative to the largest number of a tensor; that of bfloat16 is two roundings to 8 bits."""
 
@@ -28,7 +28,7 @@ FLOAT32, BFLOAT16 = 2e-5, 1.5e-2
 @contextmanager
 def kernels() -> Iterator[None]:
     """Operations take their kernels here as well."""
-    patches = [patch.object(module, "use_kernels", lambda *tensors: True) for module in CHOOSING]
+    patches = [patch.object(module, "use_kernels", lambda *_: True) for module in CHOOSING]
     for one in patches:
         one.start()
     yield
@@ -63,7 +63,7 @@ def decay() -> None:
             upstream = [torch.randn(1, length, heads, channels).to(dtype)]
 
             def fast(rates: Tensor, v: Tensor, chunk: int = chunk) -> tuple[Tensor]:
-                return (chunked.decay_chunked(rates, v, v.shape[1], 1e-6, chunk),)
+                return (sums.decay_chunked(rates, v, v.shape[1], 1e-6, chunk),)
 
             def slow(rates: Tensor, v: Tensor) -> tuple[Tensor]:
                 return (decay_reference(rates, v, v.shape[1]),)
@@ -78,14 +78,14 @@ def decay() -> None:
 
 def decay_at_a_fixed_rate() -> None:
     """Rates that are the bank's own, where the quotient is 0 by 0, and a little beside them."""
-    bank = chunked.bank_for(160, 1e-6, 16)
+    bank = sums.bank_for(160, 1e-6, 16)
     assert bank is not None
     rates = (bank.rates_R * torch.tensor([1.0, 1 + 1e-5, 1 - 1e-3])[:, None]).flatten()[: 3 * 16].float()[None, :, None]
     rates = torch.cat([rates, torch.full((1, 160 - rates.shape[1], 1), 0.02)], dim=1)
     torch.manual_seed(0)
     v, upstream = torch.randn(1, 160, 1, 4), torch.randn(1, 160, 1, 4)
     with kernels():
-        found = gradients(lambda r, v: (chunked.decay_chunked(r, v, 160, 1e-6, 16),), [rates, v], [upstream])
+        found = gradients(lambda r, v: (sums.decay_chunked(r, v, 160, 1e-6, 16),), [rates, v], [upstream])
     right = gradients(lambda r, v: (decay_reference(r, v, 160),), [rates.double(), v.double()], [upstream])
     assert_near(found, right, FLOAT32, "at fixed rates")
 
@@ -155,10 +155,10 @@ def flops() -> None:
     import linnet.ops.kernels._delta  # noqa: F401
 
     rates, v = torch.rand(2, 100, 2), torch.randn(2, 100, 2, 3)
-    chunked.bank_for(100, 1e-5, 16)
+    sums.bank_for(100, 1e-5, 16)
     with kernels(), FlopCounterMode(display=False) as counter:
-        chunked.decay_chunked(rates, v, 100, 1e-5, 16)
-    assert counter.get_total_flops() == 2 * chunked.chunked_flops(100, 6, 2, 1e-5, 16)
+        sums.decay_chunked(rates, v, 100, 1e-5, 16)
+    assert counter.get_total_flops() == 2 * sums.decay_flops(100, 6, 2, "chunked", 1e-5, 16)
     q, k = of_keys(70, 5, 2)
     with kernels(), FlopCounterMode(display=False) as counter:
         gated_delta.gated_delta(q, k, torch.randn(1, 4, 70, 3), -torch.rand(1, 4, 70, 1), torch.rand(1, 4, 70))

@@ -5,7 +5,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops import diagonal_ssm as module
-from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_real, diagonal_ssm_reference
+from linnet.ops.diagonal_ssm import (
+    complex_div,
+    complex_exp,
+    complex_expm1,
+    complex_mul,
+    complex_powers,
+    diagonal_ssm,
+    diagonal_ssm_real,
+    diagonal_ssm_reference,
+)
 
 CHANNELS, PAIRS = 3, 4
 
@@ -88,7 +97,38 @@ def test_a_long_stream_takes_few_operations():
 def test_segments_hold_all_tokens_once(batch: int):
     for length in (1, 63, 64, 65, 1000, 2**18 + 5):
         begin = 0
-        for place, chunk in module._places(torch.empty(1, 1, 1).expand(batch, 3, length)):
+        for place, chunk in module._segments(torch.empty(1, 1, 1).expand(batch, 3, length)):
             assert place.start == begin and (place.stop - begin) % chunk == 0
             begin = place.stop
         assert begin == length
+
+
+def pairs(*shape: int, size: float = 1.0) -> Tensor:
+    return size * torch.randn(*shape, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(torch.view_as_complex(found.contiguous()), expected)
+
+
+def test_arithmetic_is_that_of_complex_numbers():
+    u, w = pairs(3, 5), pairs(5)
+    u_complex, w_complex = torch.view_as_complex(u), torch.view_as_complex(w)
+    same(complex_mul(u, w), u_complex * w_complex)
+    same(complex_div(u, w), u_complex / w_complex)
+    same(complex_exp(u), u_complex.exp())
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0])
+def test_small_differences_keep_their_digits(size: float):
+    u = pairs(7, size=size)
+    same(complex_expm1(u), torch.view_as_complex(u).expm1())
+    narrow = complex_expm1(u.float()).double()
+    torch.testing.assert_close(narrow, complex_expm1(u), rtol=1e-5, atol=1e-7 * size)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 65])
+def test_powers(count: int):
+    a = pairs(4, 3, size=0.5)
+    expected = torch.view_as_complex(a)[:, None] ** torch.arange(count)[:, None]
+    same(complex_powers(a, count), expected)

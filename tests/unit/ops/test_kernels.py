@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops import kernels
-from linnet.ops.kernels import block, trial, use_kernels
+from linnet.ops import gated_delta, kernels
+from linnet.ops.decay import sums
+from linnet.ops.kernels import KernelTrial, block, use_kernels
 
 HERE = Path(__file__).parent
 CASES = ("decay", "decay_at_a_fixed_rate", "gated", "same_key", "rwkv", "layers", "flops")
+TRIALS = (sums._TRIAL, gated_delta.TRIAL)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install 'linnet[triton]'")
 
 
@@ -42,32 +44,30 @@ def test_kernels_are_compiled_for_gpus_without_one(capability: str):
 
 
 def test_on_a_processor_and_on_other_numbers_none_run():
-    assert not use_kernels(torch.ones(3))
-    assert not use_kernels(torch.ones(3, device="meta"), torch.ones(3, device="meta", dtype=torch.float64))
+    assert not use_kernels(TRIALS[0], torch.ones(3))
+    assert not use_kernels(TRIALS[0], torch.ones(3, device="meta"), torch.ones(3, device="meta", dtype=torch.float64))
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Tensor], Tensor]], bool]:
-    """`pretended(kernel)`: whether kernels serve on a device where one, of an operation that doubles, does that."""
+def passes() -> Callable[[Callable[[Tensor], Tensor]], bool]:
+    """`passes(kernel)`: whether a kernel passes the trial of an operation that doubles."""
 
-    def proved(kernel: Callable[[Tensor], Tensor]) -> bool:
+    def trial_of(kernel: Callable[[Tensor], Tensor]) -> bool:
         def double(x: Tensor) -> tuple[Tensor]:
-            return (kernel(x) if kernels._chosen else 2 * x,)
+            return (kernel(x) if kernels._forced else 2 * x,)
 
-        monkeypatch.setattr(trial, "_problems", lambda device: {"double": (double, [torch.randn(5)])})
-        kernels._proved.cache_clear()
-        return kernels._proved(torch.device("cpu"))
+        return kernels._passes(KernelTrial("double", double, lambda: [torch.randn(5)]), torch.device("cpu"))
 
-    return proved
+    return trial_of
 
 
-def test_kernels_serve_where_they_give_what_plain_pytorch_gives(pretended, told):
-    assert pretended(lambda x: x + x)
-    assert told() == [] and kernels._chosen is None
+def test_kernels_are_used_where_they_give_what_plain_pytorch_gives(passes, told):
+    assert passes(lambda x: x + x)
+    assert told() == [] and kernels._forced is None
 
 
 @pytest.mark.parametrize(
-    ("kernel", "said"),
+    ("kernel", "message"),
     [
         (lambda x: 2.1 * x, "double is off by"),
         (lambda x: 2 * x.detach() + 0 * x, "double is off by 1.0e+00"),
@@ -75,22 +75,19 @@ def test_kernels_serve_where_they_give_what_plain_pytorch_gives(pretended, told)
         (lambda x: torch.linalg.cholesky(-torch.eye(2)) + x, "LinAlgError"),
     ],
 )
-def test_where_they_do_not_that_is_said(pretended, told, kernel, said):
-    assert not pretended(kernel)
-    assert said in told()[0] and "plain PyTorch does" in told()[0]
-    assert kernels._chosen is None
+def test_where_they_do_not_a_note_says_so(passes, told, kernel, message):
+    assert not passes(kernel)
+    assert message in told()[0] and "plain PyTorch is" in told()[0]
+    assert kernels._forced is None
 
 
-def test_what_is_asked_in_a_trial_is_what_serves():
-    """Here plain PyTorch twice, forward and backward, also where no gradients are recorded."""
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+def test_a_trial_compares_both_passes_of_an_operation(trial: KernelTrial):
+    """Here plain PyTorch twice, also where no gradients are recorded, and under autocast."""
     with torch.inference_mode():
-        assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
-    assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
-
-
-def test_who_trains_in_bfloat16_asks_first_and_is_not_told_that_kernels_do_not_serve():
+        assert trial.problem(torch.device("cpu")) is None
     with torch.autocast("cpu", torch.bfloat16):
-        assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
+        assert trial.problem(torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (16, 16), (17, 32), (64, 64), (65, 128)])

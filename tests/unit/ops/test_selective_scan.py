@@ -15,7 +15,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...
     return x_BTE, dt_BTE.exp(), -a_NE.exp(), b_BTN, c_BTN
 
 
-@pytest.mark.parametrize("many", [1, selective_scan_module.MANY])
+@pytest.mark.parametrize("many", [1, selective_scan_module.MIN_FULL_OPERATION])
 @pytest.mark.parametrize("segment", [1, 960, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 63, 65, 130])
 def test_both_forms_are_the_same_with_all_gradients(
@@ -23,7 +23,7 @@ def test_both_forms_are_the_same_with_all_gradients(
 ):
     """Segments of one chunk, of two, and of all tokens; as of states of few numbers, and of many."""
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
-    monkeypatch.setattr(selective_scan_module, "MANY", many)
+    monkeypatch.setattr(selective_scan_module, "MIN_FULL_OPERATION", many)
     before_BNE = torch.randn(2, 5, 3, dtype=torch.float64)
     tensors, results = [part.requires_grad_() for part in (*inputs(length), before_BNE)], []
     for form in (selective_scan, selective_scan_reference):

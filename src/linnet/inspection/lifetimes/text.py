@@ -15,7 +15,7 @@ from linnet.core.files import json_safe
 from linnet.inspection.lifetimes.contributions import text_contributions
 from linnet.inspection.lifetimes.steps import json_steps
 from linnet.model.decoder import Decoder
-from linnet.ops.decay.lifetime import half_lives, lifetimes
+from linnet.ops.decay.eviction import half_lives, lifetimes
 from linnet.present.progress import progress
 
 UPPER = 0.9

@@ -22,7 +22,7 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import DecayingMixer
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block
-from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance
+from linnet.ops.decay.eviction import half_lives, lifetimes, relevance
 
 ENTRIES_AT_ONCE = 8192
 CURVES = 6

@@ -29,7 +29,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm
 from linnet.nn.state_steps import step_biases
-from linnet.ops.delta_pairs import chunk_length
+from linnet.ops.delta_rule import chunk_length
 from linnet.ops.gated_delta import gated_delta, gated_delta_flops, gated_delta_reference
 from linnet.ops.rms_norm import l2_normalize
 

@@ -25,8 +25,8 @@ from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm
-from linnet.ops.delta_pairs import chunk_length
-from linnet.ops.gla import gla, gla_flops, gla_reference
+from linnet.ops.delta_rule import chunk_length
+from linnet.ops.gated_delta import gla, gla_flops, gla_reference
 
 STATE_BYTES = 4
 

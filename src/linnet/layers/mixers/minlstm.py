@@ -20,7 +20,7 @@ from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.ops.minlstm import minlstm, minlstm_reference, positive
+from linnet.ops.linear_scan import minlstm, minlstm_reference, positive
 
 STATE_BYTES = 4
 

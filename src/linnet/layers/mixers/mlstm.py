@@ -25,7 +25,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import HeadLayerNorm
 from linnet.ops.cross_entropy import apply_soft_cap
-from linnet.ops.mlstm import mlstm, mlstm_flops, mlstm_reference, mlstm_segment_length
+from linnet.ops.xlstm import mlstm, mlstm_flops, mlstm_reference, mlstm_segment_length
 
 STATE_BYTES = 4
 INPUT_BIAS = -10.0

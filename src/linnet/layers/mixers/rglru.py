@@ -23,7 +23,7 @@ from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
-from linnet.ops.rglru import rglru, rglru_reference
+from linnet.ops.linear_scan import rglru, rglru_reference
 
 SUM_BYTES = 4
 SHARPNESS = 8.0

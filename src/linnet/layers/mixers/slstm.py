@@ -26,7 +26,7 @@ from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import HeadLayerNorm
-from linnet.ops.slstm import GATES, Memory, empty_memory, slstm, slstm_reference
+from linnet.ops.xlstm import GATES, Memory, empty_memory, slstm, slstm_reference
 
 STATE_BYTES = 4
 MOST_FORGOTTEN, SPAN = 5.0, 12.0

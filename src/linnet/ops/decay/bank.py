@@ -1,9 +1,9 @@
-"""The decaying sum of an endless stream from a state of constant size.
+"""The decaying sum of an endless stream with a state of constant size.
 
-The state is what a chunk of the chunked form reads: the chunk before it and itself so far, token by token, and the R
-sums of all that lies further back. So it gives the same numbers as the chunked form, however the stream is cut. A sum
-is one more entry to read: it fades at its fixed rate from the moment at which the current chunk began. With keys there
-are M sums for each fixed rate, and what is read of each is multiplied by a query's number (`keyed.py`).
+The state is what a chunk of the chunked form reads: the chunk before it and its own tokens so far, one by one, and the
+R sums of everything further back. So it gives the same numbers as the chunked form, however the stream is cut. A sum is
+read like one more token: it decays at its fixed rate from the moment at which the current chunk began. With keys there
+are M sums for each fixed rate, and what is read of each is multiplied by an element of the query (`chunks.py`).
 
 Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `M` width of a key (1: there are none), `R`
 fixed rates, `P` rows times heads, `C` tokens of a chunk, `K` chunks, `E` entries: R M sums, then the 2 C tokens of two
@@ -17,25 +17,25 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.chunked import add_far_sums, by_key, entries, faded_, near_ages, near_sums, run_on
+from linnet.ops.decay.chunks import accumulate_, add_far_sums, by_key, entry_factors, exp_, near_ages, near_sums
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
 
 CHUNKS_AT_ONCE = 64
-"""Chunks of a long prompt that are taken together."""
+"""Chunks of a long prompt that are computed together."""
 
 
 @dataclass
 class DecayBank:
     """The state of one stream per row; advanced in place.
 
-    bank: the fixed rates; their bound holds up to an age of `bank.length`. Older sources fade like a mixture of fixed
+    bank: the fixed rates; their bound holds up to an age of `bank.length`. Older sources decay like a mixture of fixed
         rates, which never grows.
-    entries_BNEH, rates_BNF: the sums as they were when the current chunk began, with the fixed rates; then the chunk
-        before the current one, and the current one. float32 or wider.
-    keys_BNCM: the keys of the tokens of the two chunks; None: there are none.
-    low_BNRH: what rounding has taken off the sums. In ten million steps a sum is multiplied 300,000 times; without
-        this the slowest would stop fading.
+    entries_BNEH, rates_BNF: the sums when the current chunk began, with the fixed rates; then the tokens of the chunk
+        before the current one, and of the current one. float32 or wider.
+    keys_BNCM: the keys of the tokens of the two chunks; None without keys.
+    low_BNRH: the rounding errors of the sums. In ten million steps a sum is multiplied 300,000 times; without them the
+        slowest sum would stop decaying.
     position: tokens of the stream so far.
     """
 
@@ -55,7 +55,7 @@ class DecayBank:
         device: torch.device | None = None,
         key: int = 0,
     ) -> Self:
-        """No token yet. `dtype` is that of the quantities, kept as float32 or wider; `key`: width of a key, 0: none."""
+        """A stream without tokens. The state is in `dtype`, float32 or wider; `key`: width of a key, 0 for none."""
         (batch, heads, channels), count = shape_BNH, len(bank.rates_R)
         near, sums, wide = 2 * bank.nearest, count * max(1, key), torch.promote_types(dtype, torch.float32)
         rates_BNF = torch.zeros(batch, heads, count + near, dtype=wide, device=device)
@@ -76,35 +76,34 @@ class DecayBank:
 
     @torch.no_grad()
     def append(self, rates_BTN: Tensor, v_BTNH: Tensor, keys: Keys | None = None) -> Tensor:
-        """Add tokens to the stream and give their sums, `[B, T, N, H]`. Keys, of the T tokens alone: if it has them."""
+        """Add tokens to the stream and return their sums, `[B, T, N, H]`. keys: of the T tokens, if the bank has
+        keys.
+        """
         rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
         done, outputs = 0, []
         while done < v_BNTH.shape[2]:
-            whole, count = self._next_piece(v_BNTH.shape[2] - done)
+            # Whole chunks together if the stream is at a chunk's beginning and two chunks follow; else within a chunk.
+            tokens, chunk = v_BNTH.shape[2] - done, self.bank.nearest
+            inside = self.position % chunk
+            if inside or tokens < 2 * chunk:
+                append, count = self._append_to_chunk, min(tokens, chunk - inside)
+            else:
+                append, count = self._append_chunks, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
             piece = slice(done, done + count)
-            append = self._append_chunks if whole else self._append_to_chunk
-            of_piece = None if keys is None else _of_piece(keys, piece, rates_BNT)
-            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece], of_piece))
+            own_keys = None if keys is None else _cut_keys(keys, piece, rates_BNT)
+            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece], own_keys))
             done += count
         return torch.cat([v_BNTH[:, :, :0], *outputs], dim=2).transpose(1, 2).to(v_BTNH.dtype)
-
-    def _next_piece(self, tokens: int) -> tuple[bool, int]:
-        """Whether the next of so many tokens fill chunks of their own, and how many are taken at once."""
-        chunk = self.bank.nearest
-        inside = self.position % chunk
-        if inside or tokens < 2 * chunk:
-            return False, min(tokens, chunk - inside)
-        return True, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
 
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         chunk, length = self.bank.nearest, rates_BNT.shape[2]
         start = self.position % chunk
         near = slice(chunk + start, chunk + start + length)
-        _after(self.rates_BNF, self.fixed)[:, :, near] = rates_BNT
-        _after(self.entries_BNEH, self.sums)[:, :, near] = v_BNTH
+        _tokens_of(self.rates_BNF, self.fixed)[:, :, near] = rates_BNT
+        _tokens_of(self.entries_BNEH, self.sums)[:, :, near] = v_BNTH
         end = self.fixed + near.stop
         minus_ages_CF = _minus_ages(self.bank, rates_BNT.dtype, rates_BNT.device)
-        weights_BNTE = faded_(self.rates_BNF[:, :, None, :end] * minus_ages_CF[start : start + length, :end])
+        weights_BNTE = exp_(self.rates_BNF[:, :, None, :end] * minus_ages_CF[start : start + length, :end])
         if length > 1:
             weights_BNTE = weights_BNTE.tril_(self.fixed + near.start)
         if keys is not None:
@@ -120,10 +119,10 @@ class DecayBank:
         return out_BNTH
 
     def append_token(self, rates_B1N: Tensor, v_B1NH: Tensor, clock: Tensor, keys: Keys | None = None) -> Tensor:
-        """`append` of one token where its place in the stream is a tensor: in a graph, which takes it as an input.
+        """`append` of one token whose position in the stream is a tensor: for graphs, which take it as an input.
 
-        What `_append_to_chunk` does, over all places, those that are yet to be filled masked; the next chunk is begun
-        at every token, and counts behind the last of a chunk. The tensors become others.
+        As `_append_to_chunk`, over all places, with the empty ones masked. The next chunk is begun at every token, and
+        the result is used behind the last token of a chunk. The tensors are replaced, not changed in place.
         """
         chunk, device = self.bank.nearest, v_B1NH.device
         start = clock % chunk
@@ -131,38 +130,31 @@ class DecayBank:
         self.rates_BNF = _written(self.rates_BNF, rates_B1N.mT[..., None], here_W, self.fixed)
         self.entries_BNEH = _written(self.entries_BNEH, v_B1NH.transpose(1, 2), here_W, self.sums)
         known_F = torch.arange(self.fixed + 2 * chunk, device=device) <= self.fixed + chunk + start
-        minus_ages_CF = _minus_ages.__wrapped__(self.bank, self.rates_BNF.dtype, device)  # a graph's tensor is not kept
+        minus_ages_CF = _minus_ages.__wrapped__(self.bank, self.rates_BNF.dtype, device)  # a graph's is not cached
         minus_ages_F = minus_ages_CF.index_select(0, start[None])[0]
-        weights_BN1F = (faded_(self.rates_BNF * minus_ages_F) * known_F)[:, :, None]
+        weights_BN1F = (exp_(self.rates_BNF * minus_ages_F) * known_F)[:, :, None]
         if keys is not None:
             assert self.keys_BNCM is not None
-            keys = _of_piece(keys, slice(None), rates_B1N)
+            keys = _cut_keys(keys, slice(None), rates_B1N)
             self.keys_BNCM = _written(self.keys_BNCM, keys.keys, here_W, 0)
             far_BN1R, near_BN1W = torch.split(weights_BN1F, [self.fixed, 2 * chunk], dim=-1)
             scores_BN1W = keys.queries @ self.keys_BNCM.mT
             weights_BN1F = torch.cat([by_key(far_BN1R, keys.queries), near_BN1W * scores_BN1W], dim=-1)
         out_BN1H = weights_BN1F @ self.entries_BNEH
-        self._begin_chunk_if(start + 1 == chunk)
-        return out_BN1H.transpose(1, 2).to(v_B1NH.dtype)
-
-    def _begin_chunk_if(self, full: Tensor) -> None:
-        """`begin_chunk` where a tensor `[]` says so; the tensors become others."""
-        before = self._held()
+        # Begin the next chunk on copies, and select them if this one is full.
+        names = ("entries_BNEH", "rates_BNF", "low_BNRH", "keys_BNCM")
+        before = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
         for name, tensor in before.items():
             setattr(self, name, tensor.clone())
         self.begin_chunk()
-        for name, begun in self._held().items():
-            setattr(self, name, torch.where(full, begun, before[name]))
-
-    def _held(self) -> dict[str, Tensor]:
-        """Its tensors by field; keys where it has them."""
-        names = ("entries_BNEH", "rates_BNF", "low_BNRH", "keys_BNCM")
-        return {name: held for name in names if (held := getattr(self, name)) is not None}
+        for name, tensor in before.items():
+            setattr(self, name, torch.where(start + 1 == chunk, getattr(self, name), tensor))
+        return out_BN1H.transpose(1, 2).to(v_B1NH.dtype)
 
     def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
-        """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
-        rates_PKC = self._behind_chunk(_after(self.rates_BNF, self.fixed)[..., None], rates_BNT[..., None])[..., 0]
-        v_PKCH = self._behind_chunk(_after(self.entries_BNEH, self.sums), v_BNTH)
+        """Append whole chunks, as the chunked form takes a segment, whose first chunk is the one before them."""
+        rates_PKC = self._behind_chunk(_tokens_of(self.rates_BNF, self.fixed)[..., None], rates_BNT[..., None])[..., 0]
+        v_PKCH = self._behind_chunk(_tokens_of(self.entries_BNEH, self.sums), v_BNTH)
         if keys is not None:
             assert self.keys_BNCM is not None
             q_PKCM = keys.queries.reshape(len(rates_PKC), -1, self.bank.nearest, keys.queries.shape[-1])
@@ -175,21 +167,21 @@ class DecayBank:
         return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(self.entries_BNEH.dtype)
 
     def _behind_chunk(self, kept_BNCH: Tensor, new_BNTH: Tensor) -> Tensor:
-        """New chunks behind the one before them, `[P, K + 1, C, H]`; the last of them becomes the one before."""
+        """New chunks behind the one before them, `[P, K + 1, C, H]`; the last of them is stored as the one before."""
         chunk = self.bank.nearest
         both_BNSH = torch.cat([kept_BNCH[:, :, :chunk], new_BNTH.to(kept_BNCH)], dim=2)
         kept_BNCH[:, :, :chunk] = new_BNTH[:, :, -chunk:]
         return both_BNSH.view(both_BNSH.shape[0] * both_BNSH.shape[1], -1, chunk, both_BNSH.shape[3])
 
     def begin_chunk(self) -> None:
-        """The chunk before the last one goes into the sums, the last one takes its place."""
+        """Move the chunk before the last one into the sums; the last one takes its place."""
         chunk = self.bank.nearest
-        rates_BNC, v_BNCH = _after(self.rates_BNF, self.fixed), _after(self.entries_BNEH, self.sums)
-        factors_BNCR = entries(self.bank, rates_BNC[:, :, :chunk])
+        rates_BNC, v_BNCH = _tokens_of(self.rates_BNF, self.fixed), _tokens_of(self.entries_BNEH, self.sums)
+        factors_BNCR = entry_factors(self.bank, rates_BNC[:, :, :chunk])
         if self.keys_BNCM is not None:
             factors_BNCR = by_key(factors_BNCR, self.keys_BNCM[:, :, :chunk].double())
         entered_BNRH = factors_BNCR.mT @ v_BNCH[:, :, :chunk].double()
-        run_on((self._exact_sums(), entered_BNRH), self.bank)
+        accumulate_((self._exact_sums(), entered_BNRH), self.bank)
         self._keep_sums(entered_BNRH)
         for kept in (rates_BNC, v_BNCH, self.keys_BNCM):
             if kept is not None:
@@ -204,40 +196,42 @@ class DecayBank:
         self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
-def _after(kept_BNE: Tensor, sums: int) -> Tensor:
-    """What belongs to the tokens of the two chunks: a view."""
+def _tokens_of(kept_BNE: Tensor, sums: int) -> Tensor:
+    """The part of the tokens of the two chunks: a view."""
     return kept_BNE[:, :, sums:]
 
 
 def _written(kept_BNEH: Tensor, new_BN1H: Tensor, here_W: Tensor, before: int) -> Tensor:
-    """With a new token in one of the places behind the first ones; `[..., E]` or `[..., E, H]`."""
+    """A copy with a new token at the true place of `here_W`, which begins behind `before`; `[..., E]` or `[..., E,
+    H]`.
+    """
     if kept_BNEH.dim() == 3:
         return _written(kept_BNEH[..., None], new_BN1H, here_W, before)[..., 0]
     near_BNWH = torch.where(here_W[:, None], new_BN1H.to(kept_BNEH.dtype), kept_BNEH[:, :, before:])
     return torch.cat([kept_BNEH[:, :, :before], near_BNWH], dim=2)
 
 
-def _of_piece(keys: Keys, piece: slice, like: Tensor) -> Keys:
-    """Of a piece of the new tokens, `[B, N, T, M]` each, as wide as the rates."""
+def _cut_keys(keys: Keys, piece: slice, like: Tensor) -> Keys:
+    """Queries and keys of a piece of the new tokens, `[B, N, T, M]` each, in the rates' precision."""
     return Keys(*(each[:, piece].transpose(1, 2).to(like.dtype) for each in keys))
 
 
 @lru_cache(maxsize=16)
 def _minus_ages(bank: RateBank, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The age of every entry for each reader of a chunk, times -1; that of a sum is its time in the chunk: `[C, F]`."""
+    """Minus the age of every entry for each reader of a chunk, `[C, F]`; the age of a sum is the time in the chunk."""
     with torch.inference_mode(False):
         steps_C1 = torch.arange(bank.nearest, device=device)[:, None].expand(-1, len(bank.rates_R))
         return -torch.cat([steps_C1, near_ages(bank.nearest, device)], dim=1).to(dtype)
 
 
 class BankRow:
-    """The next tokens of one stream, one by one, in as few operations as can be: in decoding their number counts.
+    """`append` for the next tokens of one stream, one by one, in as few operations as possible.
 
-    For each place in a chunk it holds views of the bank's tensors; what it does to them is what `append` does.
+    It holds views of the bank's tensors for each place in a chunk.
     """
 
     def __init__(self, bank: DecayBank) -> None:
-        """`bank` has a batch of one and no keys; its tensors are advanced, its position is the caller's."""
+        """`bank` has a batch of one and no keys. Its tensors are advanced; the caller tracks its position."""
         self._bank = bank
         chunk, first = bank.bank.nearest, bank.sums + bank.bank.nearest
         rates_NE, entries_NEH = bank.rates_BNF[0], bank.entries_BNEH[0]
@@ -252,12 +246,12 @@ class BankRow:
         self._entries = [entries_NEH[0, :end] if one else entries_NEH[:, :end] for end in ends]
 
     def append(self, rates_N: Tensor, v_NH: Tensor, position: int) -> Tensor:
-        """The sums of the token at `position`, `[N, 1, H]` (one head: `[1, H]`), where no gradients are recorded."""
+        """The sums of the token at `position`, `[N, 1, H]` (one head: `[1, H]`), without gradients."""
         bank = self._bank
         start = position % bank.bank.nearest
         self._rate_N[start].copy_(rates_N)
         self._entry_NH[start].copy_(v_NH)
-        weights = faded_(torch.mul(self._rates[start], self._minus_ages_E[start]))
+        weights = exp_(torch.mul(self._rates[start], self._minus_ages_E[start]))
         out: Tensor = self._product(weights, self._entries[start])
         if start + 1 == bank.bank.nearest:
             bank.begin_chunk()

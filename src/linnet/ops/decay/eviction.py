@@ -1,12 +1,15 @@
-"""A context that forgets: which past tokens a step of decoding still reads.
+"""A context that forgets: which past tokens a decoding step still reads, and how long a token lasts.
 
 One step (github.com/biuq/ted): every age grows by one, the step reads every token of the context and its own, which
-then joins; then come evictions, which are for ever. Relevance of a token is the norm of what is left of it,
-`||v_j|| exp(-rate_j age_j)`; with several heads the norm over all of them.
+then joins; then tokens are evicted for good. The relevance of a token is the norm of what remains of it,
+`||v|| exp(-rate age)`; with several heads (our addition) the norm over all heads,
+`sqrt(sum_n (||v_n|| exp(-rate_n age))^2)`. Quantity and rate are known as soon as the token has been read, and so is
+its lifetime: the number of steps until its relevance is below a threshold.
 
-Legend: `B` batch, `T` steps, `E` tokens of the context followed by those of the steps, `N` heads.
+Legend: `B` batch, `T` steps, `E` tokens of the context followed by those of the steps, `N` heads; `X` any shape.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,15 +18,21 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.ops.support import is_exporting
 
-MOST_TOKENS = 2**62
+MAX_TOKENS = 2**62
+
+MAX_NEWTON_STEPS = 100
+"""A few are enough, and about 40 where the last trace of one head decides about another."""
+
+ROUNDING = 1e-13
+"""A step of Newton's method that is smaller, relative to the age, ends it."""
 
 
 @dataclass(frozen=True)
 class EvictionPolicy:
-    """What is evicted after each step; the defaults are those of the published demo.
+    """Which tokens are evicted after each step; the defaults are those of the published demo.
 
-    top_k: only the k most relevant stay; 0 for all. threshold: those below this relevance go; negative for none.
-    min_tokens_to_keep: whatever the two say, at least so many stay, the most relevant ones.
+    top_k: only the k most relevant tokens stay; 0: all stay. threshold: tokens below this relevance are evicted; a
+    negative one evicts none. min_tokens_to_keep: at least this number of the most relevant tokens stay in any case.
     """
 
     top_k: int = 0
@@ -31,11 +40,10 @@ class EvictionPolicy:
     min_tokens_to_keep: int = 1
 
     def __post_init__(self) -> None:
-        """`UserError` for a value that cannot be."""
         for name in ("top_k", "min_tokens_to_keep"):
             count = getattr(self, name)
-            if count > MOST_TOKENS:
-                raise UserError(field=name, value=count, accepted=f"at most {MOST_TOKENS}")
+            if count > MAX_TOKENS:
+                raise UserError(field=name, value=count, accepted=f"at most {MAX_TOKENS}")
         if self.top_k < 0:
             raise UserError(field="top_k", value=self.top_k, accepted="at least 0, which keeps all")
         if self.min_tokens_to_keep < 0:
@@ -44,8 +52,8 @@ class EvictionPolicy:
             raise UserError(field="threshold", value=self.threshold, accepted="a number; a negative one keeps all")
 
 
-def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
-    """How much is left of every token at every step, `[B, T, E]`.
+def context_relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
+    """The relevance of every token at every step, `[B, T, E]`.
 
     norms: of the token's quantity, per head. weights: `exp(-rate age)`.
     """
@@ -58,28 +66,28 @@ def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
 
 
 def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) -> Tensor:
-    """Which of the tokens that are present stay after one step: bool `[B, E]`."""
+    """The tokens among those present that stay after one step: bool `[B, E]`."""
     above_BE = present_BE & (relevance_BE >= policy.threshold)
-    if _undisputed(above_BE, present_BE, policy):
+    if _threshold_decides(above_BE, present_BE, policy):
         return above_BE
-    ranks_BE = _ranks(relevance_BE.masked_fill(~present_BE, -torch.inf))
+    # How many tokens are more relevant; among equal ones the earlier one counts as more relevant.
+    ranked_BE = relevance_BE.masked_fill(~present_BE, -torch.inf)
+    if is_exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal elements first
+        entries = ranked_BE.shape[1]
+        ranks_BE = ranked_BE.topk(entries, dim=1).indices.topk(entries, dim=1, largest=False).indices
+    else:
+        ranks_BE = ranked_BE.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     if policy.top_k:
         above_BE &= ranks_BE < policy.top_k
     return above_BE | (present_BE & (ranks_BE < policy.min_tokens_to_keep))
 
 
-def _ranks(relevance_BE: Tensor) -> Tensor:
-    """How many are more relevant, the earlier of equal ones among them; int64 `[B, E]`."""
-    if is_exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal ones first
-        entries = relevance_BE.shape[1]
-        return relevance_BE.topk(entries, dim=1).indices.topk(entries, dim=1, largest=False).indices
-    return relevance_BE.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+def _threshold_decides(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
+    """True if the threshold alone decides, because neither too many nor too few tokens are above it in any row and
+    step.
 
-
-def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
-    """Whether the threshold alone decides: there are neither too many nor too few above it, in any row and step.
-
-    A graph cannot ask: there it is taken not to unless the policy has a threshold alone; the long way gives the same.
+    A graph cannot depend on the values: there this is false unless the policy has only a threshold. The general way
+    gives the same result.
     """
     if is_exporting():
         return policy.top_k == 0 and policy.min_tokens_to_keep == 0
@@ -92,17 +100,22 @@ def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
 
 
 def evict_step_by_step(relevance_BTE: Tensor, present_BTE: Tensor, policy: EvictionPolicy) -> tuple[Tensor, Tensor]:
-    """Several steps in a row: which tokens each of them reads, `[B, T, E]`, and which stay after it, `[B, T, E]`.
+    """Several steps in a row: the tokens that each of them reads, and those that stay after it, bool `[B, T, E]` each.
 
-    present: which tokens there would be at each step if none were ever evicted. Where the threshold alone decides, all
-    steps are one operation; otherwise one follows another, but only over these numbers.
+    present: the tokens that would exist at each step without evictions. Where the threshold alone decides, all steps
+    are one operation; otherwise they follow one after another, but only over these numbers.
     """
-    # A product of rounded numbers may rise again: what was once below stays evicted.
+    # A product of rounded numbers may rise again, but a token that was below the threshold once stays evicted.
     above_BTE = present_BTE & ((relevance_BTE < policy.threshold) & present_BTE).cumsum(1).eq(0)
-    if _undisputed(above_BTE, present_BTE, policy):
+    if _threshold_decides(above_BTE, present_BTE, policy):
         stay_BTE = above_BTE
     else:
-        stay_BTE = _one_after_another(relevance_BTE, present_BTE, policy)
+        stay_BTE = torch.empty_like(present_BTE)
+        before_BE = torch.ones_like(present_BTE[:, 0])
+        for step in range(present_BTE.shape[1]):
+            present_BE = present_BTE[:, step] & before_BE
+            stay_BTE[:, step] = survivors(relevance_BTE[:, step], present_BE, policy)
+            before_BE = stay_BTE[:, step] | ~present_BTE[:, step]  # later tokens are not lost yet
     if present_BTE.shape[1] == 1:
         return present_BTE, stay_BTE
     read_BTE = present_BTE.clone()
@@ -110,12 +123,83 @@ def evict_step_by_step(relevance_BTE: Tensor, present_BTE: Tensor, policy: Evict
     return read_BTE, stay_BTE
 
 
-def _one_after_another(relevance_BTE: Tensor, present_BTE: Tensor, policy: EvictionPolicy) -> Tensor:
-    stay_BTE = torch.empty_like(present_BTE)
-    before_BE = torch.ones_like(present_BTE[:, 0])
-    for step in range(present_BTE.shape[1]):
-        present_BE = present_BTE[:, step] & before_BE
-        stay_BTE[:, step] = survivors(relevance_BTE[:, step], present_BE, policy)
-        # Those that are not born yet are not lost.
-        before_BE = stay_BTE[:, step] | ~present_BTE[:, step]
-    return stay_BTE
+def relevance(norms_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
+    """The relevance of each token at its age, `[X]`; the arguments broadcast, and the widest precision is kept.
+
+    norms_XN: the norm of each head's quantity. rates_XN: per step, at least 0. ages_X: steps, at least 0.
+    """
+    left_XN = norms_XN * torch.exp(-rates_XN * ages_X[..., None])
+    # Squares alone would underflow; and for one head this is its own norm, bit for bit.
+    largest_X1 = left_XN.amax(dim=-1, keepdim=True)
+    shares_XN = left_XN / largest_X1.clamp(min=torch.finfo(left_XN.dtype).tiny)
+    relevance_X: Tensor = largest_X1[..., 0] * torch.linalg.vector_norm(shares_XN, dim=-1)
+    return relevance_X
+
+
+def lifetimes_definition(norms_XN: Tensor, rates_XN: Tensor, threshold: float, most: int) -> Tensor:
+    """The definition of `lifetimes`, step by step up to `most` steps: float64 `[X]`. For tests."""
+    norms_XN, rates_XN = norms_XN.double(), rates_XN.double()
+    held_X = torch.zeros(norms_XN.shape[:-1], dtype=torch.float64, device=norms_XN.device)
+    for age in range(most):
+        held_X += relevance(norms_XN, rates_XN, torch.full_like(held_X, age)) >= threshold
+    return held_X
+
+
+def lifetimes(norms_XN: Tensor, rates_XN: Tensor, threshold: float) -> Tensor:
+    """The first integer age, in steps, at which the relevance of each token is below the threshold: float64 `[X]`.
+
+    A context that evicts all tokens below the threshold at every step, after the newest token has joined at age 0,
+    holds the token for exactly this number of steps. For one head it is `floor(ln(||v|| / threshold) / rate) + 1`, if
+    the norm is not below the threshold. Infinite where the relevance always stays above.
+
+    Raises:
+        ValueError: the threshold is not a positive, finite number.
+    """
+    norms_XN, rates_XN = norms_XN.double(), rates_XN.double()
+    if not 0 < threshold < math.inf:
+        raise ValueError(f"threshold: {threshold}: must be a finite number above 0")
+    crossing_X = fading_ages(norms_XN, rates_XN, torch.full_like(norms_XN[..., 0], threshold))
+    # The crossing is rounded, so the relevance itself decides about the integer ages around it.
+    whole_X = crossing_X.floor()
+    held_X = whole_X.clone()
+    for later in range(2):
+        held_X += relevance(norms_XN, rates_XN, whole_X + later) >= threshold
+    return held_X
+
+
+def half_lives(norms_XN: Tensor, rates_XN: Tensor) -> Tensor:
+    """The age at which half of each token's initial relevance remains, float64 `[X]`; `ln 2 / rate` for one head.
+
+    Not rounded to whole steps; infinite for a rate of 0. For a token without a quantity all heads count equally.
+    """
+    largest_X1 = norms_XN.double().amax(dim=-1, keepdim=True)
+    shares_XN = torch.where(largest_X1 > 0, norms_XN / largest_X1, 1.0)
+    return fading_ages(shares_XN, rates_XN, torch.linalg.vector_norm(shares_XN, dim=-1) / 2)
+
+
+def fading_ages(norms_XN: Tensor, rates_XN: Tensor, levels_X: Tensor) -> Tensor:
+    """The age, not rounded to whole steps, at which the relevance has decreased to a level: float64 `[X]`.
+
+    0 where it begins below the level, infinite where it never reaches it. The logarithm of the relevance is convex and
+    decreasing, so Newton's method, started where it is above, approaches the age with each step without passing it;
+    for one head it converges in one step.
+    """
+    rates_XN = rates_XN.double()
+    logs_XN = norms_XN.double().log() - levels_X.double().log()[..., None]
+    # Up to this age the head that lasts longest is above alone. A head exactly at the level: forever or not at all.
+    alone_XN = torch.where(logs_XN == 0, torch.where(rates_XN == 0, math.inf, 0.0), logs_XN / rates_XN)
+    ages_X = alone_XN.amax(dim=-1).clamp(min=0)
+    for _ in range(MAX_NEWTON_STEPS):
+        steps_X = _newton(logs_XN, rates_XN, ages_X)
+        ages_X = ages_X + steps_X
+        if (steps_X <= ROUNDING * (1 + ages_X)).all():
+            break
+    return ages_X
+
+
+def _newton(logs_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
+    """The step of Newton's method at each age; 0 where the relevance is below the level."""
+    exponents_XN = 2 * (logs_XN - rates_XN * torch.where(ages_X.isinf(), 0.0, ages_X)[..., None])
+    above_X = exponents_XN.logsumexp(dim=-1) / 2
+    slope_X = (exponents_XN.softmax(dim=-1) * rates_XN).sum(dim=-1)
+    return torch.where(above_X > 0, above_X / slope_X, 0.0)

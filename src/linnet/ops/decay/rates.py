@@ -1,10 +1,10 @@
-"""A few fixed rates that stand for every rate: `exp(-rate s) ~= sum_r phi_r(rate) exp(-mu_r s)`, s from 0 to a length.
+"""A few fixed rates represent every rate: `exp(-rate s) ~= sum_r phi_r(rate) exp(-mu_r s)`, s from 0 to a length.
 
 The `mu` are Chebyshev points and the `phi` the polynomials that are 1 at one of them and 0 at the others, in the
 variable `y`, which is linear in `log(rate + offset)`: so the sum interpolates between the fixed rates, the
-coefficients stay below 1.3, and nothing is lost to cancellation. A source comes into the bank at an age of more than
-`nearest`, so that its error is multiplied by `w = exp(-rate nearest)`; rates above `largest` count as `largest`,
-because w leaves nothing of them. `docs/layers/ted.md` derives the bound.
+coefficients stay below 1.3, and nothing is lost to cancellation. A source enters the bank at an age of more than
+`nearest`, so that its error is multiplied by `w = exp(-rate nearest)`; rates above `largest` are treated as `largest`,
+because w makes them negligible. `docs/layers/ted.md` derives the bound.
 
 Legend: `R` fixed rates.
 """
@@ -19,18 +19,18 @@ from torch import Tensor
 from linnet.ops.support import is_exporting
 
 OFFSET = 8
-"""`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""
+"""`offset * length`: the one of 0.5, 1, 2, 4, 8, 16 that needs the fewest rates (`experiments/LOG.md`)."""
 
 MAX_RATES = 400
 SMALLEST_DISTANCE = 1e-14
-"""Of y from a fixed rate's: nearer ones take the fixed rate's own coefficients."""
+"""Smallest distance of y from that of a fixed rate; nearer rates take the coefficients of the fixed rate."""
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-10, 0.1
-"""Below that the bound would be that of float64's rounding."""
+"""Below the smallest tolerance the rounding of float64 would dominate."""
 
 
 @dataclass(frozen=True, eq=False)
 class RateBank:
-    """Fixed rates, the map to the variable y, and the bounds that were found for them.
+    """Fixed rates, the map to the variable y, and the error bounds found for them.
 
     rates_R: the fixed rates `mu`, per step, float64.
     bound: largest error of a weight `exp(-rate age)` (1 at age 0), for every rate >= 0 and every age from nearest on.
@@ -48,7 +48,7 @@ class RateBank:
 
     @property
     def largest(self) -> float:
-        """Above it rates count as this one."""
+        """Larger rates are treated as this one."""
         return self.offset * math.expm1(2 * self.half)
 
 
@@ -61,13 +61,13 @@ def rate_bank(tolerance: float, nearest: int, length: int) -> RateBank:
     """
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise ValueError(f"tolerance: {tolerance}: must be from {SMALLEST_TOLERANCE} to {LARGEST_TOLERANCE}")
-    with torch.device("cpu"):  # whatever the default device is: the bank is kept
+    with torch.device("cpu"):  # whatever the default device is, because the bank is cached
         return _smallest_bank(tolerance, nearest, length)
 
 
 @lru_cache(maxsize=64)
 def bank_on(bank: RateBank, device: torch.device) -> RateBank:
-    """The bank with its numbers on a device, copied once: each copy to a GPU waits until it has nothing to do."""
+    """The bank with its tensors on a device, copied once: each copy to a GPU waits until the GPU is idle."""
     if bank.rates_R.device == device:
         return bank
     with torch.inference_mode(False):
@@ -75,10 +75,14 @@ def bank_on(bank: RateBank, device: torch.device) -> RateBank:
 
 
 def _smallest_bank(tolerance: float, nearest: int, length: int) -> RateBank:
-    largest = _negligible_exponent(tolerance) / nearest
+    # Rates of `exponent / nearest` and more may be treated as one: both errors are below the tolerance.
+    exponent = 2.0
+    while _fast_rate_error(exponent) > tolerance:
+        exponent += 0.01
+    largest = exponent / nearest
     for count in range(4, MAX_RATES):
         bank = _bank(count, largest, nearest, length)
-        if max(_bounds(bank, 2)) > tolerance:  # a quick look first
+        if max(_bounds(bank, 2)) > tolerance:  # a cheap check first
             continue
         bound, gradient_bound = _bounds(bank, 16)
         if max(bound, gradient_bound) <= tolerance:
@@ -86,19 +90,11 @@ def _smallest_bank(tolerance: float, nearest: int, length: int) -> RateBank:
     raise AssertionError(f"no bank of {MAX_RATES} rates for a tolerance of {tolerance}")
 
 
-def _negligible_exponent(tolerance: float) -> float:
-    """The x from which rates of `x / nearest` and more may count as one: both errors are below the tolerance."""
-    x = 2.0
-    while _gradient_of_faster(x) > tolerance:
-        x += 0.01
-    return x
+def _fast_rate_error(exponent: float) -> float:
+    """Largest error of the derivative, as in `gradient_bound`, if rates above `exponent / nearest` are treated as one.
 
-
-def _gradient_of_faster(exponent: float) -> float:
-    """Largest error of the derivative, as in `gradient_bound`, where rates above `exponent / nearest` count as one.
-
-    With x = rate nearest that of w times 1 is e x e^-x, and what the rate does to `exp(-rate s)` is at most e^-x.
-    Weights themselves are wrong by at most e^-x.
+    With x = rate nearest, the derivative of w contributes e x e^-x, and that of `exp(-rate s)` at most e^-x. The error
+    of weights is at most e^-x.
     """
     return (math.e * exponent + 1) * math.exp(-exponent)
 
@@ -123,8 +119,8 @@ def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
     """Largest error of a weight and of its derivative, as `RateBank` has them.
 
     Both are measured at `density * R` Chebyshev points of each variable, log(rate + offset) and log(age + 1 / largest).
-    In between they are larger by at most `1 / cos(pi / 8)` per variable if they are polynomials of degree 4 R and the
-    density is 16 (Ehlich and Zeller 1964), which they are but for parts that are far below the tolerance.
+    Between these they are larger by at most `1 / cos(pi / 8)` per variable if they are polynomials of degree 4 R and
+    the density is 16 (Ehlich and Zeller 1964), which they are except for parts far below the tolerance.
     """
     samples_X = 1 + _chebyshev_angles(density * len(bank.rates_R)).cos()
     rates_X1 = bank.offset * torch.expm1(bank.half * samples_X)[:, None]
@@ -138,24 +134,21 @@ def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
     bound = between * float((entry_X1 * errors_XX).abs().max())
     gradient_bound = between * math.e * float((entry_X1 * rates_X1 * slope_errors_XX).abs().max())
     exponent = bank.largest * bank.nearest
-    return max(bound, math.exp(-exponent)), max(gradient_bound, _gradient_of_faster(exponent))
+    return max(bound, math.exp(-exponent)), max(gradient_bound, _fast_rate_error(exponent))
 
 
 def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
     """`phi_r(rate)` in float64, `[..., R]`."""
-    if is_exporting():  # runtimes for graphs have no arc cosine in float64
-        return _coefficients_by_quotients(bank, rates)
+    if is_exporting():
+        # Runtimes for graphs have no arc cosine in float64, so the same numbers come from `barycentric` points and
+        # factors: `(c_r / (y - y_r)) / sum_s c_s / (y - y_s)`.
+        points_R, factors_R = barycentric(bank).to(rates.device)
+        distances = _places(bank, rates)[..., None] - points_R
+        quotients = factors_R / torch.where(distances.abs() < SMALLEST_DISTANCE, SMALLEST_DISTANCE, distances)
+        coefficients_R: Tensor = quotients / quotients.sum(-1, keepdim=True)
+        return coefficients_R
     cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
     return cosines @ bank_on(bank, rates.device).cardinal_RR
-
-
-def _coefficients_by_quotients(bank: RateBank, rates: Tensor) -> Tensor:
-    """The same numbers from `barycentric` points and factors: `(c_r / (y - y_r)) / sum_s c_s / (y - y_s)`."""
-    points_R, factors_R = barycentric(bank).to(rates.device)
-    distances = _places(bank, rates)[..., None] - points_R
-    quotients = factors_R / torch.where(distances.abs() < SMALLEST_DISTANCE, SMALLEST_DISTANCE, distances)
-    coefficients_R: Tensor = quotients / quotients.sum(-1, keepdim=True)
-    return coefficients_R
 
 
 def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,8 +176,8 @@ def barycentric(bank: RateBank) -> Tensor:
 def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:
     """Of each rate `d y / d rate` and y; `T_R(y)`, its slope, half its second and a sixth of its third: `[..., 6]`.
 
-    In float64. Near a fixed rate, where the slope of phi_r by its quotient would be 0 by 0, it is `c_r` times the fifth
-    less `y - y_r` times the sixth, but for `(y - y_r)^2`. Both follow from `(1 - y^2) T_2 = y T_1 - R^2 T_0`.
+    In float64. Near a fixed rate, where the slope of phi_r as a quotient would be 0 / 0, it is `c_r` times the fifth
+    minus `y - y_r` times the sixth, up to `(y - y_r)^2`. Both follow from `(1 - y^2) T_2 = y T_1 - R^2 T_0`.
     """
     count, angle = len(bank.rates_R), _angles(bank, rates)[..., 0]
     y, value = angle.cos(), torch.cos(count * angle)
@@ -207,5 +200,5 @@ def _places(bank: RateBank, rates: Tensor) -> Tensor:
 
 
 def _angles(bank: RateBank, rates: Tensor) -> Tensor:
-    """The angle of `y = cos(angle)`, `[..., 1]`; a little away from the ends, where its sine would be 0."""
+    """The angle of `y = cos(angle)`, `[..., 1]`; kept away from the ends, where its sine would be 0."""
     return _places(bank, rates).acos().clamp(1e-8, math.pi - 1e-8)[..., None]

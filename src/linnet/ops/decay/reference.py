@@ -1,9 +1,9 @@
-"""The decaying sum as defined, and as one matrix of weights.
+"""The decaying sum: the definition, and the same as one matrix of weights.
 
 `o_t = sum_{j <= t} exp(-rate_j (t - j)) v_j` (github.com/biuq/ted): the rate belongs to the SOURCE token. With keys
-(ours) each weight is multiplied by `q_t . k_j`, so that a reader chooses among what is left.
+(our addition) each weight is multiplied by `q_t . k_j`, so that a reader selects among what remains.
 
-Legend: `B` batch, `S` tokens of the stream, `T` the last tokens of it whose sums are wanted, `N` heads, `C` channels
+Legend: `B` batch, `S` tokens of the stream, `T` the last tokens, whose sums are computed, `N` heads, `C` channels
 of a head (`N = 1`: one rate per token), `M` width of a key.
 """
 
@@ -15,14 +15,14 @@ from torch import Tensor
 
 
 class Keys(NamedTuple):
-    """What the readers look for, `[B, T, N, M]`, and what each token of the stream is found by, `[B, S, N, M]`."""
+    """Queries of the readers, `[B, T, N, M]`, and keys of all tokens of the stream, `[B, S, N, M]`."""
 
     queries: Tensor
     keys: Tensor
 
 
 def decay_rates(logits: Tensor) -> Tensor:
-    """`rate = -log(sigmoid(logit))`, always positive; computed as softplus, so no rounded zero meets a logarithm."""
+    """`rate = -log(sigmoid(logit))`, positive. Computed as softplus, because the sigmoid may round to 0."""
     return F.softplus(-logits)
 
 
@@ -51,7 +51,7 @@ def decay_weights(rates_BSN: Tensor, queries: int) -> Tensor:
 
 
 def decay_reference(rates_BSN: Tensor, v_BSNC: Tensor, queries: int, keys: Keys | None = None) -> Tensor:
-    """The same as one matrix product per head; quadratic in the length: `[B, T, N, C]`."""
+    """The sums as one matrix product per head; quadratic in the length: `[B, T, N, C]`."""
     weights_BNTS = decay_weights(rates_BSN, queries).to(v_BSNC.dtype)
     if keys is not None:
         weights_BNTS = weights_BNTS * (keys.queries.transpose(1, 2) @ keys.keys.permute(0, 2, 3, 1))

@@ -1,4 +1,4 @@
-"""The decaying sum in chunks (`ops.decay.chunked`) on a GPU.
+"""The decaying sum in chunks (`ops.decay.sums`) on a GPU.
 
 A chunk's readers see the chunk itself and the one before exactly, and what lies further back through the bank's sums.
 Forward is three kernels: what each chunk leaves in the bank (`_enter`), running sums over the chunks (`_run_on`), and
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
-from linnet.ops.decay.chunked import flops_with, readout
+from linnet.ops.decay.chunks import chunked_flops, read_factors
 from linnet.ops.decay.rates import RateBank, bank_on, barycentric, barycentric_places
 from linnet.ops.kernels import block, product_precision
 
@@ -250,7 +250,7 @@ def _gradients_of_rates(
 
 
 def decay_by_kernels(rates_BSN: Tensor, v_BSNH: Tensor, chunk: int, bank: RateBank | None) -> Tensor:
-    """As `ops.decay.chunked.decay_chunked` of float32 rates, `[B, S, N, H]`; differentiable once."""
+    """As `ops.decay.sums.decay_chunked` of float32 rates, `[B, S, N, H]`; differentiable once."""
     out_BSNH: Tensor = _Decay.apply(rates_BSN, v_BSNH, chunk, bank)
     return out_BSNH
 
@@ -280,7 +280,7 @@ def _constants(bank: RateBank | None, device: torch.device) -> tuple[Tensor, ...
         return ()
     with torch.inference_mode(False):
         less_R = torch.expm1(-bank_on(bank, device).rates_R * bank.nearest).float()
-        return barycentric(bank).to(device), less_R, readout(bank, less_R)
+        return barycentric(bank).to(device), less_R, read_factors(bank, less_R)
 
 
 @torch.library.custom_op("linnet::decay", mutates_args=())  # an operation, so that its FLOPs are counted
@@ -303,7 +303,7 @@ def _forward(rates_BSN: Tensor, v_BSNH: Tensor, chunk: int, of_bank: list[Tensor
 def _flops(rates: torch.Size, v: torch.Size, chunk: int, of_bank: list[torch.Size], **_: Any) -> int:
     """As many as the plain form counts."""
     batch, length, heads, channels = v
-    return batch * flops_with(of_bank[2][0] if of_bank else 0, length, heads * channels, heads, chunk)
+    return batch * chunked_flops(of_bank[2][0] if of_bank else 0, length, heads * channels, heads, chunk)
 
 
 def _backward(

@@ -1,4 +1,4 @@
-"""Delta rules in chunks (`ops.delta_chunks`) on a GPU: the pass over the chunks, and what a chunk of `gated_delta` is.
+"""Delta rules in chunks (`ops.delta_rule`) on a GPU: the pass over the chunks, and what a chunk of `gated_delta` is.
 
 The pass takes each row and head in one program for some channels of the values, which holds the matrix from chunk to
 chunk (`_onwards`, and `_back` for gradients). What a chunk is, whatever stands before it, is one program for each, with
@@ -248,7 +248,7 @@ def _chunk_gradients(
 
 @torch.library.custom_op("linnet::delta_pass", mutates_args=())  # an operation, so that its FLOPs are counted
 def pass_over_chunks(u: Tensor, w: Tensor, k: Tensor, kept: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The matrix before each chunk, what each chunk writes, and the matrix behind the last one (`ops.delta_chunks`)."""
+    """The matrix before each chunk, what each chunk writes, and the matrix behind the last one (`ops.delta_rule`)."""
     u, w, k, kept = _alike(u, w, k, kept)
     starts = u.new_empty(*u.shape[:4], w.shape[5], u.shape[5])
     written, end = torch.empty_like(u), starts.new_empty(state.shape)

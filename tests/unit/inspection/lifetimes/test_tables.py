@@ -10,7 +10,7 @@ from linnet.inspection.lifetimes.steps import json_steps, steps, whole_steps
 from linnet.inspection.lifetimes.tables import lifetimes_tables
 from linnet.inspection.lifetimes.text import LayerLifetimes, TextLifetimes
 from linnet.inspection.lifetimes.vocabulary import Vocabulary, follow
-from linnet.ops.decay.lifetime import half_lives, lifetimes
+from linnet.ops.decay.eviction import half_lives, lifetimes
 
 
 def _vocabulary(rates: list[float]) -> Vocabulary:

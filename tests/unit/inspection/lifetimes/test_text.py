@@ -16,7 +16,7 @@ from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted import EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.lifetime import half_lives, lifetimes
+from linnet.ops.decay.eviction import half_lives, lifetimes
 
 TED = TedSpec(heads=2, rate_bias=True)
 

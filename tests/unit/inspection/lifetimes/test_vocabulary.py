@@ -22,7 +22,7 @@ from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted import TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance
+from linnet.ops.decay.eviction import half_lives, lifetimes, relevance
 
 BYTES = Tokenizer.train("bytes", [])
 TED = {"kind": "ted", "heads": 2, "rate_bias": True}

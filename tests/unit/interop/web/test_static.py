@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.inference.sampling import Sampling, choose
 from linnet.layers.mixers.ted import EvictionCache
-from linnet.ops.decay.eviction import survivors
-from linnet.ops.decay.lifetime import lifetimes, relevance
+from linnet.ops.decay.eviction import lifetimes, relevance, survivors
 
 POLICIES = [(0, 1e-8, 1), (0, -1.0, 0), (3, 1e-8, 1), (5, 0.5, 0), (0, 0.5, 4), (2, 0.9, 6), (1, 2.0, 0), (4, -1.0, 30)]
 

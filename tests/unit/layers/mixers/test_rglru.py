@@ -8,7 +8,7 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.rglru import Rglru, RglruSpec
 from linnet.model.spec import ModelSpec
-from linnet.ops.rglru import rglru
+from linnet.ops.linear_scan import rglru
 
 WIDTH, HEADS, LENGTH = 16, 4, 9
 

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops.decay.bank import DecayBank
-from linnet.ops.decay.chunked import CHUNK, decay_chunked, run_on
+from linnet.ops.decay.chunks import accumulate_
 from linnet.ops.decay.rates import rate_bank
 from linnet.ops.decay.reference import decay_reference
+from linnet.ops.decay.sums import CHUNK, decay_chunked
 
 
 def stream(length: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -70,7 +71,7 @@ def test_ages_of_ten_million_steps():
     bank.append(torch.ones(1, 100, 1), nothing)
     later = torch.zeros(10, *bank.low_BNRH.shape, dtype=torch.float64)
     for _ in range(chunks // len(later)):
-        run_on([bank._exact_sums(), *later.zero_()], bank.bank)
+        accumulate_([bank._exact_sums(), *later.zero_()], bank.bank)
         bank._keep_sums(later[-1])
     bank.position += chunk * chunks
     out = bank.append(torch.ones(1, 1, 1), nothing[:, :1])[0, 0, 0]

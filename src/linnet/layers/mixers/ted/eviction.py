@@ -15,7 +15,7 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted.policies import EvictionCache
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.ops.decay.eviction import evict_step_by_step, relevance, survivors
+from linnet.ops.decay.eviction import context_relevance, evict_step_by_step, survivors
 from linnet.ops.decay.reference import Keys
 from linnet.ops.support import is_exporting
 
@@ -115,7 +115,7 @@ class EvictionState(TedState):
         weights_BEN = (minus_rates_BEN * self.ages[:, :, None]).exp_()
         weights_BN1E = self._matched(weights_BEN.mT[:, :, None], queries_BN1M)
         out_BN1C = weights_BN1E @ by_head(v_BED, norms_BEN).transpose(1, 2)
-        relevance_BE = relevance(norms_BEN, weights_BEN.mT[:, :, None])[:, 0]
+        relevance_BE = context_relevance(norms_BEN, weights_BEN.mT[:, :, None])[:, 0]
         self._keep(survivors(relevance_BE, norms_BEN[..., 0] >= 0, self.policy))
         return out_BN1C.transpose(1, 2).flatten(2)
 
@@ -158,7 +158,7 @@ class EvictionState(TedState):
         ages_BTE, born_BTE = _ages_of_steps(self.ages, length)
         weights_BNTE = (minus_rates_BEN.mT[:, :, None] * ages_BTE[:, None]).exp_()
         present_BTE = (norms_BEN[..., 0] >= 0)[:, None] & born_BTE
-        read_BTE, stay_BTE = evict_step_by_step(relevance(norms_BEN, weights_BNTE), present_BTE, self.policy)
+        read_BTE, stay_BTE = evict_step_by_step(context_relevance(norms_BEN, weights_BNTE), present_BTE, self.policy)
         weights_BNTE = self._matched(weights_BNTE * read_BTE[:, None], queries_BNTM)
         out_BNTC = weights_BNTE @ by_head(v_BED, norms_BEN).transpose(1, 2)
         self._count(stay_BTE[:, :-1].sum(2))

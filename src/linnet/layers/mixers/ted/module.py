@@ -32,10 +32,9 @@ from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
-from linnet.ops.decay.auto import Form, decay, decay_flops, default_chunk, uses_chunks
-from linnet.ops.decay.chunked import TOLERANCE
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
+from linnet.ops.decay.sums import TOLERANCE, Form, decay, decay_flops, default_chunk, uses_chunks
 from linnet.ops.gated_feed_forward import gated_output
 from linnet.ops.rms_norm import l2_normalize
 

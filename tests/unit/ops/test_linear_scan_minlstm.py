@@ -3,7 +3,7 @@ import torch
 from same_gradients import assert_same_recurrence
 from torch import Tensor
 
-from linnet.ops.minlstm import minlstm, minlstm_reference, positive, shares
+from linnet.ops.linear_scan import gate_shares, minlstm, minlstm_reference, positive
 
 
 def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -51,7 +51,8 @@ def test_it_is_the_papers_scan_in_logarithms():
 
 def test_closed_gates_still_share():
     """In float32 both sigmoids are 0; what they are of each other is not."""
-    forget_share, input_share = shares(torch.tensor([-200.0, -1000.0, 300.0]), torch.tensor([-201.0, -920.0, -60.0]))
+    logits = torch.tensor([-200.0, -1000.0, 300.0]), torch.tensor([-201.0, -920.0, -60.0])
+    forget_share, input_share = gate_shares(*logits)
     expected = torch.tensor([1.0, -80.0, 60.0], dtype=torch.float64)
     torch.testing.assert_close(forget_share.double(), expected.sigmoid(), rtol=1e-4, atol=0)
     torch.testing.assert_close(input_share.double(), (-expected).sigmoid(), rtol=1e-4, atol=0)

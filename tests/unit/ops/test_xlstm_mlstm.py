@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.ops import support
-from linnet.ops.mlstm import mlstm, mlstm_flops, mlstm_reference
+from linnet.ops.xlstm import mlstm, mlstm_flops, mlstm_reference
 
 HEADS, KEYS, VALUES = 3, 5, 4
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops.rglru import STEEPEST, rglru, rglru_reference
+from linnet.ops.linear_scan import STEEPEST, rglru, rglru_reference
 
 ALL_BEGIN = torch.tensor([[True]])
 NONE_BEGINS = torch.tensor([[False]])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops import support
-from linnet.ops.slstm import Memory, slstm, slstm_reference
+from linnet.ops.xlstm import Memory, slstm, slstm_reference
 
 ROWS, HEADS, WIDTH = 2, 3, 5
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.ops import support
-from linnet.ops.gla import gla, gla_flops, gla_reference
+from linnet.ops.gated_delta import gla, gla_flops, gla_reference
 
 KEYS, VALUES = 5, 3
 

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops.decay import segments
-from linnet.ops.decay.auto import decay, decay_flops
+from linnet.ops.decay import chunks
 from linnet.ops.decay.bank import DecayBank
-from linnet.ops.decay.chunked import decay_chunked
-from linnet.ops.decay.keyed import keyed_chunked
 from linnet.ops.decay.rates import rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_reference
+from linnet.ops.decay.sums import decay, decay_chunked, decay_flops, keyed_chunked
 
 KEY, CHANNELS = 3, 4
 
@@ -67,7 +65,7 @@ def assert_within(tolerance: float, actual: list[Tensor], expected: list[Tensor]
 )
 def test_chunked_equals_the_definition_with_all_gradients(length, batch, heads, chunk, seed, digits, numbers):
     inputs, tolerance = tokens(batch, length, heads, seed), 10.0**-digits
-    with patch.object(segments, "SEGMENT_NUMBERS", numbers):
+    with patch.object(chunks, "SEGMENT_NUMBERS", numbers):
         actual = with_gradients(lambda r, v, q, k: keyed_chunked(r, v, Keys(q, k), tolerance, chunk), *inputs)
     assert_within(tolerance + 1e-12, actual, with_gradients(exact, *inputs), *inputs)
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.ops.decay import segments
-from linnet.ops.decay.auto import CHUNKED_ABOVE, decay, decay_flops
-from linnet.ops.decay.chunked import decay_chunked
+from linnet.ops.decay import chunks
 from linnet.ops.decay.reference import decay_reference
+from linnet.ops.decay.sums import CHUNKED_ABOVE, decay, decay_chunked, decay_flops
 
 
 def tokens(
@@ -56,7 +55,7 @@ def assert_within(tolerance: float, actual, expected, rates: Tensor, v: Tensor, 
 )
 def test_chunked_equals_the_definition_with_all_gradients(length, batch, heads, chunk, seed, digits, numbers):
     inputs, tolerance = tokens(batch, length, heads, 3, seed), 10.0**-digits
-    with patch.object(segments, "SEGMENT_NUMBERS", numbers):
+    with patch.object(chunks, "SEGMENT_NUMBERS", numbers):
         actual = gradients(lambda r, v: decay_chunked(r, v, length, tolerance, chunk), *inputs)
     assert_within(tolerance + 1e-13, actual, gradients(exact, *inputs), *inputs)
 

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.ops.decay.eviction import EvictionPolicy, survivors
-from linnet.ops.decay.lifetime import fading_ages, half_lives, lifetimes, lifetimes_definition, relevance
+from linnet.ops.decay.eviction import (
+    EvictionPolicy,
+    fading_ages,
+    half_lives,
+    lifetimes,
+    lifetimes_definition,
+    relevance,
+    survivors,
+)
 
 SEEDS = st.integers(0, 2**31)
 HEADS = st.integers(1, 5)

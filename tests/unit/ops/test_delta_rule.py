@@ -2,7 +2,15 @@ import pytest
 import torch
 from same_gradients import assert_same_with_gradients, double
 
-from linnet.ops.delta_pairs import LEAST, after_each, chunk_length, pairs, pairs_reference
+from linnet.ops.delta_rule import (
+    MIN_CHUNK,
+    chunk_length,
+    pairs,
+    pairs_reference,
+    solve_by_products,
+    solve_unit_triangular,
+    sum_after,
+)
 
 
 def drawn(length: int, gates: int) -> tuple[torch.Tensor, ...]:
@@ -32,8 +40,8 @@ def test_a_pair_fades_by_what_lies_behind_its_first_token():
 @pytest.mark.parametrize("gates", [1, 5])
 def test_small_steps_behind_a_large_one_are_kept(gates: int):
     """In float32, `1e4 + 0.01` would be `1e4 + 0.0098`."""
-    q_CK, k_CK, _ = (x.detach().float() for x in drawn(LEAST, gates))
-    log_alpha_CG = torch.full((2, LEAST, gates), -0.01)
+    q_CK, k_CK, _ = (x.detach().float() for x in drawn(MIN_CHUNK, gates))
+    log_alpha_CG = torch.full((2, MIN_CHUNK, gates), -0.01)
     log_alpha_CG[:, 2] = -1e4
     exact = pairs_reference(q_CK.double(), k_CK.double(), log_alpha_CG.double())
     for found, expected in zip(pairs(q_CK, k_CK, log_alpha_CG), exact, strict=True):
@@ -41,8 +49,18 @@ def test_small_steps_behind_a_large_one_are_kept(gates: int):
 
 
 def test_what_is_behind_each_token():
-    assert after_each(torch.tensor([[1.0], [2.0], [4.0]])).flatten().tolist() == [6.0, 4.0, 0.0]
+    assert sum_after(torch.tensor([[1.0], [2.0], [4.0]])).flatten().tolist() == [6.0, 4.0, 0.0]
 
 
 def test_a_chunk_is_a_power_of_two_as_short_as_holds_the_sequence():
     assert [chunk_length(tokens) for tokens in (1, 16, 17, 32, 33, 64, 65, 1000)] == [16, 16, 32, 32, 64, 64, 64, 64]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 64])
+def test_products_alone_solve_the_same_equations(tokens: int):
+    generator = torch.Generator().manual_seed(0)
+    below = 0.2 * torch.randn(3, tokens, tokens, dtype=torch.float64, generator=generator)
+    right = torch.randn(3, tokens, 5, dtype=torch.float64, generator=generator)
+    x = solve_by_products(below, right)
+    torch.testing.assert_close(x, solve_unit_triangular(below, right))
+    torch.testing.assert_close(x + below.tril(-1) @ x, right)

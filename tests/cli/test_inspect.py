@@ -463,7 +463,7 @@ def test_positions(kind, ways, figures, table, data, tmp_path):
     assert all(part["standard_error"] > 0 for part in plain["parts"])
     if ways > 1:
         by_name = {one["positions"]: [part["bits_per_byte"] for part in one["parts"]] for one in found["variants"]}
-        assert by_name["NTK, dynamic"][:5] == pytest.approx(by_name["as it is"][:5])
+        assert by_name["NTK, dynamic"][:5] == pytest.approx(by_name["as trained"][:5])
         assert by_name["NTK, dynamic"][-1] == pytest.approx(by_name["NTK"][-1])
         assert len({losses[-2] for losses in by_name.values()}) == 5
     text = table("positions", model, "--data", data, "--windows", 3)

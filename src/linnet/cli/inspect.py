@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import note, show
+from linnet.cli.console import note, show, show_result
 from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_experts import experts
 from linnet.cli.inspect_lifetimes import lifetimes
@@ -123,13 +123,9 @@ def causality(
     Example: linnet inspect causality runs/ted --data data/stories --cut 128 --windows 32 --json
     """
     from linnet.inspection.causality import inspect_causality
-    from linnet.inspection.pictures import causality_pictures
-    from linnet.inspection.tables import causality_tables
 
     found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, calibrate_on, device)
-    facts, tables = {"text": f"{split} split of {data}"}, causality_tables(found)
-    told = {"model": model, "data": str(data), "split": split, "calibrate_on": calibrate_on, **found.figures()}
-    show(f"Causality of {model}", facts, told, tables, lambda: causality_pictures(found), out, as_json)
+    show_result(found, out, as_json)
 
 
 @inspect.command()

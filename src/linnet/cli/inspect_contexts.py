@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import show
+from linnet.cli.console import show_result
 from linnet.cli.options import AsJson, CalibrateOn, ContextLength, Data, Device, Model, ReportFolder, SplitName, option
 
 
@@ -32,14 +32,9 @@ def contexts(
 
     Example: linnet inspect contexts runs/ted --data data/stories --cache-policy top_k=16 --cache-policy threshold=1e-4
     """
-    from linnet.inspection.contexts.folder import inspect_contexts
-    from linnet.inspection.contexts.pictures import contexts_pictures
-    from linnet.inspection.contexts.tables import conclusion, contexts_tables
+    from linnet.inspection.contexts import inspect_contexts
 
     found = inspect_contexts(
         model, data, split, windows, cache_policy or [], within, context_length, calibrate_on, device
     )
-    facts = {"text": f"{split} split of {data}"}
-    told = {"model": model, "data": str(data), "split": split, "calibrate_on": calibrate_on, **found.figures()}
-    tables, follows = contexts_tables(found), conclusion(found)
-    show(f"Contexts of {model}", facts, told, tables, lambda: contexts_pictures(found), out, as_json, follows)
+    show_result(found, out, as_json)

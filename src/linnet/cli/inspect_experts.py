@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import show
+from linnet.cli.console import show_result
 from linnet.cli.options import AsJson, ContextLength, Data, Device, Model, ReportFolder, SplitName
 
 
@@ -27,11 +27,6 @@ def experts(
 
     Example: linnet inspect experts runs/experts --data data/stories --windows 64 --out inspected
     """
-    from linnet.inspection.experts.measure import inspect_experts
-    from linnet.inspection.experts.pictures import experts_pictures
-    from linnet.inspection.experts.tables import experts_tables
+    from linnet.inspection.experts import inspect_experts
 
-    found = inspect_experts(model, data, split, windows, context_length, device)
-    facts, tables = {"text": f"{split} split of {data}"}, experts_tables(found)
-    told = {"model": model, "data": str(data), "split": split, **found.figures()}
-    show(f"Experts of {model}", facts, told, tables, lambda: experts_pictures(found), out, as_json)
+    show_result(inspect_experts(model, data, split, windows, context_length, device), out, as_json)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import show
+from linnet.cli.console import show_result
 from linnet.cli.options import AsJson, CalibrateOn, Data, Device, Model, ReportFolder, SplitName
 
 
@@ -31,12 +31,6 @@ def positions(
 
     Example: linnet inspect positions runs/ted --data data/stories --times 4 --windows 32 --out inspected
     """
-    from linnet.inspection.positions.folder import inspect_positions
-    from linnet.inspection.positions.pictures import positions_pictures
-    from linnet.inspection.positions.tables import conclusion, positions_tables
+    from linnet.inspection.positions import inspect_positions
 
-    found = inspect_positions(model, data, split, windows, times, calibrate_on, device)
-    facts = {"text": f"{split} split of {data}"}
-    told = {"model": model, "data": str(data), "split": split, "calibrate_on": calibrate_on, **found.figures()}
-    tables, follows = positions_tables(found), conclusion(found)
-    show(f"Positions of {model}", facts, told, tables, lambda: positions_pictures(found), out, as_json, follows)
+    show_result(inspect_positions(model, data, split, windows, times, calibrate_on, device), out, as_json)

@@ -81,10 +81,7 @@ class WindowEvaluator:
         """
         padded, padding_B = batch.left_padded()
         rows, length = batch.inputs_BT.shape
-        if self.frozen is None:
-            state = cache_policy_state(self.decoder, rows, length, cache_policy)
-        else:
-            state = calibrated_state(self.decoder, rows_of(self.frozen, rows), length, cache_policy)
+        state = self.policy_state(rows, length, cache_policy)
         each = self._read(padded.inputs_BT, padded.targets_BT, state, padding_B)
         lengths_B = batch.lengths_B.cpu()
         held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]
@@ -92,6 +89,12 @@ class WindowEvaluator:
         back_BT = right_shift(length, -padding_B)
         each = TokenLosses(each.nats.gather(1, back_BT), each.correct.gather(1, back_BT))
         return each, (lengths_B.double() @ bytes_BL).sum()
+
+    def policy_state(self, rows: int, length: int, cache_policy: CachePolicies) -> DecoderState:
+        """An empty state with a cache policy, calibrated if the decoder is not causal by itself."""
+        if self.frozen is None:
+            return cache_policy_state(self.decoder, rows, length, cache_policy)
+        return calibrated_state(self.decoder, rows_of(self.frozen, rows), length, cache_policy)
 
     def _read(
         self, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None, padding_B: Tensor | None = None

@@ -1,14 +1,12 @@
-"""How far a change of the text to come moves a model's earlier logits, and what that gains it: the leak.
+"""Does later text change a model's earlier logits, and how much loss does that gain: the leak. For any mixer.
 
-For any mixer. Each window of text is read twice, the tokens behind a cut being those of another window the second time;
-before the cut nothing has changed, so a causal model's logits there are the same.
-
-Legend: `N` windows, `T` tokens of a window, `V` vocabulary.
+Each window is read twice, the second time with another window's tokens after a cut. Before the cut nothing has changed,
+so a causal model's logits there are the same. Shapes: `N` windows, `T` tokens of a window, `V` vocabulary.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,19 @@ from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.frozen import CalibrationText, frozen_state
 from linnet.evaluation.likelihood import Evaluation
-from linnet.inspection.matrices import largest
 from linnet.inspection.subject import text_model_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.progress import Advance, progress
+from linnet.present.result import Picture, Result
+from linnet.present.style import INK
+from linnet.present.table import Table
 
 CUT_SHARES = (0.25, 0.5, 0.75)
-"""Where windows are cut unless told otherwise."""
+"""Positions of the cuts in a window by default."""
 
 Pass = Callable[[Tensor], Tensor]
 """Tokens `[1, T]` to logits `[T, V]`."""
@@ -37,7 +39,7 @@ Pass = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class CutChange:
-    """What changing all tokens from `cut` on does to the logits before it, in their standard deviations.
+    """How far changing all tokens from `cut` on changes the logits before it, in their standard deviations.
 
     rms_by_position: over windows and vocabulary, at each of the `cut` positions.
     """
@@ -54,15 +56,16 @@ class CutChange:
 
 @dataclass(frozen=True)
 class LogitChanges:
-    """The moves of one way of reading; `logits_std` is the standard deviation of the logits themselves."""
+    """The changes at all cuts for one way of reading; logits_std: the standard deviation of the logits."""
 
     logits_std: float
     cuts: list[CutChange]
 
     @property
     def largest(self) -> float:
-        """The largest move at any cut."""
-        return largest([cut.largest for cut in self.cuts])
+        """The largest change at any cut; NaN if one is NaN."""
+        values = [cut.largest for cut in self.cuts]
+        return math.nan if any(map(math.isnan, values)) else max(values)
 
     @property
     def rms(self) -> float:
@@ -70,8 +73,7 @@ class LogitChanges:
         squares = [rms**2 for cut in self.cuts for rms in cut.rms_by_position]
         return math.sqrt(sum(squares) / len(squares))
 
-    def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
+    def to_dict(self) -> dict[str, Any]:
         per_cut = [
             {"cut": cut.cut, "largest": cut.largest, "rms": cut.rms, "rms_by_position": cut.rms_by_position}
             for cut in self.cuts
@@ -81,26 +83,82 @@ class LogitChanges:
 
 
 @dataclass(frozen=True)
-class Causality:
-    """The moves of the pass without a state, as in training, and with a frozen calibration; quality both ways."""
+class Causality(Result):
+    """The changes in the pass without a state, as in training, and after calibration; the likelihood of both passes.
+
+    about: the model and the text.
+    """
 
     windows: int
     tokens: int
     whole_sequence: LogitChanges
     frozen: LogitChanges
     evaluation: Evaluation
+    about: dict[str, Any] = field(default_factory=dict)
 
-    def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON. `leak` is null for a model that is causal by itself."""
+    def title(self) -> str:
+        return f"Causality of {self.about['model']}"
+
+    def facts(self) -> dict[str, str]:
+        return {"text": f"{self.about['split']} split of {self.about['data']}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """`leak` is None for a model that is causal by itself."""
         evaluation = self.evaluation.figures()
         return {
+            **self.about,
             "windows": self.windows,
             "tokens": self.tokens,
-            "whole_sequence": self.whole_sequence.figures(),
-            "frozen": self.frozen.figures(),
+            "whole_sequence": self.whole_sequence.to_dict(),
+            "frozen": self.frozen.to_dict(),
             "leak": evaluation.get("leak"),
             "evaluation": evaluation,
         }
+
+    def tables(self) -> list[Table]:
+        """The changes at each cut and at all, and the leak."""
+        whole, frozen = self.whole_sequence, self.frozen
+        values = [
+            (f"changed from token {one.cut} on", one.largest, one.rms, other.largest, other.rms)
+            for one, other in zip(whole.cuts, frozen.cuts, strict=True)
+        ]
+        values.append(("all", whole.largest, whole.rms, frozen.largest, frozen.rms))
+        rows = [(name, *(f"{value:.3g}" for value in changes)) for name, *changes in values]
+        columns = ("text", "whole sequence: largest", "RMS", "calibrated: largest", "RMS")
+        note = (
+            "Change of the logits before the changed text, in their own standard deviations, over"
+            f" {self.windows} windows of {numbers.grouped(self.tokens)} tokens. It is 0 for a causal model, and for any"
+            " model that was calibrated on other text."
+        )
+        causal, whole_sequence = self.evaluation.causal, self.evaluation.whole_sequence
+        losses = [("causal", f"{causal.bits_per_byte:.4f}")]
+        if whole_sequence is not None:
+            losses.append(("whole sequence, sees the future", f"{whole_sequence.bits_per_byte:.4f}"))
+        leak = self.evaluation.leak
+        losses.append(("leak", "none" if leak is None else numbers.signed(leak, 4)))
+        leak_note = f"Gained by seeing the future, on {numbers.grouped(causal.tokens)} tokens; see `linnet evaluate`."
+        return [
+            Table("Changed logits", columns, rows, note),
+            Table("Leak", ("", "bits per byte"), losses, leak_note),
+        ]
+
+    def plots(self) -> list[Picture]:
+        caption = (
+            "How far a change of later text changes earlier logits. Solid: the pass over the whole sequence, as in"
+            " training. Dotted: calibrated on other text. The lines of a causal model are at 0. The first token attends"
+            " only to itself, so its logits never change."
+        )
+        drawn, cuts = [], []
+        for number, (whole, frozen) in enumerate(zip(self.whole_sequence.cuts, self.frozen.cuts, strict=True)):
+            name, positions = f"changed from token {whole.cut} on", range(whole.cut)
+            drawn.append(Series(positions, whole.rms_by_position, name, color=number))
+            drawn.append(Series(positions, frozen.rms_by_position, style=":", color=number))
+            cuts.append(Rule(whole.cut, style=":", color=number, upright=True))
+        drawn.append(Series([], [], "the same after calibration on other text", ":", INK))
+        x = Axis("position in the window, tokens", low=0)
+        y = Axis("RMS change of the logits, standard deviations", low=0)
+        plot = Plot([Panel(x, y, drawn, rules=cuts)])
+        return [Picture("changed_logits", "Changed logits by position", plot, caption)]
 
 
 def inspect_causality(
@@ -114,23 +172,36 @@ def inspect_causality(
     calibrate_on: CalibrationText = "train",
     device: str = "auto",
 ) -> Causality:
-    """Measure a model folder on a data folder: `windows` of the split, spread evenly, or as many as it has.
+    """Measure a model folder on evenly spaced windows of a split of a data folder.
 
-    `cuts`: tokens that stay as they are (None: a quarter, half, three quarters of a window). The other arguments are
-    those of `evaluate_folder`, which measures the leak. `UserError` where model, data or cuts do not fit.
+    cuts: numbers of tokens that stay as they are (None: a quarter, half, three quarters of a window). The other
+    arguments are those of `evaluate_folder`, which measures the leak. `UserError` if model, data or cuts do not fit.
     """
-    subject = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
-    context = subject.context_length
-    kept = _checked_cuts(cuts, context)
-    windows_NT = differing_windows(subject.sequence, subject.data.tokenizer.end_id, windows, context)
-    with progress("comparing logits", 2 * len(windows_NT) * (1 + len(kept)), "passes") as advance:
-        whole = moves(uncached_pass(subject.decoder), windows_NT, kept, advance)
-        frozen = moves(calibrated_pass(subject.decoder, subject.calibration(), context), windows_NT, kept, advance)
-    return Causality(len(windows_NT), context, whole, frozen, subject.evaluate(limit_tokens))
+    found = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
+    context = found.context_length
+    checked = _checked_cuts(cuts, context)
+    windows_NT = differing_windows(found.sequence, found.data.tokenizer.end_id, windows, context)
+    with progress("comparing logits", 2 * len(windows_NT) * (1 + len(checked)), "passes") as advance:
+        whole = logit_changes(uncached_pass(found.decoder), windows_NT, checked, advance)
+        calibrated = calibrated_pass(found.decoder, found.calibration(), context)
+        frozen = logit_changes(calibrated, windows_NT, checked, advance)
+    about = {"model": str(model), "data": str(data_folder), "split": split, "calibrate_on": calibrate_on}
+    return Causality(len(windows_NT), context, whole, frozen, found.evaluate(limit_tokens), about)
+
+
+def _checked_cuts(cuts: Sequence[int] | None, context_length: int) -> list[int]:
+    if context_length < 2:
+        raise UserError(field="context_length", value=context_length, accepted="at least 2, to cut in between")
+    if cuts is None:
+        return sorted({max(1, int(share * context_length)) for share in CUT_SHARES})
+    for cut in cuts:
+        if not 0 < cut < context_length:
+            raise UserError(field="cut", value=cut, accepted=f"1 to {context_length - 1}, inside a window")
+    return sorted(set(cuts))
 
 
 def differing_windows(sequence: TokenSequence, end_id: int, count: int, context_length: int) -> Tensor:
-    """Up to `count` windows `[N, T]`, as `spread_windows`; `UserError` if not two differ."""
+    """Up to `count` windows `[N, T]` of `spread_windows`; `UserError` if all are the same."""
     if len(sequence) > context_length:
         windows_NT = spread_windows(sequence, end_id, count, context_length)
         if (windows_NT != windows_NT[0]).any():
@@ -147,18 +218,18 @@ def uncached_pass(decoder: Decoder) -> Pass:
 
 
 def calibrated_pass(decoder: Decoder, calibration_1T: Tensor, capacity: int) -> Pass:
-    """The pass over at most `capacity` tokens with a state, what it freezes being frozen from the calibration text."""
+    """The pass over at most `capacity` tokens with a state that was calibrated on another text."""
     frozen = frozen_state(decoder, calibration_1T, 1, capacity)
     return lambda tokens_1T: decoder(tokens_1T.to(decoder.device), rows_of(frozen, 1))[0]
 
 
 @torch.no_grad()
-def moves(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance) -> LogitChanges:
-    """Read every window `[N, T]` as it is, and with the next window's tokens from each cut on; compare what is before.
+def logit_changes(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance) -> LogitChanges:
+    """Compare the logits of every window `[N, T]` with those after other tokens follow each cut.
 
-    Windows must not be all the same.
+    The other tokens are those of the next window; the windows must not be all the same.
     """
-    most = torch.zeros(len(cuts))
+    largest = torch.zeros(len(cuts))
     squares = [torch.zeros(cut, dtype=torch.float64) for cut in cuts]
     variance = 0.0
     for tokens_T, other_T in zip(windows_NT, windows_NT.roll(-1, dims=0), strict=True):
@@ -167,26 +238,13 @@ def moves(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance)
         advance(1)
         for number, cut in enumerate(cuts):
             changed_TV = read(torch.cat([tokens_T[:cut], other_T[cut:]])[None])
-            moved_TV = (changed_TV[:cut] - logits_TV[:cut]).abs().float()
-            most[number] = torch.maximum(most[number], moved_TV.max().cpu())  # unlike `max`, keeps NaN
-            squares[number] += moved_TV.square().mean(dim=1).cpu()
+            change_TV = (changed_TV[:cut] - logits_TV[:cut]).abs().float()
+            largest[number] = torch.maximum(largest[number], change_TV.max().cpu())  # unlike `max`, keeps NaN
+            squares[number] += change_TV.square().mean(dim=1).cpu()
             advance(1)
     std = math.sqrt(variance) or math.nan
-    return LogitChanges(
-        std,
-        [
-            CutChange(cut, most_of_cut / std, ((square_T / len(windows_NT)).sqrt() / std).tolist())
-            for cut, most_of_cut, square_T in zip(cuts, most.tolist(), squares, strict=True)
-        ],
-    )
-
-
-def _checked_cuts(cuts: Sequence[int] | None, context_length: int) -> list[int]:
-    if context_length < 2:
-        raise UserError(field="context_length", value=context_length, accepted="at least 2, to cut in between")
-    if cuts is None:
-        return sorted({max(1, int(share * context_length)) for share in CUT_SHARES})
-    for cut in cuts:
-        if not 0 < cut < context_length:
-            raise UserError(field="cut", value=cut, accepted=f"1 to {context_length - 1}, inside a window")
-    return sorted(set(cuts))
+    changes = [
+        CutChange(cut, largest_at_cut / std, ((square_T / len(windows_NT)).sqrt() / std).tolist())
+        for cut, largest_at_cut, square_T in zip(cuts, largest.tolist(), squares, strict=True)
+    ]
+    return LogitChanges(std, changes)

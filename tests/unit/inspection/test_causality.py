@@ -1,4 +1,4 @@
-"""Moved logits: nothing in causal models and with a frozen operator, what they should be in others."""
+"""Changed logits: nothing in causal models and with a frozen operator, what they should be in others."""
 
 import json
 import math
@@ -17,10 +17,11 @@ from linnet.inspection.causality import (
     LogitChanges,
     calibrated_pass,
     differing_windows,
-    moves,
+    logit_changes,
     uncached_pass,
 )
 from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
+from linnet.present.style import png_of
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
 
@@ -39,8 +40,8 @@ WINDOWS, CALIBRATION, CUTS = _tokens(3, 12), _tokens(1, 9, seed=7), (4, 9)
 @pytest.mark.parametrize("mixer", CASES)
 def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(mixer):
     decoder = small_decoder(mixer)
-    whole = moves(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
-    frozen = moves(calibrated_pass(decoder, CALIBRATION, 12), WINDOWS, CUTS, _ignore)
+    whole = logit_changes(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
+    frozen = logit_changes(calibrated_pass(decoder, CALIBRATION, 12), WINDOWS, CUTS, _ignore)
     settled = mixer.kind == "plga" and mixer.density.prefix == 3  # before every cut
     assert (whole.largest < 1e-9) is (decoder.causal or settled)
     assert frozen.largest < 1e-12 and frozen.rms < 1e-12
@@ -49,14 +50,14 @@ def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(
 
 def test_a_prefix_that_ends_behind_the_cut_moves_what_is_before():
     decoder = small_decoder(PLGA.model_copy(update={"density": DensitySpec(scope="prefix", tokens=6)}))
-    before, behind = moves(uncached_pass(decoder), WINDOWS, CUTS, _ignore).cuts
+    before, behind = logit_changes(uncached_pass(decoder), WINDOWS, CUTS, _ignore).cuts
     assert before.largest > 1e-6 and behind.largest < 1e-9
 
 
 @torch.no_grad()
 def test_the_moves_by_their_definition():
     decoder = small_decoder(PLGA)
-    found = moves(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
+    found = logit_changes(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
     logits = decoder(WINDOWS).numpy()
     std = math.sqrt(np.mean([window.var() for window in logits]))
     assert found.logits_std == pytest.approx(std)
@@ -79,7 +80,7 @@ def test_figures_are_json_even_of_a_model_that_has_broken_down():
     broken = LogitChanges(math.nan, [CutChange(2, math.nan, [0.0, math.nan]), CutChange(3, 0.0, [0.0] * 3)])
     assert math.isnan(broken.largest)
     lost = Likelihood(math.nan, 1, 1, 0)
-    plain = json.loads(json.dumps(Causality(2, 8, broken, broken, Evaluation(lost, lost)).figures(), allow_nan=False))
+    plain = json.loads(json.dumps(Causality(2, 8, broken, broken, Evaluation(lost, lost)).to_dict(), allow_nan=False))
     assert plain["whole_sequence"]["largest"] is plain["frozen"]["per_cut"][0]["rms"] is None
     assert plain["whole_sequence"]["per_cut"][1]["largest"] == 0
     assert plain["leak"] is plain["evaluation"]["bits_per_byte"] is None
@@ -88,7 +89,7 @@ def test_figures_are_json_even_of_a_model_that_has_broken_down():
 def test_a_nan_is_not_passed_over():
     logits = torch.eye(4)
     rows = iter([logits, logits, logits * math.nan, logits, logits, logits])
-    found = moves(lambda tokens: next(rows), _tokens(2, 4), (1, 2), _ignore)
+    found = logit_changes(lambda tokens: next(rows), _tokens(2, 4), (1, 2), _ignore)
     assert found.logits_std > 0 and found.cuts[0].largest == 0
     assert math.isnan(found.cuts[1].largest) and math.isnan(found.largest)
 
@@ -108,3 +109,34 @@ def test_windows_of_which_two_differ():
 def test_too_little_text_is_refused(sequence, context):
     with pytest.raises(UserError, match="expected two different windows"):
         differing_windows(sequence, 0, 8, context)
+
+
+def _changes(*largest: float) -> LogitChanges:
+    return LogitChanges(
+        2.0, [CutChange(cut, most, [most / 2] * cut) for cut, most in zip((4, 8), largest, strict=True)]
+    )
+
+
+def test_tables_show_every_cut_and_the_leak():
+    evaluation = Evaluation(Likelihood(100.0, 50, 100, 5), Likelihood(90.0, 50, 100, 5))
+    changed, leak = Causality(8, 16, _changes(0.5, 0.25), _changes(0.0, 0.0), evaluation).tables()
+    assert changed.rows[0] == ("changed from token 4 on", "0.5", "0.25", "0", "0")
+    assert changed.rows[-1][:2] == ("all", "0.5")
+    assert leak.rows[-1] == ("leak", f"{10 / math.log(2) / 100:+.4f}")
+    _, leak = Causality(8, 16, _changes(0, 0), _changes(0, 0), Evaluation(evaluation.causal)).tables()
+    assert leak.rows == [("causal", f"{1 / math.log(2):.4f}"), ("leak", "none")]
+
+
+def test_changes_are_solid_in_the_whole_pass_and_dotted_after_calibration():
+    whole = LogitChanges(1.0, [CutChange(2, 0.1, [0.0, 0.1]), CutChange(3, 0.1, [0.1] * 3)])
+    frozen = LogitChanges(1.0, [CutChange(2, 0.0, [0.0] * 2), CutChange(3, 0.0, [0.0] * 3)])
+    (picture,) = Causality(8, 16, whole, frozen, Evaluation(Likelihood(1.0, 1, 1, 0))).plots()
+    (panel,) = picture.drawing.panels
+    assert [(one.style, one.color, list(one.y)) for one in panel.series[:4]] == [
+        ("-", 0, [0.0, 0.1]),
+        (":", 0, [0.0, 0.0]),
+        ("-", 1, [0.1] * 3),
+        (":", 1, [0.0] * 3),
+    ]
+    assert [(rule.at, rule.upright) for rule in panel.rules] == [(2, True), (3, True)]
+    assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")

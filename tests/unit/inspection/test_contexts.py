@@ -6,17 +6,20 @@ import pytest
 import torch
 from small_models import small_decoder, small_spec
 
+from linnet.evaluation.documents import WindowBatch
+from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.measure import evaluate_windows
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inspection.contexts.measure import (
+from linnet.inspection.contexts import (
     CachePolicyComparison,
     CachePolicyOutcome,
     LayerContext,
     compare,
+    layers_plot,
+    quality_plot,
+    read_windows,
 )
-from linnet.inspection.contexts.reading import Batch, WindowReader
-from linnet.inspection.contexts.tables import conclusion, contexts_tables
-from linnet.layers.cache_policy import FULL
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache, Ted, TedSpec
@@ -24,6 +27,7 @@ from linnet.layers.mixers.ted.policies import THRESHOLDS, TOP_K
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present import numbers
+from linnet.present.style import png_of
 
 TED = TedSpec(heads=2, chunk=3, tolerance=1e-9)
 COMPARED = [FULL, BankCache(16), EvictionCache(4, -1.0), EvictionCache(0, 0.3), EvictionCache(5, 0.1, 2)]
@@ -45,8 +49,12 @@ def windows() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return batches
 
 
-def batches() -> list[Batch]:
-    return [Batch.left_padded(*pair) for pair in windows()]
+def batch_of(inputs: torch.Tensor, targets: torch.Tensor) -> WindowBatch:
+    return WindowBatch(inputs, targets, torch.zeros_like(targets))
+
+
+def batches() -> list[WindowBatch]:
+    return [batch_of(*pair) for pair in windows()]
 
 
 def mixed_decoder(*others: object) -> Decoder:
@@ -72,18 +80,17 @@ def ted_layers(decoder: Decoder) -> list[int]:
 
 def test_windows_end_together():
     inputs, targets = torch.arange(8).view(2, 4), torch.tensor([[1, 2, 3, IGNORE_INDEX], [5, 6, 7, 8]])
-    batch = Batch.left_padded(inputs, targets)
+    batch, padding_B = batch_of(inputs, targets).left_padded()
     assert batch.inputs_BT[:, 1:].tolist() == [[0, 1, 2], [5, 6, 7]]
     assert batch.targets_BT.tolist() == [[IGNORE_INDEX, 1, 2, 3], [5, 6, 7, 8]]
-    assert (batch.lengths_B.tolist(), batch.padding_B.tolist()) == ([3, 4], [1, 0])
-    assert Batch.left_padded(inputs[1:], targets[1:]).padding_B is None
+    assert (batch_of(inputs, targets).lengths_B.tolist(), padding_B.tolist()) == ([3, 4], [1, 0])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("context", COMPARED, ids=lambda policy: policy.label)
 @pytest.mark.parametrize("decoder", [DECODERS["ted"], DECODERS["attention"]], ids=["ted", "attention"])
 def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, context):
-    found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.left_padded(*windows()[0]), context)
+    found = read_windows(WindowEvaluator.create(decoder, CALIBRATION, 12, 8192), batch_of(*windows()[0]), context)
     for row, (inputs_T, targets_T) in enumerate(zip(*windows()[0], strict=True)):
         length = int((targets_T != IGNORE_INDEX).sum())
         state, nats, sizes, nbytes = cache_policy_state(decoder, 1, length, context), 0.0, [], []
@@ -107,9 +114,8 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     expected = evaluate_windows(decoder, windows(), token_bytes_V, decoder.spec.context_length, CALIBRATION).causal
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORE_INDEX)).sum(1) for _, t in windows()])
     compared = [FULL, EvictionCache(0, -1.0), EvictionCache(2, -1.0)]
-    found = compare(
-        WindowReader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1
-    )
+    evaluator = WindowEvaluator.create(decoder, CALIBRATION, 12, 8192)
+    found = compare(evaluator, batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1)
     assert (found.windows, found.tokens, found.bytes) == (5, expected.tokens, expected.bytes)
     assert found.full.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
     assert found.full.difference == found.full.standard_error == found.full.worse_percent == 0
@@ -120,7 +126,7 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
 
 def test_every_token_counts_the_same():
     found = compare(
-        WindowReader.of(DECODERS["ted"], CALIBRATION, 12),
+        WindowEvaluator.create(DECODERS["ted"], CALIBRATION, 12, 8192),
         batches(),
         torch.ones(5),
         [FULL, BankCache(16)],
@@ -155,8 +161,11 @@ def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0)
     return CachePolicyOutcome(context, bits, bits - 2.0, error, state_bytes, layers)
 
 
+ABOUT = {"model": "ted", "data": "stories", "split": "validation"}
+
+
 def comparison(*others: CachePolicyOutcome, within: float = 0.1) -> CachePolicyComparison:
-    return CachePolicyComparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others])
+    return CachePolicyComparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others], ABOUT)
 
 
 def test_the_smallest_state_that_loses_nothing():
@@ -168,14 +177,14 @@ def test_the_smallest_state_that_loses_nothing():
     ]
     found = comparison(*tried)
     assert found.smallest is tried[2]
-    assert conclusion(found) == (
-        "The smallest state within 0.1 % of all tokens: top_k 16, 10 KiB on average, 10 % of all tokens' 100 KiB;"
+    assert found.conclusion() == (
+        "The smallest state within 0.1 % of the full cache: top_k 16, 10 KiB on average, 10 % of 100 KiB;"
         " +0.00190 ± 0.00120 bits per byte."
     )
     assert comparison(*tried, within=0).smallest is tried[0]
     assert comparison(*tried, within=6).smallest is tried[1]
-    assert "Nothing smaller was tried with top_k." in conclusion(comparison(*tried, within=6))
-    figures = found.figures()
+    assert "No smaller state was tried with top_k." in comparison(*tried, within=6).conclusion()
+    figures = found.to_dict()
     assert figures["smallest"] == "top_k 16" and figures["contexts"][3]["top_k"] == 16
     assert figures["contexts"][3]["worse_percent"] == pytest.approx(0.095)
     assert figures["contexts"][2]["per_layer"][1] == {"layer": 3, "average_context": 1234.0, "largest_context": 2000}
@@ -184,19 +193,75 @@ def test_the_smallest_state_that_loses_nothing():
 def test_what_is_not_certain_is_said_so():
     for error in (0.0021, None):
         found = comparison(outcome(EvictionCache(8, -1.0), 2.001, 5_120, error), outcome(BankCache(), 2.0, 9_000))
-        assert "Its error is larger than that limit: read more windows." in conclusion(found)
+        assert "Its standard error exceeds that limit: read more windows." in found.conclusion()
     sure = comparison(outcome(EvictionCache(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankCache(), 2.0, 9_000))
-    assert "read more" not in conclusion(sure)
+    assert "read more" not in sure.conclusion()
     none = comparison(outcome(BankCache(), 2.1, 9_000), outcome(EvictionCache(8, -1.0), math.nan, 5_120, math.nan))
-    assert conclusion(none) == "No smaller state stays within 0.1 % of all tokens (full): 100 KiB."
-    assert none.figures()["contexts"][2]["bits_per_byte"] is None
+    assert none.conclusion() == "No smaller state stays within 0.1 % of the full cache: 100 KiB."
+    assert none.to_dict()["contexts"][2]["bits_per_byte"] is None
 
 
 def test_tables():
-    quality, layers = contexts_tables(comparison(outcome(EvictionCache(16, 0.01), 2.002, 10_240, 0.0005)))
+    quality, layers = comparison(outcome(EvictionCache(16, 0.01), 2.002, 10_240, 0.0005)).tables()
     assert quality.rows[0] == ("full", "2.0000", "0.00000", "0.00000", "0.00 %", "623.1", "2,000", "100 KiB")
     assert quality.rows[1][:5] == ("top_k 16, threshold 0.01", "2.0020", "+0.00200", "0.00050", "+0.10 %")
     assert "1,000 tokens in 8 windows of at most 128" in quality.meaning
     assert layers.columns == ("", "layer 1", "layer 3") and layers.rows[1][1:] == ("12.2", "1,234.0")
-    alone, _ = contexts_tables(comparison(outcome(BankCache(), 2.0, 1, None)))
+    alone, _ = comparison(outcome(BankCache(), 2.0, 1, None)).tables()
     assert alone.rows[1][3] == "one window"
+
+
+def policies(top_k: list[int], thresholds: tuple[float, ...] = (-1.0,)) -> list[CachePolicy]:
+    return [FULL, BankCache(), *(EvictionCache(k, x) for k in top_k for x in thresholds)]
+
+
+def comparison_of(compared: list[CachePolicy], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
+    outcomes = [
+        CachePolicyOutcome(
+            context,
+            2.0 + worse * (context != FULL),
+            worse * (context != FULL),
+            error,
+            1e5 / (1 + number),
+            [LayerContext(2 * layer, 100 / (1 + number), 120) for layer in range(layers)],
+        )
+        for number, context in enumerate(compared)
+    ]
+    return CachePolicyComparison(8, 1000, 900, 128, 0.1, outcomes)
+
+
+def test_quality_has_a_point_for_every_context_in_both_panels():
+    found = comparison_of(policies([8, 16], (0.1,)))
+    (quality, layers) = found.plots()
+    assert [picture.name for picture in (quality, layers)] == ["quality_against_memory", "contexts_of_layers"]
+    bits, loss = quality.drawing.panels
+    sizes = sorted(one.state_bytes for one in found.outcomes)
+    assert sorted(size for series in bits.series for size in series.x) == sizes
+    assert {y for series in bits.series for y in series.y} == {2.0, 2.01}
+    assert [rule.at for rule in (*bits.rules, *loss.rules)] == [2.0, 0.1]
+    bars = [one for one in loss.series if one.low is not None]
+    assert len(bars) == len(found.outcomes) - 1 and bars[0].low[0] == pytest.approx(0.45)
+    assert [label for one in bits.series for label in one.labels] == ["0.1", "0.1"]
+
+
+def test_a_panel_for_each_line_of_a_grid_with_full_and_bank_in_all():
+    for numbers_k, panels in (([1, 2], 2), ([1, 2, 3, 4], 4)):
+        plot = layers_plot(comparison_of(policies(numbers_k, (0.1, 1.0))))
+        assert len(plot.panels) == panels and plot.names == "ends"
+        always = [[(one.name, one.style) for one in panel.series[:2]] for panel in plot.panels]
+        assert always == [[("full", "o:"), ("bank", "o--")]] * panels
+
+
+@pytest.mark.parametrize("layers", [1, 32])
+@pytest.mark.parametrize("compared", [[FULL], policies([8]), policies([8], (0.1,))])
+def test_any_number_of_settings_and_layers(compared, layers):
+    for picture in comparison_of(compared, layers, error=None).plots():
+        assert png_of(picture.drawing.figure()).startswith(b"\x89PNG") and picture.caption
+
+
+@pytest.mark.parametrize(("worse", "shown"), [(0.01, 0.5), (-0.5, 1e-3), (math.nan, math.nan)])
+def test_what_is_worse_better_or_not_a_number_has_its_place(worse: float, shown: float):
+    plot = quality_plot(comparison_of(policies([8, 16]), worse=worse))
+    line = next(one for one in plot.panels[1].series if one.labels)
+    assert list(line.y) == pytest.approx([shown] * 2, nan_ok=True)
+    assert png_of(plot.figure()).startswith(b"\x89PNG")

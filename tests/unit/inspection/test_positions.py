@@ -3,10 +3,14 @@ import math
 import pytest
 import torch
 
-from linnet.inspection.positions.measure import PositionLosses, RangeLoss, VariantLosses, measure_positions, parts_of
-from linnet.inspection.positions.pictures import positions_pictures
-from linnet.inspection.positions.tables import conclusion, positions_tables
-from linnet.inspection.positions.variants import variants
+from linnet.inspection.positions import (
+    PositionLosses,
+    RangeLoss,
+    VariantLosses,
+    measure_positions,
+    position_ranges,
+    variants,
+)
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of
@@ -20,7 +24,7 @@ def model(kind: str) -> Decoder:
 
 def test_parts_cover_a_window_once():
     for trained, tokens in ((8, 64), (1, 8), (8, 8), (3, 50), (100, 1600)):
-        parts = parts_of(trained, tokens)
+        parts = position_ranges(trained, tokens)
         assert [place for begin, end in parts for place in range(begin, end)] == list(range(tokens))
         assert tokens < trained or any(end == trained for _, end in parts)
 
@@ -31,10 +35,7 @@ def test_the_parts_add_up_to_the_loss_of_the_windows(kind: str):
     ways = variants(decoder.spec)
     assert len(ways) == 5
     found = measure_positions(decoder, windows_NT, torch.ones(11, dtype=torch.long), ways, torch.randint(11, (1, 8)))
-    sums = [
-        sum(part.bits_per_byte * 3 * (part.end - part.begin) for part in one.parts) * math.log(2)
-        for one in found.variants
-    ]
+    sums = [sum(part.bits_per_byte * 3 * (part.end - part.begin) for part in one.ranges) * math.log(2) for one in found]
     if decoder.causal:
         whole = decoder(windows_NT[:, :-1], targets=windows_NT[:, 1:])
         assert sums[0] == pytest.approx(whole.nats.item())
@@ -46,12 +47,12 @@ def test_pictures_and_tables_show_every_number(error):
     parts = [RangeLoss(0, 8, 2.0, error), RangeLoss(8, 16, 3.0, error), RangeLoss(16, 32, math.nan, None)]
     better = [*parts[:2], RangeLoss(16, 32, 2.5, error)]
     found = PositionLosses(8, 32, 2, [VariantLosses("as it is", parts), VariantLosses("YaRN", better)])
-    (picture,) = positions_pictures(found)
+    (picture,) = found.plots()
     assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")
-    assert found.figures()["variants"][0]["parts"][2]["bits_per_byte"] is None
-    (table,) = positions_tables(found)
+    assert found.to_dict()["variants"][0]["parts"][2]["bits_per_byte"] is None
+    (table,) = found.tables()
     assert [row[1] for row in table.rows] == ["1", "2", "4"] and table.rows[2][3].startswith("2.5000")
     within = PositionLosses(8, 8, 2, [VariantLosses("as it is", parts[:1])])
-    assert conclusion(within) == ""
+    assert within.conclusion() == ""
     three = PositionLosses(8, 16, 2, [VariantLosses("as it is", parts[:2]), VariantLosses("YaRN", better[:2])])
-    assert conclusion(three).endswith("at the end of the windows 3.0000 as it is.")
+    assert three.conclusion().endswith("at the end of the windows 3.0000 as it is.")

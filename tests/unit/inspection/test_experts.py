@@ -4,9 +4,7 @@ import math
 import pytest
 import torch
 
-from linnet.inspection.experts.measure import ExpertUsage, LayerExpertUsage, expert_usage
-from linnet.inspection.experts.pictures import experts_pictures
-from linnet.inspection.experts.tables import experts_tables
+from linnet.inspection.experts import ExpertUsage, LayerExpertUsage, expert_usage
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -26,19 +24,18 @@ def small_decoder() -> Decoder:
 
 def test_the_usage_by_its_definition():
     found = expert_usage(small_decoder(), torch.randint(11, (3, 8)))
-    assert (found.windows, found.tokens) == (3, 8)
-    assert found.layers == [LayerExpertUsage(1, [0.5, 0.0, 0.5, 0.0])]
+    assert found == [LayerExpertUsage(1, [0.5, 0.0, 0.5, 0.0])]
 
 
 def test_figures():
-    (first, second) = json.loads(json.dumps(FOUND.figures()))["per_layer"]
+    (first, second) = json.loads(json.dumps(FOUND.to_dict()))["per_layer"]
     assert first["effective"] == pytest.approx(2) and second["effective"] == pytest.approx(4)
     assert (first["largest_load"], first["never_used"], first["layer"]) == (2.0, 2, 1)
     assert math.fsum(second["shares"]) == 1
 
 
 def test_table_and_picture():
-    (table,) = experts_tables(FOUND)
+    (table,) = FOUND.tables()
     assert table.rows[0] == ("layer 1", "4", "2", "2", "0", "2")
-    (picture,) = experts_pictures(FOUND)
+    (picture,) = FOUND.plots()
     assert len(picture.drawing.panels) == 2

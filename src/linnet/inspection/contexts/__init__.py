@@ -1,1 +1,0 @@
-"""How small the state of a model can be before its predictions suffer."""

@@ -29,32 +29,23 @@ from linnet.training.spec import RunSpec
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run. summary: `run.json`. lines: its evaluations, the last one at its end."""
+    """A finished run. summary: `run.json`. lines: its evaluations, the last one at its end.
+
+    tokens: of the whole training. tokenizer, data: the hashes of the tokenizer and of the data folder's manifest.
+    """
 
     path: Path
     spec: RunSpec
     summary: dict[str, Any]
     lines: list[dict[str, Any]]
-
-    @property
-    def tokens(self) -> int:
-        return int(self.summary["tokens"])
-
-    @property
-    def seed(self) -> int:
-        """Seed of the first weights and of the order of the text."""
-        return self.spec.training.seed
-
-    @property
-    def tokenizer(self) -> str:
-        return str(self.summary["data"]["tokenizer_hash"])
-
-    @property
-    def data(self) -> str:
-        return str(self.summary["data"]["manifest_sha256"])
+    tokens: int
+    seed: int
+    tokenizer: str
+    data: str
 
     @property
     def bytes_per_token(self) -> float:
+        """Of the held-out text."""
         validation = self.summary["validation"]
         return float(validation["bytes"] / validation["tokens"])
 
@@ -94,7 +85,17 @@ def read_run_folder(path: Path) -> FinishedRun:
     lines = folder.metrics.read() if step is None else folder.lines_to_end(step)
     evaluated = [line for line in lines if {"validation", "tokens"} <= line.keys()]
     before = [line for line in evaluated if line["tokens"] < end["tokens"]]
-    return FinishedRun(path, folder.configuration().resolved(), summary, [*before, end])
+    spec = folder.configuration().resolved()
+    return FinishedRun(
+        path,
+        spec,
+        summary,
+        [*before, end],
+        tokens=int(summary["tokens"]),
+        seed=spec.training.seed,
+        tokenizer=str(data["tokenizer_hash"]),
+        data=str(data["manifest_sha256"]),
+    )
 
 
 def read_run_folders(paths: Sequence[Path]) -> tuple[list[FinishedRun], list[str]]:

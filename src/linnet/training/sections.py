@@ -1,4 +1,4 @@
-"""The sections of `training`, each a typed description of its own."""
+"""The typed sections of `training`."""
 
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -15,10 +15,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class MuonSpec(Spec):
     """Muon (Jordan et al., kellerjordan.github.io/posts/muon) on the matrices between hidden vectors.
 
-    lr: the peak (null: `optimizer.lr`). scale: of `lr`, by the shape of a matrix: `adamw` makes elements move as far as
-    AdamW's, so that one `lr` serves both; `spectral` makes outputs move alike at any width, with an `lr` of about 0.02.
-    iterations: steps of the orthogonalizing iteration (`ops.orthogonal`), made at every `every`-th step of training;
-    between them the latest direction serves again. precision: of the iteration (`auto`: that of the run's products).
+    lr: the peak (null: `optimizer.lr`). scale: of `lr`, by the shape of a matrix: with `adamw` elements move as far as
+    AdamW's, so that one `lr` serves both; with `spectral` outputs move equally at any width, with an `lr` of about
+    0.02. iterations: steps of the orthogonalizing iteration (`ops.orthogonal`), which is made at every `every`-th step
+    of training; between them the latest direction is used again. precision: of the iteration (`auto`: that of the run's
+    products).
     """
 
     lr: PositiveFloat | None = None
@@ -32,10 +33,10 @@ class MuonSpec(Spec):
 class OptimizerSpec(Spec):
     """AdamW (Loshchilov and Hutter, arXiv 1711.05101) on all parameters, or `muon` on matrices and AdamW on the rest.
 
-    lr: the peak that the schedule scales. low_lr: that of the parameters that sublayers call sensitive, the net
-    behind the operator of power-law graph attention (null: `lr`). weight_decay_on: `matrices` are the parameters of two
-    or more dimensions that are neither embeddings nor biases; `all` are all parameters. cautious_decay: only where
-    update and weight are of one sign (Chen et al., arXiv 2510.12402).
+    lr: the peak that the schedule scales. low_lr: that of parameters in which a layer amplifies small changes
+    (`Sublayer.low_lr_parameters`; null: `lr`). weight_decay_on: `matrices` are the parameters of two or more dimensions
+    that are neither embeddings nor biases; `all` are all parameters. cautious_decay: only where update and weight have
+    one sign (Chen et al., arXiv 2510.12402).
     """
 
     kind: Literal["adamw", "muon"] = "adamw"
@@ -56,7 +57,7 @@ class OptimizerSpec(Spec):
 
 
 class GrowthSpec(Spec):
-    """Shorter windows and smaller batches at first; each list ends with what the run itself has.
+    """Shorter windows and smaller batches at first; after the last entry of a list the run's own size applies.
 
     `[until, size]`, ascending: until that share of all steps (below 1), or that number of steps, a window has `size`
     tokens, a batch `size` sequences.
@@ -83,9 +84,9 @@ class GrowthSpec(Spec):
 class ScheduleSpec(Spec):
     """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
 
-    The warm-up is so many `warmup_steps`, or a `warmup_share` of all steps, whatever their number (neither: a tenth).
-    See `optimizers.schedule.learning_rate` for the curves. decay_share, decay: of `stable`, the last share of the
-    steps, in which the rate falls (null: a fifth), and along which curve (null: `one_minus_sqrt`).
+    The warm-up has `warmup_steps`, or a `warmup_share` of all steps (neither: a tenth). See `schedule.learning_rate`
+    for the curves. decay_share, decay: for `stable`, the last share of the steps, in which the rate falls (null: a
+    fifth), and its curve (null: `one_minus_sqrt`).
     """
 
     kind: Literal["cosine", "cosine_squared", "linear", "constant", "stable"] = "cosine"
@@ -114,9 +115,9 @@ class ScheduleSpec(Spec):
 
 
 class AveragingSpec(Spec):
-    """The model is an average of the trained weights (`optimizers.averaging.weight_of`).
+    """The model is an average of the trained weights (`callbacks.averaging.weight_of`).
 
-    `ema`: all steps count, each `decay` times as much as the next one. `mean`: those of the last `share` count alike.
+    `ema`: all steps count, each `decay` times as much as the next one. `mean`: those of the last `share` count equally.
     """
 
     kind: Literal["ema", "mean"] = "ema"
@@ -165,8 +166,8 @@ class GuardSpec(Spec):
 class EvaluateSpec(Spec):
     """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
 
-    calibrate_on: the text that calibrates a model that is not causal by itself: the start of the
-    training split, or the empty prompt.
+    calibrate_on: the text that calibrates a model that is not causal by itself: the start of the training split, or the
+    empty prompt.
     """
 
     every: Amount = 100
@@ -182,10 +183,10 @@ class CheckpointSpec(Spec):
 
 
 class ParallelSpec(Spec):
-    """How the processes that torchrun started share the work, and its memory; what comes out is the same.
+    """How the processes that torchrun started share work and memory; the result does not depend on it.
 
-    shard: so many processes share one copy of weights, gradients and moments (1: each has its own); it divides their
-    number. checkpointing: what a layer computes is not kept for the backward pass but computed anew there.
+    shard: so many processes share one copy of weights, gradients and optimizer state (1: each has its own); it divides
+    their number. checkpointing: layers save only their input and compute the rest again in the backward pass.
     """
 
     shard: Count = 1
@@ -193,6 +194,6 @@ class ParallelSpec(Spec):
 
 
 class LogSpec(Spec):
-    """A line of figures every `every` steps."""
+    """A line of metrics every `every` steps."""
 
     every: Amount = 10

@@ -1,6 +1,6 @@
 """The typed description of a training run, from YAML and `section.key=value` overrides."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -34,23 +34,22 @@ class TrainingSpec(Spec):
     """How a model is trained.
 
     A step takes `gradient_accumulation` batches of `batch_size` sequences of `context_length` tokens (null: the
-    model's), and
-    its gradient is that of the mean over all of their tokens. The length is `steps` or `tokens`, not both (neither:
-    1000 steps).
-    windows: `stream` cuts the split into windows wherever they fall, anew in each epoch; with `documents` a window
-    begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
-    follows. For many short documents: text from the middle of one teaches a model little about what to remember.
-    document_mask: true: documents that share a window do not see each other.
+    model's); its gradient is that of the mean over all of their tokens. The length is `steps` or `tokens`, not both
+    (neither: 1000 steps).
+    windows: `stream` cuts the split into windows wherever they fall, differently in each epoch; with `documents` a
+    window begins with a document, or continues one that is longer than a window (`data.windows`), and is filled with
+    what follows. It is for many short documents: a window that begins in the middle of one teaches a model little.
+    document_mask: true: documents in the same window do not see each other.
     embedding_from: a file of static word vectors (`data.vectors`), with which the tokens that it has a word for begin,
-    scaled so that their root mean square is that of what the seed draws (`initialization.embedding_std`); null: none.
-    growth: `context_length` and `batch_size` are what the run ends with.
-    averaging: of the weights that are evaluated and kept as the model; null: those of the last step.
-    z_loss: coefficient of `log^2 Z` in what is minimized, which keeps the logits from drifting (PaLM has 1e-4).
-    dag: the regularizer of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
-    but one that is not finite ends the run.
-    precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
-    it; on a processor the faster of the two, which is measured when the run begins and kept with it
-    (`training.precision`). threads: null leaves the choice to PyTorch.
+    scaled to the root mean square of the random ones (`initialization.embedding_std`); null: none.
+    growth: `context_length` and `batch_size` are the sizes at the end of the run.
+    averaging: of the weights that are evaluated and saved as the model; null: those of the last step.
+    z_loss: coefficient of `log^2 Z` in the objective, which keeps the logits from drifting (PaLM uses 1e-4).
+    dag: the regularizer of a model with plga layers; null for none. guard: what happens at loss spikes; null: nothing,
+    except that one that is not finite ends the run.
+    precision: of products; weights, optimizer state and sums are float32. `auto` is bfloat16 on a CUDA device that has
+    it; on a processor the faster one, which is measured when the run begins and stored with it (`training.machine`).
+    threads: null leaves the choice to PyTorch.
     """
 
     batch_size: Extent = 8
@@ -82,7 +81,7 @@ class TrainingSpec(Spec):
 
     @classmethod
     def _keys(cls) -> Collection[str]:
-        """With the one that `run_of` puts its fields in the place of."""
+        """With `recipe`, which `run_of` replaces by the fields of that recipe."""
         return ("recipe", *cls.model_fields)
 
     @field_validator("trackers", mode="before")
@@ -93,16 +92,12 @@ class TrainingSpec(Spec):
         return trackers
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
+    def _fields_fit(self) -> Self:
         if self.steps is not None and self.tokens is not None:
             raise ValueError(
                 f"steps: {self.steps} and tokens: {self.tokens}: give one of the two"
                 " (`set` training.steps=null clears that one)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _compiled_documents_have_one_shape(self) -> Self:
         if self.compile and self.document_mask:
             raise ValueError(
                 "compile: True: needs document_mask: false; with the mask, shapes differ from batch to batch"
@@ -111,7 +106,7 @@ class TrainingSpec(Spec):
 
     @property
     def penalties(self) -> dict[str, dict[str, float] | None]:
-        """The penalties that layers may have, by name, with the coefficients of their terms; None: not wanted."""
+        """The penalties that layers may have, by name, with the coefficients of their terms; None: not requested."""
         return {"dag": None if self.dag is None else self.dag.model_dump()}
 
 
@@ -138,7 +133,7 @@ class RunSpec(Spec):
     def resolved(self) -> Self:
         """A copy with every derived length filled in: `context_length`, `steps`, `schedule.warmup_steps`, `growth`.
 
-        `UserError` where they do not fit each other or the model.
+        `UserError` if they do not fit each other or the model.
         """
         training = self.training
         context = training.context_length or self.model.context_length
@@ -174,7 +169,7 @@ class RunSpec(Spec):
 
     @property
     def growth(self) -> Growth:
-        """Which step of a resolved run has which sizes."""
+        """The sizes of each step of a resolved run."""
         spec = self.training
         assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
         return Growth(spec.growth, spec.steps, spec.batch_size, spec.context_length, spec.gradient_accumulation)
@@ -193,18 +188,20 @@ def read_run(
     start_from: str | Path | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """A run from a YAML file with the sections `model`, `data`, `training`, and what is given beside it.
+    """A run from a YAML file with the sections `model`, `data`, `training`, and from the other arguments.
 
     `model` (a preset's name, a YAML file, a model folder, a description), `data` and `start_from` (a model folder,
-    whose description is taken where no model is given) replace the file's; `recipe` (`auto`, or as `read_recipe` takes
-    it) lies under its `training`, the fields `training` over it; `assignments` (`training.steps=200`,
-    `model.context_length=256`) come last. `UserError` names the field that is wrong.
+    whose description is used if no model is given) replace the file's. The fields of `recipe` (`auto`, or as in
+    `read_recipe`) are overridden by the file's `training`, and these by `training`. `assignments`
+    (`training.steps=200`, `model.context_length=256`) come last. `UserError` names the wrong field.
     """
-    plain = _mapping(config)
-    if recipe is not None:
-        plain["training"] = merge_fields(plain.get("training") or {}, {"recipe": str(recipe)})
-    if training is not None:
-        plain["training"] = merge_fields(plain.get("training") or {}, dict(training))
+    plain = {} if config is None else read_yaml(config)
+    if not isinstance(plain, dict):
+        raise UserError(f"{config}: expected a mapping with model, data, training, found {type(plain).__name__}")
+    plain = dict(plain)
+    for fields in ({"recipe": str(recipe)} if recipe is not None else None, training):
+        if fields is not None:
+            plain["training"] = merge_fields(plain.get("training") or {}, dict(fields))
     if model is not None:
         plain["model"] = model.model_dump() if isinstance(model, ModelSpec) else str(model)
     if data is not None:
@@ -221,7 +218,7 @@ def read_run(
 def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_by: str = "`set` ") -> RunSpec:
     """A run from plain data, changed by assignments (`training.steps=200`).
 
-    `UserError` names the field at fault, after `origin`, or after `assigned_by` where an assignment gave its value.
+    `UserError` names the wrong field, after `origin`, or after `assigned_by` if an assignment gave its value.
     """
     plain = dict(plain)
     if plain.get("model") is None and plain.get("start_from") is not None:
@@ -231,57 +228,37 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
         plain["model"] = read_description(described)
     plain = override(plain, assignments)
     assigned = [read_assignment(assignment)[0] for assignment in assignments]
-    _check_sections(plain, origin, assigned, assigned_by)
+    if not plain.keys() <= RunSpec.model_fields.keys():
+        RunSpec.parse(plain, origin, assigned, assigned_by)  # names the unknown section: a mistyped one is missing
+    if "model" in assigned and not isinstance(plain.get("model"), dict):
+        value = plain.get("model")
+        raise UserError(f"{assigned_by}model: {value!r}: expected its fields one by one, as in model.d_model: 128")
+    for section in ("model", "data"):
+        if plain.get(section) is None:
+            file = "a `config` file" if origin == "run" else origin
+            raise UserError(f"{section}: missing; give `{section}`, or a section {section!r} in {file}")
     of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
     source = described if isinstance(described, str) else f"{origin}: model"
     plain["model"] = ModelSpec.parse(plain["model"], source, of_model, f"{assigned_by}model.")
-
-    def parsed(training: Any) -> RunSpec:
-        return RunSpec.parse({**plain, "training": training}, origin, assigned, assigned_by)
-
-    if "training" in plain:
-        plain["training"] = _over_its_recipe(plain["training"], parsed)
+    training = plain.get("training")
+    if isinstance(training, dict) and "recipe" in training:
+        own = {name: value for name, value in training.items() if name != "recipe"}
+        recipe, fields = training["recipe"], dict[str, Any]()
+        if recipe == AUTO:
+            fields = _automatic(RunSpec.parse({**plain, "training": own}, origin, assigned, assigned_by))
+        elif recipe is not None:
+            fields = read_recipe(recipe)
+        if own.get("tokens") is not None:
+            fields.pop("steps", None)  # the other way to give the length
+        plain["training"] = merge_fields(fields, own)
     return RunSpec.parse(plain, origin, assigned, assigned_by)
 
 
-def _over_its_recipe(training: Any, parsed: Callable[[Any], RunSpec]) -> Any:
-    """The fields of a run over those of the recipe that they name."""
-    if not isinstance(training, dict) or "recipe" not in training:
-        return training
-    own = {name: value for name, value in training.items() if name != "recipe"}
-    if training["recipe"] is None:
-        return own
-    fields = _automatic(parsed(own)) if training["recipe"] == AUTO else read_recipe(training["recipe"])
-    if own.get("tokens") is not None:
-        fields.pop("steps", None)  # the other way to say how long
-    return merge_fields(fields, own)
-
-
 def _automatic(run: RunSpec) -> dict[str, Any]:
-    """The recipe for a run's model, and its tokens if it says how many: steps have as many as their batch has."""
+    """The recipe for a run's model, and for its tokens and batch if it gives them."""
     training, resolved = run.training, run.resolved()
     stage = resolved.growth.stage(resolved.steps)
     has_batch = training.steps is not None or {"batch_size", "gradient_accumulation"} & training.model_fields_set
     has_length = training.steps is not None or training.tokens is not None
     tokens = resolved.growth.tokens(0, resolved.steps) if has_length else None
     return automatic(run.model, stage.context_length, tokens, stage.step_tokens if has_batch else None)
-
-
-def _check_sections(plain: dict[str, Any], origin: str, assigned: list[str], assigned_by: str) -> None:
-    """`UserError` unless there are a model and data, and nothing that is no section: what is mistyped is missing."""
-    if not plain.keys() <= RunSpec.model_fields.keys():
-        RunSpec.parse(plain, origin, assigned, assigned_by)
-    model = plain.get("model")
-    if "model" in assigned and not isinstance(model, dict):
-        raise UserError(f"{assigned_by}model: {model!r}: expected its fields one by one, as in model.d_model: 128")
-    for section in ("model", "data"):
-        if plain.get(section) is None:
-            file = "a `config` file" if origin == "run" else origin
-            raise UserError(f"{section}: missing; give `{section}`, or a section {section!r} in {file}")
-
-
-def _mapping(config: str | Path | None) -> dict[str, Any]:
-    plain = {} if config is None else read_yaml(config)
-    if not isinstance(plain, dict):
-        raise UserError(f"{config}: expected a mapping with model, data, training, found {type(plain).__name__}")
-    return dict(plain)

@@ -105,10 +105,7 @@ class Trainer:
         self.take_step = Stepper(
             model, minimized, self.optimizer, spec.clip, dtype, token_bytes_V, check_update=self._check_update
         )
-        workload = Workload(run, batches)
-        peak = peak_flops_per_s(device, dtype) / (3 * workload.flops_per_token)
-
-        self.batches = batches
+        self.batches, self.device = batches, device
         self.context = TrainingContext(
             run=run,
             spec=spec,
@@ -123,28 +120,31 @@ class Trainer:
             state=self._initial_state(),
             budget=StepBudget(spec.steps),
         )
+        self.callbacks = self.context.callbacks
+        self._add_callbacks(Evaluate(held_out), callbacks)
+
+    def _add_callbacks(self, evaluate: Evaluate, own: Sequence[Callback]) -> None:
+        """Add the callbacks in the order in which their hooks are called."""
+        spec, processes, workload = self.context.spec, self.processes, Workload(self.run, self.batches)
+        peak = peak_flops_per_s(self.device, self.precision.dtype) / (3 * workload.flops_per_token)
         guard = None if spec.guard is None else Guard(spec.guard)
-        evaluate = Evaluate(held_out)
+        on_one_cpu = self.device.type == "cpu" and processes.count == 1
         self.checkpointing = Checkpointing(CheckpointWriter(processes, spec.parallel.shard), evaluate, guard)
-        on_one_cpu = device.type == "cpu" and processes.count == 1
-        # In the order in which their hooks are called.
-        self.callbacks: list[Callback] = [
-            *([] if spec.averaging is None else [Averaging(spec.averaging, decoder)]),
+        self.callbacks += [
+            *([] if spec.averaging is None else [Averaging(spec.averaging, self.model.decoder)]),
             StepNotes(Steadiness(torch.get_num_threads(), on_one_cpu)),
             *([] if guard is None else [guard]),
             evaluate,
-            Log(evaluate, workload, ProcessStats(processes, device, peak), processes.sum_number(peak)),
-            Trackers(spec.trackers if processes.is_rank0 else (), folder, run),
-            *callbacks,
+            Log(evaluate, workload, ProcessStats(processes, self.device, peak), processes.sum_number(peak)),
+            Trackers(spec.trackers if processes.is_rank0 else (), self.folder, self.run),
+            *own,
             self.checkpointing,
         ]
-        self.context.callbacks = self.callbacks
         for callback in self.callbacks:
             callback.context = self.context
 
     @property
     def state(self) -> TrainState:
-        """Where the run stands."""
         return self.context.state
 
     def _initial_decoder(self) -> Decoder:

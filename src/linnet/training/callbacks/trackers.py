@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt
 
@@ -25,19 +25,6 @@ from linnet.training.spec import RunSpec
 TRACKERS, TENSORBOARD = "trackers.json", "tensorboard"
 PROJECT = "linnet"
 """In Weights & Biases, unless `WANDB_PROJECT` names another."""
-
-
-class Tracker(Protocol):
-    """Receives lines of metrics."""
-
-    def begin(self, step: int) -> None:
-        """The run is at `step`, or went back there: later lines are of later steps."""
-
-    def line(self, step: int, figures: dict[str, float]) -> None:
-        """A line of metrics."""
-
-    def close(self) -> None:
-        """The run ends here for now."""
 
 
 class TensorBoardTracker:
@@ -140,7 +127,7 @@ class Trackers(Callback):
 
     def __init__(self, names: Sequence[str], folder: RunFolder, run: RunSpec) -> None:
         """`UserError` naming the extra if a tracker is not installed."""
-        self._trackers: list[Tracker] = [KINDS[name](folder, run) for name in dict.fromkeys(names)]
+        self._trackers = [KINDS[name](folder, run) for name in dict.fromkeys(names)]
 
     def on_load(self) -> None:
         state = self.context.state

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.inference.cache_policy import Contexts, cache_policy_state
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.caches import CachedReader
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import BankCache, EvictionCache
@@ -25,8 +25,8 @@ from plain_ted import PlainTed
 CAPACITY, TOKENS, PROMPT, HELD, WARM = 2**18, 200, 10_000, 30, 200
 
 
-def state_of(decoder: Decoder, context: Contexts) -> DecoderState:
-    return cache_policy_state(decoder, 1, CAPACITY if context != FULL else 2 * PROMPT, context)
+def state_of(decoder: Decoder, policy: CachePolicies) -> DecoderState:
+    return cache_policy_state(decoder, 1, CAPACITY if policy != FULL else 2 * PROMPT, policy)
 
 
 def stepper(decoder: Decoder, state: DecoderState, tokens: Tensor) -> Callable[[], object]:
@@ -73,21 +73,21 @@ def check(decoder: Decoder, tokens: Tensor, threshold: float) -> None:
     gate("bank", error < 1e-3, f"logits differ by {error:.1e} from the full context's")
 
 
-def aged(decoder: Decoder, tokens: Tensor, context: Contexts, age: int) -> DecoderState:
+def aged(decoder: Decoder, tokens: Tensor, policy: CachePolicies, age: int) -> DecoderState:
     """A state that has read so many tokens, as one prompt."""
-    state = state_of(decoder, context)
+    state = state_of(decoder, policy)
     with torch.inference_mode():
         decoder.hidden(tokens[:age][None], state)
     return state
 
 
-def prompt_contest(decoder: Decoder, tokens: Tensor, context: Contexts, runs: int) -> dict[str, object]:
+def prompt_contest(decoder: Decoder, tokens: Tensor, policy: CachePolicies, runs: int) -> dict[str, object]:
     """The whole prompt in one pass, against its first tokens one by one, as if all took as long as they."""
 
     def in_parallel() -> None:
-        aged(decoder, tokens, context, PROMPT)
+        aged(decoder, tokens, policy, PROMPT)
 
-    one_by_one = stepper(decoder, aged(decoder, tokens, context, WARM), tokens[:TOKENS])
+    one_by_one = stepper(decoder, aged(decoder, tokens, policy, WARM), tokens[:TOKENS])
     times = contest(in_parallel, one_by_one, runs=runs)
     per_token = times.ratio * PROMPT / TOKENS
     return {

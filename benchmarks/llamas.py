@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from linnet.interop.families.member import member_of
+from linnet.interop.families.matching import match_family
 from linnet.interop.tensor_names import LLAMA, from_published
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -34,7 +34,7 @@ def llama_spec(
 
 def transformers_llama(spec: ModelSpec, **fields: Any) -> LlamaForCausalLM:
     """Transformers' model of that description, with weights of its own. fields: others of its configuration."""
-    return LlamaForCausalLM(LlamaConfig(**{**member_of(spec).config(), **fields}))
+    return LlamaForCausalLM(LlamaConfig(**{**match_family(spec).config(), **fields}))
 
 
 def with_weights_of(theirs: LlamaForCausalLM, spec: ModelSpec) -> Decoder:

@@ -28,11 +28,9 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.interop.gguf.architecture import architecture_metadata, architecture_of
-from linnet.interop.gguf.file import write_gguf
-from linnet.interop.gguf.tensors import stored_tensors
+from linnet.interop.gguf.file import stored_tensors, write_gguf
 from linnet.interop.onnx.engine import GraphReader, Graphs
-from linnet.interop.onnx.export import export_onnx
-from linnet.interop.onnx.gate import ALLOWED
+from linnet.interop.onnx.export import ALLOWED, export_onnx
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.nn.linear import Linear

@@ -32,7 +32,7 @@ def test_a_frozen_model_is_smaller_and_generates(model: Path, tmp_path: Path, ca
 
 def test_without_a_form_nothing_is_written(model: Path, tmp_path: Path, capsys):
     assert main(["export", str(model), "--out", str(tmp_path / "x")]) == 2
-    assert capsys.readouterr().err == "error: export: no form was asked for; expected --to or --freeze\n"
+    assert capsys.readouterr().err == "error: export: no form is given; expected --to or --freeze\n"
     assert not (tmp_path / "x").exists()
 
 
@@ -54,7 +54,8 @@ def test_a_llama_of_transformers(tmp_path: Path, capsys):
     pytest.importorskip("transformers")
     source, out = attention(tmp_path / "model"), tmp_path / "hf"
     assert (
-        main(["export", str(source), "--to", "transformers", "--out", str(out), "--dtype", "bfloat16", "--json"]) == 0
+        main(["export", str(source), "--to", "transformers", "--out", str(out), "--precision", "bfloat16", "--json"])
+        == 0
     )
     made = json.loads(capsys.readouterr().out)
     assert (made["model"], made["model_type"], made["dtype"]) == (str(out), "llama", "bfloat16")
@@ -85,21 +86,30 @@ def test_what_no_family_has_needs_an_import(tmp_path: Path, capsys):
 def test_a_gguf_file(tmp_path: Path, capsys):
     pytest.importorskip("gguf")
     source, out = attention(tmp_path / "model"), tmp_path / "small.gguf"
-    assert main(["export", str(source), "--to", "gguf", "--weights", "f16", "--out", str(out), "--json"]) == 0
+    assert main(["export", str(source), "--to", "gguf", "--precision", "f16", "--out", str(out), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["architecture"], made["weights"], made["weights_bytes"]) == ("llama", "f16", out.stat().st_size)
-    assert main(["export", str(source), "--to", "gguf", "--dtype", "float16", "--out", str(tmp_path / "no")]) == 2
-    assert capsys.readouterr().err == "error: --dtype float16: expected --to transformers beside it\n"
+    assert main(["export", str(source), "--to", "gguf", "--precision", "float16", "--out", str(tmp_path / "no")]) == 2
+    assert capsys.readouterr().err == "error: --precision float16: expected one of f32, f16, bf16, q8_0, q4_0\n"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--to", "nowhere"], "--to nowhere: expected one of "),
-        (["--freeze", "--dtype", "float16"], "--dtype float16: expected --to transformers beside it"),
-        (["--to", "transformers", "--dtype", "int3"], "--dtype int3: expected one of float32, bfloat16, float16"),
-        (["--to", "onnx", "--weights", "q8_0"], "--weights q8_0: expected one of float32, int8, int4"),
-        (["--to", "transformers", "--weights", "int8"], "--weights int8: expected --to gguf or onnx or web beside it"),
+        (
+            ["--freeze", "--precision", "float16"],
+            "--precision float16: expected --to transformers or gguf or onnx or web beside it",
+        ),
+        (
+            ["--to", "transformers", "--precision", "int3"],
+            "--precision int3: expected one of float32, bfloat16, float16",
+        ),
+        (["--to", "onnx", "--precision", "q8_0"], "--precision q8_0: expected one of float32, int8, int4"),
+        (
+            ["--to", "transformers", "--precision", "int8"],
+            "--precision int8: expected one of float32, bfloat16, float16",
+        ),
         (
             ["--to", "onnx", "--cache-policy", "bank"],
             "--cache-policy: the model's layers (attention) have one cache policy",

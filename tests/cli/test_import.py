@@ -92,5 +92,5 @@ def test_a_model_of_transformers_is_a_model_folder_like_any_other(tmp_path: Path
     assert main(["generate", model, "--prompt", "Once", "--max-tokens", "5", "--seed", "1"]) == 0
     assert capsys.readouterr().out.startswith("Once")
     assert main(["import", "transformers", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 2
-    said = f"error: {tmp_path / 'none'}: no such folder; expected one as Transformers keeps models\n"
+    said = f"error: {tmp_path / 'none'}: no such folder; expected a model folder of Transformers\n"
     assert capsys.readouterr().err == said

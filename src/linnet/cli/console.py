@@ -15,7 +15,7 @@ from linnet.core.errors import UserError, print_error
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
-    from linnet.interop.exported import ExportResult
+    from linnet.interop.exporters import ExportResult
     from linnet.model.decoder import Decoder
     from linnet.present.result import Part, Picture, Result
 
@@ -121,7 +121,7 @@ def show(
 
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
     """A model folder that was made, as `echo_export_result` says it."""
-    from linnet.interop.exported import ExportResult
+    from linnet.interop.exporters import ExportResult
     from linnet.model.store import WEIGHTS
 
     echo_export_result(ExportResult.of(out, decoder, out / WEIGHTS), as_json)

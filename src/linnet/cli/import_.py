@@ -112,7 +112,7 @@ def transformers(
 
     Example: linnet import transformers pythia-160m --check --out models/pythia
     """
-    from linnet.interop.transformers_in import import_transformers
+    from linnet.interop.transformers_convert import import_transformers
 
     decoder, parity = import_transformers(folder, out, invocation(), check)
     if parity is not None:

@@ -1,6 +1,6 @@
-"""A model that Transformers runs, to be timed beside ours: its shape with random weights, or a folder's.
+"""Models that Transformers runs, timed beside linnet's: a shape with random weights, or a folder.
 
-Legend: `N` tokens that are generated, `V` vocabulary.
+Legend: `N` generated tokens, `V` vocabulary.
 """
 
 from pathlib import Path
@@ -13,26 +13,27 @@ from linnet.core.errors import UserError
 from linnet.experiments.protocol.spec import OtherModel, TimesSpec
 from linnet.experiments.protocol.times import Contestant, draw_prompt
 from linnet.inference.caches import Caches
-from linnet.interop.in_transformers import original, transformers_module
+from linnet.interop import optional_package
+from linnet.interop.transformers_convert import load_original
 
 NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-"""As many tokens as are asked for, whatever they are."""
+"""Settings that make generation ignore end tokens, so that it always has the requested length."""
 
 
 def contestants(other: OtherModel, spec: TimesSpec, device: torch.device) -> list[Contestant]:
-    """Without its KV-cache, then with it; `UserError` where Transformers is missing or cannot make the model."""
+    """Return the model without and with its KV cache; `UserError` if Transformers is missing or cannot build it."""
     model = _model(other).to(device)
     room = getattr(model.config, "max_position_embeddings", None)
     if room is not None and spec.prompt_tokens + spec.tokens > room:
-        raise UserError(f"{other.name}: reads {room} tokens; expected at most so many of prompt and text together")
+        raise UserError(f"{other.name}: reads {room} tokens; expected at most that many of prompt and text together")
     prompt = draw_prompt(model.config.vocab_size, spec)
     return [_contestant(model, other.name, prompt, spec.tokens, kv) for kv in (False, True)]
 
 
 def _model(other: OtherModel) -> Any:
-    transformers = transformers_module("protocol")
+    transformers = optional_package("transformers", "protocol")
     if other.folder is not None:
-        model, _ = original(Path(other.folder), "protocol")
+        model, _ = load_original(Path(other.folder), "protocol")
         model.generation_config = transformers.GenerationConfig(**NO_END)
         return model
     assert other.config is not None
@@ -40,9 +41,9 @@ def _model(other: OtherModel) -> Any:
         config = transformers.AutoConfig.for_model(**{**other.config, **NO_END})
         torch.manual_seed(0)
         return transformers.AutoModelForCausalLM.from_config(config).float().eval()
-    except Exception as error:  # every configuration there has checks, and errors, of its own
-        said = " ".join(str(error).split())[:200]
-        raise UserError(f"{other.name}: config: Transformers cannot make it ({said})") from error
+    except Exception as error:  # every configuration class there has its own checks and errors
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{other.name}: config: Transformers cannot build it ({reason})") from error
 
 
 def _contestant(model: Any, name: str, prompt: list[int], tokens: int, kv: bool) -> Contestant:

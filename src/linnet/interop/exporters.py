@@ -1,27 +1,49 @@
-"""The ways out of the house: the forms that a model can be exported to, and the one function that does it.
+"""The formats that a model can be exported to, and the function `export`.
 
-A way is a function `write(model, out, **options) -> ExportResult`, named in `EXPORTERS` and imported when it is asked
-for. It writes `out` whole or not at all, and not before what it wrote has been run and found to be the same model.
+An exporter is a function `write(model, out, **options) -> ExportResult`, named in `EXPORTERS` and imported on use. It
+writes `out` completely or not at all, and only after the written files have been run and found to compute the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.interop.exported import ExportResult
-from linnet.interop.freeze import frozen
+from linnet.inspection.source import deduced
+from linnet.model.calibration import with_stored_calibration
+from linnet.model.decoder import Decoder
 from linnet.model.store import WEIGHTS, check_new_folder, write_model
 
 
-class ExportOptions(TypedDict, total=False):
-    """What ways may be asked for; each takes those that its line in `EXPORTERS` names."""
+@dataclass(frozen=True)
+class ExportResult:
+    """An exported model at `path`.
 
-    dtype: str | None
-    weights: str | None
+    weights_bytes: size of the files with the weights. figures: measurements by name, as JSON data; messages: the same
+    in words.
+    """
+
+    path: Path
+    name: str
+    parameters: int
+    weights_bytes: int
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, decoder: Decoder, *weights: Path, **measured: Any) -> "ExportResult":
+        """Describe the export of a decoder whose weights are in these files."""
+        parameters = sum(parameter.numel() for parameter in decoder.parameters())
+        return cls(path, decoder.spec.name, parameters, sum(file.stat().st_size for file in weights), **measured)
+
+
+class ExportOptions(TypedDict, total=False):
+    """Options of exporters; each accepts those in its line of `EXPORTERS`."""
+
+    precision: str | None
     cache_policy: str | None
     runtime: str | Path | None
     beside: Sequence[str | Path] | None
@@ -29,31 +51,30 @@ class ExportOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Exporter:
-    """place: `module:function`. options: the `ExportOptions` that it takes. makes: what `out` becomes.
+    """place: `module:function`. options: the `ExportOptions` that it accepts. makes: what `out` becomes.
 
-    told: whether it is given `origin` and `command` as well, for a record of how it was made.
+    records_command: True if the function also takes `origin` and `command`, which the export records.
     """
 
     place: str
     options: tuple[str, ...] = ()
     makes: str = "folder"
-    told: bool = False
+    records_command: bool = False
 
     @property
     def write(self) -> Callable[..., ExportResult]:
-        """The function."""
         module, _, name = self.place.partition(":")
         function: Callable[..., ExportResult] = getattr(import_module(module), name)
         return function
 
 
 EXPORTERS: dict[str, Exporter] = {
-    "transformers": Exporter("linnet.interop.transformers_out:export_transformers", ("dtype",)),
-    "gguf": Exporter("linnet.interop.gguf.export:export_gguf", ("weights",), makes="file"),
-    "onnx": Exporter("linnet.interop.onnx.way:export", ("weights", "cache_policy"), told=True),
-    "web": Exporter("linnet.interop.web.way:export", ("weights", "runtime", "beside")),
+    "transformers": Exporter("linnet.interop.transformers_convert:export_transformers", ("precision",)),
+    "gguf": Exporter("linnet.interop.gguf.export:export_gguf", ("precision",), makes="file"),
+    "onnx": Exporter("linnet.interop.onnx.export:export_folder", ("precision", "cache_policy"), records_command=True),
+    "web": Exporter("linnet.interop.web.export:export_page", ("precision", "runtime", "beside")),
 }
-"""By the name that `to` has."""
+"""By the value of `to`."""
 
 
 def export(
@@ -66,51 +87,51 @@ def export(
     command: str | None = None,
     **options: Unpack[ExportOptions],
 ) -> ExportResult:
-    """Write a model folder, or a run's, in another form to `out`, which is new.
+    """Export the model of a model folder or a run to `out`, which must not exist.
 
     to: `transformers`, a folder that Transformers reads; `gguf`, a file that llama.cpp runs; `onnx`, a folder of
-    graphs; `web`, a page for a browser; if not given, a model folder. Nothing stands at `out` unless what was written
-    says what the model says: the gate of each way, whose figures are in the result. freeze: a PLDR-LLM keeps
-    the operator that it infers from `prompt` in the place of the net that infers it (`freeze.frozen`). dtype: of the
-    stored weights for Transformers: float32, bfloat16 or float16; if not given, as they are. weights: how a GGUF file
-    stores matrices: f32, f16, bf16, q8_0 or q4_0; or graphs and a page: float32, int8 or int4. cache_policy: of the
-    state of graphs, as text. runtime: onnxruntime-web for a page;
-    from npm if not given. beside: folders of further models on the same page. command: kept in the `run.json` of a
-    model folder, and of graphs. Raises `UserError` where no form is asked for, an option says nothing of it, the model
-    has none such, or the gate fails.
+    graphs; `web`, a page for a browser; None: a model folder. `out` exists afterwards only if the written files compute
+    what the model computes; the measurements are in the result. freeze: replace the net that infers an operator by the
+    operator that it infers from `prompt` (`frozen`). precision: of the stored weights for Transformers: float32,
+    bfloat16 or float16 (default: as they are); of the matrices in a GGUF file: f32, f16, bf16, q8_0 or q4_0; of graphs
+    and a page: float32, int8 or int4. cache_policy: of the state of ONNX graphs, as text. runtime: onnxruntime-web for
+    a page; from npm by default. beside: folders of further models on the same page. command: recorded in the `run.json`
+    of a model folder and of graphs. Raises `UserError` if no form is given, an option does not apply to it, the form
+    does not support the model, or the written files differ from the model.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    way = _way(to, given)
-    if way is None and not freeze:
-        raise UserError("export: no form was asked for", accepted="`to` or `freeze`")
-    if prompt and not freeze:
-        raise UserError(field="prompt", value=repr(prompt), accepted="`freeze` beside it")
-    check_new_folder(out, f"a new {'folder' if way is None else way.makes}")
-    source = load(model, device="cpu")
-    if freeze:
-        source = LanguageModel(frozen(source, prompt), source.tokenizer)
-    if way is None:
-        return _model_folder(
-            source, Path(out), {"frozen_from": str(model), "calibration_prompt": prompt, "command": command}
-        )
-    if source.spec.prefix:
-        raise UserError(f"{model}: model.prefix: true: {to} has no prefix that sees all of itself; expected false")
-    told = {"origin": str(model), "command": command} if way.told else {}
-    return way.write(source, Path(out), **given, **told)
-
-
-def _way(to: str | None, options: Mapping[str, Any]) -> Exporter | None:
     if to is not None and to not in EXPORTERS:
         raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}")
-    way = None if to is None else EXPORTERS[to]
-    for name, value in options.items():
-        if way is None or name not in way.options:
+    exporter = None if to is None else EXPORTERS[to]
+    for name, value in given.items():
+        if exporter is None or name not in exporter.options:
             takers = " or ".join(kind for kind, each in EXPORTERS.items() if name in each.options)
-            said = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-            raise UserError(field=name, value=said, accepted=f"`to` {takers} beside it")
-    return way
+            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            raise UserError(field=name, value=text, accepted=f"`to` {takers} beside it")
+    if exporter is None and not freeze:
+        raise UserError("export: no form is given", accepted="`to` or `freeze`")
+    if prompt and not freeze:
+        raise UserError(field="prompt", value=repr(prompt), accepted="`freeze` beside it")
+    check_new_folder(out, f"a new {'folder' if exporter is None else exporter.makes}")
+    source, path = load(model, device="cpu"), Path(out)
+    if freeze:
+        source = LanguageModel(frozen(source, prompt), source.tokenizer)
+    if exporter is None:
+        made = {"frozen_from": str(model), "calibration_prompt": prompt, "command": command}
+        write_model(path, source.decoder, source.tokenizer, made)
+        return ExportResult.of(path, source.decoder, path / WEIGHTS)
+    if source.spec.prefix:
+        raise UserError(f"{model}: model.prefix: true: {to} has no prefix with bidirectional attention; expected false")
+    record = {"origin": str(model), "command": command} if exporter.records_command else {}
+    return exporter.write(source, path, **given, **record)
 
 
-def _model_folder(model: LanguageModel, out: Path, made: Mapping[str, Any]) -> ExportResult:
-    write_model(out, model.decoder, model.tokenizer, made)
-    return ExportResult.of(out, model.decoder, out / WEIGHTS)
+def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
+    """Return a PLDR-LLM with fixed operators, as they are inferred from a prompt: the paper's v51Gi (arXiv 2502.13502).
+
+    The empty prompt, as in the paper, is the end token alone. The outputs are those of the model with that operator in
+    its G-cache. `UserError` if the model infers no operator.
+    """
+    if not any(mixer.traits.calibrates for mixer in model.decoder.mixers):
+        raise UserError("the model has no plga layer that infers an operator", field="freeze")
+    return with_stored_calibration(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])

@@ -1,7 +1,7 @@
-"""The gate of every way in and out: what another program makes of the same text is what the model here makes of it.
+"""Parity check of every import and export: another program must compute what the model here computes.
 
-Ids are the same, and logits within a stated error: token by token, over the greedy tokens of the model here. A token
-that is the likeliest here then lies at most twice that error behind the likeliest there.
+Token ids must be the same, and logits within a stated error, token by token, over the greedy tokens of the model here.
+The likeliest token here is then at most twice that error behind the likeliest token there.
 
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +21,11 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_with_weights
 from linnet.stories import story
 
-MOST_ERROR = 1e-4
-"""Of a logit, in units of the standard deviation of all of them: float32 in another order of operations."""
+MAX_ERROR = 1e-4
+"""Largest error of a logit, in standard deviations of all logits: float32 in another order of operations."""
 STEPS = 200
 PROMPT = 64
 SAMPLES = (
@@ -32,19 +34,21 @@ SAMPLES = (
     "Schönes Wetter, Здравствуй, 你好, नमस्ते, 🐦",
     "def f(x):\n    return x ** 2  # <b>code</b>\n",
 )
-"""Texts that tokenizers cut in different ways."""
+"""Texts that tokenizers split in different ways."""
+
+StoredType = Literal["float32", "bfloat16", "float16"]
 
 
-def stories(count: int) -> tuple[str, ...]:
-    """So many of linnet's corpus."""
+def sample_stories(count: int) -> tuple[str, ...]:
+    """Return stories of the built-in corpus."""
     return tuple(story(0, index).text for index in range(count))
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Random tokens and `steps` greedy ones behind them, `[T]`, and the logits at each of them, `[T, V]`.
+    """Random tokens followed by `steps` greedy ones, `[T]`, and the logits at each of them, `[T, V]`.
 
-    Logits at the last `steps` tokens are those that greedy ones were chosen by.
+    The greedy tokens were chosen by the logits at the last `steps` tokens.
     """
 
     tokens: Tensor
@@ -54,10 +58,10 @@ class Expected:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What another program and the model here had in common.
+    """Agreement between another program and the model here.
 
-    by: the other; error: the largest difference of logits, in units of their standard deviation, and how large it might
-    have been; steps: greedy tokens compared, fewer than `STEPS` where learned positions end; same: those that are the
+    by: the other program. error, most: the largest difference of logits in standard deviations, and the accepted one.
+    steps: greedy tokens compared, fewer than `STEPS` if learned positions end before. same: how many of them are the
     likeliest there too.
     """
 
@@ -69,7 +73,6 @@ class Agreement:
 
     @property
     def figures(self) -> dict[str, float]:
-        """For a record."""
         tokens = {"greedy_tokens": self.steps, "same_tokens": self.same}
         return {"logits_error": self.error, "most_logits_error": self.most, **tokens}
 
@@ -80,28 +83,27 @@ class Agreement:
 
 
 def in_float32(decoder: Decoder) -> Decoder:
-    """A copy on the processor, for inference."""
+    """Return a copy on the CPU for inference."""
     return copy.deepcopy(decoder).float().cpu().eval()
 
 
-def most_tokens(decoder: Decoder) -> int:
-    """How many tokens of a text are compared at most."""
+def _max_tokens(decoder: Decoder) -> int:
     return decoder.spec.context_length if decoder.spec.embedding.positions == "learned" else STEPS + PROMPT
 
 
 def random_tokens(decoder: Decoder) -> Tensor:
-    """Two texts of tokens `[B, T]` that are the same whenever they are drawn."""
+    """Return two texts of random tokens `[B, T]`, the same for every call."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(decoder.spec.vocab_size, (2, min(PROMPT, most_tokens(decoder))), generator=generator)
+    return torch.randint(decoder.spec.vocab_size, (2, min(PROMPT, _max_tokens(decoder))), generator=generator)
 
 
 @torch.no_grad()
 def expected_of(decoder: Decoder) -> Expected:
-    """What a model says, token by token with a state; a short prompt leaves learned positions for the rest.
+    """Run a model token by token with a state; with learned positions the prompt is short.
 
-    The last greedy token is chosen and not read, so that it needs no position.
+    The last greedy token is chosen but not read, so it needs no position.
     """
-    most = most_tokens(decoder)
+    most = _max_tokens(decoder)
     prompt = max(1, min(PROMPT, most - STEPS + 1), min(8, most - 1))
     steps = min(STEPS, most - prompt + 1)
     tokens = random_tokens(decoder)[0, :prompt].tolist()
@@ -113,31 +115,31 @@ def expected_of(decoder: Decoder) -> Expected:
     return Expected(torch.tensor(tokens[:-1]), torch.cat(rows), steps)
 
 
-def compared(expected: Expected, logits_TV: Tensor, most: float, by: str, origin: str) -> Agreement:
-    """`UserError` unless logits differ by `most` at the most."""
-    error = held_error(expected.logits, logits_TV, most, by, origin)
+def compare(expected: Expected, logits_TV: Tensor, most: float, by: str, origin: str) -> Agreement:
+    """Compare the logits of another program; `UserError` if they differ by more than `most`."""
+    error = check_logits(expected.logits, logits_TV, most, by, origin)
     ours, theirs = (logits[-expected.steps :].argmax(1) for logits in (expected.logits, logits_TV))
     return Agreement(by, error, most, expected.steps, int((ours == theirs).sum()))
 
 
-def held_error(ours: Tensor, theirs: Tensor, most: float, by: str, origin: str) -> float:
-    """`largest_error` of logits `[..., T, V]`; `UserError` where it is more than `most`, with the first such token."""
+def check_logits(ours: Tensor, theirs: Tensor, most: float, by: str, origin: str) -> float:
+    """Return the `largest_error` of logits `[..., T, V]`; `UserError` names the first token with more than `most`."""
     errors_T = ((ours - theirs).abs() / ours.std()).amax(-1).reshape(-1, ours.shape[-2]).amax(0)
     wrong_T = ~(errors_T <= most)  # also for NaN
     if wrong_T.any():
         first = int(wrong_T.nonzero()[0])
-        said = f"after {first + 1} tokens logits by {by} differ by {float(errors_T[first]):.1e} of their spread"
-        raise UserError(f"{origin}: {said} from those of the model: expected at most {most:g}")
+        problem = f"after {first + 1} tokens logits by {by} differ by {float(errors_T[first]):.1e} of their spread"
+        raise UserError(f"{origin}: {problem} from those of the model: expected at most {most:g}")
     return float(errors_T.max())
 
 
 def largest_error(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference of logits, in units of the standard deviation of ours."""
+    """Return the largest difference of logits, in standard deviations of ours."""
     return float((ours - theirs).abs().max() / ours.std())
 
 
 def bits_per_byte(logits_TV: Tensor, targets_T: Tensor, tokenizer: Tokenizer) -> float:
-    """Of tokens by the logits before each."""
+    """Return bits per byte of tokens from the logits before each."""
     counted = max(1, int(tokenizer.token_bytes()[targets_T.tolist()].sum()))
     return float(F.cross_entropy(logits_TV, targets_T, reduction="sum")) / math.log(2) / counted
 
@@ -145,13 +147,62 @@ def bits_per_byte(logits_TV: Tensor, targets_T: Tensor, tokenizer: Tokenizer) ->
 def check_same_ids(
     tokenizer: Tokenizer, encode: Callable[[str], list[int]], by: str, origin: str, texts: Sequence[str]
 ) -> int:
-    """`UserError` unless both make the same ids of each text; gives how many."""
+    """Raise `UserError` unless both produce the same ids for each text; return the number of ids."""
     total = 0
     for text in texts:
         ours, theirs = tokenizer.encode(text), encode(text)
         if ours != theirs:
             place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
-            said = f"from token {place} on {theirs[place : place + 5]} by {by}"
-            raise UserError(f"{origin}: {text[:40]!r}: {said}: expected {ours[place : place + 5]}, as here")
+            found = f"from token {place} on {theirs[place : place + 5]} by {by}"
+            raise UserError(f"{origin}: {text[:40]!r}: {found}: expected {ours[place : place + 5]}, as here")
         total += len(ours)
     return total
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Effect of rounding weights, over random tokens.
+
+    error: the largest difference of logits in standard deviations. same: the share of positions where the likeliest
+    token stays the same.
+    """
+
+    dtype: str
+    error: float
+    same: float
+
+    @property
+    def figures(self) -> dict[str, float]:
+        return {"rounding_logits_error": self.error, "rounding_same_tokens": self.same}
+
+    def __str__(self) -> str:
+        return (
+            f"weights of {self.dtype}: logits within {self.error:.1e} of their spread of those before,"
+            f" the likeliest token the same at {self.same:.1%} of positions"
+        )
+
+
+def dtype_name(decoder: Decoder) -> str:
+    """Return the name of the weights' type in PyTorch and Transformers."""
+    return str(decoder.dtype).removeprefix("torch.")
+
+
+@torch.no_grad()
+def round_weights(decoder: Decoder, dtype: str) -> tuple[Decoder, Rounding]:
+    """Return the decoder with its weights in `dtype`, and the effect of the rounding.
+
+    `UserError` for another type than a `StoredType`, and for a weight that is too large for it.
+    """
+    if dtype not in get_args(StoredType):
+        raise UserError(field="precision", value=dtype, accepted=f"one of {', '.join(get_args(StoredType))}")
+    before = decoder.state_dict()
+    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in before.items()}
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all() and before[name].isfinite().all():
+            problem = f"tensor {name} has a weight of {float(before[name].abs().max()):.3g}, too large for it"
+            raise UserError(problem, field="precision", value=dtype)
+    after = decoder_with_weights(decoder.spec, tensors)
+    tokens_BT = random_tokens(decoder)
+    before_BTV, after_BTV = (in_float32(model)(tokens_BT) for model in (decoder, after))
+    same = float((before_BTV.argmax(dim=-1) == after_BTV.argmax(dim=-1)).double().mean())
+    return after, Rounding(dtype, largest_error(before_BTV, after_BTV), same)

@@ -1,4 +1,4 @@
-"""SentencePiece models (`.model`) to tokenizers that give the same ids for any text."""
+"""Conversion of SentencePiece models (`.model`) to tokenizers that produce the same ids for any text."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,20 +16,11 @@ _KINDS: dict[str, Literal["Unigram", "BPE"]] = {"UNIGRAM": "Unigram", "BPE": "BP
 
 
 def tokenizer_from_sentencepiece(path: str | Path) -> Tokenizer:
-    """Read a SentencePiece model (unigram or byte-pair encoding) as a tokenizer of kind imported.
+    """Convert a SentencePiece model (unigram or byte-pair encoding) to a tokenizer of kind imported.
 
-    `encode` gives the ids that `sentencepiece` gives for the model, for any text, and `decode` the text that it gives.
-    The end token is the model's own (`eos_piece`), whatever its name. `UserError` for a file that is no such model, and
-    for one that cannot be converted.
+    `encode` returns the ids of `sentencepiece` and `decode` its text, for any input. The end token is the model's own
+    (`eos_piece`). `UserError` for a file that is no SentencePiece model or cannot be converted.
     """
-    model = _read(path)
-    for fault in _faults(model):
-        raise UserError(f"{path}: {fault}")
-    return Tokenizer(_description(model).to_dict(), str(path))
-
-
-def _read(path: str | Path) -> Any:
-    """The protocol buffer of a model, checked by the package itself."""
     classes = protobuf_classes(str(path))
     from google.protobuf.message import DecodeError
 
@@ -38,12 +29,31 @@ def _read(path: str | Path) -> Any:
         model = classes.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
-    load_processor(data, str(path))
-    return model
+    load_processor(data, str(path))  # the package's own check of the model
+    for fault in _faults(model):
+        raise UserError(f"{path}: {fault}")
+    trainer, normalizer, kind = model.trainer_spec, model.normalizer_spec, _KINDS[_kind(model)]
+    pieces = [piece.piece for piece in model.pieces]
+    definition = SentencePieceDefinition(
+        kind=kind,
+        pieces=pieces,
+        scores=_scores(model) if kind == "Unigram" else _ranks(model),
+        reserved=_of_type(model, "UNKNOWN", "CONTROL", "BYTE"),
+        user_defined=_of_type(model, "USER_DEFINED"),
+        unused=_of_type(model, "UNUSED"),
+        unknown=_of_type(model, "UNKNOWN")[0],
+        unknown_text=trainer.unk_surface,
+        end=pieces.index(trainer.eos_piece),
+        byte_fallback=trainer.byte_fallback,
+        charsmap=normalizer.precompiled_charsmap or None,
+        dummy_prefix=normalizer.add_dummy_prefix,
+        collapse=normalizer.remove_extra_whitespaces,
+    )
+    return Tokenizer(definition.to_dict(), str(path))
 
 
 def _faults(model: Any) -> Iterator[str]:
-    """What has no place in a tokenizer.json, or so little use that it is not given one: field, value, what would do."""
+    """Yield features that a tokenizer.json cannot express or that are not supported: field, value, what is accepted."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if not _of_type(model, "NORMAL"):
         yield "not a SentencePiece model (no pieces)"
@@ -61,27 +71,7 @@ def _faults(model: Any) -> Iterator[str]:
         yield "denormalizer_spec.precompiled_charsmap: has rules: expected none"
     for piece, count in Counter(piece.piece for piece in model.pieces).items():
         if count > 1:
-            yield f"pieces: {piece!r}: there {count} times, expected once"
-
-
-def _description(model: Any) -> SentencePieceDefinition:
-    trainer, normalizer, kind = model.trainer_spec, model.normalizer_spec, _KINDS[_kind(model)]
-    pieces = [piece.piece for piece in model.pieces]
-    return SentencePieceDefinition(
-        kind=kind,
-        pieces=pieces,
-        scores=_scores(model) if kind == "Unigram" else _ranks(model),
-        reserved=_of_type(model, "UNKNOWN", "CONTROL", "BYTE"),
-        user_defined=_of_type(model, "USER_DEFINED"),
-        unused=_of_type(model, "UNUSED"),
-        unknown=_of_type(model, "UNKNOWN")[0],
-        unknown_text=trainer.unk_surface,
-        end=pieces.index(trainer.eos_piece),
-        byte_fallback=trainer.byte_fallback,
-        charsmap=normalizer.precompiled_charsmap or None,
-        dummy_prefix=normalizer.add_dummy_prefix,
-        collapse=normalizer.remove_extra_whitespaces,
-    )
+            yield f"pieces: {piece!r}: occurs {count} times, expected once"
 
 
 def _of_type(model: Any, *names: str) -> list[int]:
@@ -90,15 +80,14 @@ def _of_type(model: Any, *names: str) -> list[int]:
 
 
 def _kind(model: Any) -> str:
-    """The name of the algorithm in the format."""
     return str(model.trainer_spec.ModelType.Name(model.trainer_spec.model_type))
 
 
 def _scores(model: Any) -> list[float]:
-    """What each piece adds to the sum.
+    """Return the score of each piece.
 
-    SentencePiece pays for user-defined pieces by the byte (`GetUserDefinedScore`). Pieces that no text becomes get a
-    score so low that the tokenizers library, which does not know of them, takes any other way.
+    SentencePiece scores user-defined pieces by their bytes (`GetUserDefinedScore`). Pieces that no text produces get a
+    score so low that the tokenizers library, which does not know these types, always prefers another segmentation.
     """
     normal = _of_type(model, "NORMAL")
     lowest = min(model.pieces[token].score for token in normal)
@@ -112,7 +101,7 @@ def _scores(model: Any) -> list[float]:
 
 
 def _ranks(model: Any) -> list[float]:
-    """The order in which pieces merge, 0 first, as a score: minus it. Pieces of equal score have equal ranks."""
+    """Return the negative merge order of pieces (0 first) as scores; pieces of equal score have equal ranks."""
     scores = sorted({piece.score for piece in model.pieces}, reverse=True)
     rank = {score: -float(place) for place, score in enumerate(scores)}
     return [rank[piece.score] for piece in model.pieces]

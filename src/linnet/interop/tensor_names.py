@@ -1,19 +1,25 @@
-"""The tensor names of published models as tables, and the way from their tensors to ours.
+"""Tensor names of published models as tables, conversion from and to them, and reading of pickled weights.
 
-A table has a line for each of our tensors, or for all of a module (`.weight`, `.bias`): the published ones that it is,
-one after another where they are several. So gradients map the same way as weights, and shapes back again. Of ours `#`
-stands for a number; in theirs `{0}` is the number of the layer, whichever block it lies in, `{1}` the next, and so on.
+A table has a line for each tensor of linnet, or for all tensors of a module (`.weight`, `.bias`): the published tensors
+that it joins, in order. Because the conversion only renames, joins and splits, gradients and shapes convert the same
+way as weights. In names of linnet `#` stands for a number; in published names `{0}` is the index of the layer over all
+blocks, `{1}` the next number, and so on.
 """
 
+import pickle
 import re
+import struct
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.files import open_file
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.skip_init import meta_decoder
 from linnet.model.spec import ModelSpec
@@ -24,19 +30,19 @@ NameTable = dict[str, str]
 
 _LAYER = "blocks.#.layers.#."
 _UNIT = "mha1.reslayerAs.{1}.denseAs.{2}"
-GIVEN = "mixer.operator.g"
-"""How the name of an operator ends that is given."""
+FIXED_OPERATOR = "mixer.operator.g"
+"""Suffix of the name of a fixed operator, which has no published name."""
 OPT_OFFSET = 2
-"""Rows of OPT's table of positions that no token's position reaches."""
+"""Leading rows of OPT's position table, which only padding uses."""
 
 
 def _of_layers(layer: str, table: NameTable) -> NameTable:
-    """The lines of a layer's tensors; `layer`: what stands before the published names."""
+    """Return the lines of a layer's tensors; `layer`: prefix of the published names."""
     return {_LAYER + mine: " ".join(layer + name for name in theirs.split()) for mine, theirs in table.items()}
 
 
 def _attention_layers(layer: str, mixer: tuple[str, str, str], feed_forward: tuple[str, str, str]) -> NameTable:
-    """The same of attention: the published names of norm, joint map and last map; of norm, map up and map down."""
+    """Return the lines of an attention layer; mixer: norm, joint and output map; feed_forward: norm, up, down."""
     ours = ("mixer_norm", "mixer.query_key_value", "mixer.out", "feed_forward_norm", "feed_forward.up")
     return _of_layers(layer, dict(zip((*ours, "feed_forward.down"), mixer + feed_forward, strict=True)))
 
@@ -66,7 +72,7 @@ PLDR = {
         },
     ),
 }
-"""Of the published PLDR-LLM code (arXiv 2502.13502), which has no name for an operator that is given."""
+"""The published PLDR-LLM code (arXiv 2502.13502), which has no name for a fixed operator."""
 
 TED = {
     "embedding.tokens": "out_proj",
@@ -84,7 +90,7 @@ TED = {
         },
     ),
 }
-"""Of the published TED code (github.com/biuq/ted)."""
+"""The published TED code (github.com/biuq/ted)."""
 
 LLAMA = {
     "embedding.tokens": "model.embed_tokens",
@@ -99,7 +105,7 @@ LLAMA = {
         "model.layers.{0}.self_attn.", {f"mixer.query_key_norm.{x}": f"{x[0]}_norm" for x in ("query", "key")}
     ),
 }
-"""Of Transformers' `LlamaForCausalLM`; of `Qwen2ForCausalLM`; and of `Qwen3ForCausalLM`, with `query_key_norm`."""
+"""Transformers' `LlamaForCausalLM`, `Qwen2ForCausalLM`, and `Qwen3ForCausalLM` (with `query_key_norm`)."""
 
 GGUF = {
     "embedding.tokens": "token_embd",
@@ -112,7 +118,7 @@ GGUF = {
     ),
     **_of_layers("blk.{0}.", {f"mixer.query_key_norm.{x}": f"attn_{x[0]}_norm" for x in ("query", "key")}),
 }
-"""Of llama.cpp's `llama` and `qwen3`."""
+"""llama.cpp's `llama` and `qwen3`."""
 
 OPT = {
     "embedding.tokens": "embed_tokens",
@@ -146,14 +152,14 @@ GPT_NEO = _GPT | _attention_layers("h.{0}.", ("ln_1", _NEO_JOINT, "attn.attentio
 
 
 def from_published(named: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) -> dict[str, Tensor]:
-    """Our tensors of a model of this description, from published ones."""
+    """Convert published tensors to the tensors of a model of this description."""
     pairs = _pairs(shapes_of(meta_decoder(spec)), spec, table)
     parts = {mine: [named[name] for name in theirs] for mine, theirs in pairs.items()}
     return {mine: torch.cat(several) if len(several) > 1 else several[0] for mine, several in parts.items()}
 
 
-def published(tensors: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) -> dict[str, Tensor]:
-    """What `from_published` takes, from what it gives: joint tensors become views of their parts."""
+def to_published(tensors: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) -> dict[str, Tensor]:
+    """Invert `from_published`; joint tensors become views of their parts."""
     decoder, named = meta_decoder(spec), dict[str, Tensor]()
     for mine, theirs in _pairs(tensors, spec, table).items():
         owner, joint = decoder.get_submodule(mine.rpartition(".")[0]), tensors[mine]
@@ -166,14 +172,14 @@ def published(tensors: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) 
 
 
 def published_shapes(spec: ModelSpec, table: NameTable) -> dict[str, tuple[int, ...]]:
-    """The published names, and the shapes that a model of this description has there."""
-    return {name: tuple(t.shape) for name, t in published(meta_decoder(spec).state_dict(), spec, table).items()}
+    """Return the published names and shapes of a model of this description."""
+    return {name: tuple(t.shape) for name, t in to_published(meta_decoder(spec).state_dict(), spec, table).items()}
 
 
 def _pairs(names: Iterable[str], spec: ModelSpec, table: NameTable) -> dict[str, list[str]]:
-    """The published names of each of our tensors; not of an operator that is given, which has none.
+    """Return the published names of each tensor, without fixed operators.
 
-    `UserError` where another tensor has none: published models of that kind have no such part.
+    `UserError` if another tensor has no published name: published models of that kind have no such part.
     """
     firsts = [sum(block.repeat for block in spec.blocks[:index]) for index in range(len(spec.blocks))]
     pairs = {}
@@ -185,30 +191,32 @@ def _pairs(names: Iterable[str], spec: ModelSpec, table: NameTable) -> dict[str,
             numbers = [firsts[numbers[0]] + numbers[1], *numbers[2:]]
         if theirs:
             pairs[name] = theirs.format(*numbers).split()
-        elif not name.endswith(GIVEN):
+        elif not name.endswith(FIXED_OPERATOR):
             raise UserError(f"{spec.name}: {name}: published models of its kind have no such tensor")
     return pairs
 
 
 def from_opt(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """From Transformers' `OPTForCausalLM`, without the rows of its positions that only padding reads."""
-    body = _below("model.decoder.", named)
+    """Convert from Transformers' `OPTForCausalLM`, without the position rows that only padding reads."""
+    body = _without_prefix("model.decoder.", named)
     positions = "embed_positions.weight"
     return from_published({**body, positions: body[positions][OPT_OFFSET:]}, spec, OPT)
 
 
 def from_gpt_neox(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """From Transformers' `GPTNeoXForCausalLM` (Pythia), whose joint projection goes head by head; ours q, k, v.
+    """Convert from Transformers' `GPTNeoXForCausalLM` (Pythia).
 
-    Its head is called `lm_head` by Transformers 5, `embed_out` before and in published files.
+    Its joint projection is ordered head by head, linnet's by queries, keys and values. The head is named `lm_head` in
+    Transformers 5, `embed_out` in earlier versions and in published files.
     """
-    body = {name.replace("lm_head", "embed_out"): tensor for name, tensor in _below("gpt_neox.", named).items()}
+    body = _without_prefix("gpt_neox.", named)
+    body = {name.replace("lm_head", "embed_out"): tensor for name, tensor in body.items()}
     return from_published(_regrouped(body, (_heads(spec), 3)), spec, GPT_NEOX)
 
 
 def to_gpt_neox(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """What `from_gpt_neox` takes, as published files have it, from what it gives."""
-    return _above("gpt_neox.", _regrouped(published(tensors, spec, GPT_NEOX), (3, _heads(spec))))
+    """Invert `from_gpt_neox`, with the names of published files."""
+    return _with_prefix("gpt_neox.", _regrouped(to_published(tensors, spec, GPT_NEOX), (3, _heads(spec))))
 
 
 def _heads(spec: ModelSpec) -> int:
@@ -218,7 +226,7 @@ def _heads(spec: ModelSpec) -> int:
 
 
 def _regrouped(named: Mapping[str, Tensor], groups: tuple[int, int]) -> dict[str, Tensor]:
-    """Joint projections of `groups` of rows, the first of the two numbers within the second instead."""
+    """Swap the two levels of grouping in the rows of joint projections; `groups`: their sizes."""
 
     def regrouped(joint: Tensor) -> Tensor:
         return joint.reshape(*groups, -1, *joint.shape[1:]).transpose(0, 1).reshape(joint.shape)
@@ -227,43 +235,84 @@ def _regrouped(named: Mapping[str, Tensor], groups: tuple[int, int]) -> dict[str
 
 
 def from_gpt_neo(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """From Transformers' `GPTNeoForCausalLM`."""
-    return from_published(_below("transformer.", named), spec, GPT_NEO)
+    """Convert from Transformers' `GPTNeoForCausalLM`."""
+    return from_published(_without_prefix("transformer.", named), spec, GPT_NEO)
 
 
 def from_gpt2(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """From Transformers' `GPT2LMHeadModel`, whose maps are stored transposed."""
-    return from_published(_maps_transposed(_below("transformer.", named)), spec, GPT2)
+    """Convert from Transformers' `GPT2LMHeadModel`, whose linear maps are stored transposed."""
+    return from_published(_transposed(_without_prefix("transformer.", named)), spec, GPT2)
 
 
 def to_gpt2(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """What `from_gpt2` takes, from what it gives."""
-    return _above("transformer.", _maps_transposed(published(tensors, spec, GPT2)))
+    """Invert `from_gpt2`."""
+    return _with_prefix("transformer.", _transposed(to_published(tensors, spec, GPT2)))
 
 
-def _maps_transposed(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _transposed(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.T if ".c_" in name and tensor.ndim == 2 else tensor for name, tensor in named.items()}
 
 
-def _above(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with a prefix before their names, but for the head's."""
-    heads = ("lm_head", "embed_out")
+def _with_prefix(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    heads = ("lm_head", "embed_out")  # the head lies outside the prefixed body
     return {name if name.startswith(heads) else prefix + name: tensor for name, tensor in named.items()}
 
 
-def _below(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by the names that they have without a prefix, if they have it."""
+def _without_prefix(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
 
 
 @dataclass(frozen=True)
 class TensorMaps:
-    """The two ways of a model's tensors: from published ones, by their names and in their shapes, and back to them."""
+    """Both directions of a conversion: from published tensors (`ours`), and back (`theirs`)."""
 
     ours: Callable[[Mapping[str, Tensor], ModelSpec], dict[str, Tensor]]
     theirs: Callable[[Mapping[str, Tensor], ModelSpec], dict[str, Tensor]]
 
 
-LLAMA_MAPS = TensorMaps(partial(from_published, table=LLAMA), partial(published, table=LLAMA))
+LLAMA_MAPS = TensorMaps(partial(from_published, table=LLAMA), partial(to_published, table=LLAMA))
 GPT2_MAPS = TensorMaps(from_gpt2, to_gpt2)
 GPT_NEOX_MAPS = TensorMaps(from_gpt_neox, to_gpt_neox)
+
+_UNREADABLE = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ArithmeticError, AssertionError),
+    *(ValueError, LookupError, AttributeError, TypeError),
+)
+"""Exceptions of PyTorch's unpickler for files that are truncated, damaged or request anything but tensors."""
+
+
+def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
+    """Read the named tensors of a pickled file, or of its entry `key`, without running anything in it.
+
+    `torch.load(weights_only=True)` builds tensors and plain containers and refuses everything else. `UserError` names
+    the file and what it contains instead.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: no such file; expected a .pth file")
+    open_file(path).close()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of pickles that are refused below or read like any other
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        # The library's own message would tell how to run what the file contains.
+        raise UserError(
+            f"{path}: not a file of tensors alone ({type(error).__name__}); nothing of it was run"
+        ) from None
+    named = content if key is None else content.get(key) if isinstance(content, dict) else None
+    if not isinstance(named, dict):
+        keys = ", ".join(sorted(map(str, content))[:5]) if isinstance(content, dict) else None
+        found = type(content).__name__ if keys is None else f"the keys {keys or '(none)'}"
+        raise UserError(f"{path}: expected a dictionary {f'with {key}' if key else 'of tensors'}, found {found}")
+    for name, value in named.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            place = f"{path}: {key}" if key else str(path)
+            raise UserError(f"{place}: {name!r} is of {type(value).__name__}, expected a tensor")
+    return dict(named)
+
+
+def check_one_precision(named: dict[str, Tensor], path: Path) -> None:
+    """Raise `UserError` for tensors of mixed precisions."""
+    found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in named.values()})
+    if len(found) > 1:
+        raise UserError(f"{path}: tensors of {' and '.join(found)}: expected one precision")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.characters import tokenizer_from_characters
+from linnet.interop.ted import tokenizer_from_characters
 
 CHARACTERS = ["\n", " ", '"', "<", "A", "a", "d", "e", "n", "|", "é", "🛑", ">"]
 END = "🛑"
@@ -72,15 +72,15 @@ def test_the_end_character_is_the_end_token_and_prints_nothing(tokenizer: Tokeni
         ),
         (
             published(["a", " ", END], char_to_int={"a": 1, " ": 1, END: 2}),
-            "char_to_int: 'a': 1: expected its place in int_to_char, which is 0",
+            "char_to_int: 'a': 1: expected its index in int_to_char, which is 0",
         ),
         (
             published(["a", " ", END], char_to_int={"a": 0, " ": 1, END: 2, "b": 3}),
-            "char_to_int: 'b': 3: expected its place in int_to_char, which is not there",
+            "char_to_int: 'b': 3: expected its index in int_to_char, which is not there",
         ),
         (
             published(["a", " ", END], char_to_int={"a": 0, " ": 1}),
-            "char_to_int: '🛑': missing; expected 2, its place in int_to_char",
+            "char_to_int: '🛑': missing; expected 2, its index in int_to_char",
         ),
         (published(["a", END]), "int_to_char: no space; expected one, for unknown characters"),
     ],

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 def test_with_and_without_its_cache_it_says_the_same():
     without, with_cache = contestants(OtherModel(name="neo", config=SMALL), SPEC, CPU)
-    assert (without.caches.said, with_cache.caches.said) == ("none", "KV")
+    assert (without.caches.label, with_cache.caches.label) == ("none", "KV")
     assert without.generate() == with_cache.generate()
     for one in (without, with_cache):
         check(one, SPEC.tokens)
@@ -40,8 +40,8 @@ def test_the_shipped_shape_is_that_of_the_preset():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gpt_neon"}, "neo: config: Transformers cannot make it"),
-        ({"num_layers": 3}, "neo: config: Transformers cannot make it"),
+        ({"model_type": "gpt_neon"}, "neo: config: Transformers cannot build it"),
+        ({"num_layers": 3}, "neo: config: Transformers cannot build it"),
         ({"max_position_embeddings": 9}, "neo: reads 9 tokens"),
     ],
 )

@@ -8,8 +8,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
-from linnet.interop.exported import ExportResult
-from linnet.interop.exporters import EXPORTERS, Exporter, ExportOptions, export
+from linnet.interop.exporters import EXPORTERS, Exporter, ExportOptions, ExportResult, export
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
@@ -41,22 +40,24 @@ def elsewhere(model: LanguageModel, out: Path, **options: object) -> ExportResul
 
 def test_a_new_way_is_one_line(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It gets the model, frozen before where that was asked for, and those options that were given."""
-    monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere", ("dtype",)))
+    monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere", ("precision",)))
     made = export(pldr, tmp_path / "a", to="elsewhere")
     assert made == ExportResult(tmp_path / "a", "there", 1, 2)
     assert (tmp_path / "a").read_text() == "['learned'] {}"
-    export(pldr, tmp_path / "b", to="elsewhere", freeze=True, dtype="float16")
-    assert (tmp_path / "b").read_text() == "['fixed'] {'dtype': 'float16'}"
+    export(pldr, tmp_path / "b", to="elsewhere", freeze=True, precision="float16")
+    assert (tmp_path / "b").read_text() == "['fixed'] {'precision': 'float16'}"
 
 
 def test_an_option_that_no_way_was_asked_with(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere"))
-    with pytest.raises(UserError, match="dtype: float16: expected `to` transformers beside it"):
-        export(pldr, tmp_path / "a", to="elsewhere", dtype="float16")
+    with pytest.raises(
+        UserError, match="precision: float16: expected `to` transformers or gguf or onnx or web beside it"
+    ):
+        export(pldr, tmp_path / "a", to="elsewhere", precision="float16")
 
 
 def test_a_way_that_keeps_a_record_is_told_where_from(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere", told=True))
+    monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere", records_command=True))
     export(pldr, tmp_path / "a", to="elsewhere", command="linnet export")
     assert (tmp_path / "a").read_text() == f"['learned'] {{'origin': '{pldr}', 'command': 'linnet export'}}"
 
@@ -84,4 +85,4 @@ def test_what_was_made_is_told(pldr: Path, tmp_path: Path):
     decoder = load(tmp_path / "frozen").decoder
     assert made.parameters == sum(parameter.numel() for parameter in decoder.parameters())
     assert made.weights_bytes == (tmp_path / "frozen" / "model.safetensors").stat().st_size
-    assert (made.path, made.name, made.said) == (tmp_path / "frozen", "tiny-pldr", ())
+    assert (made.path, made.name, made.messages) == (tmp_path / "frozen", "tiny-pldr", ())

@@ -8,9 +8,8 @@ import torch
 from small_originals import write
 
 from linnet.core.errors import UserError
-from linnet.interop import parity
-from linnet.interop.in_transformers import check_in_transformers, encoder, original, transformers_module
-from linnet.interop.transformers_in import import_transformers
+from linnet.interop import optional_package, parity
+from linnet.interop.transformers_convert import check_with_transformers, encoder, import_transformers, load_original
 
 transformers = pytest.importorskip("transformers")
 
@@ -22,9 +21,9 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_model_agrees_token_by_token(tmp_path: Path):
     write(tmp_path / "theirs", "llama")
-    theirs, tokens = original(tmp_path / "theirs")
+    theirs, tokens = load_original(tmp_path / "theirs")
     ours, _ = import_transformers(tmp_path / "theirs", tmp_path / "ours")
-    found = check_in_transformers(ours, theirs, "theirs")
+    found = check_with_transformers(ours, theirs, "theirs")
     assert found.by == "Transformers" and found.steps == found.same == 12 and 0 < found.error < found.most
     assert theirs.dtype == torch.float32 and not theirs.training
     assert encoder(tokens)("a bird") == tokens("a bird", add_special_tokens=False)["input_ids"]
@@ -34,7 +33,7 @@ def test_the_same_model_agrees_token_by_token(tmp_path: Path):
 def test_another_model_is_refused(shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also one that differs only in texts of random tokens, or once it goes on from a cache."""
     write(tmp_path / "theirs", "llama")
-    theirs, _ = original(tmp_path / "theirs")
+    theirs, _ = load_original(tmp_path / "theirs")
     ours, _ = import_transformers(tmp_path / "theirs", tmp_path / "ours")
     forward = theirs.forward
 
@@ -48,16 +47,16 @@ def test_another_model_is_refused(shape: tuple[int, int], tmp_path: Path, monkey
     with pytest.raises(
         UserError, match=r"^theirs: after .* tokens logits by Transformers differ by .* expected at most"
     ):
-        check_in_transformers(ours, theirs, "theirs")
+        check_with_transformers(ours, theirs, "theirs")
 
 
 def test_a_folder_that_it_cannot_read_is_named_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match=rf"^{tmp_path}/none: Transformers cannot read it \(.+\)$"):
-        original(tmp_path / "none")
+        load_original(tmp_path / "none")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text('{"model_type": "none such"}')
     with pytest.raises(UserError, match=r"^mine: Transformers cannot read it \(.*none such") as caught:
-        original(tmp_path / "odd", origin="mine")
+        load_original(tmp_path / "odd", origin="mine")
     assert "\n" not in str(caught.value)
     given = []
     monkeypatch.setattr(
@@ -66,7 +65,7 @@ def test_a_folder_that_it_cannot_read_is_named_and_nothing_is_fetched(tmp_path: 
         lambda *_, **here: given.append(here) or torch.nn.Linear(1, 1),
     )
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **here: given.append(here))
-    original(tmp_path / "odd")
+    load_original(tmp_path / "odd")
     assert (
         all(one["local_files_only"] is True and one["trust_remote_code"] is False for one in given) and len(given) == 2
     )
@@ -83,7 +82,7 @@ def test_its_bars_are_as_they_were(drawn: bool, tmp_path: Path, monkeypatch: pyt
             lambda *_, **__: seen.append(logging.is_progress_bar_enabled()) or torch.nn.Linear(1, 1),
         )
         monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: None)
-        original(tmp_path)
+        load_original(tmp_path)
         assert seen == [False] and logging.is_progress_bar_enabled() is drawn
     finally:
         logging.enable_progress_bar()
@@ -92,4 +91,4 @@ def test_its_bars_are_as_they_were(drawn: bool, tmp_path: Path, monkeypatch: pyt
 def test_the_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"check: needs transformers: pip install 'linnet\[transformers\]'"):
-        transformers_module("check")
+        optional_package("transformers", "check")

@@ -8,7 +8,7 @@ from small_llamas import plain_model
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.parity import bits_per_byte, check_same_ids, compared, expected_of, held_error
+from linnet.interop.parity import bits_per_byte, check_logits, check_same_ids, compare, expected_of
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -36,11 +36,11 @@ def test_the_first_token_that_differs_is_named_and_no_number_differs():
     other_TV = expected.logits.clone()
     other_TV[70:, 3] += 0.5 * expected.logits.std()
     with pytest.raises(UserError, match=r"small: after 71 tokens logits by it differ by 5\.0e-01 of"):
-        compared(expected, other_TV, 0.4, "it", "small")
-    assert compared(expected, other_TV, 0.6, "it", "small").error == pytest.approx(0.5, rel=1e-4)
+        compare(expected, other_TV, 0.4, "it", "small")
+    assert compare(expected, other_TV, 0.6, "it", "small").error == pytest.approx(0.5, rel=1e-4)
     other_TV[9, 9] = math.nan
     with pytest.raises(UserError, match="after 10 tokens logits by it differ by nan"):
-        held_error(expected.logits, other_TV, 0.6, "it", "small")
+        check_logits(expected.logits, other_TV, 0.6, "it", "small")
 
 
 def test_ids_that_differ_are_shown_from_where_they_do():

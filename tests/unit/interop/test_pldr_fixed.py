@@ -14,8 +14,7 @@ from torch import Tensor
 from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
-from linnet.interop.pldr import import_pldr
-from linnet.interop.pldr_transformers import OPERATORS, READ
+from linnet.interop.pldr import OPERATORS, OPERATORS_SET, import_pldr
 from linnet.interop.tensor_names import PLDR, published_shapes
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import save_operators
@@ -45,7 +44,7 @@ def operators(config: dict[str, Any]) -> list[Tensor]:
 def stored_spec(spec: Path) -> Path:
     plain = yaml.safe_load(spec.read_text())
     plain["blocks"][0]["mixer"] = PlgaSpec.with_operator(plain["blocks"][0]["mixer"], "identity")
-    plain["initialization"]["operator"] = "operator.safetensors"
+    plain["initialization"]["calibration"] = "operator.safetensors"
     spec.write_text(yaml.safe_dump(plain))
     return spec
 
@@ -102,7 +101,7 @@ def transformers_folder(
 def with_operators(kept: dict[str, Tensor], operators: list[Tensor]) -> dict[str, Tensor]:
     g = torch.stack(operators)[:, None]
     values = torch.stack([torch.zeros_like(g), torch.zeros_like(g), g], dim=1)
-    return {**kept, OPERATORS: values, READ: torch.ones(len(operators), dtype=torch.bool)}
+    return {**kept, OPERATORS: values, OPERATORS_SET: torch.ones(len(operators), dtype=torch.bool)}
 
 
 @torch.no_grad()
@@ -180,7 +179,7 @@ def test_a_config_of_another_architecture_is_refused(
 def test_operators_that_are_missing_or_misshapen_are_named(config, kept, operators, pieces: Path, tmp_path: Path):
     folder = transformers_folder(tmp_path / "one", config, kept, pieces, custom_G_type="external")
     with pytest.raises(
-        UserError, match=rf"model.safetensors: tensor {OPERATORS} is missing; config.json has it, of sh"
+        UserError, match=rf"model.safetensors: tensor {OPERATORS} is missing; config.json requires it, of sh"
     ):
         import_pldr(folder, None, None, tmp_path / "model")
     named = with_operators(kept, operators)
@@ -204,7 +203,7 @@ def test_operators_that_are_no_numbers_are_refused(config, kept, operators, piec
     folder = transformers_folder(
         tmp_path / "one", config, with_operators(kept, operators), pieces, custom_G_type="external"
     )
-    with pytest.raises(UserError, match=rf"tensor {OPERATORS}: holds NaN or infinity; expected finite numbers"):
+    with pytest.raises(UserError, match=rf"tensor {OPERATORS}: contains NaN or infinity; expected finite numbers"):
         import_pldr(folder, None, None, tmp_path / "model")
 
 
@@ -223,8 +222,8 @@ def test_what_does_not_go_together_is_refused(
         return str(error.value)
 
     assert refused(learned, None, None).startswith(f"spec: missing; expected what {learned} is a model of")
-    assert refused(learned, spec, "identity").startswith("operator: identity: goes with fixed operators")
-    assert refused(folder, spec, None).startswith(f"spec: {spec}: {folder} has a config.json, so its config.json dec")
+    assert refused(learned, spec, "identity").startswith("operator: identity: applies to fixed operators")
+    assert refused(folder, spec, None).startswith(f"spec: {spec}: {folder} has a config.json, so its config.json det")
     assert refused(folder, None, "identity").startswith(f"operator: identity: {folder} has a config.json, so its mod")
     for preset in ("pldr-v51g-106m-1", "pldr-v51g-106m-3"):
         assert refused(fixed, preset, None).startswith(f"operator: missing; expected those that {preset} was trained")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.interop.pth import read_pth
+from linnet.interop.tensor_names import read_pth
 
 DAMAGED = [b"\x80\x02a.", b"\x80\x02J\x01", b"\x80\x02.", b"\x80\x02}\x85R.", b"\x80\x02]q", b"\x80\x02K\x01b."]
 

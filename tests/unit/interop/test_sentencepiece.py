@@ -275,7 +275,7 @@ def _with_a_piece_twice(model: Any) -> None:
     [
         (_without_marks, "normalizer_spec.escape_whitespaces: false: expected true"),
         (_with_denormalizer, "denormalizer_spec.precompiled_charsmap: has rules: expected none"),
-        (_with_a_piece_twice, "pieces: '<s>': there 2 times, expected once"),
+        (_with_a_piece_twice, "pieces: '<s>': occurs 2 times, expected once"),
     ],
 )
 def test_a_changed_model_is_refused(change: Callable[[Any], None], message: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from small_originals import CONFIGS, TEXT, write
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.families.gpt import GptNeoX
-from linnet.interop.transformers_in import import_transformers
+from linnet.interop.transformers_convert import import_transformers
 
 transformers = pytest.importorskip("transformers")
 PLAIN = GptNeoX.to_dict

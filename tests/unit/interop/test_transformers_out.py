@@ -21,14 +21,14 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
 from linnet.interop.exporters import export
-from linnet.interop.transformers_in import import_transformers
-from linnet.interop.transformers_out import export_transformers
+from linnet.interop.transformers_convert import export_transformers, import_transformers
+from linnet.interop.transformers_folder import write_folder
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 
 transformers = pytest.importorskip("transformers")
-OUT = "linnet.interop.transformers_out"
+OUT = "linnet.interop.transformers_convert"
 
 
 def model(plain: dict[str, Any] = LLAMA, tokenizer: Tokenizer | None = None) -> LanguageModel:
@@ -133,8 +133,8 @@ def test_what_begins_a_text_elsewhere_begins_it_still(tmp_path: Path):
 def test_where_learned_positions_end_the_gate_ends_and_says_so(tmp_path: Path):
     found = export_transformers(model(GPT2), tmp_path / "out")
     assert found.figures["greedy_tokens"] == 73
-    assert found.said[0] == "of the family gpt2"
-    assert found.said[1].startswith("by Transformers: 73 of 73 greedy tokens the same (learned positions")
+    assert found.messages[0] == "of the family gpt2"
+    assert found.messages[1].startswith("by Transformers: 73 of 73 greedy tokens the same (learned positions")
 
 
 @torch.no_grad()
@@ -150,7 +150,7 @@ def test_it_generates_there_what_it_generates_here(tmp_path: Path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_weights_of_fewer_bits(tmp_path: Path, dtype: str):
     made = model()
-    found = export_transformers(made, tmp_path / "out", dtype=dtype)
+    found = export_transformers(made, tmp_path / "out", precision=dtype)
     stored = load_file(tmp_path / "out" / "model.safetensors")
     assert {str(tensor.dtype) for tensor in stored.values()} == {f"torch.{dtype}"}
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == found.figures["dtype"] == dtype
@@ -158,19 +158,19 @@ def test_weights_of_fewer_bits(tmp_path: Path, dtype: str):
         assert file.metadata() == {"format": "pt"}
     assert found.weights_bytes == (tmp_path / "out" / "model.safetensors").stat().st_size
     if dtype == "float32":
-        assert "rounding_logits_error" not in found.figures and len(found.said) == 2
+        assert "rounding_logits_error" not in found.figures and len(found.messages) == 2
     else:
         assert 1e-4 < found.figures["rounding_logits_error"] < 0.5
-        assert found.said[2].startswith(f"weights of {dtype}: logits within ")
+        assert found.messages[2].startswith(f"weights of {dtype}: logits within ")
 
 
 def test_a_weight_that_a_type_cannot_hold(tmp_path: Path):
     made = model()
     made.decoder.state_dict()["norm.weight"][3] = 1e6
     with pytest.raises(
-        UserError, match=r"dtype: float16: tensor norm\.weight has a weight of 1e\+06, too large for it"
+        UserError, match=r"precision: float16: tensor norm\.weight has a weight of 1e\+06, too large for it"
     ):
-        export_transformers(made, tmp_path / "out", dtype="float16")
+        export_transformers(made, tmp_path / "out", precision="float16")
     assert not list(tmp_path.iterdir())
 
 
@@ -223,13 +223,12 @@ def without_weights(folder: Path) -> None:
 def test_the_gate_lets_nothing_else_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], said: str
 ):
-    from linnet.interop.families.written import write_published
 
     def written(folder: Path, *parts: Any) -> None:
-        write_published(folder, *parts)
+        write_folder(folder, *parts)
         damage(folder)
 
-    monkeypatch.setattr(f"{OUT}.write_published", written)
+    monkeypatch.setattr(f"{OUT}.write_folder", written)
     with pytest.raises(UserError, match=said) as refused:
         export_transformers(model(), tmp_path / "out")
     assert "\n" not in str(refused.value)
@@ -238,29 +237,28 @@ def test_the_gate_lets_nothing_else_pass(
 
 def test_a_difference_that_comes_late_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The row of the last position, which only the last greedy step reaches."""
-    from linnet.interop.families.written import write_published
 
     def written(folder: Path, *parts: Any) -> None:
-        write_published(folder, *parts)
+        write_folder(folder, *parts)
         named = load_file(folder / "model.safetensors")
         named["transformer.wpe.weight"][79] = 1 - named["transformer.wpe.weight"][79]
         save_file(named, folder / "model.safetensors", {"format": "pt"})
 
-    monkeypatch.setattr(f"{OUT}.write_published", written)
+    monkeypatch.setattr(f"{OUT}.write_folder", written)
     with pytest.raises(UserError, match=r"out: after 80 tokens "):
         export_transformers(model(GPT2), tmp_path / "out")
 
 
 def test_a_model_of_no_family_is_linnets_own(tmp_path: Path):
     found = export_transformers(model({**LLAMA, "blocks": [{"mixer": {"kind": "ted"}}]}), tmp_path / "out")
-    assert found.said[0].startswith("mine: blocks[0].mixer.kind: ted: makes it a model of no family")
+    assert found.messages[0].startswith("mine: blocks[0].mixer.kind: ted: makes it a model of no family")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "linnet"
 
 
 def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path):
     source = folder(tmp_path / "model")
-    die = "import os, signal; from linnet.interop import transformers_out, exporters\n"
-    die += "transformers_out._checked = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+    die = "import os, signal; from linnet.interop import exporters, transformers_convert\n"
+    die += "transformers_convert.load_original = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
     code = f"{die}exporters.export({str(source)!r}, {str(tmp_path / 'out')!r}, to='transformers')"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     (left,) = tmp_path.glob(".out.*.linnet-partial")

@@ -33,7 +33,7 @@ from linnet.inspection.tables import caches_tables
 from linnet.present.table import Table
 
 Opponents = Callable[[OtherModel, TimesSpec, torch.device], list[Contestant]]
-"""How a model of another library becomes one that can be timed: `interop.opponents`."""
+"""How a model of another library becomes one that can be timed: `interop.contestants`."""
 
 
 @dataclass(frozen=True)

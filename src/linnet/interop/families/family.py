@@ -1,15 +1,16 @@
-"""What a family is: its fields in `config.json`, the description that they amount to, and the names of its tensors.
+"""A family of models: its fields in `config.json`, the model description for them, and the names of its tensors.
 
-Fields have Transformers' names, and where a file says nothing Transformers' own values hold. A field with one value
-alone (`Literal`) says what no description of ours has.
+Fields have Transformers' names, and Transformers' defaults hold where a file has no value. A field with a single
+accepted value (`Literal`) is a feature that model descriptions of linnet do not have.
 """
 
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
 
 from linnet.core.spec import Spec
 from linnet.interop.tensor_names import TensorMaps
@@ -17,7 +18,7 @@ from linnet.model.spec import ModelSpec
 from linnet.nn.activation import Activation
 
 Plain = Mapping[str, Any]
-"""What a model computes, in plain data: `member.plain_form`."""
+"""A normalized model description as plain data: `matching.plain_form`."""
 
 ActivationName = Literal["silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2"]
 OURS: dict[ActivationName, Activation] = {
@@ -30,18 +31,18 @@ OURS: dict[ActivationName, Activation] = {
     "relu": "relu",
     "relu2": "relu_squared",
 }
-"""Activations by Transformers' names."""
+"""Activations of linnet by Transformers' names."""
 
 THEIRS: dict[Activation, ActivationName] = {ours: theirs for theirs, ours in reversed(OURS.items())}
-"""Transformers' names of activations, of several the first."""
+"""Transformers' names of activations; the first of several."""
 
 ROPE_TYPES = ("default", "linear", "yarn")
 
 
 class Rope(Spec):
-    """Rotary positions, as `rope_parameters` and, in older files, `rope_scaling` say them.
+    """Rotary positions in `rope_parameters` or, in older files, `rope_scaling`.
 
-    rope_theta: null where the field of that name beside it says it.
+    rope_theta: null where the field of that name beside it has the value.
     """
 
     rope_type: Literal["default", "linear", "yarn"] = "default"
@@ -55,7 +56,7 @@ class Rope(Spec):
     @model_validator(mode="before")
     @classmethod
     def _known_kind(cls, data: Any) -> Any:
-        """Older files call it `type`. It is refused before the fields that other kinds have."""
+        # Older files name the field `type`. Unknown kinds are refused before the fields that only they have.
         if not isinstance(data, dict):
             return data
         data = {"rope_type": data.get("type", "default"), **data}
@@ -66,9 +67,9 @@ class Rope(Spec):
 
     @classmethod
     def fields(cls, rotary: Plain) -> dict[str, Any]:
-        """From the rotary positions of a description; none are like unscaled ones."""
+        """Return the fields for the rotary positions of a description; no positions count as unscaled ones."""
         scaling = rotary.get("scaling") or {"kind": "default"}
-        said = {
+        fields = {
             "rope_theta": rotary.get("base"),
             "factor": scaling.get("factor"),
             "original_max_position_embeddings": scaling.get("trained"),
@@ -77,26 +78,26 @@ class Rope(Spec):
             "attention_factor": scaling.get("attention_factor"),
         }
         kind = scaling["kind"] if scaling["kind"] in ROPE_TYPES else "default"
-        return {"rope_type": kind, **({} if kind == "default" else said), "rope_theta": said["rope_theta"]}
+        return {"rope_type": kind, **({} if kind == "default" else fields), "rope_theta": fields["rope_theta"]}
 
     def scaling(self, context_length: int) -> dict[str, Any] | None:
-        """In our words."""
+        """Return the scaling section of a model description."""
         if self.rope_type == "default":
             return None
         plain: dict[str, Any] = {"kind": self.rope_type, "factor": self.factor}
         if self.rope_type == "yarn":
             plain["trained"] = self.original_max_position_embeddings or context_length
-            said = {"fast": self.beta_fast, "slow": self.beta_slow, "attention_factor": self.attention_factor}
-            plain |= {name: value for name, value in said.items() if value is not None}
+            optional = {"fast": self.beta_fast, "slow": self.beta_slow, "attention_factor": self.attention_factor}
+            plain |= {name: value for name, value in optional.items() if value is not None}
         return plain
 
 
 class Family(Spec):
-    """What of `config.json` describes a model of the family; other fields of the file are not read.
+    """The fields of `config.json` that describe a model of the family; other fields of the file are not read.
 
-    buffers: a pattern of the names of tensors in published files that are none of the model's weights.
-    maps: the ways of its tensors. architecture: the class of Transformers. begins_with_end: whether every text begins
-    with the end token where its tokenizer says nothing else.
+    buffers: pattern of names of tensors in published files that are not weights. maps: conversion of tensors.
+    architecture: the class in Transformers. begins_with_end: True if every text begins with the end token unless the
+    tokenizer's file says otherwise.
     """
 
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"\.rotary_emb\.inv_freq$")
@@ -111,15 +112,15 @@ class Family(Spec):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """The description in our words, but for its name."""
+        """Return the model description without its name."""
 
     @classmethod
     @abstractmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """The fields of the member that is as much like a description as a member can be."""
+        """Return the fields of the family's model that is closest to a description."""
 
     def config(self) -> dict[str, Any]:
-        """What `config.json` says of the model."""
+        """Return the content of `config.json`."""
         fields = self.model_dump(exclude_none=True)
         rope = fields.get("rope_parameters", {})
         older = {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
@@ -127,16 +128,56 @@ class Family(Spec):
 
     @classmethod
     def current(cls, name: str) -> str:
-        """The name of a published tensor of `maps` that stands under this one in a published file."""
+        """Translate the name of a tensor in a published file to the name in `maps`."""
         return name
 
     def model(self, name: str, origin: str) -> ModelSpec:
-        """The description."""
+        """Return the model description."""
         start = {"std": self.initializer_range, "embedding_std": self.initializer_range}
         plain = {"name": name, "vocab_size": self.vocab_size, "initialization": start}
         return ModelSpec.parse(plain | self.to_dict(), origin)
 
     @classmethod
     def read(cls, config: Mapping[str, Any], origin: str) -> Self:
-        """From the content of a `config.json`; `UserError` names the field that linnet cannot say."""
+        """Parse a `config.json`; `UserError` names the field that linnet does not support."""
         return cls.parse({name: value for name, value in config.items() if name in cls.model_fields}, origin)
+
+
+MODEL_TYPE: Final = "linnet"
+PREFIX = "decoder."
+"""Prefix of tensor names: the attribute of `LinnetForCausalLM` that holds the decoder."""
+
+
+def _without_prefix(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    return {name.removeprefix(PREFIX): tensor for name, tensor in named.items()}
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    return {PREFIX + name: tensor for name, tensor in tensors.items()}
+
+
+class Linnet(Family):
+    """Any decoder of linnet, for `interop.transformers`: the whole description, and linnet's tensor names with a
+    prefix.
+    """
+
+    maps, architecture = TensorMaps(_without_prefix, _with_prefix), "LinnetForCausalLM"
+    begins_with_end = True
+
+    model_type: Literal["linnet"] = MODEL_TYPE
+    description: dict[str, Any]
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "Linnet":
+        return cls(vocab_size=spec.vocab_size, description=spec.model_dump(mode="json"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.description
+
+    @classmethod
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        return {"vocab_size": plain["vocab_size"], "description": dict(plain)}
+
+    def model(self, name: str, origin: str) -> ModelSpec:
+        """Return the description, with the name that it contains."""
+        return ModelSpec.parse(self.description, f"{origin}: description")

@@ -1,4 +1,4 @@
-"""GPT-2 and GPT-NeoX (Pythia): plain feed-forwards, layer norms, biases everywhere."""
+"""GPT-2 and GPT-NeoX (Pythia): feed-forwards without a gate, layer norms, biases on all linear maps."""
 
 import re
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from linnet.interop.tensor_names import GPT2_MAPS, GPT_NEOX_MAPS
 
 
 class Gpt2(Family):
-    """GPT-2, and what has its form: Cerebras-GPT, DistilGPT2."""
+    """GPT-2, and models of the same form: Cerebras-GPT, DistilGPT2."""
 
     maps, architecture = GPT2_MAPS, "GPT2LMHeadModel"
     buffers = re.compile(r"\.attn\.(masked_)?bias$")
@@ -30,7 +30,6 @@ class Gpt2(Family):
     add_cross_attention: Literal[False] = False
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Family`."""
         norm = {"kind": "layer", "eps": self.layer_norm_epsilon}
         feed_forward = {"kind": "mlp", "hidden": self.n_inner or 4 * self.n_embd, "bias": True}
         start = {"std": self.initializer_range, "embedding_std": self.initializer_range, "scale_residual": True}
@@ -51,7 +50,6 @@ class Gpt2(Family):
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """See `Family`."""
         block = plain["blocks"][0]
         feed_forward = block["feed_forward"] or {}
         return {
@@ -67,23 +65,23 @@ class Gpt2(Family):
         }
 
     def config(self) -> dict[str, Any]:
-        """Without dropout, which linnet has not; Transformers' own value is 0.1."""
+        """Return `config.json` without dropout, which linnet does not have; Transformers' default is 0.1."""
         return {**super().config(), "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
     @classmethod
     def current(cls, name: str) -> str:
-        """Files that were written without the head have no prefix."""
+        # Files that were saved without the head have no prefix.
         return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 
 class NeoXRope(Rope):
-    """With the part of each head that is turned."""
+    """Rotary positions of GPT-NeoX, which rotate a part of each head."""
 
     partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
 
 
 class GptNeoX(Family):
-    """GPT-NeoX and Pythia: branches in parallel, a part of each head turned."""
+    """GPT-NeoX and Pythia: parallel residual branches, a part of each head rotated."""
 
     maps, architecture = GPT_NEOX_MAPS, "GPTNeoXForCausalLM"
     buffers = re.compile(r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$")
@@ -106,19 +104,19 @@ class GptNeoX(Family):
     rope_parameters: NeoXRope | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Family`."""
         norm = {"kind": "layer", "eps": self.layer_norm_eps}
         rope = self.rope_scaling or self.rope_parameters or NeoXRope()
         rotary = {
             "base": rope.rope_theta or self.rotary_emb_base,
             "scaling": rope.scaling(self.max_position_embeddings),
+            "fraction": rope.partial_rotary_factor or self.rotary_pct,
+            "pairing": "halves",
         }
-        partly = {**rotary, "fraction": rope.partial_rotary_factor or self.rotary_pct, "pairing": "halves"}
         heads = {"heads": self.num_attention_heads, "bias": self.attention_bias}
         feed_forward = {"kind": "mlp", "hidden": self.intermediate_size, "bias": True}
         block = {
             "repeat": self.num_hidden_layers,
-            "mixer": {"kind": "attention", **heads, "rotary": partly},
+            "mixer": {"kind": "attention", **heads, "rotary": rotary},
             "feed_forward": {**feed_forward, "activation": OURS[self.hidden_act]},
             "norm": {**norm, "placement": "pre"},
             "residual": "parallel" if self.use_parallel_residual else "sequential",
@@ -132,7 +130,6 @@ class GptNeoX(Family):
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """See `Family`."""
         block = plain["blocks"][0]
         mixer, feed_forward = block["mixer"], block["feed_forward"] or {}
         rotary = mixer.get("rotary") or {}
@@ -156,5 +153,5 @@ class GptNeoX(Family):
 
     @classmethod
     def current(cls, name: str) -> str:
-        """Transformers 5 calls the head otherwise than published files."""
+        # Transformers 5 names the head differently from published files.
         return name.replace("lm_head.", "embed_out.")

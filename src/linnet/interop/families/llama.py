@@ -1,4 +1,4 @@
-"""Llama and Qwen 2, 2.5 and 3: gated feed-forwards, root-mean-square norms, rotary positions, groups of queries."""
+"""Llama and Qwen 2, 2.5 and 3: gated feed-forwards, RMS norms, rotary positions, grouped-query attention."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from linnet.interop.tensor_names import LLAMA_MAPS
 
 
 class LlamaLike(Family):
-    """What Llama and Qwen have in common."""
+    """The common fields of Llama and Qwen."""
 
     maps = LLAMA_MAPS
 
@@ -27,7 +27,6 @@ class LlamaLike(Family):
     rope_parameters: Rope | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Family`."""
         norm = {"kind": "rms", "eps": self.rms_norm_eps}
         heads = {"heads": self.num_attention_heads, "kv_heads": self.num_key_value_heads}
         block = {
@@ -44,22 +43,20 @@ class LlamaLike(Family):
         }
 
     def rotary(self) -> dict[str, Any]:
-        """Positions, as Transformers turns heads."""
         rope = self.rope_scaling or self.rope_parameters or Rope()
         scaling = rope.scaling(self.max_position_embeddings)
         return {"base": rope.rope_theta or self.rope_theta, "pairing": "halves", "scaling": scaling}
 
     def mixer(self) -> dict[str, Any]:
-        """The fields of attention in which they differ."""
+        """Return the attention fields in which the families differ."""
         return {}
 
     def feed_forward(self) -> dict[str, Any]:
-        """The activation of the gate, and what else differs."""
+        """Return the feed-forward fields in which the families differ."""
         return {"activation": OURS[self.hidden_act]}
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """See `Family`."""
         block = plain["blocks"][0]
         mixer, feed_forward = block["mixer"], block["feed_forward"] or {}
         rope = Rope.fields(mixer.get("rotary") or {})
@@ -81,7 +78,7 @@ class LlamaLike(Family):
 
 
 class Llama(LlamaLike):
-    """Llama, and what has its form: SmolLM, TinyLlama."""
+    """Llama, and models of the same form: SmolLM, TinyLlama. Biases on all linear maps of a branch or none."""
 
     architecture = "LlamaForCausalLM"
 
@@ -94,23 +91,20 @@ class Llama(LlamaLike):
     mlp_bias: bool = False
 
     def mixer(self) -> dict[str, Any]:
-        """A head width, biases on all maps or none."""
         return {"head_dim": self.head_dim, "bias": self.attention_bias}
 
     def feed_forward(self) -> dict[str, Any]:
-        """Biases."""
         return {**super().feed_forward(), "bias": self.mlp_bias}
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """See `Family`."""
         block = plain["blocks"][0]
         mlp_bias = (block["feed_forward"] or {}).get("bias", False)
         return {**super().fields(plain), "attention_bias": block["mixer"]["bias"], "mlp_bias": mlp_bias}
 
 
 class Qwen2(LlamaLike):
-    """Qwen 2 and 2.5: biases on the maps to queries, keys and values."""
+    """Qwen 2 and 2.5: biases on the projections to queries, keys and values."""
 
     architecture = "Qwen2ForCausalLM"
 
@@ -123,12 +117,11 @@ class Qwen2(LlamaLike):
     layer_types: list[Literal["full_attention"]] | None = None
 
     def mixer(self) -> dict[str, Any]:
-        """A head width, biases."""
         return {"head_dim": self.head_dim, "bias": True, "out_bias": False}
 
 
 class Qwen3(LlamaLike):
-    """Qwen 3: queries and keys normalized head by head."""
+    """Qwen 3: queries and keys are normalized head by head; biases on all linear maps of attention or none."""
 
     architecture = "Qwen3ForCausalLM"
 
@@ -142,11 +135,9 @@ class Qwen3(LlamaLike):
     layer_types: list[Literal["full_attention"]] | None = None
 
     def mixer(self) -> dict[str, Any]:
-        """A head width, the norm, biases on all maps or none."""
         norm = {"kind": "rms", "eps": self.rms_norm_eps}
         return {"head_dim": self.head_dim, "bias": self.attention_bias, "query_key_norm": norm}
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """See `Family`."""
         return {**super().fields(plain), "attention_bias": plain["blocks"][0]["mixer"]["bias"]}

@@ -1,8 +1,9 @@
-"""Which descriptions llama.cpp has a graph for, and what a GGUF file says of one.
+"""Model descriptions that llama.cpp has a graph for, and their metadata in a GGUF file.
 
-`llama` turns adjacent elements of a head and takes biases on any map; `qwen3` turns the halves of a head, normalizes
-queries and keys, and has biases on their maps and on that of the values alone. Neither needs a tensor for a tied head.
-Keys are those of llama.cpp's `src/llama-arch.cpp`, and mean what `llama_model_base::load_hparams` makes of them.
+`llama` rotates adjacent elements of a head and supports biases on any linear map; `qwen3` rotates the halves of a head,
+normalizes queries and keys, and supports biases only on the maps to queries, keys and values. Neither stores a tensor
+for a tied head. Keys are those of llama.cpp's `src/llama-arch.cpp`, with the meaning of
+`llama_model_base::load_hparams`.
 """
 
 import math
@@ -11,24 +12,25 @@ from typing import Any, Literal
 from linnet.core.errors import UserError
 from linnet.interop.families.family import Plain
 from linnet.interop.families.llama import LlamaLike
-from linnet.interop.families.member import differences, nearest_member, plain_form, said
+from linnet.interop.families.matching import differences, format_value, nearest_member, plain_form
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.rotary_scaling import LinearScaling, YarnScaling
 from linnet.model.spec import ModelSpec
 from linnet.ops.rotary import Pairing
 
 Metadata = dict[str, Any]
-"""Whole numbers, fractions, truth values, text, bytes, and lists of numbers or texts, by key."""
+"""Integers, floats, booleans, text, bytes, and lists of numbers or texts, by key."""
 
 PAIRING: dict[str, Pairing] = {"llama": "adjacent", "qwen3": "halves"}
-"""Which elements of a head each architecture turns together."""
+"""The elements of a head that each architecture rotates together."""
 
-_MOST_TOKENS = 1 << 31
+_TOKENS_BELOW = 1 << 31
 
 
 class GgufLlama(LlamaLike):
-    """llama.cpp's `llama`, and its `qwen3` where queries and keys are normalized. Rows of a file are put in its order,
-    so that heads may turn either way; YaRN's ramp is the paper's.
+    """llama.cpp's `llama`, or its `qwen3` if queries and keys are normalized.
+
+    Rows are written in the order of the architecture, so heads may rotate either way; YaRN's ramp is that of the paper.
     """
 
     model_type: Literal["llama", "qwen3"] = "llama"
@@ -40,22 +42,18 @@ class GgufLlama(LlamaLike):
     mlp_bias: bool
 
     def rotary(self) -> dict[str, Any]:
-        """See `LlamaLike`."""
         return {**super().rotary(), "pairing": self.pairing}
 
     def mixer(self) -> dict[str, Any]:
-        """A head width, biases on any map, norms of queries and keys."""
         norm = {"kind": "rms", "eps": self.rms_norm_eps} if self.model_type == "qwen3" else None
         bias = {"bias": self.attention_bias, "out_bias": self.out_bias}
         return {"head_dim": self.head_dim, **bias, "query_key_norm": norm}
 
     def feed_forward(self) -> dict[str, Any]:
-        """Biases."""
         return {**super().feed_forward(), "bias": self.mlp_bias}
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        """See `Family`."""
         block = plain["blocks"][0]
         mixer, fields = block["mixer"], super().fields(plain)
         normed = mixer["query_key_norm"] is not None
@@ -73,39 +71,41 @@ class GgufLlama(LlamaLike):
 
 
 def architecture_of(spec: ModelSpec) -> str:
-    """`llama` or `qwen3`, of a description that `check_architecture` has passed."""
+    """Return `llama` or `qwen3`, for a description that passed `check_architecture`."""
     return _nearest(spec).model_type
 
 
 def check_architecture(spec: ModelSpec, origin: str) -> None:
-    """`UserError` that names the first field with which llama.cpp's llama and qwen3 cannot be built."""
+    """Raise `UserError` for the first field that llama.cpp's llama and qwen3 do not support."""
+
+    def refusal(field: str, value: str, accepted: str, architecture: str = "llama") -> UserError:
+        problem = f"a GGUF file ({architecture}) cannot express it"
+        return UserError(f"{origin}: {field}: {value}: {problem}; expected {accepted}")
+
     for index, block in enumerate(spec.blocks):
         if not isinstance(block.mixer, AttentionSpec):
-            raise _refusal(origin, f"blocks[{index}].mixer.kind", block.mixer.kind, "attention")
+            raise refusal(f"blocks[{index}].mixer.kind", block.mixer.kind, "attention")
     plain = plain_form(spec)
     nearest = nearest_member(GgufLlama, plain, spec)
-    if nearest is None:  # heads of an odd width, which have no rotary positions, or are not turned as a whole
-        raise _refusal(origin, "blocks[0].mixer.head_dim", said(plain["blocks"][0]["mixer"]["head_dim"]), "an even one")
+    if nearest is None:  # heads of an odd width, without rotary positions or only partly rotated
+        head_dim = format_value(plain["blocks"][0]["mixer"]["head_dim"])
+        raise refusal("blocks[0].mixer.head_dim", head_dim, "an even one")
     for field, ours, theirs in differences(plain, plain_form(nearest.model(spec.name, origin))):
-        raise _refusal(origin, field, said(ours), said(theirs), nearest.model_type)
-    if spec.context_length >= _MOST_TOKENS:
-        raise _refusal(origin, "context_length", str(spec.context_length), f"less than {_MOST_TOKENS}")
+        raise refusal(field, format_value(ours), format_value(theirs), nearest.model_type)
+    if spec.context_length >= _TOKENS_BELOW:
+        raise refusal("context_length", str(spec.context_length), f"less than {_TOKENS_BELOW}")
 
 
 def _nearest(spec: ModelSpec) -> GgufLlama:
     member = nearest_member(GgufLlama, plain_form(spec), spec)
-    assert member is not None, "a description that `check_architecture` has passed"
+    assert member is not None, "a description that passed `check_architecture`"
     return member
 
 
-def _refusal(origin: str, field: str, value: str, accepted: str, architecture: str = "llama") -> UserError:
-    return UserError(f"{origin}: {field}: {value}: a GGUF file ({architecture}) cannot say it; expected {accepted}")
-
-
 def architecture_metadata(spec: ModelSpec) -> Metadata:
-    """What a file says of the model's shape, by key."""
+    """Return the metadata of a model's shape."""
     member = _nearest(spec)
-    shape = {
+    shape: Metadata = {
         "vocab_size": member.vocab_size,
         "context_length": member.max_position_embeddings,
         "embedding_length": member.hidden_size,
@@ -119,21 +119,17 @@ def architecture_metadata(spec: ModelSpec) -> Metadata:
         "rope.dimension_count": member.head_dim,
         "rope.freq_base": member.rope_theta,
     }
-    return {f"{member.model_type}.{key}": value for key, value in {**shape, **_scaling(spec)}.items()}
-
-
-def _scaling(spec: ModelSpec) -> Metadata:
-    """llama.cpp has no NTK scaling, and needs none: it is another base. It multiplies YaRN's gain by the paper's."""
+    # llama.cpp needs no NTK scaling, which is only another base. It multiplies YaRN's gain by that of the paper.
     mixer = spec.blocks[0].mixer
     assert isinstance(mixer, AttentionSpec) and mixer.rotary is not None
     scaling = mixer.rotary.scaling
     if isinstance(scaling, LinearScaling):
-        return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+        shape |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
     if isinstance(scaling, YarnScaling):
-        return {
+        shape |= {
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": scaling.factor,
             "rope.scaling.original_context_length": scaling.trained,
             "rope.scaling.attn_factor": scaling.law.gain / (1 + 0.1 * math.log(scaling.factor)),
         }
-    return {}
+    return {f"{member.model_type}.{key}": value for key, value in shape.items()}

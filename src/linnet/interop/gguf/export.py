@@ -1,55 +1,127 @@
-"""A model of ours as a GGUF file: written beside its name, held to the model, and named only then."""
+"""Export of a model as a GGUF file, checked before it gets its name: ids, logits and greedy tokens (`parity`).
 
+The file is compared with the model rounded as the file stores it, so that a wrong name, order or angle cannot hide
+behind rounding; the effect of rounding is measured separately. If llama-cpp-python is installed, llama.cpp is compared
+too.
+
+Legend: `T` tokens, `V` vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from linnet.core.atomic import atomic_path
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.language_model import LanguageModel
-from linnet.interop.exported import ExportResult
-from linnet.interop.gguf import in_llama_cpp
+from linnet.interop.exporters import ExportResult
 from linnet.interop.gguf.architecture import architecture_metadata, architecture_of, check_architecture
-from linnet.interop.gguf.file import read_gguf, write_gguf
-from linnet.interop.gguf.gate import TEXTS, check_file, ids_by_rule, rounding, with_stored_numbers
-from linnet.interop.gguf.tensors import check_weights, gguf_module, stored_tensors
+from linnet.interop.gguf.file import (
+    GgufFile,
+    check_precision,
+    gguf_module,
+    read_gguf,
+    rounded,
+    stored_tensors,
+    write_gguf,
+)
+from linnet.interop.gguf.reference import GgufTokenizer, logits_of
 from linnet.interop.gguf.vocabulary import vocabulary_of
-from linnet.interop.parity import Agreement, Expected, check_same_ids, expected_of
+from linnet.interop.parity import (
+    MAX_ERROR,
+    SAMPLES,
+    STEPS,
+    Agreement,
+    Expected,
+    bits_per_byte,
+    check_same_ids,
+    compare,
+    expected_of,
+    in_float32,
+    largest_error,
+    sample_stories,
+)
 from linnet.model.decoder import Decoder
 
+STORIES = sample_stories(3)
+TEXTS = (*SAMPLES, *STORIES)
+"""Texts on which tokenizers are compared: samples that they split in different ways, and stories."""
 
-def export_gguf(model: LanguageModel, out: Path, weights: str = "f32") -> ExportResult:
-    """Write a model as the file `out`, which llama.cpp runs; nothing is left where it fails.
+NAME = "llama.cpp"
+MAX_ERRORS = {"f32": 1e-3, "f16": 1e-2, "bf16": 0.1, "q8_0": 0.3, "q4_0": 0.3}
+"""Largest errors of a logit in standard deviations: llama.cpp also rounds the inputs of a product, to the precision of
+the matrix or to blocks of 8 bits.
+"""
 
-    weights: f32, f16, bf16, q8_0 or q4_0, as matrices are stored. The written file is held to the model with its
-    numbers so stored: by its own metadata, and by llama.cpp where it is installed: ids of texts, 200 greedy tokens,
-    logits (`gate`). `UserError` names the field of the description or the tokenizer that a file cannot say, or what
-    differs.
+
+@dataclass(frozen=True)
+class StorageLoss:
+    """Effect of storing a model in fewer bits.
+
+    error: largest error of a logit at the tokens that the unrounded model prefers. same: of `STEPS` greedy tokens,
+    those that stay. bits_per_byte: of stories, before and after.
+    """
+
+    precision: str
+    error: float
+    same: int
+    bits_per_byte: tuple[float, float]
+
+    @property
+    def figures(self) -> dict[str, float]:
+        before, after = self.bits_per_byte
+        lost = {"logits_error": self.error, "greedy_tokens_kept": self.same}
+        return {**lost, "bits_per_byte": before, "bits_per_byte_stored": after}
+
+    def __str__(self) -> str:
+        before, after = self.bits_per_byte
+        moved = f"rounding to {self.precision} moves logits by at most {self.error:.1e} of their spread"
+        kept = f"{self.same} of {STEPS} greedy tokens stay"
+        return f"{moved}, {kept}; {before:.3f} bits per byte of stories become {after:.3f}"
+
+
+def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> ExportResult:
+    """Write a model as the file `out` for llama.cpp; nothing is left if a check fails.
+
+    precision: f32, f16, bf16, q8_0 or q4_0, of the stored matrices. `UserError` names the field of the description or
+    tokenizer that a file cannot express, or the difference that a check found.
     """
     gguf_module()
     spec, tokenizer = model.spec, model.tokenizer
     check_architecture(spec, spec.name)
-    check_weights(weights, spec, spec.name)
+    check_precision(precision, spec, spec.name)
     vocabulary = vocabulary_of(tokenizer, tokenizer.definition, spec.vocab_size, f"{spec.name}: {TOKENIZER}")
     metadata = {"general.name": spec.name, **architecture_metadata(spec), **vocabulary.metadata}
     with atomic_path(out) as path:
-        tensors = stored_tensors(model.decoder.state_dict(), spec, weights)
-        write_gguf(path, architecture_of(spec), weights, metadata, tensors)
-        return _measured(path, out, model, weights)
+        tensors = stored_tensors(model.decoder.state_dict(), spec, precision)
+        write_gguf(path, architecture_of(spec), precision, metadata, tensors)
+        return _checked(path, out, model, precision)
 
 
-def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> ExportResult:
-    """What the gate finds in the file that is to become `out`."""
+def _checked(path: Path, out: Path, source: LanguageModel, precision: str) -> ExportResult:
+    """Compare the file that is to become `out` with the model."""
     origin, file, tokenizer = str(out), read_gguf(path), source.tokenizer
-    ids = check_same_ids(tokenizer, ids_by_rule(file), "the file's own vocabulary", origin, TEXTS)
-    whole, stored = (with_stored_numbers(source.decoder, kind) for kind in ("f32", weights))
+    ids = check_same_ids(tokenizer, GgufTokenizer(file.metadata).encode, "the file's own vocabulary", origin, TEXTS)
+    whole, stored = (as_stored(source.decoder, kind) for kind in ("f32", precision))
     expected = expected_of(stored)
-    lost = None if _same(whole, stored) else rounding(weights, whole, expected_of(whole), stored, tokenizer)
+    states = zip(whole.state_dict().values(), stored.state_dict().values(), strict=True)
+    exact = all(torch.equal(*pair) for pair in states)
+    lost = None if exact else storage_loss(precision, whole, expected_of(whole), stored, tokenizer)
     read_back = check_file(file, expected, origin)
-    run = _run(path, expected, tokenizer, weights, origin) if in_llama_cpp.is_installed() else None
+    run = None
+    if llama_cpp_is_installed():
+        with loaded_in_llama_cpp(path, origin) as llama:
+            check_same_ids(tokenizer, llama_cpp_encoder(llama), NAME, origin, TEXTS)
+            run = check_with_llama_cpp(llama, expected, precision, origin)
     figures = {
         "architecture": file.architecture,
-        "weights": weights,
+        "weights": precision,
         "tokenizer": file.metadata["tokenizer.ggml.model"],
         "pre_tokenizer": file.metadata["tokenizer.ggml.pre"],
         "same_ids": ids,
@@ -57,17 +129,71 @@ def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> Exp
         "llama_cpp": None if run is None else run.figures,
         "rounding": None if lost is None else lost.figures,
     }
-    asked = "llama.cpp itself was not asked (llama-cpp-python is not installed)" if run is None else str(run)
-    said = [str(read_back), asked, f"the same {ids:,} ids of the texts compared"]
-    said += [] if lost is None else [str(lost)]
-    return ExportResult.of(out, source.decoder, path, figures=figures, messages=tuple(said))
+    compared = "not compared with llama.cpp itself (llama-cpp-python is not installed)" if run is None else str(run)
+    messages = [str(read_back), compared, f"the same {ids:,} ids of the texts compared"]
+    messages += [] if lost is None else [str(lost)]
+    return ExportResult.of(out, source.decoder, path, figures=figures, messages=tuple(messages))
 
 
-def _run(path: Path, expected: Expected, tokenizer: Tokenizer, weights: str, origin: str) -> Agreement:
-    with in_llama_cpp.loaded_model(path, origin) as model:
-        check_same_ids(tokenizer, in_llama_cpp.encoder(model), in_llama_cpp.NAME, origin, TEXTS)
-        return in_llama_cpp.check_in_llama_cpp(model, expected, weights, origin)
+def as_stored(decoder: Decoder, precision: str) -> Decoder:
+    """Return the model in float32 with every number rounded as it is stored."""
+    found = in_float32(decoder)
+    found.load_state_dict(rounded(found.state_dict(), precision))
+    return found
 
 
-def _same(one: Decoder, other: Decoder) -> bool:
-    return all(torch.equal(*pair) for pair in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+def check_file(file: GgufFile, expected: Expected, origin: str) -> Agreement:
+    """Raise `UserError` unless the file, computed from its own metadata, agrees with the model."""
+    return compare(expected, logits_of(file, expected.tokens), MAX_ERROR, "the file's own metadata", origin)
+
+
+@torch.no_grad()
+def storage_loss(
+    precision: str, whole: Decoder, expected: Expected, stored: Decoder, tokenizer: Tokenizer
+) -> StorageLoss:
+    """Measure the effect of rounding; `expected`: outputs of the unrounded model `whole`."""
+    theirs = stored(expected.tokens[None])[0]
+    error = largest_error(expected.logits, theirs)
+    same = int((expected.logits.argmax(1) == theirs.argmax(1))[-STEPS:].sum())
+    # Stories, each after an end token, as far as the context reaches.
+    ids = [token for text in STORIES for token in (tokenizer.end_id, *tokenizer.encode(text))]
+    tokens_T = torch.tensor(ids[: whole.spec.context_length + 1])
+    before, after = (bits_per_byte(d(tokens_T[None, :-1])[0], tokens_T[1:], tokenizer) for d in (whole, stored))
+    return StorageLoss(precision, error, same, (before, after))
+
+
+def llama_cpp_is_installed() -> bool:
+    """Return True if llama-cpp-python is installed; it is optional."""
+    return find_spec("llama_cpp") is not None
+
+
+@contextmanager
+def loaded_in_llama_cpp(path: Path, origin: str) -> Iterator[Any]:
+    """Load a file in llama.cpp on the CPU, keys and values in float32; `UserError` if it refuses the file."""
+    import llama_cpp
+
+    cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False}
+    try:
+        model = llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, verbose=False, n_gpu_layers=0, **cache)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"{origin}: llama.cpp cannot read it ({str(error).strip().splitlines()[0]})") from error
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def llama_cpp_encoder(model: Any) -> Callable[[str], list[int]]:
+    """Return a function that encodes without added tokens; names of control tokens are ordinary text."""
+    return lambda text: list(model.tokenize(text.encode(), add_bos=False, special=False))
+
+
+def check_with_llama_cpp(model: Any, expected: Expected, precision: str, origin: str) -> Agreement:
+    """Raise `UserError` unless llama.cpp agrees: the prompt in one pass, then token by token with its cache."""
+    tokens, prompt = expected.tokens.tolist(), len(expected.tokens) - expected.steps + 1
+    model.reset()
+    model.eval(tokens[:prompt])
+    for token in tokens[prompt:]:
+        model.eval([token])
+    logits_TV = torch.from_numpy(model.scores[: len(tokens)].copy())
+    return compare(expected, logits_TV, MAX_ERRORS[precision], NAME, origin)

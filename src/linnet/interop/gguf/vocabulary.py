@@ -1,8 +1,8 @@
-"""Our tokenizers as llama.cpp has them: tokens with their kinds, merges or scores, and the name of a pre-tokenizer.
+"""Conversion of tokenizers to llama.cpp's vocabularies: tokens with types, merges or scores, and a pre-tokenizer.
 
-Its `gpt2` merges byte-level pieces by rank within words that a named pre-tokenizer cuts. Its `llama` merges characters
-by the score of what comes out, over the whole text, with a mark in the place of spaces, and spells what it lacks by
-bytes. Its `t5` takes the pieces whose scores have the largest sum, and has one token for all that it lacks.
+llama.cpp's `gpt2` merges byte-level pieces by rank within words that a named pre-tokenizer splits. Its `llama` merges
+characters by the score of the result over the whole text, with a mark in the place of spaces, and spells unknown text
+as bytes. Its `t5` takes the pieces with the largest sum of scores, and has one token for everything unknown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.interop.gguf.architecture import Metadata
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""Kinds of tokens, by the format's numbers."""
+"""Types of tokens in the format."""
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _DIGIT = r"\p{N}"
@@ -25,7 +25,7 @@ _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3, _QWEN2 = rf"{_ENDINGS}|\p{{N}}{{1,3}}|{_REST}", rf"{_ENDINGS}|\p{{N}}|{_REST}"
 
 Cuts = tuple[str, ...]
-"""Expressions that cut a text one after the other; what matches becomes a piece, and what lies between."""
+"""Expressions that split a text one after the other; matches and the text between them become pieces."""
 
 PRE_TOKENIZERS: dict[str, tuple[Cuts, bool]] = {
     "gpt-2": ((_GPT2,), False),
@@ -34,18 +34,18 @@ PRE_TOKENIZERS: dict[str, tuple[Cuts, bool]] = {
     "smaug-bpe": ((_LLAMA3,), False),
     "qwen2": ((_QWEN2,), False),
 }
-"""Of those that llama.cpp knows: how each cuts, and whether a word that is a token is taken as it is."""
+"""Pre-tokenizers of llama.cpp: how each splits, and whether a whole word that is a token is used without merging."""
 
-# llama.cpp wants a list of merges, and the format has no empty one. This pair never meets: no merge makes its halves.
+# llama.cpp requires a list of merges, and the format has no empty list. No merge produces the halves of this pair.
 _NEVER = "ĀĀ ĀĀ"
 
 
 @dataclass(frozen=True)
 class FileVocabulary:
-    """A tokenizer as a file says it.
+    """The vocabulary of a file.
 
-    model: `gpt2`, `llama` or `t5`; pre: the pre-tokenizer's name; kinds and scores stand beside tokens; unigrams: what
-    `t5` alone has.
+    model: `gpt2`, `llama` or `t5`; pre: name of the pre-tokenizer; kinds, scores: of the tokens; unigrams: metadata
+    that only `t5` has.
     """
 
     model: str
@@ -60,8 +60,8 @@ class FileVocabulary:
 
     @property
     def metadata(self) -> Metadata:
-        """By key. A text begins with the end token, as it does in linnet."""
-        said = {
+        """Metadata by key; a text begins with the end token, as in linnet."""
+        fields = {
             "model": self.model,
             "pre": self.pre,
             "tokens": self.tokens,
@@ -72,16 +72,16 @@ class FileVocabulary:
             "add_eos_token": False,
             "add_space_prefix": self.space_first,
         }
-        said |= {} if self.merges is None else {"merges": self.merges or [_NEVER]}
-        said |= {} if self.scores is None else {"scores": self.scores}
-        said |= self.unigrams
-        return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+        fields |= {} if self.merges is None else {"merges": self.merges or [_NEVER]}
+        fields |= {} if self.scores is None else {"scores": self.scores}
+        fields |= self.unigrams
+        return {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
 
 
 def vocabulary_of(tokenizer: Tokenizer, definition: Mapping[str, Any], size: int, origin: str) -> FileVocabulary:
-    """A tokenizer, of this tokenizer.json, for a model with `size` tokens; `UserError` where llama.cpp has none such.
+    """Convert a tokenizer for a model with `size` tokens; `UserError` if llama.cpp has no equivalent.
 
-    Whether both make the same ids is a question for a text (`gate`).
+    definition: its tokenizer.json. Whether both produce the same ids is checked on texts (`export`).
     """
     described = SentencePieceDefinition.read(definition)
     if described is not None:
@@ -124,22 +124,22 @@ def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: bool, origin: str) -> str:
-    """Its name in llama.cpp; single bytes are the same however a text is cut."""
+    """Return its name in llama.cpp; without merges the splitting has no effect."""
     cuts = _cuts(definition.get("pre_tokenizer"), origin)
     if not merges:
         return "gpt-2"
     names = [name for name, found in PRE_TOKENIZERS.items() if found == (cuts, whole_words)]
     if not names:
-        said = "; ".join(cuts) or "none"
+        expressions = "; ".join(cuts) or "none"
         raise UserError(
-            f"{origin}: pre_tokenizer: {said}, ignore_merges {str(whole_words).lower()}: llama.cpp knows none such;"
+            f"{origin}: pre_tokenizer: {expressions}, ignore_merges {str(whole_words).lower()}: unknown to llama.cpp;"
             f" expected that of {', '.join(PRE_TOKENIZERS)}"
         )
     return names[0]
 
 
 def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
-    """The expressions of a pre-tokenizer; `UserError` for a step that is none, or puts a space first."""
+    """Return the expressions of a pre-tokenizer; `UserError` for another step, or one that adds a space."""
     kind = None if step is None else step["type"]
     if step is None:
         return ()
@@ -155,7 +155,7 @@ def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
 
 
 def _of_characters(definition: Mapping[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
-    """Single characters: with no token of two, nothing merges. The mark that stands for a space is no character."""
+    """Convert single characters: nothing merges. The mark for a space must not be among them."""
     vocab = definition["model"]["vocab"]
     if SPACE in vocab:
         raise UserError(f"{origin}: model.vocab: has {SPACE!r}, which llama.cpp takes for a space; expected it not to")
@@ -178,7 +178,9 @@ def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str
     scores = described.scores + [0.0] * (size - len(described.scores))
     of_unigrams: Metadata = {}
     if unigrams:
-        kinds = [CONTROL if kind == UNUSED else kind for kind in kinds]  # others are pieces there, and cost nothing
+        kinds = [
+            CONTROL if kind == UNUSED else kind for kind in kinds
+        ]  # as other types they would be pieces of score 0
         of_unigrams = {"unknown_token_id": described.unknown, "remove_extra_whitespaces": described.collapse}
         of_unigrams |= {"precompiled_charsmap": described.charsmap} if described.charsmap else {}
     return FileVocabulary(
@@ -194,7 +196,7 @@ def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str
 
 
 def _unigram_faults(described: SentencePieceDefinition) -> Iterator[str]:
-    """What llama.cpp's `t5` does not do."""
+    """Yield features that llama.cpp's `t5` does not support."""
     if described.byte_fallback:
         yield "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE"
     if described.collapse and not described.dummy_prefix:
@@ -205,7 +207,7 @@ def _unigram_faults(described: SentencePieceDefinition) -> Iterator[str]:
 
 
 def _merging_faults(described: SentencePieceDefinition) -> Iterator[str]:
-    """What llama.cpp's `llama` does not do."""
+    """Yield features that llama.cpp's `llama` does not support."""
     if not described.byte_fallback:
         yield "model.byte_fallback: false: expected true"
     if described.charsmap:
@@ -217,7 +219,7 @@ def _merging_faults(described: SentencePieceDefinition) -> Iterator[str]:
 
 
 def _listed(vocab: dict[str, int], definition: Mapping[str, Any], end: int, size: int) -> tuple[list[str], list[int]]:
-    """Tokens in the order of their ids, and their kinds."""
+    """Return tokens in the order of their ids, and their types."""
     added = definition.get("added_tokens") or []
     by_id = {token: name for name, token in vocab.items()} | {token["id"]: token["content"] for token in added}
     special = {token["id"]: CONTROL if token["special"] else USER_DEFINED for token in added} | {end: CONTROL}
@@ -227,7 +229,7 @@ def _listed(vocab: dict[str, int], definition: Mapping[str, Any], end: int, size
 
 
 def _filled(names: Iterable[str | None], kinds: list[int], size: int) -> tuple[list[str], list[int]]:
-    """With names for ids that have none, as many as the model has."""
+    """Fill up to the model's number of tokens, with names for ids that have none."""
     listed: list[str | None] = [*names]
     listed += [None] * (size - len(listed))
     kinds = [*kinds, *[UNUSED] * (size - len(kinds))]

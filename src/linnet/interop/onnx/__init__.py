@@ -1,1 +1,1 @@
-"""ONNX: one exported step of a model, its gate and an engine that runs it."""
+"""Export to ONNX: the graphs of a model, their parity check, and an engine that runs them."""

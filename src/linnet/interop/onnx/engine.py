@@ -1,9 +1,8 @@
-"""A folder of ONNX graphs that speaks: the prompt in pieces, then one token at a time, by onnxruntime.
+"""Text generation from a folder of ONNX graphs with onnxruntime: the prompt in pieces, then token by token.
 
-The step runs with onnxruntime's own operators for attention and norms, which are put in where the file, in float32, has
-none.
-Tensors with a place for each token are one buffer, which goes in and comes out, so that a step writes one place of it
-and copies nothing; it doubles when it is full. All other states are two buffers that change sides at each step.
+The step runs with onnxruntime's own operators for attention and norms, which are inserted when a float32 file is
+loaded. Tensors with a place for each token are one buffer that goes in and comes out, so that a step writes one place
+and copies nothing; it doubles when it is full. All other states have two buffers that swap at each step.
 
 Legend: `T` tokens of a pass, `V` vocabulary.
 """
@@ -22,41 +21,41 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import steps
 from linnet.inference.sampling import Sampling
-from linnet.interop.onnx.fused import fuse_step
-from linnet.interop.onnx.graphs import onnx_modules
-from linnet.interop.onnx.metadata import DATA, GraphDescription, StateInput
+from linnet.interop.onnx.folder import DATA, GraphDescription
+from linnet.interop.onnx.fusion import fuse_step
+from linnet.interop.onnx.trace import onnx_modules
 
 Array = np.ndarray[Any, Any]
 
-FEWEST_PLACES = 64
-LONGEST_PIECE = 256
-"""Tokens of a prompt that are read at once, at most: all of their logits are in memory."""
+MIN_PLACES = 64
+MAX_PIECE = 256
+"""Tokens of a prompt that are read at once; all of their logits are in memory."""
 
 
 class Graphs:
-    """The graphs of a folder, loaded."""
+    """The loaded graphs of a folder."""
 
     def __init__(self, folder: Path, threads: int | None = None, as_written: bool = False) -> None:
-        """`UserError` where the folder has none, or a file in it is not what was written.
+        """Load the graphs; `UserError` if the folder has none, or a file was changed after writing.
 
-        threads: of a graph. as_written: with the operators of the files alone.
+        threads: per graph. as_written: use only the operators in the files.
         """
         self.description = GraphDescription.read(folder)
         prompt = self.description.prompt
         files = [self.description.step, *([] if prompt is None else [prompt.file])]
         check_files(folder, [*files, self.description.tokenizer.file, *([DATA] if (folder / DATA).exists() else [])])
-        fuse = not as_written and self.description.weights == "float32"  # graphs in few bits have been fused
+        fuse = not as_written and self.description.weights == "float32"  # quantized graphs are stored fused
         self.step = _session(folder / self.description.step, threads, fuse)
-        self.prompt = None if prompt is None else _session(folder / prompt.file, threads, waits=True)
+        self.prompt = None if prompt is None else _session(folder / prompt.file, threads, spin=False)
 
 
-def _session(path: Path, threads: int | None, fuse: bool = False, waits: bool = False) -> Any:
-    """waits: its threads sleep as soon as they have nothing to do, and leave the processor to another session's."""
+def _session(path: Path, threads: int | None, fuse: bool = False, spin: bool = True) -> Any:
+    """Load a graph. spin: idle threads keep the processor; otherwise they leave it to the other session's."""
     onnx, onnxruntime = onnx_modules("engine")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0" if waits else "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
@@ -66,18 +65,18 @@ def _session(path: Path, threads: int | None, fuse: bool = False, waits: bool = 
             fuse_step(graph)
             model = graph.SerializeToString()
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it has many kinds, none of them public
+    except Exception as error:  # onnxruntime raises many kinds, none of them public
         raise UserError(f"{path}: onnxruntime cannot read it ({str(error).strip().splitlines()[0]})") from error
 
 
 class GraphReader:
-    """One stream: reads tokens, and keeps the states between them."""
+    """One stream: reads tokens and keeps the states between them."""
 
-    def __init__(self, graphs: Graphs, places: int = FEWEST_PLACES) -> None:
-        """places: for so many tokens there is room at first."""
+    def __init__(self, graphs: Graphs, places: int = MIN_PLACES) -> None:
+        """`places`: initial room in tokens."""
         self._graphs, self._description, self._places = graphs, graphs.description, places
         self.position = 0
-        self._states = {state.input: state.begins(places) for state in self._description.states}
+        self._states = {state.input: state.initial(places) for state in self._description.states}
         self._token, self._at = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
         self._logits = np.zeros((1, 1, self._description.model.vocab_size), np.float32)
         self._bound: list[Any] | None = None
@@ -85,45 +84,48 @@ class GraphReader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states, as allocated."""
+        """Allocated bytes of the states."""
         return sum(state.nbytes for state in self._states.values())
 
     def read(self, tokens: list[int]) -> Array:
-        """Go on by these tokens, any number of them: `[V]`, the logits behind the last, until more are read."""
-        self._check_room(len(tokens))
+        """Read any number of tokens; return `[V]`, the logits after the last, valid until more are read."""
+        self._make_room(len(tokens))
         for piece in self._pieces(tokens):
             logits_TV = self._read_piece(piece)
         logits_V: Array = logits_TV[-1]
         return logits_V
 
     def read_all(self, tokens: list[int]) -> Array:
-        """The same: `[T, V]`, the logits behind each, for good."""
-        self._check_room(len(tokens))
+        """Read any number of tokens; return a copy of the logits after each, `[T, V]`."""
+        self._make_room(len(tokens))
         return np.concatenate([self._read_piece(piece).copy() for piece in self._pieces(tokens)])
 
-    def _check_room(self, tokens: int) -> None:
+    def _make_room(self, tokens: int) -> None:
         longest, end = self._description.longest, self.position + tokens
         if longest is not None and end > longest:
             raise UserError(f"{end} tokens: the model's learned positions end at {longest}")
-        if end > self._places:
-            self._grow(1 << (end - 1).bit_length())
+        if end <= self._places:
+            return
+        self._places, self._bound = 1 << (end - 1).bit_length(), None
+        for state in self._description.states:
+            if state.grows == "places":
+                kept, larger = self._states[state.input], state.initial(self._places)
+                larger[tuple(map(slice, kept.shape))] = kept
+                self._states[state.input] = larger
 
     def _pieces(self, tokens: list[int]) -> Iterator[list[int]]:
-        """As long as the graph for prompts takes them, then single tokens."""
-        done = 0
+        """Yield pieces as long as the graph for prompts takes them, then single tokens."""
+        done, prompt = 0, self._description.prompt
         while done < len(tokens):
-            count = self._next_piece(len(tokens) - done)
+            left = len(tokens) - done
+            if prompt is None:
+                count = 1
+            elif prompt.length is None:
+                count = min(left, MAX_PIECE)
+            else:
+                count = prompt.length if prompt.length <= left and self.position % prompt.length == 0 else 1
             yield tokens[done : done + count]
             done += count
-
-    def _next_piece(self, tokens: int) -> int:
-        """How many of the next tokens are read at once."""
-        prompt = self._description.prompt
-        if prompt is None:
-            return 1
-        if prompt.length is None:
-            return min(tokens, LONGEST_PIECE)
-        return prompt.length if prompt.length <= tokens and self.position % prompt.length == 0 else 1
 
     def _read_piece(self, tokens: list[int]) -> Array:
         if len(tokens) > 1:
@@ -136,18 +138,23 @@ class GraphReader:
         return logits
 
     def _run(self, session: Any, tokens: Array) -> Array:
-        """A pass whose states are new tensors."""
-        given = {self._description.tokens: tokens, self._description.position: np.array([self.position], np.int64)}
+        """Run a pass whose states are new tensors."""
+        inputs = {self._description.tokens: tokens, self._description.position: np.array([self.position], np.int64)}
         names = [state.output for state in self._description.states]
-        logits, *after = session.run([self._description.logits, *names], {**given, **self._states})
+        logits, *after = session.run([self._description.logits, *names], {**inputs, **self._states})
         self._states = dict(zip(self._states, after, strict=True))
         self._bound = None
         return np.asarray(logits[0])
 
     def _step(self, token: int) -> Array:
-        """A pass over one token with all buffers bound; the logits are the buffer, which the next pass writes."""
+        """Run a pass over one token with all buffers bound; the next pass overwrites the logits."""
         if self._bound is None:
-            self._sides = [self._states, {s.input: self._other_side(s) for s in self._description.states}]
+            other = {
+                state.input: own if state.grows == "places" else np.empty_like(own)
+                for state in self._description.states
+                for own in [self._states[state.input]]
+            }
+            self._sides = [self._states, other]
             self._bound = [self._binding(*self._sides), self._binding(*reversed(self._sides))]
         self._token[0, 0], self._at[0] = token, self.position
         self._graphs.step.run_with_iobinding(self._bound[0])
@@ -157,13 +164,9 @@ class GraphReader:
         logits_1V: Array = self._logits[0]
         return logits_1V
 
-    def _other_side(self, state: StateInput) -> Array:
-        own = self._states[state.input]
-        return own if state.grows == "places" else np.empty_like(own)
-
-    def _binding(self, given: dict[str, Array], after: dict[str, Array]) -> Any:
+    def _binding(self, before: dict[str, Array], after: dict[str, Array]) -> Any:
         binding = self._graphs.step.io_binding()
-        inputs = {self._description.tokens: self._token, self._description.position: self._at, **given}
+        inputs = {self._description.tokens: self._token, self._description.position: self._at, **before}
         outputs = {state.output: after[state.input] for state in self._description.states}
         outputs[self._description.logits] = self._logits
         _, onnxruntime = onnx_modules("engine")
@@ -173,28 +176,19 @@ class GraphReader:
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
         return binding
 
-    def _grow(self, places: int) -> None:
-        """Room for so many tokens."""
-        for state in self._description.states:
-            if state.grows == "places":
-                kept, larger = self._states[state.input], state.begins(places)
-                larger[tuple(map(slice, kept.shape))] = kept
-                self._states[state.input] = larger
-        self._places, self._bound = places, None
-
 
 class OnnxLanguageModel:
     """Graphs and their tokenizer: text in, text out."""
 
     def __init__(self, folder: str | Path, threads: int | None = None) -> None:
-        """`UserError` as from `Graphs`."""
+        """Load a folder; `UserError` as from `Graphs`."""
         self.graphs = Graphs(Path(folder), threads)
         self.tokenizer = Tokenizer.load(Path(folder) / self.graphs.description.tokenizer.file)
         if self.tokenizer.hash != self.graphs.description.tokenizer.hash:
             raise UserError(f"{folder}: {self.graphs.description.tokenizer.file} is not the tokenizer of these graphs")
 
     def stream(self, prompt: str, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
-        """The continuation of one prompt, piece by piece, as `LanguageModel.stream`."""
+        """Continue one prompt, piece by piece, like `LanguageModel.stream`."""
         if max_tokens < 1:
             raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
         tokens = [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]

@@ -1,54 +1,101 @@
-"""A model as two ONNX graphs: one token with explicit states, and a prompt; nothing is left that fails the gate."""
+"""Export of a model as two ONNX graphs: one token with explicit states, and a prompt; nothing is left if a check fails.
+
+The check compares logits token by token and of a whole prompt, and bits per byte of a text: one that the model
+generates, unless another is given.
+
+Legend: `T` tokens, `V` vocabulary.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
-from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
+from linnet.evaluation.cache_policies import check_chooses
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
+from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
-from linnet.interop.onnx.engine import Graphs
-from linnet.interop.onnx.files import EXTERNAL_ABOVE_BYTES, write_graphs
-from linnet.interop.onnx.flatten import Flat, Step
-from linnet.interop.onnx.fused import fuse_step
-from linnet.interop.onnx.gate import GraphParity, gate
-from linnet.interop.onnx.graphs import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
-from linnet.interop.onnx.metadata import (
+from linnet.inference.sampling import Sampling
+from linnet.interop.exporters import ExportResult
+from linnet.interop.onnx.engine import GraphReader, Graphs
+from linnet.interop.onnx.folder import (
     DESCRIPTION,
+    EXTERNAL_ABOVE_BYTES,
     PROMPT,
     STEP,
     GraphDescription,
+    Precision,
     PromptGraph,
     TokenizerFile,
-    Weights,
-    described,
     state_inputs,
+    write_graphs,
 )
+from linnet.interop.onnx.fusion import fuse_step
 from linnet.interop.onnx.quantize import quantized
+from linnet.interop.onnx.trace import Flat, NoPromptGraphError, Step, graph_of, onnx_modules, prompt_graph, reason
+from linnet.interop.parity import STEPS, bits_per_byte, largest_error
 from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.registry import cache_policy_of
 from linnet.model.store import RUN, TOKENIZER, check_new_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 EXAMPLE_PLACES = 101
-"""Of the states that are traced: like no other size of a model, and room for a piece of a prompt."""
+"""Room of the traced states: unlike any other size of a model, and enough for a piece of a prompt."""
+
+PROMPT_TOKENS = 150
+"""More than two pieces, but no whole number of them, so that both pieces and single tokens are read."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Accepted difference between graphs and their model.
+
+    error: root mean square of logit differences, in standard deviations. bits: relative difference of bits per byte.
+    """
+
+    error: float
+    bits: float
+
+
+ALLOWED = {"float32": Allowed(1e-4, 1e-4), "int8": Allowed(0.1, 0.005), "int4": Allowed(0.6, 0.2)}
+"""About twice the loss of small models of attention and TED that were trained on stories (`docs/onnx.md`)."""
+
+
+@dataclass(frozen=True)
+class GraphParity:
+    """Result of the check.
+
+    error, largest_error: root mean square and maximum of logit differences, in standard deviations. greedy: share of
+    tokens where both have the same likeliest token. bits_per_byte, graph_bits_per_byte: of the model and of its graphs.
+    """
+
+    error: float
+    largest_error: float
+    greedy: float
+    tokens: int
+    bits_per_byte: float
+    graph_bits_per_byte: float
 
 
 @dataclass(frozen=True)
 class OnnxExport:
-    """What was written, and what the gate measured.
+    """The written files and the result of the check.
 
-    nodes: of the graph for one token, by operation; files: their bytes; prompt: None where prompts are read
-    token by token; token_by_token: why they are.
+    nodes: number of each operation in the graph for one token. files: bytes by name. prompt: None if prompts are read
+    token by token; token_by_token: the reason.
     """
 
     parity: GraphParity
@@ -60,120 +107,123 @@ class OnnxExport:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """For a record."""
         return {**asdict(self), "prompt": None if self.prompt is None else self.prompt.model_dump()}
+
+
+def export_folder(
+    model: LanguageModel,
+    out: Path,
+    precision: str = "float32",
+    cache_policy: str | None = None,
+    origin: str | None = None,
+    command: str | None = None,
+) -> ExportResult:
+    """Write the folder `out` for `linnet export`; see `export_onnx`. cache_policy: as text."""
+    policy = FULL if cache_policy is None else cache_policy_of(cache_policy).for_length(model.spec.context_length)
+    if policy != FULL:
+        check_chooses(model.decoder, "cache_policy")
+    made = export_onnx(model, out, precision=precision, cache_policy=policy, origin=origin, command=command)
+    found = made.parity
+    logits = f"logits within {found.error:.1e} of their spread (root mean square; largest {found.largest_error:.1e})"
+    products = [f"{count} {name}" for name, count in made.nodes.items() if name.startswith(("MatMul", "Gemm"))]
+    if made.prompt is None:
+        prompt = f"prompts token by token ({made.token_by_token})"
+    elif made.prompt.length is not None:
+        prompt = f"prompts in pieces of {made.prompt.length} tokens"
+    else:
+        prompt = "prompts of any length at once"
+    messages = (
+        f"{found.tokens} tokens: {logits}, {found.greedy:.1%} of the likeliest tokens the same",
+        f"{found.graph_bits_per_byte:.4f} bits per byte of its own text ({found.bits_per_byte:.4f} in PyTorch)",
+        ", ".join(products),
+        prompt,
+    )
+    files = [out / name for name in made.files if name.startswith(STEP)]
+    return ExportResult.of(out, model.decoder, *files, figures=made.figures, messages=messages)
 
 
 def export_onnx(
     model: str | Path | LanguageModel,
     out: str | Path,
     *,
-    weights: str = "float32",
+    precision: str = "float32",
     cache_policy: CachePolicies = FULL,
     text: str | None = None,
     external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
     origin: str | None = None,
     command: str | None = None,
 ) -> OnnxExport:
-    """Write the folder `out`: graphs, `linnet.json`, the tokenizer; what the gate measured is returned.
+    """Write the folder `out`: graphs, `linnet.json`, the tokenizer; return the result of the check.
 
-    model: a folder, or a model that was loaded, which becomes float32. weights: `float32`, `int8` or `int4`.
-    cache_policy:
-    how TED layers keep the past; a bank without a length is made for the model's context. text: what the gate compares
-    bits per byte on; None: what the model says. external_above_bytes: weights of larger graphs stand in a file beside
-    them, once for both. origin, command: how it was made, for `run.json`; None: the folder, or the model's name. Raises
-    `UserError` for a value that cannot be, a model that has no such graphs yet, and where graphs do not say what the
-    model says, in floats before they are brought to few bits, and then again; then nothing is left.
+    model: a folder, or a loaded model, which becomes float32. precision: `float32`, `int8` or `int4`. cache_policy: of
+    the state; a bank without a length gets the model's context length. text: for bits per byte; None: a generated text.
+    external_above_bytes: larger weights are stored in a separate file, once for both graphs. origin, command: recorded
+    in `run.json`; by default the folder or the model's name. Raises `UserError` for an invalid option, a model without
+    such graphs, and graphs that differ from the model, before and after quantization; then nothing is left.
     """
-    if weights not in get_args(Weights):
-        raise UserError(field="weights", value=weights, accepted=f"one of {', '.join(get_args(Weights))}")
+    if precision not in get_args(Precision):
+        raise UserError(field="precision", value=precision, accepted=f"one of {', '.join(get_args(Precision))}")
     onnx_modules()
     check_new_folder(out)
     origin = origin or (model.spec.name if isinstance(model, LanguageModel) else str(model))
     source = model if isinstance(model, LanguageModel) else load(model, device="cpu")
-    _check(source, origin)
-    source.decoder.requires_grad_(False).float().eval()
-    cache_policies = _with_lengths(source, layer_cache_policies(source.decoder, cache_policy))
-    longest = _longest(source)
-    places = EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest)
-    step = Step(source.decoder, Flat.of(source.decoder, places, cache_policies))
-    graphs, prompt, why = _graphs(step, origin)
-    made = {"exported_from": origin, "command": command}
-    write = partial(_write, source, step.flat, cache_policies, prompt, external_above_bytes, made)
+    decoder, spec = source.decoder, source.spec
+    if decoder.encoder is not None:
+        raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
+    if any(mixer.traits.calibrates for mixer in decoder.mixers):
+        raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze)")
+    decoder.requires_grad_(False).float().eval()
+    # A graph is made once, for streams of every length.
+    policies = [policy.for_length(spec.context_length) for policy in layer_cache_policies(decoder, cache_policy)]
+    longest = None if decoder.embedding.positions is None else spec.context_length
+    flat = Flat.of(decoder, EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest), policies)
+    graphs, prompt, why = _graphs(Step(decoder, flat), origin)
+
+    def write(folder: Path, graphs: dict[str, "ModelProto"], precision: str) -> GraphDescription:
+        tokenizer, opset = source.tokenizer, graphs[STEP].opset_import
+        description = GraphDescription(
+            weights=precision,
+            opset={domain.domain or "ai.onnx": domain.version for domain in opset},
+            prompt=prompt,
+            states=state_inputs(flat),
+            longest=longest,
+            cache_policies=[policy.to_dict() for policy in policies],
+            tokenizer=TokenizerFile(hash=tokenizer.hash, end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size),
+            model=spec,
+        )
+        names = write_graphs(folder, graphs, description, external_above_bytes)
+        write_json(folder / DESCRIPTION, description.model_dump())
+        tokenizer.save(folder / TOKENIZER)
+        write_json(folder / RUN, {"exported_from": origin, "command": command})
+        write_file_checksums(folder, [*names, DESCRIPTION, TOKENIZER, RUN])
+        return description
+
     with atomic_directory(out) as temporary:
-        if weights != "float32":
-            _gate_floats(source, graphs, write, cache_policies, text)
-            graphs = {name: quantized(graph, weights, source.decoder) for name, graph in graphs.items()}
-            fuse_step(graphs[STEP])  # those graphs have onnxruntime's operators in any case
-        description = write(temporary, graphs, weights)
-        parity = gate(source, Graphs(temporary, as_written=True), cache_policies, weights, text)
-        if weights == "float32":  # as they are run here
-            gate(source, Graphs(temporary), cache_policies, weights, text)
+        if precision != "float32":
+            # Faults of graphs are found in floats first: quantization may lose so much that they would pass for
+            # rounding.
+            with TemporaryDirectory() as floats:
+                write(Path(floats), deepcopy(graphs), "float32")
+                check_graphs(source, Graphs(Path(floats), as_written=True), policies, "float32", text)
+            graphs = {name: quantized(graph, precision, decoder) for name, graph in graphs.items()}
+            fuse_step(graphs[STEP])  # quantized graphs contain onnxruntime's operators in any case
+        description = write(temporary, graphs, precision)
+        parity = check_graphs(source, Graphs(temporary, as_written=True), policies, precision, text)
+        if precision == "float32":  # also as the engine runs them
+            check_graphs(source, Graphs(temporary), policies, precision, text)
         files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
     nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)
 
 
-def _write(
-    model: LanguageModel,
-    flat: Flat,
-    cache_policies: list[CachePolicy],
-    prompt: PromptGraph | None,
-    external_above_bytes: int,
-    made: Mapping[str, Any],
-    folder: Path,
-    graphs: dict[str, "ModelProto"],
-    weights: str,
-) -> GraphDescription:
-    """All files of the folder; of large graphs the weights are moved out."""
-    description = _description(model, flat, cache_policies, weights, prompt, graphs[STEP])
-    names = write_graphs(folder, graphs, description, external_above_bytes)
-    write_json(folder / DESCRIPTION, description.model_dump())
-    model.tokenizer.save(folder / TOKENIZER)
-    write_json(folder / RUN, made)
-    write_file_checksums(folder, [*names, DESCRIPTION, TOKENIZER, RUN])
-    return description
-
-
-def _gate_floats(
-    model: LanguageModel,
-    graphs: dict[str, "ModelProto"],
-    write: Callable[[Path, dict[str, "ModelProto"], str], GraphDescription],
-    cache_policies: list[CachePolicy],
-    text: str | None,
-) -> None:
-    """What is wrong with graphs is seen here: few bits may lose so much that it would pass for rounding."""
-    with TemporaryDirectory() as floats:
-        write(Path(floats), deepcopy(graphs), "float32")
-        gate(model, Graphs(Path(floats), as_written=True), cache_policies, "float32", text)
-
-
-def _check(model: LanguageModel, origin: str) -> None:
-    if model.decoder.encoder is not None:
-        raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
-    if any(mixer.traits.calibrates for mixer in model.decoder.mixers):
-        raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze)")
-
-
-def _longest(model: LanguageModel) -> int | None:
-    """Positions that a stream may have; None for any number."""
-    return None if model.decoder.embedding.positions is None else model.spec.context_length
-
-
-def _with_lengths(model: LanguageModel, cache_policies: list[CachePolicy]) -> list[CachePolicy]:
-    """A graph is made once, for streams of every length."""
-    return [policy.for_length(model.spec.context_length) for policy in cache_policies]
-
-
 def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
-    """By file name, and what the one for prompts takes; where there is none, why."""
+    """Return the graphs by file name, the description of the one for prompts, and the reason if there is none."""
     try:
         one = graph_of(step, 1)
-    except Exception as error:  # of many kinds: whatever in a model no graph can say
+    except Exception as error:  # many kinds, for whatever a graph cannot express
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in step.decoder.spec.blocks))
-        raise UserError(
-            f"{origin}: a model of {kinds}: PyTorch's exporter cannot follow it ({reason(error)})"
-        ) from error
+        problem = f"a model of {kinds}: PyTorch's exporter cannot follow it ({reason(error)})"
+        raise UserError(f"{origin}: {problem}") from error
     try:
         many, length = prompt_graph(step, one)
     except NoPromptGraphError as error:
@@ -182,22 +232,60 @@ def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGra
     return {STEP: one, PROMPT: many}, PromptGraph(length=length), None
 
 
-def _description(
-    model: LanguageModel,
-    flat: Flat,
-    cache_policies: list[CachePolicy],
-    weights: str,
-    prompt: PromptGraph | None,
-    graph: "ModelProto",
-) -> GraphDescription:
-    tokenizer = model.tokenizer
-    return GraphDescription(
-        weights=weights,
-        opset={domain.domain or "ai.onnx": domain.version for domain in graph.opset_import},
-        prompt=prompt,
-        states=state_inputs(flat),
-        longest=_longest(model),
-        cache_policies=described(cache_policies),
-        tokenizer=TokenizerFile(hash=tokenizer.hash, end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size),
-        model=model.spec,
+def check_graphs(
+    model: LanguageModel, graphs: Graphs, policies: Sequence[CachePolicy], precision: str, text: str | None = None
+) -> GraphParity:
+    """Raise `UserError` unless graphs and model agree within what is `ALLOWED` for the precision."""
+    tokens = _tokens(model, graphs, policies, text)
+    prompt = min(PROMPT_TOKENS, max(1, len(tokens) // 2))
+    chunks = [tokens[:prompt], *([token] for token in tokens[prompt:])]  # the prompt in one pass, then token by token
+    ours_TV = _model_logits(model, policies, chunks)
+    try:
+        reader = GraphReader(graphs)
+        theirs_TV = torch.from_numpy(np.concatenate([reader.read_all(chunk) for chunk in chunks]))
+    except Exception as error:  # onnxruntime raises many kinds, none of them public
+        problem = str(error).strip().splitlines()[0]
+        raise UserError(f"export: {precision}: onnxruntime cannot run the graphs ({problem})") from error
+    targets = torch.tensor(tokens[1:])
+    bits = [bits_per_byte(x_TV[:-1], targets, model.tokenizer) for x_TV in (ours_TV, theirs_TV)]
+    parity = GraphParity(
+        error=float((ours_TV - theirs_TV).square().mean().sqrt() / ours_TV.std()),
+        largest_error=largest_error(ours_TV, theirs_TV),
+        greedy=float((ours_TV.argmax(1) == theirs_TV.argmax(1)).float().mean()),
+        tokens=len(tokens),
+        bits_per_byte=bits[0],
+        graph_bits_per_byte=bits[1],
     )
+    allowed = ALLOWED[precision]
+    if not parity.error <= allowed.error:  # also for NaN
+        problem = f"logits differ by {parity.error:.1e} of their spread"
+        raise UserError(f"export: {precision}: {problem}: expected at most {allowed.error:g}")
+    worse = parity.graph_bits_per_byte / parity.bits_per_byte - 1 if parity.bits_per_byte else 0.0
+    if not abs(worse) <= allowed.bits:
+        raise UserError(
+            f"export: {precision}: {parity.graph_bits_per_byte:.4f} bits per byte, the model has "
+            f"{parity.bits_per_byte:.4f}: expected the same within {allowed.bits:.2%}"
+        )
+    return parity
+
+
+def _tokens(model: LanguageModel, graphs: Graphs, policies: Sequence[CachePolicy], text: str | None) -> list[int]:
+    """Return the end token and the compared tokens after it: of the text, or generated by the model."""
+    count, longest = PROMPT_TOKENS + STEPS, graphs.description.longest
+    count = count if longest is None else min(count, longest)
+    if text is not None:
+        tokens = model.prompt_tokens(text)[:count]
+        if len(tokens) < count:
+            raise UserError(field="text", value=f"{len(tokens)} tokens", accepted=f"at least {count}")
+        return tokens
+    begin, vocab_size = [model.tokenizer.end_id], model.tokenizer.vocab_size
+    state = cache_policy_state(model.decoder, 1, count, list(policies))
+    generated = decode(model.decoder, [begin], count - 1, Sampling(1.0, seed=0), state=state, vocab_size=vocab_size)
+    return [*begin, *(token for (token,) in generated if token is not None)]
+
+
+@torch.inference_mode()
+def _model_logits(model: LanguageModel, policies: Sequence[CachePolicy], chunks: Sequence[list[int]]) -> Tensor:
+    """Return the logits of the model in float32, `[T, V]`."""
+    state = cache_policy_state(model.decoder, 1, sum(map(len, chunks)), list(policies))
+    return torch.cat([model.decoder(torch.tensor([chunk]), state)[0] for chunk in chunks])

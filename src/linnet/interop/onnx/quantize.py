@@ -1,50 +1,53 @@
-"""Graphs in few bits: the products of all linear maps, the head's among them, and the embedding's look-up.
+"""Graphs with 8-bit or 4-bit weights: the products of all linear maps, including the head, and the embedding lookup.
 
-onnxruntime's `MatMulNBits`, in blocks of 32 or 128 numbers with a scale each, symmetric; activations are rounded to 8
-bits as well (accuracy level 4). A tied head's matrix and the embedding's table are the same bytes.
+onnxruntime's `MatMulNBits` stores blocks of 32 or 128 numbers with a scale each, symmetric; activations are rounded to
+8 bits too (accuracy level 4). The matrix of a tied head and the table of the embedding are the same bytes.
 
 Legend: `V` vocabulary, `D` width of the token vectors, `K` inputs and `N` outputs of a product.
 """
 
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from linnet.core.checksum import digest
-from linnet.interop.onnx.edges import DOMAIN, drop_unread
+from linnet.interop.onnx.fusion import DOMAIN, drop_unread
 from linnet.layers.contract import sublayers_of
 from linnet.model.decoder import Decoder
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK, WIDE_BLOCK = 32, 128
-"""Numbers that share a scale. In 8 bits a model loses no more by wide blocks and is a quarter faster (`block_of`)."""
+"""Numbers that share a scale. With 8 bits, wide blocks lose no more and are a quarter faster (`block_of`)."""
 ACCURACY_LEVEL = 4
 
 PRODUCT, LOOK_UP = "MatMulNBits", "GatherBlockQuantized"
 TABLE = "decoder.embedding.tokens.weight"
-"""The name of the embedding's matrix in a graph."""
+"""Name of the embedding's matrix in a graph."""
 
 
-def quantized(graph: "ModelProto", weights: str, decoder: Decoder) -> "ModelProto":
-    """The graph with its weights as `int8` or `int4`; as it is with `float32`."""
-    if weights == "float32":
+def quantized(graph: "ModelProto", precision: str, decoder: Decoder) -> "ModelProto":
+    """Return the graph with its weights as `int8` or `int4`; unchanged for `float32`."""
+    if precision == "float32":
         return graph
+    from onnx import numpy_helper
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
     logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.ERROR)
-    block = block_of(decoder, weights)
-    config = DefaultWeightOnlyQuantConfig(block, is_symmetric=True, accuracy_level=ACCURACY_LEVEL, bits=BITS[weights])
-    _turn_weights(graph.graph)
-    known, matrices = _digests(graph.graph), set(_matrices(decoder))
+    block = block_of(decoder, precision)
+    config = DefaultWeightOnlyQuantConfig(block, is_symmetric=True, accuracy_level=ACCURACY_LEVEL, bits=BITS[precision])
+    _transpose_weights(graph.graph)
+    # Weights are recognized by their content, because the exporter renames the matrices that it transposes.
+    constants = (tensor for tensor in graph.graph.initializer if len(tensor.dims) == 2)
+    known = {tensor.name: digest(numpy_helper.to_array(tensor).tobytes()) for tensor in constants}
+    weights = {digest(weight.detach().T.contiguous().numpy().tobytes()) for weight in _matrices(decoder)}
     products = (node for node in graph.graph.node if node.op_type == "MatMul")
-    kept = [node.name for node in products if known.get(node.input[1]) not in matrices]
-    quantizer = MatMulNBitsQuantizer(graph, nodes_to_exclude=kept, algo_config=config)
+    excluded = [node.name for node in products if known.get(node.input[1]) not in weights]
+    quantizer = MatMulNBitsQuantizer(graph, nodes_to_exclude=excluded, algo_config=config)
     quantizer.process()
     small: ModelProto = quantizer.model.model
     _quantize_look_up(small.graph, config)
@@ -53,96 +56,68 @@ def quantized(graph: "ModelProto", weights: str, decoder: Decoder) -> "ModelProt
 
 
 def products_in_floats(graph: "ModelProto") -> list[str]:
-    """The products with a matrix of weights, and look-ups in the embedding, that are in floats: of their weights."""
+    """Return the weights of products and embedding lookups that are not quantized."""
     matrices = {tensor.name for tensor in graph.graph.initializer if len(tensor.dims) == 2}
     products = (node for node in graph.graph.node if node.op_type in ("MatMul", "Gemm"))
     left = [name for node in products for name in node.input[1:2] if name in matrices]
     return left + [node.input[0] for node in graph.graph.node if node.op_type == "Gather" and node.input[0] == TABLE]
 
 
-def block_of(decoder: Decoder, weights: str) -> int:
-    """Wide where rounding is fine and no matrix would have to be filled up much, as a narrow one's single block is."""
-    return WIDE_BLOCK if weights == "int8" and min(map(_inputs, _maps(decoder))) >= WIDE_BLOCK else BLOCK
+def block_of(decoder: Decoder, precision: str) -> int:
+    """Return the block size: wide for 8 bits, unless a matrix is too narrow and would have to be padded much."""
+    wide = precision == "int8" and min(weight.shape[1] for weight in _matrices(decoder)) >= WIDE_BLOCK
+    return WIDE_BLOCK if wide else BLOCK
 
 
-def _inputs(module: nn.Module) -> int:
-    assert isinstance(module.weight, Tensor)
-    return module.weight.shape[1]
-
-
-def _maps(decoder: Decoder) -> Iterator[nn.Module]:
-    """Linear maps, but in the parts that stay precise, and the table."""
+def _matrices(decoder: Decoder) -> list[Tensor]:
+    """Return the weights of linear maps, without parts that skip quantization, and the embedding's table."""
     parts = [part for sublayer in sublayers_of(decoder) for part in sublayer.skip_quantization()]
-    precise = {id(module) for part in parts for module in part.modules()}
+    skipped = {id(module) for part in parts for module in part.modules()}
+    found = []
     for module in decoder.modules():
-        if (isinstance(module, nn.Linear) and id(module) not in precise) or module is decoder.embedding.tokens:
-            yield module
+        if (isinstance(module, nn.Linear) and id(module) not in skipped) or module is decoder.embedding.tokens:
+            assert isinstance(module.weight, Tensor)
+            found.append(module.weight)
+    return found
 
 
-def _matrices(decoder: Decoder) -> Iterator[str]:
-    """Of these: hashes of what products are made with.
-
-    By their content, because the exporter gives names of its own to what it has turned.
-    """
-    for module in _maps(decoder):
-        assert isinstance(module.weight, Tensor)
-        yield digest(module.weight.detach().T.contiguous().numpy().tobytes())
-
-
-def _digests(graph: "GraphProto") -> dict[str, str]:
-    """Hashes of the constants that are matrices, by name."""
-    from onnx import numpy_helper
-
-    matrices = (tensor for tensor in graph.initializer if len(tensor.dims) == 2)
-    return {tensor.name: digest(numpy_helper.to_array(tensor).tobytes()) for tensor in matrices}
-
-
-def _turned(name: str) -> str:
-    return f"{name}.turned"
-
-
-def _turn_weights(graph: "GraphProto") -> None:
-    """MuonParameter that are turned in the graph become constants that have been: `[N, K]` to `[K, N]`."""
+def _transpose_weights(graph: "GraphProto") -> None:
+    """Replace weights that the graph transposes by transposed constants: `[N, K]` to `[K, N]`."""
     from onnx import helper, numpy_helper
 
     weights = {tensor.name: tensor for tensor in graph.initializer}
     known = set(weights)
-    turns = {node.output[0]: node.input[0] for node in graph.node if _turns_a_matrix(node, weights)}
+    sources = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "Transpose" and node.input[0] in weights and len(weights[node.input[0]].dims) == 2
+    }
     for node in graph.node:
-        if node.op_type == "Gemm" and _attribute(node, "transB") and node.input[1] in weights:
-            turns[node.input[1]] = node.input[1]
+        transposed = any(found.name == "transB" and found.i for found in node.attribute)
+        if node.op_type == "Gemm" and transposed and node.input[1] in weights:
+            sources[node.input[1]] = node.input[1]
     nodes: list[NodeProto] = []
     for node in graph.node:
-        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in turns:
+        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in sources:
             nodes.append(node)
             continue
-        of = turns[node.input[1]]
-        if _turned(of) not in known:
-            known.add(_turned(of))
-            graph.initializer.append(
-                numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(weights[of]).T), _turned(of))
-            )
+        source = sources[node.input[1]]
+        name = f"{source}.turned"
+        if name not in known:
+            known.add(name)
+            matrix = np.ascontiguousarray(numpy_helper.to_array(weights[source]).T)
+            graph.initializer.append(numpy_helper.from_array(matrix, name))
         bias = list(node.input[2:3])
         out = f"{node.output[0]}.product" if bias else node.output[0]
-        nodes.append(helper.make_node("MatMul", [node.input[0], _turned(of)], [out], name=node.name))
+        nodes.append(helper.make_node("MatMul", [node.input[0], name], [out], name=node.name))
         if bias:
             nodes.append(helper.make_node("Add", [out, bias[0]], [node.output[0]], name=f"{node.name}.bias"))
     del graph.node[:]
     graph.node.extend(nodes)
 
 
-def _turns_a_matrix(node: "NodeProto", weights: dict[str, "TensorProto"]) -> bool:
-    return node.op_type == "Transpose" and node.input[0] in weights and len(weights[node.input[0]].dims) == 2
-
-
-def _attribute(node: "NodeProto", name: str) -> Any:
-    from onnx import helper
-
-    return next((helper.get_attribute_value(found) for found in node.attribute if found.name == name), None)
-
-
 def _quantize_look_up(graph: "GraphProto", config: Any) -> None:
-    """The embedding's look-up reads rows in few bits, made as a product's: `[V, D]` has a row for each output."""
+    """Make the embedding lookup read quantized rows, laid out like a product: `[V, D]` has a row for each output."""
     from onnx import helper, numpy_helper
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantizer
 

@@ -1,14 +1,13 @@
-"""Every model of linnet as one of Transformers: importing this registers `AutoConfig` and `AutoModelForCausalLM`.
+"""Every decoder of linnet as a model of Transformers: importing this registers `AutoConfig` and `AutoModelForCausalLM`.
 
-No code lies in the folders, and none is fetched: `pip install 'linnet[transformers]'` and this import are enough.
+No code lies in exported folders and none is downloaded: `pip install 'linnet[transformers]'` and this import suffice.
 """
 
-from linnet.interop.in_transformers import transformers_module
+from linnet.interop import optional_package
 
-transformers_module("linnet.interop.transformers")
+optional_package("transformers", "linnet.interop.transformers")
 
-from linnet.interop.transformers.cache import StateCache  # noqa: E402 (the line before says what is missing)
-from linnet.interop.transformers.config import LinnetConfig  # noqa: E402
-from linnet.interop.transformers.model import LinnetForCausalLM  # noqa: E402
+from linnet.interop.transformers.cache import StateCache  # noqa: E402 (the line before names a missing package)
+from linnet.interop.transformers.model import LinnetConfig, LinnetForCausalLM  # noqa: E402
 
 __all__ = ["LinnetConfig", "LinnetForCausalLM", "StateCache"]

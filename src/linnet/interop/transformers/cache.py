@@ -1,10 +1,14 @@
-"""A decode state as a cache of Transformers: rows are chosen, repeated and reordered, and the past can be taken back.
+"""A decode state as a cache of Transformers: rows can be selected, repeated and reordered, and the past taken back.
 
-A state in sums cannot go back by itself. While the past is recorded (assisted decoding asks for it) a copy is kept of
-the state before each chunk; going back into a chunk begins there, and its first tokens are read again together with the
-next one: one pass, nothing more.
+A recurrent state cannot go back by itself. While the past is recorded (assisted decoding requests it), a copy of the
+state before each chunk is kept; going back into a chunk restarts there, and its first tokens are read again together
+with the next chunk, in one pass.
 
-Legend: `B` batch, `T` places of a chunk.
+Layers accept padding only at the beginning of a row. Wherever a mask of Transformers has padding, it is moved to the
+beginning, the order of the real tokens kept, and the outputs are moved back: a row's output does not depend on its
+padding.
+
+Legend: `B` batch, `T` positions of a chunk, `D` width.
 """
 
 from collections.abc import Callable
@@ -17,44 +21,103 @@ from transformers import Cache
 
 from linnet.core.errors import UserError
 from linnet.inference.state import grow_state
-from linnet.interop.transformers.chunk import Chunk
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
 ROOM_FACTOR = 1.5
-"""A state that has to grow gets so many times its room at least, so that it seldom has to."""
+"""A state that must grow grows at least by this factor, so that it grows rarely."""
 
 
 @dataclass(frozen=True)
-class Passed:
-    """A chunk that was read, and a copy of the state before it; None where the state goes back by itself."""
+class Chunk:
+    """Token ids `[B, T]`, and a mask of real tokens, bool `[B, T]`; None if all are real."""
+
+    tokens_BT: Tensor
+    real_BT: Tensor | None = None
+
+    @classmethod
+    def of(cls, tokens_BT: Tensor, mask: Tensor | None) -> "Chunk":
+        """Build from an `attention_mask` `[B, past and T]`, whose past part was read already.
+
+        `UserError` for a mask of another shape.
+        """
+        if mask is None:
+            return cls(tokens_BT)
+        batch, length = tokens_BT.shape
+        if mask.dim() != 2 or len(mask) != batch or mask.shape[1] < length:
+            accepted = f"[{batch}, at least {length}], 1 for a token and 0 for padding"
+            raise UserError(field="attention_mask", value=f"of shape {list(mask.shape)}", accepted=accepted)
+        real_BT = mask[:, -length:].to(tokens_BT.device).bool()
+        return cls(tokens_BT, None if bool(real_BT.all()) else real_BT)
+
+    @property
+    def length(self) -> int:
+        return self.tokens_BT.shape[1]
+
+    @property
+    def only_right_padding(self) -> bool:
+        """True if no padding precedes a token."""
+        return self.real_BT is None or bool((self.real_BT[:, :-1] >= self.real_BT[:, 1:]).all())
+
+    def cut(self, positions: slice) -> "Chunk":
+        return Chunk(self.tokens_BT[:, positions], None if self.real_BT is None else self.real_BT[:, positions])
+
+    def select(self, rows: Tensor) -> "Chunk":
+        rows = rows.to(self.tokens_BT.device)
+        return Chunk(self.tokens_BT[rows], None if self.real_BT is None else self.real_BT[rows])
+
+    def join(self, other: "Chunk") -> "Chunk":
+        """Append another chunk."""
+        tokens_BT = torch.cat([self.tokens_BT, other.tokens_BT], dim=1)
+        if self.real_BT is None and other.real_BT is None:
+            return Chunk(tokens_BT)
+        masks = [
+            torch.ones_like(chunk.tokens_BT, dtype=torch.bool) if chunk.real_BT is None else chunk.real_BT
+            for chunk in (self, other)
+        ]
+        return Chunk(tokens_BT, torch.cat(masks, dim=1))
+
+    def hidden(self, decoder: Decoder, state: DecoderState | None, record: AuxiliaryOutputs | None = None) -> Tensor:
+        """Return the inputs of the head, `[B, T, D]`; arbitrary values at padding."""
+        if self.real_BT is None:
+            return decoder.hidden(self.tokens_BT, state, record=record)
+        order_BT = self.real_BT.to(torch.int8).argsort(dim=1, stable=True)
+        padding_B = (~self.real_BT).sum(dim=1)
+        x_BTD = decoder.hidden(self.tokens_BT.gather(1, order_BT), state, padding=padding_B, record=record)
+        back_BT1 = order_BT.argsort(dim=1)[..., None]
+        return x_BTD.gather(1, back_BT1.expand(-1, -1, x_BTD.shape[2]))
+
+
+@dataclass(frozen=True)
+class ReadChunk:
+    """A chunk that was read, and a copy of the state before it; None if the state goes back by itself."""
 
     chunk: Chunk
     before: DecoderState | None
 
 
 class StateCache(Cache):
-    """The state of a batch of streams, made at the first chunk; it is advanced in place.
+    """The state of a batch of streams, created at the first chunk and advanced in place.
 
-    seen: places of all chunks so far, padding too, as Transformers counts them. prompt: of a model that settles, so
-    many places are its first chunk, whatever is read with them; None: as they come.
+    seen: positions of all chunks so far with padding, as Transformers counts them. prompt: for a model that calibrates
+    on its prompt, the positions that form its first chunk whatever is read with them; None: chunks as they come.
     """
 
     def __init__(self, capacity: int = 0) -> None:
-        """`capacity`: tokens to have room for from the beginning; there is more when it is needed."""
+        """`capacity`: initial room in tokens; it grows when needed."""
         super().__init__(layers=[])
         self.state: DecoderState | None = None
         self.seen = 0
         self.prompt: int | None = None
         self._capacity, self._goes_back = capacity, False
-        self._past: list[Passed] | None = None
+        self._past: list[ReadChunk] | None = None
         self._unread: Chunk | None = None
 
     def read(self, decoder: Decoder, chunk: Chunk, record: AuxiliaryOutputs | None = None) -> Tensor:
-        """What the head makes logits of, at all places of the chunk: `[B, T] -> [B, T, D]`."""
+        """Return the inputs of the head at all positions of the chunk: `[B, T] -> [B, T, D]`."""
         if self.seen == 0 and self.prompt is not None and 0 < self.prompt < chunk.length:
-            parts = chunk.first(self.prompt), chunk.behind(self.prompt)
+            parts = chunk.cut(slice(None, self.prompt)), chunk.cut(slice(self.prompt, None))
             return torch.cat([self._read(decoder, part, record) for part in parts], dim=1)
         return self._read(decoder, chunk, record)
 
@@ -64,16 +127,16 @@ class StateCache(Cache):
         whole, self._unread = chunk if self._unread is None else self._unread.join(chunk), None
         state = self._with_room(decoder, whole)
         if self._past is not None:
-            alone = self._goes_back and whole.real_BT is None and _agree(state)
-            self._past.append(Passed(whole, None if alone else state.fork()))
+            alone = self._goes_back and whole.real_BT is None and _rows_agree(state)
+            self._past.append(ReadChunk(whole, None if alone else state.fork()))
         return whole.hidden(decoder, state, record)[:, again:]
 
     def _with_room(self, decoder: Decoder, chunk: Chunk) -> DecoderState:
-        """The state, with room for a chunk."""
+        """Return the state with room for a chunk."""
         batch, length = chunk.tokens_BT.shape
         if self.state is None:
             self.state = decoder.initial_state(batch, max(self._capacity, length))
-            self._goes_back = _goes_back(decoder)
+            self._goes_back = _can_go_back(decoder)
         if len(self.state.positions) != batch:
             raise UserError(f"past_key_values: {len(self.state.positions)} rows: expected {batch}, as input_ids has")
         needed, room = self.state.position + length, self.state.capacity
@@ -82,50 +145,48 @@ class StateCache(Cache):
         return self.state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Places so far, padding too."""
         return self.seen
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """No end (-1)."""
-        return -1
+        return -1  # no limit
 
     @property
     def batch_size(self) -> int:
-        """Rows; -1 before the first chunk."""
+        """Number of rows; -1 before the first chunk."""
         return -1 if self.state is None else len(self.state.positions)
 
     @property
     def is_initialized(self) -> bool:
-        """Whether anything was read."""
+        """True if a chunk was read."""
         return self.state is not None
 
     @property
     def is_croppable(self) -> bool:
-        """Whether the past can be taken back as it was: what is recorded can."""
+        """True if the past can be taken back: it is recorded, or the state goes back by itself."""
         return self._past is not None or self._goes_back
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the state, as allocated."""
+        """Allocated bytes of the state."""
         return 0 if self.state is None else self.state.nbytes
 
     def reset(self) -> None:
-        """Nothing was read."""
+        """Forget everything that was read."""
         self.state, self.seen, self._unread = None, 0, None
         self._past = None if self._past is None else []
 
     def activate_past_recording(self) -> None:
-        """From now on every chunk can be taken back, until the next `crop`."""
+        """Make every chunk from now on reversible, until the next `crop`."""
         self._past = [] if self._past is None else self._past
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Take back the last places (a number below 0, as Transformers has it); what is left is final.
+        """Take back the last positions (a negative number, as in Transformers); the rest becomes final.
 
-        `UserError` where so much was not read, or it was not recorded and the architecture cannot go back by itself.
+        `UserError` if fewer positions were read, or they were not recorded and the architecture cannot go back.
         """
         removed = -tokens_to_remove
         if not 0 <= removed <= self.seen:
-            accepted = f"0 to {-self.seen}: how many of {self.seen} places to take back"
+            accepted = f"0 to {-self.seen}: how many of {self.seen} positions to take back"
             raise UserError(field="crop", value=tokens_to_remove, accepted=accepted)
         if removed == self.seen:
             self.reset()
@@ -133,34 +194,34 @@ class StateCache(Cache):
         if self._past is None:
             self._go_back(removed)
         else:
-            self._take_back(removed)
+            self._undo_recorded(removed)
             self._past = []
         self.seen -= removed
 
-    def _take_back(self, removed: int) -> None:
-        """Undo recorded chunks, the last one first."""
+    def _undo_recorded(self, removed: int) -> None:
+        """Undo recorded chunks from the last."""
         assert self._past is not None
         while removed > 0:
             if not self._past:
-                raise UserError(f"crop: {removed} places more than were recorded since the last crop")
+                raise UserError(f"crop: {removed} positions more than were recorded since the last crop")
             last = self._past.pop()
             kept = max(last.chunk.length - removed, 0)
             if last.before is None:
                 self._go_back(last.chunk.length - kept)
             else:
-                self.state, self._unread = last.before, last.chunk.first(kept) if kept else None
+                self.state, self._unread = last.before, last.chunk.cut(slice(None, kept)) if kept else None
             removed -= last.chunk.length - kept
 
     def _go_back(self, removed: int) -> None:
-        """Let the state forget its last tokens, which all rows have in common."""
+        """Make the state forget its last tokens, which all rows have in common."""
         if removed == 0 or self.state is None:
             return
-        if not (self._goes_back and self._unread is None and _agree(self.state)):
+        if not (self._goes_back and self._unread is None and _rows_agree(self.state)):
             raise UserError("crop: this state cannot go back by itself; call `activate_past_recording` before the pass")
         self.state.crop(self.state.position - removed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row `i` becomes what row `beam_idx[i]` was."""
+        """Replace row `i` by row `beam_idx[i]`."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -169,7 +230,7 @@ class StateCache(Cache):
         self._change(lambda state: state.select(rows.to("cpu")), lambda chunk: chunk.select(rows))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row so many times, one behind the other."""
+        """Repeat every row, copies next to each other."""
         if self.state is not None:
             self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
 
@@ -178,23 +239,22 @@ class StateCache(Cache):
             return
         self.state = of_state(self.state)
         self._unread = None if self._unread is None else of_chunk(self._unread)
-        for index, passed in enumerate(self._past or ()):
+        for index, read in enumerate(self._past or ()):
             assert self._past is not None
-            before = None if passed.before is None else of_state(passed.before)
-            self._past[index] = replace(passed, chunk=of_chunk(passed.chunk), before=before)
+            before = None if read.before is None else of_state(read.before)
+            self._past[index] = replace(read, chunk=of_chunk(read.chunk), before=before)
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Refused: layers of ours keep a state, of which keys and values are a part of some."""
+        """Refuse keys and values: layers of linnet keep states, which include them only in some layers."""
         raise UserError("past_key_values: a cache of linnet's models holds states; expected one of their own")
 
 
-def _agree(state: DecoderState) -> bool:
-    """Whether all rows stand at the same position."""
+def _rows_agree(state: DecoderState) -> bool:
     return len(set(state.positions)) == 1
 
 
-def _goes_back(decoder: Decoder) -> bool:
-    """Whether states of the decoder forget their last tokens by themselves."""
+def _can_go_back(decoder: Decoder) -> bool:
+    """Return True if states of the decoder can forget their last tokens."""
     probe = decoder.initial_state(1, 2)
     probe.positions = (2,)
     try:

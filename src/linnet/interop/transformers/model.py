@@ -1,35 +1,91 @@
-"""A decoder of ours as a causal language model of Transformers.
+"""A decoder of linnet as a causal language model of Transformers, with its configuration.
 
-Legend: `B` batch, `T` places of the chunk, `V` vocabulary.
+Legend: `B` batch, `T` positions of the chunk, `V` vocabulary.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from linnet.core.errors import UserError
-from linnet.interop.transformers.cache import StateCache
-from linnet.interop.transformers.chunk import Chunk
-from linnet.interop.transformers.config import LinnetConfig
+from linnet.interop.families.family import MODEL_TYPE
+from linnet.interop.transformers.cache import Chunk, StateCache
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import meta_decoder, without_calibration_file
+from linnet.model.spec import ModelSpec
 from linnet.training.objectives import mean_losses
 
 IGNORED_LABEL = -100
 
 
+class LinnetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """A whole model description; the fields beside it repeat what other tools look for.
+
+    description: content of `config.json` of a model folder, from which the model is built. Other tools read only
+    `vocab_size` and the three fields after it (`HFLM` takes `max_position_embeddings` as the longest text).
+    """
+
+    model_type = MODEL_TYPE
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]  # `Trainer` appends to it: a list
+
+    description: dict[str, Any] | None = None
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    max_position_embeddings: int | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+
+    def __post_init__(self, **others: Any) -> None:
+        super().__post_init__(**others)  # type: ignore[no-untyped-call]
+        if self.description is not None:
+            spec = self.spec
+            self.vocab_size, self.hidden_size = spec.vocab_size, spec.d_model
+            self.num_hidden_layers, self.max_position_embeddings = spec.layers, spec.context_length
+            self.tie_word_embeddings = spec.head.tied
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "LinnetConfig":
+        return cls(description=spec.model_dump(mode="json"))
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The checked description; `UserError` if it is invalid, or has an encoder."""
+        if self.description is None:
+            raise UserError("missing", field="description", accepted="what config.json of a model folder holds")
+        spec = ModelSpec.parse(self.description, "description")
+        check_decoder(spec)
+        return spec
+
+
+def check_decoder(spec: ModelSpec) -> None:
+    """Raise `UserError` for a model with an encoder."""
+    if spec.encoder is not None:
+        raise UserError(
+            "encoder: Transformers' causal models have none; expected a decoder alone: `linnet generate --input` and "
+            "`linnet serve` run encoder-decoders"
+        )
+
+
 class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """Token ids in, logits out, with a `StateCache` of whatever the mixers keep."""
+    """A causal language model whose cache is a `StateCache` of the mixers' states."""
 
     config_class = LinnetConfig
     main_input_name = "input_ids"
-    _tied_weights_keys = {}  # noqa: RUF012 (so Transformers declares it; a tied head has no matrix of its own to tie)
+    _tied_weights_keys = {}  # noqa: RUF012 (declared like this in Transformers; a tied head has no matrix to tie)
 
     def __init__(self, config: LinnetConfig) -> None:
         super().__init__(config)
@@ -42,7 +98,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
 
     @classmethod
     def of(cls, decoder: Decoder) -> "LinnetForCausalLM":
-        """A model that holds this decoder itself."""
+        """Wrap this decoder without a copy."""
         config = LinnetConfig.of(decoder.spec)
         config.dtype = decoder.dtype
         with torch.device("meta"):
@@ -63,22 +119,21 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         num_items_in_batch: int | Tensor | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """`[B, T] -> logits [B, T, V]`; with labels the loss too, as Transformers means it (shifted, -100 left out).
+        """`[B, T] -> logits [B, T, V]`; with labels also the loss of Transformers (shifted, -100 ignored).
 
-        attention_mask: `[B, all places so far]`, 0 for padding, wherever it is. past_key_values: goes on where it
-        stands, and is advanced in place. use_cache: give one back; None: as the configuration says, but for a loss and
-        where gradients are wanted. logits_to_keep: so many places, the last ones, or these; 0: all.
-        num_items_in_batch: labels that the loss is a mean over. `UserError` for what our models do not know
-        (`inputs_embeds`, `position_ids`, …).
+        attention_mask: `[B, all positions so far]`, 0 for padding anywhere. past_key_values: cache to continue from,
+        advanced in place. use_cache: return a cache; None: as configured, but not with labels or gradients.
+        logits_to_keep: number of last positions, or a tensor of positions; 0: all. num_items_in_batch: number of labels
+        for the mean loss. `UserError` for unsupported arguments (`inputs_embeds`, `position_ids`, …).
         """
-        _check_others(others)
+        for name, value in others.items():
+            if value is not None and value is not False:
+                raise UserError(f"{name}: models of linnet do not support it; expected None")
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not torch.is_grad_enabled()
         cache = self._cache(past_key_values, use_cache)
-        chunk, record = (
-            Chunk.of(input_ids, attention_mask),
-            AuxiliaryOutputs(training=self.training and labels is not None),
-        )
+        chunk = Chunk.of(input_ids, attention_mask)
+        record = AuxiliaryOutputs(training=self.training and labels is not None)
         self._check_positions(chunk, cache)
         x_BTD = self._hidden(chunk, cache, record)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -86,27 +141,28 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         loss = None if labels is None else self._loss(logits_BTV, labels, num_items_in_batch, record)
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=cache)
 
-    def _cache(self, given: StateCache | None, wanted: bool) -> StateCache | None:
-        if given is not None and not isinstance(given, StateCache):
+    def _cache(self, cache: StateCache | None, create: bool) -> StateCache | None:
+        if cache is not None and not isinstance(cache, StateCache):
             accepted = "a StateCache, which the model itself gives back"
-            raise UserError(field="past_key_values", value=type(given).__name__, accepted=accepted)
-        return StateCache() if given is None and wanted else given
+            raise UserError(field="past_key_values", value=type(cache).__name__, accepted=accepted)
+        return StateCache() if cache is None and create else cache
 
     def _hidden(self, chunk: Chunk, cache: StateCache | None, record: AuxiliaryOutputs) -> Tensor:
         if cache is not None:
             return cache.read(self.decoder, chunk, record)
-        alike = not self.training or all(sublayer.traits.same_in_training for sublayer in self.decoder.sublayers)
-        if chunk.padded_behind and self.decoder.causal and alike:  # which no token sees: faster as tokens like others
+        # Causal layers do not see padding on the right, so it can be read like tokens, which is faster.
+        same = not self.training or all(sublayer.traits.same_in_training for sublayer in self.decoder.sublayers)
+        if chunk.only_right_padding and self.decoder.causal and same:
             x_BTD = Chunk(chunk.tokens_BT).hidden(self.decoder, None, record)
             if chunk.real_BT is None or not record.losses:
                 return x_BTD
-            record.losses.clear()  # padding has counted in them
+            record.losses.clear()  # they would include the padding
         return chunk.hidden(self.decoder, None, record)
 
     def _loss(
         self, logits_BTV: Tensor, labels_BT: Tensor, items: int | Tensor | None, record: AuxiliaryOutputs
     ) -> Tensor:
-        """The mean over the labels, with what sublayers add to it: each counts once for each label, as in training."""
+        """Return the mean over the labels plus the sublayers' losses, which count once per label, as in training."""
         loss: Tensor = self.loss_function(
             logits=logits_BTV, labels=labels_BT, vocab_size=self.config.vocab_size, num_items_in_batch=items
         )
@@ -118,7 +174,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         return loss
 
     def _check_positions(self, chunk: Chunk, cache: StateCache | None) -> None:
-        """`UserError` for more tokens than learned positions."""
+        """Raise `UserError` for more tokens than learned positions."""
         seen = 0 if cache is None or cache.state is None else cache.state.position
         longest = chunk.length if chunk.real_BT is None else int(chunk.real_BT.sum(dim=1).max())
         known = self.config.max_position_embeddings
@@ -133,7 +189,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         batch_size: int,
         max_cache_length: int,
     ) -> bool:
-        """Put a cache into `model_kwargs`, where none is there and one is wanted; called by `generate`."""
+        # `generate` of Transformers calls this to put a cache into `model_kwargs` if none is there and one is used.
         kind, cache = generation_config.cache_implementation, model_kwargs.get("past_key_values")
         if kind not in (None, "dynamic"):
             raise UserError(field="cache_implementation", value=kind, accepted="none: the model has a cache of its own")
@@ -142,48 +198,42 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if cache is None and generation_config.use_cache is not False:
             cache = StateCache(min(max_cache_length, self.config.max_position_embeddings))
         elif cache is not None:
-            cache._is_user_defined = True  # what Transformers reads to keep it
+            cache._is_user_defined = True  # Transformers reads it to keep the cache
         if cache is None:
             return False
         model_kwargs["past_key_values"] = self._cache(cache, True)
         if self.calibrates and generation_mode == GenerationMode.ASSISTED_GENERATION:
-            mask = model_kwargs.get("attention_mask")  # left out where all is real; its length is not
+            mask = model_kwargs.get("attention_mask")  # absent without padding; its length is known all the same
             cache.prompt = generation_config._mask_length if mask is None else mask.shape[1]
         if generation_config.is_assistant:
             cache.activate_past_recording()
         return True
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The token vectors."""
         tokens = self.decoder.embedding.tokens
-        assert isinstance(tokens, nn.Embedding)  # in few bits it is another, which no model of Transformers has
+        assert isinstance(tokens, nn.Embedding)  # quantized embeddings do not occur in models of Transformers
         return tokens
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The head; None where it is the token vectors'."""
+        """Return the head; None if it is tied to the embedding."""
         return self.decoder.head
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *_: Any, **__: Any) -> nn.Embedding:
-        """Refused, unless it changes nothing: the vocabulary is a part of the description."""
+        """Refuse any change: the vocabulary is part of the description."""
         if new_num_tokens not in (None, self.config.vocab_size):
-            accepted = f"{self.config.vocab_size}, which the description says"
+            accepted = f"{self.config.vocab_size}, as in the description"
             raise UserError(field="new_num_tokens", value=new_num_tokens, accepted=accepted)
         return self.get_input_embeddings()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: sublayers start themselves."""
+        """Do nothing: sublayers initialize themselves."""
 
     def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
-        """`UserError` for a tensor that the files lack: numbers that nobody drew would stand in its place."""
+        # A tensor missing from the files would keep uninitialized memory.
         super()._adjust_missing_and_unexpected_keys(loading_info)
         for name in sorted(loading_info.missing_keys):
             raise UserError(f"{self.config.name_or_path}: tensor {name} is missing")
 
 
-def _check_others(others: dict[str, Any]) -> None:
-    for name, value in others.items():
-        if value is not None and value is not False:
-            raise UserError(f"{name}: models of linnet do not know it; expected None")
-
-
+AutoConfig.register(MODEL_TYPE, LinnetConfig)
 AutoModelForCausalLM.register(LinnetConfig, LinnetForCausalLM)

@@ -1,1 +1,1 @@
-"""Models as a page that any static host serves, which works from its own files alone."""
+"""Export of models as a page that any static host serves and that works from its own files alone."""

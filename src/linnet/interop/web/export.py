@@ -1,10 +1,10 @@
-"""Models as a folder of files that any static host serves: the page, its runtime, and a graph in few bits for each."""
+"""Export of models as a static web page: the page, its runtime, and a quantized graph for each model."""
 
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -13,87 +13,110 @@ from typing import Any
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json
+from linnet.data.sentencepiece import SentencePieceDefinition
+from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.session import fingerprint
+from linnet.interop.exporters import ExportResult
 from linnet.interop.onnx.export import OnnxExport, export_onnx
-from linnet.interop.onnx.metadata import DATA, DESCRIPTION, PROMPT, STEP
+from linnet.interop.onnx.folder import DATA, DESCRIPTION, PROMPT, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
-from linnet.interop.web.tokenizer import check_tokenizer
-from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import EvictionCache
 from linnet.model.store import TOKENIZER, check_new_folder
 
-PAGE, SITE, RUNTIME, MODELS = "index.html", "site.json", "runtime", "models"
+SITE, RUNTIME, MODELS = "site.json", "runtime", "models"
 WORKER, LIST = "worker.js", "files.js"
 KEEP_ALL = EvictionCache(top_k=0, threshold=-1.0, min_tokens_to_keep=0)
-"""What graphs do with the tokens that they hold: which of them go is for the page to say, between two steps."""
-
+"""Policy of the graphs: they keep all tokens, and the page evicts between two steps."""
+ACCEPTED = "single characters or bytes, a byte-level BPE or unigram tokenizer, or one made from a SentencePiece model"
 
 Source = str | Path | LanguageModel
-"""A model folder, that of a run, or a model that was loaded already."""
+"""A model folder, the folder of a run, or a loaded model."""
 
 
 @dataclass(frozen=True)
 class WebExport:
-    """What was written: of each model what its graphs' gate measured, and the bytes of all files by name."""
+    """The checks of each model's graphs, and the bytes of all files by name."""
 
     models: dict[str, OnnxExport]
     files: dict[str, int]
 
     @property
     def figures(self) -> dict[str, Any]:
-        """For a record."""
         return {"models": {name: made.figures for name, made in self.models.items()}, "files": self.files}
+
+
+def export_page(
+    model: LanguageModel,
+    out: Path,
+    precision: str = "int8",
+    runtime: str | Path | None = None,
+    beside: Sequence[str | Path] = (),
+) -> ExportResult:
+    """Write the folder `out` for `linnet export`; see `export_web`. beside: folders of further models on the page."""
+    made = export_web([model, *beside], out, precision=precision, runtime=runtime)
+    name, first = next(iter(made.models.items()))
+    weights = [out / MODELS / name / file for file in first.files if file.startswith(STEP)]
+    messages = [
+        f"{name}: {precision}, {kept.parity.graph_bits_per_byte:.4f} bits per byte of its own text "
+        f"({kept.parity.bits_per_byte:.4f} in floats), {kept.parity.greedy:.1%} of its likeliest tokens"
+        for name, kept in made.models.items()
+    ]
+    messages.append(f"any web server shows it: python -m http.server --directory {out}")
+    return ExportResult.of(out, model.decoder, *weights, figures=made.figures, messages=tuple(messages))
 
 
 def export_web(
     models: Source | Sequence[Source],
     out: str | Path,
     *,
-    weights: str = "int8",
+    precision: str = "int8",
     runtime: str | Path | None = None,
     text: str | None = None,
     command: str | None = None,
 ) -> WebExport:
-    """Write the folder `out`: a page on which the models speak side by side, without any other machine.
+    """Write the folder `out`: a page on which the models write side by side in the browser.
 
-    models: model folders, those of runs, or loaded models, which become float32. weights, text: as of `export_onnx`.
-    runtime: a folder of onnxruntime-web, or what `npm pack` makes of it; None: from npm. Raises `UserError` where a
-    model has no graph, its tokenizer is none that the page reads, or there is no runtime; then nothing is left.
+    models: model folders, those of runs, or loaded models, which become float32. precision, text: as in `export_onnx`.
+    runtime: a folder of onnxruntime-web, or the result of its `npm pack`; None: from npm. Raises `UserError` if a model
+    has no graph, the page does not support its tokenizer, or there is no runtime; then nothing is left.
     """
     sources = [models] if isinstance(models, Source) else list(models)
     if not sources:
         raise UserError("none", field="models", accepted="at least one model folder")
     check_new_folder(out)
     with atomic_directory(out) as temporary:
+        with as_file(files("linnet.interop.web") / "static") as static:
+            for path in sorted(static.iterdir()):
+                if path.is_file():
+                    shutil.copyfile(path, temporary / path.name)
         (temporary / RUNTIME).mkdir()
-        _copy_page(temporary)
         runtime_files = copy_runtime(temporary / RUNTIME, runtime)
         made, entries = {}, []
         for name, source in zip(_names(sources), sources, strict=True):
-            made[name], entry = _add_model(source, temporary / MODELS / name, weights, text, command)
+            made[name], entry = _add_model(source, temporary / MODELS / name, precision, text, command)
             entries.append({"name": name, "folder": f"{MODELS}/{name}", **entry})
-        described = {"runtime": NAME, "version": VERSION, "folder": RUNTIME, "files": runtime_files}
-        write_json(temporary / SITE, {"version": 1, "runtime": described, "models": entries})
+        description = {"runtime": NAME, "version": VERSION, "folder": RUNTIME, "files": runtime_files}
+        write_json(temporary / SITE, {"version": 1, "runtime": description, "models": entries})
         _list_files(temporary)
         sizes = {path: (temporary / path).stat().st_size for path in _files(temporary)}
     return WebExport(made, sizes)
 
 
 def _files(site: Path) -> list[str]:
-    """Relative to the folder."""
     return [path.relative_to(site).as_posix() for path in sorted(site.rglob("*")) if path.is_file()]
 
 
 def _list_files(site: Path) -> None:
-    """What the browser is to keep, for its worker: each file's hash, and one of them all."""
+    """Write the list of files for the page's worker, which caches them: the hash of each file and of them all."""
     hashes = {path: sha256_of(site / path) for path in _files(site) if path != WORKER}
     version = hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
     (site / LIST).write_text(f"self.site = {json.dumps({'version': version, 'files': hashes}, indent=1)};\n")
 
 
 def _names(sources: Sequence[Source]) -> list[str]:
-    """One for each model: its folder's, or its own, in what stands in an address as it is."""
+    """Return a unique name for each model, from its folder or description, in characters that are safe in a URL."""
     names: list[str] = []
     for source in sources:
         name = source.spec.name if isinstance(source, LanguageModel) else Path(source).resolve().name
@@ -103,33 +126,22 @@ def _names(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def _origin(source: Source) -> str:
-    """For an error."""
-    return source.spec.name if isinstance(source, LanguageModel) else str(source)
-
-
-def _copy_page(out: Path) -> None:
-    with as_file(files("linnet.interop.web") / "static") as static:
-        for path in sorted(static.iterdir()):
-            if path.is_file():
-                shutil.copyfile(path, out / path.name)
-
-
 def _add_model(
-    source: Source, out: Path, weights: str, text: str | None, command: str | None
+    source: Source, out: Path, precision: str, text: str | None, command: str | None
 ) -> tuple[OnnxExport, dict[str, Any]]:
-    """Graphs, weights once for both, description and tokenizer; and what the page's list says of the model."""
+    """Write graphs, weights, description and tokenizer; return also the model's entry in `site.json`."""
     model = source if isinstance(source, LanguageModel) else load(source, device="cpu")
-    known = fingerprint(model.decoder)
+    identity = fingerprint(model.decoder)
     out.mkdir(parents=True)
     model.tokenizer.save(out / TOKENIZER)
-    check_tokenizer(model.tokenizer, read_json(out / TOKENIZER), _origin(source))
+    origin = source.spec.name if isinstance(source, LanguageModel) else str(source)
+    check_tokenizer(model.tokenizer, read_json(out / TOKENIZER), origin)
     graphs = out.with_name(f"{out.name}.graphs")
     made = export_onnx(
         model,
         graphs,
-        weights=weights,
-        cache_policy=_cache_policies(model),
+        precision=precision,
+        cache_policy=[KEEP_ALL if EvictionCache in mixer.cache_policies else FULL for mixer in model.decoder.mixers],
         text=text,
         external_above_bytes=0,
         command=command,
@@ -139,13 +151,38 @@ def _add_model(
         (graphs / name).rename(out / name)
     shutil.rmtree(graphs)
     return made, {
-        "fingerprint": known,
+        "fingerprint": identity,
         "parameters": sum(parameter.numel() for parameter in model.decoder.parameters()),
         "weights": DATA if DATA in names else None,
         "bytes": sum((out / name).stat().st_size for name in names),
     }
 
 
-def _cache_policies(model: LanguageModel) -> list[CachePolicy]:
-    """Layers that leave it to choose hold each token by itself; the others keep what they keep."""
-    return [KEEP_ALL if EvictionCache in mixer.cache_policies else FULL for mixer in model.decoder.mixers]
+def check_tokenizer(tokenizer: Tokenizer, definition: dict[str, Any], origin: str) -> None:
+    """Raise `UserError` for a tokenizer whose ids the page's JavaScript cannot reproduce.
+
+    definition: the data of its tokenizer.json.
+    """
+    if SentencePieceDefinition.read(definition) is not None:
+        return
+    for fault in _tokenizer_faults(definition, imported=tokenizer.kind == "imported"):
+        raise UserError(f"{origin}: tokenizer: {fault}: the page cannot read it; expected {ACCEPTED}")
+
+
+def _tokenizer_faults(definition: dict[str, Any], imported: bool) -> Iterator[str]:
+    model, decoder = definition["model"], definition.get("decoder") or {}
+    if not imported:  # a byte-level BPE from elsewhere may still have these
+        for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+            if model.get(name):
+                yield f"{name} {model[name]!r}"
+        return
+    # Other imported tokenizers must consist of single characters, one of which replaces unknown ones.
+    for name in ("normalizer", "pre_tokenizer"):
+        if definition.get(name) is not None:
+            yield f"{name} {definition[name]['type']}"
+    if model["type"] != "BPE" or model["merges"]:
+        yield f"model {model['type']} whose pieces are not single characters"
+    elif model.get("fuse_unk") or model.get("unk_token") is None:
+        yield f"unk_token {model.get('unk_token')!r}, fuse_unk {model.get('fuse_unk')!r}"
+    if decoder.get("type") != "Fuse":
+        yield f"decoder {decoder.get('type')}"

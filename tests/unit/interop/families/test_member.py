@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.interop.families import FAMILIES
-from linnet.interop.families.member import member_of, plain_form
+from linnet.interop.families.matching import match_family, plain_form
 from linnet.model.spec import ModelSpec
 
 RMS, LAYER = {"kind": "rms", "eps": 1e-5}, {"kind": "layer", "eps": 1e-5}
@@ -60,7 +60,7 @@ def members(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 def test_a_member_is_found_and_its_config_says_all_of_it(found: tuple[str, dict[str, Any]]):
     kind, plain = found
     spec = ModelSpec.parse(plain, "mine")
-    member = member_of(spec)
+    member = match_family(spec)
     assert member.model_type == kind
     config = json.loads(json.dumps(member.config()))
     again = type(member).read(config, "config.json").model("mine", "config.json")
@@ -88,18 +88,18 @@ GPT2 = described(
     ],
 )
 def test_the_same_in_other_words(path: str, value: Any):
-    assert member_of(changed(LLAMA, path, value)).config() == member_of(ModelSpec.parse(LLAMA, "mine")).config()
+    assert match_family(changed(LLAMA, path, value)).config() == match_family(ModelSpec.parse(LLAMA, "mine")).config()
 
 
 def test_layers_in_several_blocks():
     (block,) = LLAMA["blocks"]
     several = ModelSpec.parse({**LLAMA, "blocks": [block, {**block, "repeat": 2}]}, "mine")
-    assert member_of(several).config()["num_hidden_layers"] == 3
+    assert match_family(several).config()["num_hidden_layers"] == 3
 
 
 def test_a_larger_base_is_a_base():
     scaled = changed(LLAMA, "blocks.0.mixer.rotary", {"base": 100.0, "scaling": {"kind": "ntk", "factor": 16.0}})
-    assert member_of(scaled).config()["rope_parameters"] == {"rope_type": "default", "rope_theta": 100.0 * 16**1.5}
+    assert match_family(scaled).config()["rope_parameters"] == {"rope_type": "default", "rope_theta": 100.0 * 16**1.5}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_larger_base_is_a_base():
 )
 def test_what_no_family_has_is_named(plain: dict[str, Any], path: str, value: Any, said: str):
     with pytest.raises(UserError) as refused:
-        member_of(changed(plain, path, value))
+        match_family(changed(plain, path, value))
     ours, _, theirs = said.partition("; ")
     family, _, has = theirs.partition(" has ")
     names = "llama, qwen2, qwen3, gpt2, gpt_neox"
@@ -151,10 +151,10 @@ def test_shared_weights_and_unlike_layers_are_named():
     (block,) = LLAMA["blocks"]
     shared = {**LLAMA, "blocks": [{**block, "repeat": 2, "share_weights": True}]}
     with pytest.raises(UserError, match=r"blocks\[0\]\.share_weights: true: .* llama, has false"):
-        member_of(ModelSpec.parse(shared, "mine"))
+        match_family(ModelSpec.parse(shared, "mine"))
     windowed = {**block, "mixer": {**block["mixer"], "window": 8}}
     with pytest.raises(UserError, match=r"blocks\[1\]\.mixer\.window: 8: "):
-        member_of(ModelSpec.parse({**LLAMA, "blocks": [block, windowed]}, "mine"))
+        match_family(ModelSpec.parse({**LLAMA, "blocks": [block, windowed]}, "mine"))
 
 
 def test_heads_that_no_family_can_have():
@@ -162,7 +162,7 @@ def test_heads_that_no_family_can_have():
         GPT2, "blocks.0.mixer", {"kind": "attention", "heads": 5, "head_dim": 3, "bias": True, "rotary": None}
     )
     with pytest.raises(UserError, match=r"mine: blocks\[0\]\.mixer\.head_dim: 3, with these positions: makes it"):
-        member_of(odd)
+        match_family(odd)
 
 
 def test_every_family_can_be_found():

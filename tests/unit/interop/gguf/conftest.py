@@ -12,7 +12,7 @@ from small_llamas import merging_pieces, plain_model
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.gguf import in_llama_cpp
+from linnet.interop.gguf import export
 from linnet.interop.gguf.vocabulary import PRE_TOKENIZERS
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.model.decoder import Decoder
@@ -90,4 +90,4 @@ def made_model(tmp_path: Path, tokenizer_of: Callable[[str], Tokenizer]) -> Made
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if llama.cpp were not installed: what is fast, and the same everywhere."""
-    monkeypatch.setattr(in_llama_cpp, "is_installed", lambda: False)
+    monkeypatch.setattr(export, "llama_cpp_is_installed", lambda: False)

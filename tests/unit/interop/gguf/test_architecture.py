@@ -72,7 +72,7 @@ def test_what_a_file_cannot_say_is_refused_by_field(spec: ModelSpec, said: str):
     with pytest.raises(UserError) as refused:
         check_architecture(spec, "config.json")
     assert str(refused.value).startswith(f"config.json: {start}")
-    assert f" cannot say it; {accepted}" in str(refused.value)
+    assert f" cannot express it; {accepted}" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -13,7 +14,8 @@ from torch import Tensor
 import linnet
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
-from linnet.interop.gguf import export, export_gguf, tensors
+from linnet.interop.gguf import export, file
+from linnet.interop.gguf.export import export_gguf
 from linnet.interop.gguf.file import GgufFile
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -45,7 +47,7 @@ def test_unigrams_and_their_rules_stand_in_the_file(tmp_path: Path, made_model: 
 
 def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel):
     found = {
-        kind: export_gguf(load(made_model(), device="cpu"), tmp_path / f"{kind}.gguf", weights=kind)
+        kind: export_gguf(load(made_model(), device="cpu"), tmp_path / f"{kind}.gguf", precision=kind)
         for kind in ("bf16", "q4_0")
     }
     for each in found.values():
@@ -56,22 +58,22 @@ def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel)
     assert q4_0["greedy_tokens_kept"] < bf16["greedy_tokens_kept"] <= 200
     assert bf16["bits_per_byte"] == q4_0["bits_per_byte"] != q4_0["bits_per_byte_stored"]
     assert found["q4_0"].weights_bytes < found["bf16"].weights_bytes
-    said = "\n".join(found["q4_0"].said)
-    assert "q4_0 moves logits by" in said and "llama.cpp itself was not asked" in said
+    said = "\n".join(found["q4_0"].messages)
+    assert "q4_0 moves logits by" in said and "not compared with llama.cpp itself" in said
 
 
 def unturned(tensors_: dict[str, Tensor], spec: Any) -> dict[str, Tensor]:
-    return tensors.published(tensors_, spec, tensors.GGUF)
+    return file.to_published(tensors_, spec, file.GGUF)
 
 
-def without_end(file: GgufFile) -> Any:
-    return lambda text: [*range(len(text))]
+def without_end(metadata: Any) -> Any:
+    return SimpleNamespace(encode=lambda text: [*range(len(text))])
 
 
 def in_other_order(path: Path) -> GgufFile:
-    file = READ(path)
-    file.metadata["llama.rope.freq_base"] *= 1.01
-    return file
+    found = READ(path)
+    found.metadata["llama.rope.freq_base"] *= 1.01
+    return found
 
 
 READ = export.read_gguf
@@ -80,9 +82,9 @@ READ = export.read_gguf
 @pytest.mark.parametrize(
     ("module", "name", "broken", "said"),
     [
-        (tensors, "named_tensors", unturned, "logits by the file's own metadata differ by"),
+        (file, "named_tensors", unturned, "logits by the file's own metadata differ by"),
         (export, "read_gguf", in_other_order, "logits by the file's own metadata differ by"),
-        (export, "ids_by_rule", without_end, "from token 0 on [0, 1, 2, 3, 4] by the file's own vocabulary"),
+        (export, "GgufTokenizer", without_end, "from token 0 on [0, 1, 2, 3, 4] by the file's own vocabulary"),
     ],
 )
 def test_a_gate_that_fails_leaves_nothing(
@@ -110,10 +112,10 @@ def test_a_file_that_is_there_stays(tmp_path: Path, made_model: MadeModel):
 
 
 def test_linnet_export_says_what_was_measured(tmp_path: Path, made_model: MadeModel):
-    made = linnet.export(made_model(), tmp_path / "small.gguf", to="gguf", weights="q8_0")
+    made = linnet.export(made_model(), tmp_path / "small.gguf", to="gguf", precision="q8_0")
     assert made.weights_bytes == (tmp_path / "small.gguf").stat().st_size
     assert made.figures["weights"] == "q8_0" and made.figures["same_ids"] > 0
-    assert "200 of 200 greedy tokens the same" in made.said[0]
+    assert "200 of 200 greedy tokens the same" in made.messages[0]
 
 
 def test_weights_that_are_no_numbers_do_not_pass(tmp_path: Path, made_model: MadeModel):
@@ -122,5 +124,5 @@ def test_weights_that_are_no_numbers_do_not_pass(tmp_path: Path, made_model: Mad
     with torch.no_grad():
         model.decoder.embedding.tokens.weight.mul_(1e6)
     with pytest.raises(UserError, match="differ by nan of their spread"):
-        export_gguf(model, tmp_path / "small.gguf", weights="f16")
+        export_gguf(model, tmp_path / "small.gguf", precision="f16")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

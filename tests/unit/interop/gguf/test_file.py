@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from linnet.interop.gguf import file as gguf_file
-from linnet.interop.gguf.file import read_gguf, write_gguf
-from linnet.interop.gguf.tensors import Stored
+from linnet.interop.gguf.file import Stored, read_gguf, write_gguf
 
 gguf = pytest.importorskip("gguf")
 SAID = {

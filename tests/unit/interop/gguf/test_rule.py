@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_llamas import merging_pieces
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.gguf.gate import TEXTS
-from linnet.interop.gguf.rule import GgufTokenizer
+from linnet.interop.gguf.export import TEXTS
+from linnet.interop.gguf.reference import GgufTokenizer
 from linnet.interop.gguf.vocabulary import PRE_TOKENIZERS, FileVocabulary, vocabulary_of
 from linnet.interop.parity import SAMPLES, check_same_ids
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece

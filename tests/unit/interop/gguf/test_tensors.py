@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.interop.gguf.tensors import check_weights, named_tensors, rounded
+from linnet.interop.gguf.file import check_precision, named_tensors, rounded
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -57,7 +57,7 @@ def test_numbers_are_as_far_off_as_their_storage_says(weights: str, most: float)
 @pytest.mark.parametrize(
     ("spec", "weights", "said"),
     [
-        (model({"heads": 2}), "int8", "weights: int8: expected one of f32, f16, bf16, q8_0, q4_0"),
+        (model({"heads": 2}), "int8", "precision: int8: expected one of f32, f16, bf16, q8_0, q4_0"),
         (model({"heads": 2}, width=48), "q8_0", "config.json: d_model: 48: q8_0 stores rows in blocks of 32 numbers"),
         (model({"heads": 3, "head_dim": 8}), "q4_0", "config.json: blocks[0].mixer: heads times their width: 24: q4_0"),
         (model({"heads": 2}, hidden=40), "q4_0", "config.json: blocks[0].feed_forward.hidden: 40: q4_0 stores rows"),
@@ -65,6 +65,6 @@ def test_numbers_are_as_far_off_as_their_storage_says(weights: str, most: float)
 )
 def test_storage_that_there_is_not(spec: ModelSpec, weights: str, said: str):
     with pytest.raises(UserError) as refused:
-        check_weights(weights, spec, "config.json")
+        check_precision(weights, spec, "config.json")
     assert str(refused.value).startswith(said)
-    check_weights("f16", spec, "config.json")
+    check_precision("f16", spec, "config.json")

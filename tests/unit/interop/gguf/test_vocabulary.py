@@ -84,7 +84,7 @@ def with_stripping(definition: dict[str, Any]) -> None:
     [
         (changed(normalizer={"type": "Lowercase"}), "normalizer: Lowercase: llama.cpp changes no text; expected none"),
         (changed(pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer.type: Whitespace: llama.cpp has no such step"),
-        (changed(pre_tokenizer=None), "pre_tokenizer: none, ignore_merges false: llama.cpp knows none such; expected"),
+        (changed(pre_tokenizer=None), "pre_tokenizer: none, ignore_merges false: unknown to llama.cpp; expected"),
         (greedy_words, "pre_tokenizer: 's|'t|'re|'ve|'m|'ll|'d| ?"),
         (without_a_byte, "model.vocab: has no 'A'; expected every byte as GPT-2 writes it"),
         (with_stripping, "added_tokens: '<b>': lstrip: true: expected false"),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linnet.interop.onnx.edges import Edges, remake
+from linnet.interop.onnx.fusion import Edges, replace_nodes
 
 onnx = pytest.importorskip("onnx")
 
@@ -35,6 +35,6 @@ def test_a_number_is_a_constant_of_one(graph):
 
 
 def test_what_leads_nowhere_is_gone_when_a_graph_is_remade(graph):
-    remake(graph, [onnx.helper.make_node("Mul", ["x", "one"], ["out"]), *graph.node[:2]])
+    replace_nodes(graph, [onnx.helper.make_node("Mul", ["x", "one"], ["out"]), *graph.node[:2]])
     assert [one.op_type for one in graph.node] == ["Mul"]
     assert [tensor.name for tensor in graph.initializer] == ["one"]

@@ -10,13 +10,14 @@ import torch
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.inference.sampling import Sampling
+from linnet.interop.onnx.engine import MIN_PLACES
 
 pytest.importorskip("onnxruntime")
-from linnet.interop.onnx.engine import FEWEST_PLACES, GraphReader, Graphs, OnnxLanguageModel
+from linnet.interop.onnx.engine import GraphReader, Graphs, OnnxLanguageModel
 
 
 def test_the_same_tokens_as_in_pytorch(exported: tuple[Path, Any], model: Path):
-    count = 2 * FEWEST_PLACES  # the room doubles on the way
+    count = 2 * MIN_PLACES  # the room doubles on the way
     for sampling in (Sampling(0), Sampling(1.0, top_k=20, seed=3)):
         ours = load(model, device="cpu").stream("Once", count, sampling, ignore_eos=True)
         theirs = OnnxLanguageModel(exported[0]).stream("Once", count, sampling, ignore_eos=True)
@@ -58,11 +59,11 @@ def test_a_step_is_fused_when_it_is_loaded_or_when_it_is_made_and_never_twice(
 
     from linnet.interop.onnx import engine
     from linnet.interop.onnx.export import export_onnx
-    from linnet.interop.onnx.fused import fuse_step
+    from linnet.interop.onnx.fusion import fuse_step
 
     folder = exported[0] if weights == "float32" else tmp_path / "graphs"
     if weights != "float32":
-        export_onnx(model, folder, weights=weights)
+        export_onnx(model, folder, precision=weights)
     steps: list[Any] = []
     monkeypatch.setattr(engine, "fuse_step", lambda graph: steps.append(graph) or fuse_step(graph))
     token = GraphReader(Graphs(folder)).read([40])

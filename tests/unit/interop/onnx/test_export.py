@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.interop.onnx import export, graphs
-from linnet.interop.onnx.export import export_onnx
-from linnet.interop.onnx.gate import STEPS, Allowed
+from linnet.interop.onnx import export, trace
+from linnet.interop.onnx.export import STEPS, Allowed, export_onnx
 
 onnx = pytest.importorskip("onnx")
 
@@ -51,7 +50,7 @@ def test_each_graph_says_how_it_is_run(exported: tuple[Path, Any]):
 def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The exporter's graphs are those that it made before, and the gate reads fewer tokens."""
     for name in ("STEPS", "PROMPT_TOKENS"):
-        monkeypatch.setattr(f"linnet.interop.onnx.gate.{name}", 10)
+        monkeypatch.setattr(f"linnet.interop.onnx.export.{name}", 10)
     monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
     monkeypatch.setattr(export, "prompt_graph", lambda *_: (onnx.load(exported[0] / "prompt.onnx"), None))
 
@@ -61,7 +60,7 @@ def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_bits_pass_the_gate_in_less_room(
     model: Path, exported: tuple[Path, Any], tmp_path: Path, weights: str, most: float
 ):
-    report = export_onnx(model, tmp_path / "out", weights=weights, external_above_bytes=1000)
+    report = export_onnx(model, tmp_path / "out", precision=weights, external_above_bytes=1000)
     assert exported[1].parity.error < 1e-5 < report.parity.error
     assert report.parity.bits_per_byte != report.parity.graph_bits_per_byte
     assert report.files["model.onnx.data"] < most * exported[1].files["model.onnx.data"]
@@ -80,7 +79,7 @@ def test_a_graph_that_does_not_run_leaves_nothing(
 
 @pytest.mark.usefixtures("made")
 def test_what_fails_the_gate_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(export.gate.__globals__["ALLOWED"], "float32", Allowed(1e-12, 1e-12))
+    monkeypatch.setitem(export.ALLOWED, "float32", Allowed(1e-12, 1e-12))
     with pytest.raises(UserError, match=r"logits differ by .* of their spread: expected at most 1e-12"):
         export_onnx(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -97,7 +96,7 @@ def test_graphs_that_are_wrong_do_not_pass_as_rounding(
     gain.CopyFrom(off)
     monkeypatch.setattr(export, "graph_of", lambda step, tokens: graph)
     with pytest.raises(UserError, match=r"export: float32: logits differ by"):
-        export_onnx(model, tmp_path / "out", weights=weights)
+        export_onnx(model, tmp_path / "out", precision=weights)
     assert not list(tmp_path.iterdir())
 
 
@@ -110,8 +109,8 @@ def test_pieces_are_as_short_as_a_recurrence_wants_them(monkeypatch: pytest.Monk
 
     found = []
     for each in (0, 10, 20, 40, 160, 1000):
-        monkeypatch.setattr(graphs, "graph_of", of(each))
-        found.append(graphs._piece(None, 100))
+        monkeypatch.setattr(trace, "graph_of", of(each))
+        found.append(trace._piece(None, 100))
     assert found == [64, 64, 64, 32, 8, 4]
 
 
@@ -121,8 +120,8 @@ def test_pieces_are_of_full_length_where_so_few_tokens_are_none(monkeypatch: pyt
     def refuses(step: Any, tokens: int) -> Any:
         raise ValueError("chunks of the bank are read as a whole")
 
-    monkeypatch.setattr(graphs, "graph_of", refuses)
-    assert graphs._piece(None, 100) == graphs.PIECE
+    monkeypatch.setattr(trace, "graph_of", refuses)
+    assert trace._piece(None, 100) == trace.PIECE
 
 
 @pytest.mark.usefixtures("made")
@@ -130,8 +129,8 @@ def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: p
     def refuses(step: Any, tokens: int | None) -> Any:
         raise RuntimeError("Error in translating") from NotImplementedError(f"nothing for {tokens} tokens\nat line 3")
 
-    monkeypatch.setattr(export, "prompt_graph", graphs.prompt_graph)
-    monkeypatch.setattr(graphs, "graph_of", refuses)
+    monkeypatch.setattr(export, "prompt_graph", trace.prompt_graph)
+    monkeypatch.setattr(trace, "graph_of", refuses)
     report = export_onnx(model, tmp_path / "out")
     why = "PyTorch's exporter cannot follow several tokens (nothing for 64 tokens)"
     assert (report.prompt, report.token_by_token) == (None, why)
@@ -141,5 +140,5 @@ def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("weights", ["int2", "bfloat16"])
 def test_weights_that_cannot_be_are_refused(model: Path, tmp_path: Path, weights: str):
-    with pytest.raises(UserError, match=rf"weights: {weights}: expected one of float32, int8, int4"):
-        export_onnx(model, tmp_path / "out", weights=weights)
+    with pytest.raises(UserError, match=rf"precision: {weights}: expected one of float32, int8, int4"):
+        export_onnx(model, tmp_path / "out", precision=weights)

@@ -6,8 +6,7 @@ from graph_cases import CASES, decoder_of_case
 from small_decoders import block, decoder_with_weights
 
 from linnet.inference.cache_policy import cache_policy_state, layer_cache_policies
-from linnet.interop.onnx.flatten import Flat, Step
-from linnet.interop.onnx.graphs import PIECE
+from linnet.interop.onnx.trace import PIECE, Flat, Step
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import BankCache
 

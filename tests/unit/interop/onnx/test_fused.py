@@ -19,7 +19,7 @@ def test_a_folder_in_both_forms(exported: tuple[Path, Any]):
 
 
 def test_each_part_once(exported: tuple[Path, Any]):
-    from linnet.interop.onnx.fused import fuse_step
+    from linnet.interop.onnx.fusion import fuse_step
 
     model = onnx.load(exported[0] / "model.onnx", load_external_data=False)
     fuse_step(model)

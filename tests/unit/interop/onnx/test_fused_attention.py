@@ -8,11 +8,10 @@ import pytest
 import torch
 from small_decoders import NARROW, block, decoder_with_weights
 
-from linnet.interop.onnx import fused_rotary
-from linnet.interop.onnx.edges import DOMAIN
-from linnet.interop.onnx.flatten import Flat, Step
-from linnet.interop.onnx.fused_attention import HEAD_WIDTHS_OF, OPERATION, fuse_attention
-from linnet.interop.onnx.metadata import state_inputs
+from linnet.interop.onnx import fusion
+from linnet.interop.onnx.folder import state_inputs
+from linnet.interop.onnx.fusion import ATTENTION, DOMAIN, HEAD_WIDTH_MULTIPLE, fuse_attention
+from linnet.interop.onnx.trace import Flat, Step
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.attention import AttentionSpec
 
@@ -36,7 +35,7 @@ def same_when_fused(graph: Any, states: dict[str, Any], layers: int) -> None:
     fused = onnx.ModelProto.FromString(graph.SerializeToString())
     assert fuse_attention(fused.graph) == layers
     fused.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    assert [node.op_type for node in fused.graph.node].count(OPERATION) == layers
+    assert [node.op_type for node in fused.graph.node].count(ATTENTION) == layers
     assert len(fused.graph.node) <= len(graph.graph.node) - 8 * layers
     tokens = list(range(40, 40 + PLACES))
     for expected, found in zip(steps_of(graph, states, tokens), steps_of(fused, states, tokens), strict=True):
@@ -47,24 +46,24 @@ def same_when_fused(graph: Any, states: dict[str, Any], layers: int) -> None:
 
 
 def test_a_layer_of_an_export(exported: tuple[Path, Any]):
-    from linnet.interop.onnx.metadata import GraphDescription
+    from linnet.interop.onnx.folder import GraphDescription
 
     states = GraphDescription.read(exported[0]).states
-    same_when_fused(onnx.load(exported[0] / "model.onnx"), {s.input: s.begins(PLACES) for s in states}, layers=1)
+    same_when_fused(onnx.load(exported[0] / "model.onnx"), {s.input: s.initial(PLACES) for s in states}, layers=1)
 
 
 def test_heads_of_a_width_that_the_operation_refuses_stay_as_they_are():
-    from linnet.interop.onnx.graphs import graph_of
+    from linnet.interop.onnx.trace import graph_of
 
     decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})], d_model=24)
     graph = graph_of(Step(decoder, Flat.of(decoder, PLACES, FULL)), 1)
     assert fuse_attention(graph.graph) == 0
-    assert OPERATION not in {node.op_type for node in graph.graph.node}
+    assert ATTENTION not in {node.op_type for node in graph.graph.node}
 
 
 def test_operators_and_every_rotation():
     """Power-law graph attention with its published positions, by halves, with none; attention with those of PLDR."""
-    from linnet.interop.onnx.graphs import graph_of
+    from linnet.interop.onnx.trace import graph_of
 
     fixed, halves = {"kind": "plga", "heads": 2, "operator": "fixed"}, {"pairing": "halves"}
     neighbors = {"kind": "attention", "heads": 2, "rotary": {"pairing": "adjacent"}}
@@ -74,24 +73,24 @@ def test_operators_and_every_rotation():
         assert mixer.given is not None
         torch.nn.init.normal_(mixer.given, std=0.3)
     step = Step(decoder, Flat.of(decoder, PLACES, FULL))
-    states = {state.input: state.begins(PLACES) for state in state_inputs(step.flat)}
+    states = {state.input: state.initial(PLACES) for state in state_inputs(step.flat)}
     graph = graph_of(step, 1)
     same_when_fused(graph, states, layers=len(mixers))
     fuse_attention(graph.graph)
-    rotations = [node for node in graph.graph.node if node.op_type == fused_rotary.OPERATION]
+    rotations = [node for node in graph.graph.node if node.op_type == fusion.ROTARY]
     assert [one.attribute[0].i for one in rotations] == [1, 0, 1]
 
 
 @pytest.mark.slow
 def test_groups_and_norms_are_fused_and_nothing_else():
     """Every example: four of the 19 have no window, sinks, gate or positions by distance, and heads of 8 or 16."""
-    from linnet.interop.onnx.graphs import graph_of
+    from linnet.interop.onnx.trace import graph_of
 
     examples = AttentionSpec.examples()
     parts = ("window", "positions", "gate")
     plain = [one for one in examples if not one.sinks and all(getattr(one, part) is None for part in parts)]
-    fused = [one for one in plain if (one.head_dim or NARROW // one.heads) % HEAD_WIDTHS_OF == 0]
+    fused = [one for one in plain if (one.head_dim or NARROW // one.heads) % HEAD_WIDTH_MULTIPLE == 0]
     decoder = decoder_with_weights([block(one.model_dump()) for one in examples])
     step = Step(decoder, Flat.of(decoder, PLACES, FULL))
-    states = {state.input: state.begins(PLACES) for state in state_inputs(step.flat)}
+    states = {state.input: state.initial(PLACES) for state in state_inputs(step.flat)}
     same_when_fused(graph_of(step, 1), states, layers=len(fused))

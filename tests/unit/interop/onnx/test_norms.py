@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linnet.interop.onnx.norms import divide_by_roots
+from linnet.interop.onnx.fusion import divide_by_roots
 
 onnx = pytest.importorskip("onnx")
 

@@ -161,7 +161,7 @@ def test_an_encoder_is_refused():
 def test_what_our_models_do_not_know_is_refused():
     model, tokens_BT = model_of("attention"), tokens(1, 5)
     for given in ({"position_ids": torch.arange(5)[None]}, {"output_hidden_states": True}):
-        with pytest.raises(UserError, match="models of linnet do not know it"):
+        with pytest.raises(UserError, match="models of linnet do not support it"):
             model(tokens_BT, **given)
     with pytest.raises(UserError, match="DynamicCache: expected a StateCache"):
         model(tokens_BT, past_key_values=DynamicCache())

@@ -12,7 +12,7 @@ import linnet
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
-from linnet.interop.transformers_in import import_transformers
+from linnet.interop.transformers_convert import import_transformers
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, write_model
 from linnet.training.objectives import next_token_loss
@@ -42,10 +42,10 @@ def test_the_folder_passes_the_gate_and_comes_back_bit_for_bit(folders, tmp_path
 
 def test_a_folder_that_says_something_else_is_not_written(folders, tmp_path, monkeypatch):
     ours, _, _ = folders
-    from linnet.interop.transformers import chunk
+    from linnet.interop.transformers import cache
 
-    right = chunk.Chunk.hidden
-    monkeypatch.setattr(chunk.Chunk, "hidden", lambda *given: right(*given) * 1.001)
+    right = cache.Chunk.hidden
+    monkeypatch.setattr(cache.Chunk, "hidden", lambda *given: right(*given) * 1.001)
     with pytest.raises(UserError, match="logits by Transformers differ"):
         linnet.export(ours, tmp_path / "theirs", to="transformers")
     assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,7 @@ def test_nothing_is_left_of_what_cannot_be(runtime_folder: Path, tmp_path: Path)
     for models, options, message in (
         ([], {}, "models: none; expected at least one model folder"),
         (tmp_path / "odd", {}, "odd: tokenizer: normalizer Lowercase: the page cannot read it"),
-        (model, {"weights": "int3"}, "weights: int3: expected one of float32, int8, int4"),
+        (model, {"precision": "int3"}, "precision: int3: expected one of float32, int8, int4"),
         (model, {"runtime": tmp_path / "none"}, "none: no such file or folder; expected a folder of onnxruntime-web"),
     ):
         with pytest.raises(UserError) as caught:
@@ -85,7 +85,7 @@ def test_several_on_one_page_from_the_command_line(runtime_folder: Path, tmp_pat
     written(tmp_path / "attention", decoder_with_weights([block({"kind": "attention", "heads": 2})]))
     export_verb(
         tmp_path / "ted", tmp_path / "site", to="web", beside=[tmp_path / "attention"], runtime=runtime_folder,
-        weights="float32",
+        precision="float32",
     )  # fmt: skip
     site = json.loads((tmp_path / "site" / "site.json").read_text())
     assert [entry["name"] for entry in site["models"]] == ["one", "attention"]

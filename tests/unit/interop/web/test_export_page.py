@@ -71,7 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     }
     write_published(root / "original")
     import_ted(root / "original", models["published"])
-    export_web(list(models.values()), root / "site", weights="float32")
+    export_web(list(models.values()), root / "site", precision="float32")
     return Made(models, root / "site")
 
 
@@ -401,7 +401,7 @@ def test_a_model_with_a_sentencepiece_tokenizer(made: Made, tmp_path: Path):
     tokenizer = tokenizer_from_sentencepiece(tmp_path / "any.model")
     decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})], vocab_size=tokenizer.vocab_size)
     write_model(tmp_path / "model", decoder, tokenizer, {})
-    export_web(tmp_path / "model", tmp_path / "site", weights="float32")
+    export_web(tmp_path / "model", tmp_path / "site", precision="float32")
     source, prompt = load(tmp_path / "model", device="cpu"), " naïve  Lily, ﬁrst"
     begun = [tokenizer.end_id, *tokenizer.encode(prompt)]
     state = cache_policy_state(source.decoder, 1, 4 * COUNT, FULL)

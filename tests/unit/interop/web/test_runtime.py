@@ -98,7 +98,7 @@ def test_another_folder_is_refused(change, message: str, folder: Path, tmp_path:
 
 def test_another_package_is_refused(package: Path, tmp_path: Path):
     package.write_bytes(package.read_bytes() + b"x")
-    with pytest.raises(UserError, match=r"runtime: .*some\.tgz: its SHA-512 is another; expected a folder of"):
+    with pytest.raises(UserError, match=r"runtime: .*some\.tgz: its SHA-512 differs; expected a folder of"):
         copy_runtime(tmp_path, package)
     with pytest.raises(UserError, match=r"runtime: .*none: no such file or folder"):
         copy_runtime(tmp_path, tmp_path / "none")
@@ -108,7 +108,7 @@ def test_another_package_is_refused(package: Path, tmp_path: Path):
     ("script", "message"),
     [
         ('echo "npm error network" >&2; exit 1', r"npm cannot fetch onnxruntime-web@[\d.]+ \(npm error network\)"),
-        (f'echo other > "$4/{PACKED}"', "its SHA-512 is another"),
+        (f'echo other > "$4/{PACKED}"', "its SHA-512 differs"),
         ("exit 0", r"npm cannot fetch .*No such file"),
     ],
 )

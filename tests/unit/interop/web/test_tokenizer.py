@@ -12,9 +12,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.characters import tokenizer_from_characters
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
-from linnet.interop.web.tokenizer import ACCEPTED, check_tokenizer
+from linnet.interop.ted import tokenizer_from_characters
+from linnet.interop.web.export import ACCEPTED, check_tokenizer
 from linnet.stories import texts as stories
 
 ODD = [
@@ -129,7 +129,7 @@ def check_page(script, tokenizer: Tokenizer, folder: Path, texts: list[str]) -> 
     for ids, one in zip(spoken, found["spoken"], strict=True):
         stream = tokenizer.stream()
         assert one["said"] == [stream.push(token) for token in ids]
-        assert {**one["standing"], "held": bytes(one["standing"]["held"]).hex()} == stream.standing()
+        assert {**one["standing"], "held": bytes(one["standing"]["held"]).hex()} == stream.state_dict()
     for ids, one in zip(noise, found["noise"], strict=True):  # but for a character that is begun at the end
         said = "".join(one["said"])
         assert tokenizer.decode(ids) in (said, said + "\N{REPLACEMENT CHARACTER}")
@@ -154,7 +154,7 @@ def imported(**changes: object) -> Tokenizer:
         ({"model": models.BPE(vocab={"a": 0, "<|end|>": 1}, merges=[])}, "unk_token None, fuse_unk False"),
         (
             {"model": models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<|end|>": 3}, merges=[("a", "b")], unk_token="a")},
-            "model BPE whose pieces are no single characters",
+            "model BPE whose pieces are not single characters",
         ),
     ],
 )

@@ -1,0 +1,417 @@
+"""Replacement of subgraphs by onnxruntime's own operators: attention, rotary positions, residual norms.
+
+Attention of one token becomes `GroupQueryAttention`, which reads only the existing past; the dozen operations that the
+exporter writes read all places and mask. It writes the new keys and values in place if input and output share a buffer.
+Attention with sinks or a window stays as it is. Rotary positions become `RotaryEmbedding` for queries and keys
+together; its tables have one row, which the graph computes for the current position, once for all layers, so no table
+has an end. A residual sum with the RMS norm after it becomes `SkipSimplifiedLayerNormalization`.
+
+Legend: `N` query heads, `M` key-value heads, `K` head width, `D` width.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+DOMAIN = "com.microsoft"
+"""Domain of onnxruntime's own operators."""
+
+ATTENTION, ROTARY = "GroupQueryAttention", "RotaryEmbedding"
+RESIDUAL_NORM = "SkipSimplifiedLayerNormalization"
+HEADS_LAST = [0, 2, 1, 3]
+HEAD_WIDTH_MULTIPLE = 8
+"""Attention supports head widths that are a multiple of it; others fail when a graph runs."""
+
+NORM = ("ReduceMean", "Add", "Sqrt", "Div", "Mul")
+"""Operations of a norm after the square; each reads the one before it."""
+
+POSITION, AFTER = "position", "after."
+BEHIND, TOTAL = "position.behind", "position.total"
+FIRST, TABLE = f"{ROTARY}.first", f"{ROTARY}.table"
+"""Constants: the row index in a table, and the shape of a table."""
+
+
+class Edges:
+    """Producer and readers of each tensor, and the constants of a graph, by name."""
+
+    def __init__(self, graph: "GraphProto") -> None:
+        self.makers = {name: node for node in graph.node for name in node.output}
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        values = [*graph.input, *graph.value_info]
+        self.shapes = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in values}
+
+    def along(self, name: str, kinds: Sequence[str]) -> "list[NodeProto] | None":
+        """Return the nodes of a path of these kinds after a tensor, each the only reader; None if there is none."""
+        nodes: list[NodeProto] = []
+        for kind in kinds:
+            readers = self.readers.get(name, [])
+            if len(readers) != 1 or readers[0].op_type != kind:
+                return None
+            nodes += readers
+            name = nodes[-1].output[0]
+        return nodes
+
+    def number(self, name: str) -> float | None:
+        """Return a constant of one number; None for anything else."""
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(name)
+        if tensor is None or max(tensor.dims, default=1) != 1:
+            return None
+        return float(numpy_helper.to_array(tensor).item())
+
+
+def replace_nodes(graph: "GraphProto", nodes: "Iterable[NodeProto]") -> None:
+    """Give a graph these nodes, in execution order, without those that lead to no output."""
+    made = list(nodes)
+    del graph.node[:]
+    graph.node.extend(made)
+    drop_unread(graph)
+
+
+def drop_unread(graph: "GraphProto") -> None:
+    """Remove nodes and constants that lead to no output; nodes are in execution order."""
+    used, kept = {value.name for value in graph.output}, []
+    for node in reversed(graph.node):
+        if used & set(node.output):
+            used.update(node.input)
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
+        graph.initializer.remove(tensor)
+
+
+def divide_by_roots(graph: "GraphProto") -> None:
+    """Replace `x * (1 / r)` by `x / r` wherever nothing else reads the reciprocal.
+
+    onnxruntime fuses the six operations of an RMS norm only with a `Div`. The numbers are as exact.
+    """
+    roots = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Reciprocal"}
+    readers = Edges(graph).readers
+    for name, root in roots.items():
+        nodes = readers.get(name, [])
+        if all(node.op_type == "Mul" and list(node.input).count(name) == 1 for node in nodes):
+            for node in nodes:
+                (x,) = [other for other in node.input if other != name]
+                node.op_type, node.input[:] = "Div", [x, root]
+    drop_unread(graph)
+
+
+def fuse_step(model: "ModelProto") -> None:
+    """Replace attention and residual norms in the graph for one token, in place."""
+    from onnx import helper
+
+    found = fuse_attention(model.graph) + fuse_residual_norms(model.graph)
+    if found and all(known.domain != DOMAIN for known in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+
+
+def fuse_residual_norms(graph: "GraphProto") -> int:
+    """Fuse sums of equal shapes with the norms after them if the gain is a constant `[D]`; return their number."""
+    from onnx import helper
+
+    edges = Edges(graph)
+    norms = {nodes[-2].input[0]: nodes for nodes in (_norm(edges, node) for node in graph.node) if nodes is not None}
+    found: dict[str, NodeProto] = {}
+    for node in graph.node:
+        x = node.output[0]
+        if node.op_type != "Add" or x not in norms:
+            continue
+        first, second = (edges.shapes.get(name) for name in node.input)
+        if first is None or first != second or 0 in first:
+            continue
+        gain, epsilon = norms[x][-1].input[1], edges.number(norms[x][2].input[1])
+        outputs = [norms[x][-1].output[0], "", "", x]
+        inputs = [*node.input, gain]
+        found[x] = helper.make_node(RESIDUAL_NORM, inputs, outputs, domain=DOMAIN, epsilon=epsilon)
+    replaced = {norms[x][-1].output[0] for x in found}
+    replace_nodes(graph, (found.get(node.output[0], node) for node in graph.node if node.output[0] not in replaced))
+    return len(found)
+
+
+def _norm(edges: Edges, square: "NodeProto") -> "list[NodeProto] | None":
+    """Return a square and the nodes after it if they form an RMS norm over the last dimension; else None."""
+    if square.op_type != "Pow" or edges.number(square.input[1]) != 2.0:
+        return None
+    behind = edges.along(square.output[0], NORM)
+    if behind is None:
+        return None
+    mean, added, _, quotient, product = behind
+    rank = len(edges.shapes.get(square.input[0], []))
+    gain = edges.constants.get(product.input[1])
+    last = edges.number(mean.input[1]) in (rank - 1, -1) and edges.number(added.input[1]) is not None
+    fits = last and quotient.input[0] == square.input[0] and gain is not None and len(gain.dims) == 1
+    return [square, *behind] if fits else None
+
+
+class _MismatchError(Exception):
+    """The nodes are of another kind."""
+
+
+def _same(found: object, expected: object) -> None:
+    if found != expected:
+        raise _MismatchError
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary positions by tensor names. joint: output of the product, `[1, 1, (N + 2 M) K]`. cos, sin: `[1, 1, 1,
+    K/2]`.
+
+    adjacent: pairs are neighbors, not the halves of a head.
+    """
+
+    joint: str
+    cos: str
+    sin: str
+    adjacent: bool
+
+    @classmethod
+    def of(cls, edges: Edges, q: str, k: str, v: str) -> "Rotation | None":
+        """Match queries and keys that are rotated together in their whole width; None for anything else."""
+        by = _Makers(edges)
+        for match in (cls._halves, cls._neighbors):
+            try:
+                turned, parts = by.split(q, [q, k]), by.split(v, None)
+                _same(parts.output[1], v)
+                cos, sin = match(by, turned, parts.output[0])
+                return cls(by.made(parts.input[0], "Reshape").input[0], cos, sin, match == cls._neighbors)
+            except _MismatchError:
+                continue
+        return None
+
+    @staticmethod
+    def _halves(by: "_Makers", turned: "NodeProto", x: str) -> tuple[str, str]:
+        """Match that `turned` splits `x` rotated by halves; return cos and sin."""
+        straight, crossed = (by.made(name, "Mul").input for name in by.made(turned.input[0], "Add").input)
+        low, high = by.split(by.made(crossed[0], "Concat").input[1], None).output
+        cos, sin = by.made(straight[1], "Concat").input, by.made(crossed[1], "Concat").input
+        _same([straight[0], by.made(low, "Split").input[0]], [x, x])
+        _same(list(by.made(crossed[0], "Concat").input), [high, low])
+        _same([cos[0], by.made(sin[0], "Neg").input[0]], [cos[1], sin[1]])
+        return cos[0], sin[1]
+
+    @staticmethod
+    def _neighbors(by: "_Makers", turned: "NodeProto", x: str) -> tuple[str, str]:
+        """Match that `turned` splits `x` rotated by pairs of neighbors; return cos and sin."""
+        pairs = by.made(by.made(turned.input[0], "Reshape").input[0], "Concat").input
+        first, second = (by.made(name, "Unsqueeze").input[0] for name in pairs)
+        difference = [by.made(name, "Mul").input for name in by.made(first, "Sub").input]
+        total = [by.made(name, "Mul").input for name in by.made(second, "Add").input]
+        (even, cos), (odd, sin) = difference
+        _same([list(factors) for factors in total], [[odd, cos], [even, sin]])
+        _same([by.every_other(even), by.every_other(odd)], [(x, 0), (x, 1)])
+        return cos, sin
+
+    def nodes(self, parts: list[str], widths: list[int]) -> list["NodeProto"]:
+        """Return nodes that make `parts`: queries, keys and values, each `[1, 1, heads K]`, of these widths."""
+        from onnx import helper
+
+        q, k, v = parts
+        both, turned, tables = f"{q}.both", f"{q}.turned", [f"{q}.cos", f"{q}.sin"]
+        sizes = {f"{both}.sizes": [widths[0] + widths[1], widths[2]], f"{turned}.sizes": widths[:2]}
+        reshapes = zip((self.cos, self.sin), tables, strict=True)
+        inputs, interleaved = [both, FIRST, *tables], int(self.adjacent)
+        return [
+            *(helper.make_node("Constant", [], [name], value_ints=size) for name, size in sizes.items()),
+            helper.make_node("Split", [self.joint, f"{both}.sizes"], [both, v], axis=-1),
+            *(helper.make_node("Reshape", [name, TABLE], [table]) for name, table in reshapes),
+            helper.make_node(ROTARY, inputs, [turned], domain=DOMAIN, interleaved=interleaved),
+            helper.make_node("Split", [turned, f"{turned}.sizes"], [q, k], axis=-1),
+        ]
+
+
+class _Makers:
+    """The producers of tensors; `_MismatchError` if one is of another kind."""
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+
+    def made(self, name: str, kind: str) -> "NodeProto":
+        node: NodeProto | None = self._edges.makers.get(name)
+        if node is None or node.op_type != kind:
+            raise _MismatchError
+        return node
+
+    def split(self, name: str, into: list[str] | None) -> "NodeProto":
+        """Return the node that makes two parts, with these names if given."""
+        node = self.made(name, "Split")
+        if len(node.output) != 2 or (into is not None and list(node.output) != into):
+            raise _MismatchError
+        return node
+
+    def every_other(self, name: str) -> tuple[str, float | None]:
+        """Return the source of a slice of every other number of the last dimension, and its first index."""
+        x, first, _, dimension, step = self.made(name, "Slice").input
+        if (self._edges.number(dimension), self._edges.number(step)) != (3, 2):
+            raise _MismatchError
+        return x, self._edges.number(first)
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Tensors of one layer. q, k, v: `[1, 1, heads, K]`; out: `[1, 1, N K]`.
+
+    operator: the matrices `[N, K, K]` that multiply queries, in power-law graph attention.
+    """
+
+    prefix: str
+    q: str
+    k: str
+    v: str
+    scale: float
+    heads: int
+    kv_heads: int
+    head: int
+    product: str
+    out: str
+    rotation: Rotation | None
+    operator: str | None
+
+    @property
+    def states(self) -> list[str]:
+        """Keys and values before the token."""
+        return [f"{self.prefix}.keys", f"{self.prefix}.values"]
+
+    @property
+    def makes(self) -> list[str]:
+        """The output, and the states after the token."""
+        return [self.out, *(AFTER + state for state in self.states)]
+
+    def nodes(self) -> list["NodeProto"]:
+        from onnx import helper
+
+        parts = [f"{self.prefix}.{part}.joined" for part in "qkv"]
+        q = parts[0]
+        product: list[NodeProto] = []
+        if self.operator is not None:
+            # `q G` of each head; with one token, heads first and heads last have the same memory layout.
+            shape, heads, multiplied = f"{q}.heads.shape", f"{q}.heads", f"{q}.product"
+            product = [
+                helper.make_node("Constant", [], [shape], value_ints=[1, self.heads, 1, self.head]),
+                helper.make_node("Reshape", [f"{q}.plain", shape], [heads]),
+                helper.make_node("MatMul", [heads, self.operator], [multiplied]),
+                helper.make_node("Reshape", [multiplied, f"{ATTENTION}.shape"], [q]),
+            ]
+        made = [f"{q}.plain", *parts[1:]] if product else parts
+        if self.rotation is not None:
+            widths = [self.head * heads for heads in (self.heads, self.kv_heads, self.kv_heads)]
+            inputs = self.rotation.nodes(made, widths)
+        else:
+            shapes = zip((self.q, self.k, self.v), made, strict=True)
+            inputs = [helper.make_node("Reshape", [name, f"{ATTENTION}.shape"], [part]) for name, part in shapes]
+        fused = helper.make_node(
+            ATTENTION,
+            [*parts, *self.states, BEHIND, TOTAL],
+            self.makes,
+            name=f"{self.prefix}.attention",
+            domain=DOMAIN,
+            num_heads=self.heads,
+            kv_num_heads=self.kv_heads,
+            scale=self.scale,
+        )
+        return [*inputs, *product, fused]
+
+
+def fuse_attention(graph: "GraphProto") -> int:
+    """Fuse attention in the graph for one token; return the number of layers."""
+    layers = _Layers(graph)
+    names = [value.name for value in graph.input]
+    prefixes = [name.removesuffix(".keys") for name in names if name.endswith(".keys")]
+    found = [layer for layer in map(layers.attention, prefixes) if layer is not None]
+    if not found:
+        return 0
+    by_product = {layer.product: layer for layer in found}
+    replaced = {name for layer in found for name in layer.makes}
+    nodes = _lengths(graph)
+    for node in graph.node:
+        if node.output[0] in by_product:
+            nodes.extend(by_product[node.output[0]].nodes())
+        elif node.output[0] not in replaced:
+            nodes.append(node)
+    replace_nodes(graph, nodes)
+    return len(found)
+
+
+def _lengths(graph: "GraphProto") -> list["NodeProto"]:
+    """Add constants, and return nodes for the number of tokens before the new one, int32 `[1]`, and with it, `[]`."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph.initializer.append(numpy_helper.from_array(np.array(1, np.int32), f"{TOTAL}.one"))
+    graph.initializer.append(numpy_helper.from_array(np.array([], np.int64), f"{TOTAL}.shape"))
+    sizes = {f"{ATTENTION}.shape": [1, 1, -1], FIRST: [0], TABLE: [1, -1]}
+    graph.initializer.extend(numpy_helper.from_array(np.array(size), name) for name, size in sizes.items())
+    return [
+        helper.make_node("Cast", [POSITION], [BEHIND], to=TensorProto.INT32),
+        helper.make_node("Reshape", [BEHIND, f"{TOTAL}.shape"], [f"{TOTAL}.behind"]),
+        helper.make_node("Add", [f"{TOTAL}.behind", f"{TOTAL}.one"], [TOTAL]),
+    ]
+
+
+class _Layers(Edges):
+    """Matching of the attention layers of a graph."""
+
+    def attention(self, prefix: str) -> _Attention | None:
+        """Return the layer with these states; None if it is not plain attention."""
+        keys, values = f"{AFTER}{prefix}.keys", f"{AFTER}{prefix}.values"
+        k, v = self._written(keys), self._written(values)
+        scores = self._end(keys, ("Transpose", "MatMul"))
+        weighed = None if scores is None else self._end(scores.output[0], ("Reshape", "Where", "Softmax", "Reshape"))
+        product = None if weighed is None else self._end(weighed.output[0], ("MatMul",))
+        if k is None or v is None or scores is None or product is None or product.input[1] != values:
+            return None
+        query = self._query(scores.input[0])
+        out = self._end(product.output[0], ("Transpose", "Reshape"))
+        out = out or self._end(product.output[0], ("Reshape", "Transpose", "Reshape"))
+        width = None if out is None else self._ints(out.input[1])
+        if query is None or out is None or not width or self.readers[values] != [product]:
+            return None
+        _, kv_heads, _, head = self.shapes[f"{prefix}.keys"]
+        if head % HEAD_WIDTH_MULTIPLE:
+            return None
+        (q, factor, operator), heads = query, width[-1] // head
+        rotation, ends = Rotation.of(self, q, k, v), (product.output[0], out.output[0])
+        return _Attention(prefix, q, k, v, factor, heads, kv_heads, head, *ends, rotation, operator)
+
+    def _end(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
+        """Return the last node of a path of these kinds."""
+        nodes = self.along(name, kinds)
+        return None if nodes is None else nodes[-1]
+
+    def _written(self, after: str) -> str | None:
+        """Return what a step writes into a state, before its heads came first."""
+        node = self.makers.get(after)
+        return None if node is None or node.op_type != "ScatterElements" else self._transposed(node.input[2])
+
+    def _transposed(self, name: str) -> str | None:
+        node = self.makers.get(name)
+        if node is None or node.op_type != "Transpose" or list(node.attribute[0].ints) != HEADS_LAST:
+            return None
+        return str(node.input[0])
+
+    def _query(self, name: str) -> tuple[str, float, str | None] | None:
+        """Return the queries before their heads came first, and their factors: a number, and an operator if any."""
+        reshape = self.makers.get(name)
+        scaled = self.makers.get(reshape.input[0]) if reshape is not None and reshape.op_type == "Reshape" else None
+        if scaled is None or scaled.op_type != "Mul":
+            return None
+        factor, made = self.number(scaled.input[1]), self.makers.get(scaled.input[0])
+        product = made if made is not None and made.op_type == "MatMul" else None
+        q = self._transposed(scaled.input[0] if product is None else product.input[0])
+        operator = None if product is None else str(product.input[1])
+        return None if q is None or factor is None else (q, factor, operator)
+
+    def _ints(self, name: str) -> list[int] | None:
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor).tolist()

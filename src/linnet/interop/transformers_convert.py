@@ -1,0 +1,195 @@
+"""Import of and export to Transformers: Llama, Qwen 2 and 3, GPT-2 and GPT-NeoX (Pythia) as exactly these models.
+
+Any other decoder of linnet becomes a folder that Transformers reads after `import linnet.interop.transformers`. Both
+directions are checked against Transformers' own model of the folder, in float32 on the CPU.
+
+Legend: `B` batch, `T` tokens, `V` vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnet.core.atomic import atomic_directory
+from linnet.core.errors import UserError, note
+from linnet.core.files import sha256_of
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel
+from linnet.interop import optional_package
+from linnet.interop.exporters import ExportResult
+from linnet.interop.families.family import Family, Linnet
+from linnet.interop.families.matching import match_family
+from linnet.interop.parity import (
+    MAX_ERROR,
+    SAMPLES,
+    Agreement,
+    check_logits,
+    check_same_ids,
+    compare,
+    dtype_name,
+    expected_of,
+    in_float32,
+    random_tokens,
+    round_weights,
+    sample_stories,
+)
+from linnet.interop.transformers_folder import (
+    CONFIG,
+    WEIGHTS,
+    end_tokens,
+    read_family,
+    read_tokenizer,
+    read_weights,
+    write_folder,
+)
+from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_with_weights
+from linnet.model.spec import ModelSpec
+from linnet.model.store import check_new_folder, write_model
+from linnet.present.progress import progress
+
+NAME = "Transformers"
+STORIES = 20
+"""Stories whose ids are compared in addition to `SAMPLES`: about 2,000 words."""
+
+
+def import_transformers(
+    source: str | Path, out: str | Path, command: str | None = None, check: bool = False
+) -> tuple[Decoder, Agreement | None]:
+    """Make the model folder `out` from a model folder of Transformers, which need not be installed.
+
+    check: also run the original with Transformers; ids, logits and greedy tokens must be the same (`parity`), or
+    nothing is written. `UserError` names the file and the field or tensor that linnet does not support. The tensors
+    keep their precision. Nothing in the folder is executed.
+    """
+    check_new_folder(out)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UserError(f"{source}: no such folder; expected a model folder of Transformers")
+    family = read_family(folder)
+    model = family.model(folder.resolve().name, str(folder / CONFIG))
+    tokenizer = read_tokenizer(folder, family, model)
+    tensors, files = read_weights(folder, family, model)
+    decoder = decoder_with_weights(model, tensors)
+    found = None
+    if check:
+        theirs, their_tokenizer = load_original(folder)
+        check_same_ids(tokenizer, encoder(their_tokenizer), NAME, str(folder), SAMPLES)
+        found = check_with_transformers(decoder, theirs, str(folder))
+    ends = end_tokens(folder)
+    if ends and tokenizer.end_id not in ends:
+        tokens = ", ".join(map(tokenizer.describe_token, ends))
+        note(f"{folder}: Transformers ends a text at {tokens}; linnet at {tokenizer.describe_token(tokenizer.end_id)}")
+    hashes = {path.name: sha256_of(path) for path in files}
+    made = {"imported_from": str(folder), "sha256": hashes, "command": command}
+    write_model(out, decoder, tokenizer, made if found is None else {**made, "parity": found.figures})
+    return decoder, found
+
+
+def export_transformers(model: LanguageModel, out: Path, precision: str | None = None) -> ExportResult:
+    """Write the folder `out` for Transformers, without any code in it.
+
+    A model of no family (`families.matching`) becomes one for `linnet.interop.transformers`. precision: of the stored
+    weights, a `StoredType`; None keeps the precision. The folder gets its name only after Transformers has read it: ids
+    and texts, logits and greedy tokens must be those of the model with the stored weights (`parity`). `UserError` for a
+    model with an encoder, and for any difference; then nothing is left.
+    """
+    optional_package("transformers", "to")
+    family, messages = _family_of(model.spec)
+    decoder, loss = model.decoder, None
+    if precision is not None and precision != dtype_name(decoder):
+        decoder, loss = round_weights(decoder, precision)
+    with atomic_directory(out) as temporary:
+        write_folder(temporary, family, decoder, model.tokenizer)
+        theirs, their_tokenizer = load_original(temporary, "to", out)
+        texts = [*SAMPLES, *sample_stories(STORIES)]
+        check_same_ids(model.tokenizer, encoder(their_tokenizer), NAME, str(out), texts)
+        _check_same_texts(model.tokenizer, their_tokenizer, str(out), texts)
+        found = check_with_transformers(decoder, theirs, str(out))
+    figures: dict[str, Any] = {"model_type": family.model_type, "dtype": dtype_name(decoder), **found.figures}
+    messages = [*messages, str(found)]
+    if loss is not None:
+        figures, messages = {**figures, **loss.figures}, [*messages, str(loss)]
+    return ExportResult.of(out, decoder, out / WEIGHTS, figures=figures, messages=tuple(messages))
+
+
+def _family_of(spec: ModelSpec) -> tuple[Family, list[str]]:
+    """Return the family's model that equals this one, or linnet's own family, and messages about it."""
+    try:
+        member = match_family(spec)
+    except UserError as refusal:
+        from linnet.interop.transformers.model import check_decoder
+
+        check_decoder(spec)
+        return Linnet.of(spec), [str(refusal), "so its readers need `import linnet.interop.transformers` before"]
+    return member, [f"of the family {member.model_type}"]
+
+
+def _check_same_texts(tokenizer: Tokenizer, theirs: Any, origin: str, texts: Sequence[str]) -> None:
+    """Raise `UserError` unless both decode the ids of each text to the same text and end texts at the same token."""
+    if theirs.eos_token_id != tokenizer.end_id:
+        raise UserError(f"{origin}: ends a text at {tokenizer.end_id} here, {theirs.eos_token_id} in Transformers")
+    for ids in map(tokenizer.encode, texts):
+        ours, others = tokenizer.decode(ids), theirs.decode(ids, skip_special_tokens=True)
+        if ours != others:
+            raise UserError(f"{origin}: {ours!r} here, {others!r} in Transformers: expected the same text")
+
+
+def load_original(folder: Path, field: str = "check", origin: str | Path = "") -> tuple[Any, Any]:
+    """Load Transformers' model of a folder, in float32, and its tokenizer; nothing is downloaded or executed from it.
+
+    origin: the name of the folder in `UserError`; its own name if empty.
+    """
+    transformers = optional_package("transformers", field)
+    import linnet.interop.transformers  # noqa: F401 (registers linnet's own models)
+
+    here = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with _no_progress_bars(transformers):
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **here)
+            return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **here)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{origin or folder}: Transformers cannot read it ({reason})") from error
+
+
+@contextmanager
+def _no_progress_bars(transformers: Any) -> Iterator[None]:
+    logging = transformers.utils.logging
+    were_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_enabled:
+            logging.enable_progress_bar()
+
+
+def encoder(theirs: Any) -> Callable[[str], list[int]]:
+    """Return a function that encodes without special tokens, and without warnings about long texts."""
+    return lambda text: list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+@torch.no_grad()
+def check_with_transformers(decoder: Decoder, theirs: Any, origin: str) -> Agreement:
+    """Raise `UserError` unless logits agree: of random tokens in one pass, then of greedy tokens one by one.
+
+    With learned positions, as many tokens as there are positions.
+    """
+    ours = in_float32(decoder)
+    tokens_BT, expected = random_tokens(ours), expected_of(ours)
+    error = check_logits(ours(tokens_BT), theirs(tokens_BT).logits, MAX_ERROR, NAME, origin)
+    prompt = len(expected.tokens) - expected.steps + 1
+    cache, rows = None, list[torch.Tensor]()
+    with progress("comparing with Transformers", expected.steps, "tokens") as advance:
+        for chunk_T in (expected.tokens[:prompt], *expected.tokens[prompt:, None]):  # the prompt, then single tokens
+            out = theirs(chunk_T[None], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            rows.append(out.logits[0])
+            advance(1)
+    found = compare(expected, torch.cat(rows), MAX_ERROR, NAME, origin)
+    return replace(found, error=max(error, found.error))

@@ -16,7 +16,7 @@ import torch
 from harness import elapsed_s, gate, report, threads_from_command_line
 from linnet.core.errors import UserError
 from linnet.data.loader import Batches
-from linnet.data.shards import BLOCK_BYTES, Shard, ShardWriter, TokenSequence
+from linnet.data.shards import BLOCK_BYTES, CheckedArray, ShardWriter, TokenSequence
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -42,17 +42,19 @@ def written(folder: Path) -> tuple[Path, list[str]]:
     """A shard of random tokens, and the hashes of its blocks."""
     with ShardWriter(folder, "train", VOCABULARY) as writer:
         writer.write(np.random.default_rng(0).integers(0, VOCABULARY, TOKENS))
-    (shard,) = writer.info(1, TOKENS).shards
-    assert shard.blocks is not None
-    return folder / shard.file, shard.blocks
+        info = writer.info(TOKENS)
+    (shard,) = info.shards
+    blocks = shard.blocks["tokens"]
+    assert blocks is not None
+    return folder / shard.file, blocks
 
 
 def reader(path: Path, blocks: list[str] | None) -> Callable[[], None]:
     """Reads the first batches of a shard that was just opened."""
 
     def read() -> None:
-        shard = Shard(np.memmap(path, np.uint16, "r"), str(path), VOCABULARY if blocks else None, blocks)
-        batches = Batches(TokenSequence("train", [shard]), BATCH, CONTEXT, seed=0)
+        shard = CheckedArray(np.memmap(path, np.uint16, "r"), str(path), VOCABULARY if blocks else None, blocks)
+        batches = Batches(TokenSequence("train", 0, [shard], lambda: np.empty(0, np.int64)), BATCH, CONTEXT, seed=0)
         for number in range(BATCHES):
             batches.batch(number)
 
@@ -63,7 +65,7 @@ def refuses_a_changed_bit(path: Path, blocks: list[str]) -> bool:
     """Whether a change is found in the block that has it, and in no other."""
     tokens = np.fromfile(path, np.uint16)
     tokens[TOKENS // 2] ^= 1
-    shard = Shard(tokens, str(path), VOCABULARY, blocks)
+    shard = CheckedArray(tokens, str(path), VOCABULARY, blocks)
     shard.read(0, 1000)
     try:
         shard.read(TOKENS // 2 - 5, TOKENS // 2 - 1)

@@ -139,7 +139,7 @@ def batch_of(spec: ModelSpec, sequences: int, tokens: int) -> Batch:
     """Random tokens and what follows each."""
     drawn = torch.Generator().manual_seed(1)
     tokens_BT = torch.randint(spec.vocab_size, (sequences, tokens + 1), generator=drawn)
-    return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+    return Batch(tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous())
 
 
 def gate_batch(spec: ModelSpec) -> Batch:
@@ -152,9 +152,8 @@ def loss_and_gradients(
 ) -> tuple[float, list[Tensor]]:
     """Nats per token, and the gradient of their mean by each parameter. None stays at the parameters."""
     device = decoder.device
-    inputs_BT, targets_BT = (part.to(device) for part in batch)
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        mean = objective(decoder, inputs_BT, targets_BT).total / targets_BT.numel()
+        mean = objective(decoder, batch.to(device)).total / batch.count
     mean.backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in decoder.parameters() if p.grad is not None]
     decoder.zero_grad()

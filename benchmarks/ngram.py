@@ -19,7 +19,7 @@ import torch
 
 from harness import contest, gate, report
 from linnet.data.prepare import prepare
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.stories import texts
 from linnet.training.ngram.interface import evaluate_ngram, train_ngram
 from linnet.training.ngram.model import NGram, count_ngrams, estimate_discounts

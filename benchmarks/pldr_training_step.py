@@ -18,6 +18,7 @@ from torch import Tensor
 
 from harness import gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
+from linnet.data.loader import Batch
 from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -68,8 +69,8 @@ def check() -> None:
     plain = Decoder(spec_of("attention"))
     fixed = with_stored_calibration(pldr, read_calibrations(pldr, "identity", "benchmark"))
     plain.load_state_dict({name: t for name, t in fixed.state_dict().items() if not name.endswith("operator.g")})
-    inputs, targets = batch_of(pldr)
-    losses = [float(next_token_loss(model, inputs, targets).nats) for model in (fixed, plain)]
+    batch = Batch(*batch_of(pldr))
+    losses = [float(next_token_loss(model, batch).nats) for model in (fixed, plain)]
     gate("loss", abs(losses[0] - losses[1]) < 1e-5 * losses[1], f"{losses[0]:.4f} and {losses[1]:.4f} nats")
 
 

@@ -21,9 +21,9 @@ from transformers import LlamaForCausalLM
 import linnet
 from linnet.core.files import write_json
 from linnet.core.system import keep_freed_memory
-from linnet.data.loader import Batches
+from linnet.data.loader import Batch, Batches
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 from linnet.training.schedule import learning_rate
@@ -106,8 +106,8 @@ class LlamaStep:
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
 
-    def __call__(self, batch: tuple[torch.Tensor, torch.Tensor], lr: float) -> None:
-        inputs, targets = (part.to(self.device) for part in batch)
+    def __call__(self, batch: Batch, lr: float) -> None:
+        inputs, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad(set_to_none=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
+from linnet.data.loader import Batch
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.sums import decay_chunked
@@ -59,7 +60,7 @@ def check() -> None:
     losses, gradients = [], []
     for form in ("chunked", "reference"):
         decoder = decoder_with_weights(form)
-        result = next_token_loss(decoder, *batch_of(1, 2048)).total
+        result = next_token_loss(decoder, Batch(*batch_of(1, 2048))).total
         result.backward()
         losses.append(float(result.detach()))
         gradients.append(torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None]))
@@ -70,10 +71,10 @@ def check() -> None:
 
 def passes(length: int) -> Callable[[], object]:
     """Forward and backward of one sequence in the chunked form."""
-    decoder, data = decoder_with_weights("chunked"), batch_of(1, length)
+    decoder, data = decoder_with_weights("chunked"), Batch(*batch_of(1, length))
 
     def forward_and_backward() -> None:
-        next_token_loss(decoder, *data).total.backward()
+        next_token_loss(decoder, data).total.backward()
 
     return forward_and_backward
 

@@ -23,7 +23,7 @@ import torch
 from harness import contest, report
 from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batches
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.objectives import next_token_loss
 from linnet.training.optimizers import build_optimizer
@@ -80,7 +80,7 @@ def _our_step(run: RunSpec, data: TokenData) -> tuple[Callable[[], object], int]
     optimizer = build_optimizer(spec.optimizer, decoder, dtype)
     step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, dtype, torch.ones(VOCABULARY))
     batch = Batches(data.split("train"), spec.batch_size, CONTEXT, 0).batch(0)
-    return lambda: step([batch], 1e-4), batch[1].numel()
+    return lambda: step([batch], 1e-4), batch.count
 
 
 def token_times(family: str, precision: str, work: Path, tokens: int, runs: int) -> tuple[float, float, dict[str, Any]]:
@@ -89,7 +89,7 @@ def token_times(family: str, precision: str, work: Path, tokens: int, runs: int)
     ours, of_ours = _our_step(described(Task(family, "new", precision, 0, tokens), work), data)
     if family == "attention":
         batch, baseline = Batches(data.split("train"), OLD_BATCH, CONTEXT, 0).batch(0), LlamaStep(llama(0), precision)
-        other, of_other = (lambda: baseline(batch, 1e-4)), batch[1].numel()
+        other, of_other = (lambda: baseline(batch, 1e-4)), batch.count
     else:
         other, of_other = _our_step(described(Task(family, "old", precision, 0, tokens, 1e-3), work), data)
     both = math.lcm(of_ours, of_other)

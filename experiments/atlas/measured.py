@@ -12,7 +12,7 @@ from record import AtlasRecord, Figure
 from trainings import Text, models_of, runs_of
 
 from linnet.data.loader import Batches
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.names import names_kept
 from linnet.experiments.demo.measure import decode_speeds

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.inference.weights import Precision
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -13,7 +13,7 @@ import pytest
 from linnet.cli.main import main
 from linnet.core.atomic import PARTIAL, is_leftover
 from linnet.core.checksum import read_checked_json
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 COMMAND = [sys.executable, "-m", "linnet", "prepare"]

@@ -69,8 +69,8 @@ def losses(
     parts = ParallelModel(decoder, training, dtype, several)
     optimizer = build_optimizer(OptimizerSpec.parse(OPTIMIZERS[kind], "test"), decoder)
 
-    def objective(decoder, inputs, targets):
-        return next_token_loss(decoder, inputs, targets, PENALTY if offered else {})
+    def objective(decoder, batch):
+        return next_token_loss(decoder, batch, PENALTY if offered else {})
 
     step = Stepper(parts, objective, optimizer, ClipSpec(at=0.5), dtype, torch.ones(VOCABULARY, dtype=torch.int64))
     results = [step(batches(number), 1e-2) for number in range(STEPS)]

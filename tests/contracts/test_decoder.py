@@ -13,6 +13,7 @@ import torch
 from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, inputs, name_of, randomized
 from torch import Tensor
 
+from linnet.data.loader import Batch
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.layers.batch_layout import EXPERTS_USED, AuxiliaryOutputs
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
@@ -453,7 +454,7 @@ def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec,
     decoder = randomized(Decoder(model_of(spec, **fields))).double()
     tokens_BT, targets_BT, results = tokens(2), tokens(2), []
     for objective in (next_token_loss, torch.compile(next_token_loss, backend=backend)):
-        loss = objective(decoder, tokens_BT, targets_BT).total
+        loss = objective(decoder, Batch(tokens_BT, targets_BT)).total
         results.append((loss, *torch.autograd.grad(loss, list(decoder.parameters()))))
     for eager, compiled in zip(*results, strict=True):
         # The rotary table is float32 by definition, and PLGA's powers multiply the last bit of its angles.

@@ -12,6 +12,7 @@ from examples import WIDTH, inputs
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.evaluation.frozen import frozen_state
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import convert_weights
@@ -158,7 +159,7 @@ def test_documents_reset_the_state_of_a_feed_forward(monkeypatch: pytest.MonkeyP
 
 def test_a_loss_of_its_own_is_added_and_logged(monkeypatch: pytest.MonkeyPatch):
     decoder, tokens_BT = decoder_with(monkeypatch, None, ShiftedFeedForward), tokens()
-    loss = next_token_loss(decoder, tokens_BT, tokens_BT)
+    loss = next_token_loss(decoder, Batch(tokens_BT, tokens_BT))
     assert loss.terms.keys() == {"quiet"}
     torch.testing.assert_close(loss.total, loss.nats + 0.5 * loss.terms["quiet"])
     assert loss.total.requires_grad and not loss.nats.requires_grad

@@ -177,7 +177,7 @@ def _changes(changes: list[str]) -> tuple[list[str], list[str]]:
 
 def _vocab_size(of_space: list[str], data: Path | None, given: int | None) -> int | None:
     """That of the data, or as it was given; None where the space decides."""
-    from linnet.data.manifest import read_manifest
+    from linnet.data.token_data import read_manifest
 
     of_data = None if data is None else read_manifest(data).tokenizer.vocab_size
     if given is not None and of_data not in (None, given):

@@ -10,7 +10,7 @@ from linnet.cli.options import AsJson, option
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
-    from linnet.data.manifest import Manifest
+    from linnet.data.shards import Manifest
 
 
 def prepare(
@@ -49,8 +49,8 @@ def prepare(
 
     Example: linnet prepare stories.txt web.jsonl --tokenizer bpe --vocab-size 4096 --out data/stories
     """
-    from linnet.data.manifest import single_document_note
     from linnet.data.prepare import prepare as prepare_data
+    from linnet.data.prepare import single_document_note
 
     manifest = prepare_data(
         files,

@@ -48,22 +48,25 @@ def file_digest(path: Path) -> str:
     return hex_digest(blake3().update_mmap(path))
 
 
-def with_checksum(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """With the hash of all the rest as the last field."""
-    rest = {name: value for name, value in plain.items() if name != CHECKSUM}
-    as_read = json.loads(json.dumps(rest))  # where all keys are text, and sort as such
+def with_checksum(plain: Mapping[str, Any], field: str = CHECKSUM) -> dict[str, Any]:
+    """The data with the checksum of everything else in it as the last field."""
+    rest = {name: value for name, value in plain.items() if name != field}
+    as_read = json.loads(json.dumps(rest))  # keys become text, as they are in the file
     canonical = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
-    return {**rest, CHECKSUM: digest(canonical.encode())}
+    return {**rest, field: digest(canonical.encode())}
 
 
-def without_checksum(plain: Any, origin: str) -> Any:
-    """Without its checksum; `UserError`, which names `origin`, where that does not fit. Without one as it is."""
-    if not isinstance(plain, dict) or CHECKSUM not in plain:
+def without_checksum(plain: Any, origin: str, field: str = CHECKSUM) -> Any:
+    """The data without its checksum; data without one is returned as it is.
+
+    `UserError`, which begins with `origin`, if the checksum does not match.
+    """
+    if not isinstance(plain, dict) or field not in plain:
         return plain
-    found = plain.pop(CHECKSUM)
-    if with_checksum(plain)[CHECKSUM] != found:
+    found = plain.pop(field)
+    if with_checksum(plain, field)[field] != found:
         raise UserError(
-            f"{origin}: {CHECKSUM_MISMATCH}; expected it unchanged, or without the field {CHECKSUM!r} if it is yours"
+            f"{origin}: {CHECKSUM_MISMATCH}; expected it unchanged, or without the field {field!r} if it is yours"
         )
     return plain
 

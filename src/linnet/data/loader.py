@@ -1,9 +1,16 @@
-"""Batches of token windows. A batch's number and the seed decide its content, so a position is one integer.
+"""Examples: where they lie in a split, and the batches made of them.
 
-Shapes: `B` sequences in a batch, `T` context length in tokens.
+An example is a span of a split's tokens, read as one row: a window of the stream, or a whole document. A batch's number
+and the seed determine its content, so the position in the data is one integer.
+
+Legend: `B` rows of a batch, `T` tokens of the longest row, `N` examples, `D` documents.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,19 +18,196 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.epochs import Epochs
 from linnet.data.shards import TokenSequence
-from linnet.data.windows import DocumentWindows, evenly_spaced
 from linnet.ops.cross_entropy import IGNORE_INDEX
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens and what to predict in them.
+
+    tokens, targets: int64 `[B, T]`; a target is what follows the tokens up to its place.
+    weights: bool `[B, T]`, True where a target counts in the loss; None: all count.
+    document_starts: for each row the places at which documents begin, ascending; None: not asked for.
+    prefix_lengths: for each row the number of tokens before the first target that counts, which a model with a prefix
+        or an encoder reads as a whole; None: the rows are windows, which have no prefix.
+
+    The last two are plain numbers, so that using them never waits for a device.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    weights: Tensor | None = None
+    document_starts: tuple[tuple[int, ...], ...] | None = None
+    prefix_lengths: tuple[int, ...] | None = None
+
+    @classmethod
+    def from_labels(cls, tokens: Tensor, labels: Tensor, prefix_lengths: tuple[int, ...] | None = None) -> "Batch":
+        """A batch whose targets do not count where they are `IGNORE_INDEX`."""
+        weights = labels != IGNORE_INDEX
+        return cls(tokens, labels.masked_fill(~weights, 0), weights, prefix_lengths=prefix_lengths)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def labels(self) -> Tensor:
+        """The targets, `IGNORE_INDEX` where they do not count: what a cross-entropy reads."""
+        return self.targets if self.weights is None else self.targets.masked_fill(~self.weights, IGNORE_INDEX)
+
+    @property
+    def count(self) -> int:
+        """The number of targets that count."""
+        return self.targets.numel() if self.weights is None else int(self.weights.sum())
+
+    def rows(self, part: slice) -> "Batch":
+        """Some of the rows."""
+        return Batch(
+            self.tokens[part],
+            self.targets[part],
+            None if self.weights is None else self.weights[part],
+            None if self.document_starts is None else self.document_starts[part],
+            None if self.prefix_lengths is None else self.prefix_lengths[part],
+        )
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch with its tensors on a device; copies need not be finished."""
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
+        tokens, targets = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.targets))
+        return replace(self, tokens=tokens, targets=targets, weights=weights)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Examples of a sequence: `starts_N` are the places of their first tokens, `lengths_N` how many targets they have.
+
+    counts_N: how many of the targets count. rows: True: a shorter example of a batch is padded with end tokens; False:
+    it is filled up with the tokens that follow in the sequence, whose targets do not count.
+    """
+
+    starts_N: Indices
+    lengths_N: Indices
+    counts_N: Indices
+    rows: bool = False
+
+    def __len__(self) -> int:
+        return len(self.starts_N)
+
+    def read(self, sequence: TokenSequence, numbers: Sequence[int]) -> Batch:
+        """The examples of these numbers as a batch."""
+        chosen = list(numbers)
+        return read_batch(sequence, self.starts_N[chosen], self.lengths_N[chosen], self.rows)
+
+    def whole_windows(self, sequence: TokenSequence, context_length: int) -> "Spans":
+        """The windows as training reads them: each has `context_length` targets, so windows may overlap.
+
+        A window that would pass the end of the sequence is left out, and one that ends there is added if need be. The
+        sequence must be longer than a window.
+        """
+        starts = self.starts_N[self.starts_N + context_length < len(sequence)]
+        last = len(sequence) - 1 - context_length
+        return _windows(starts if starts[-1] == last else np.append(starts, last), context_length)
+
+
+def _windows(starts_N: Indices, context_length: int) -> Spans:
+    lengths_N = np.full(len(starts_N), context_length)
+    return Spans(starts_N, lengths_N, lengths_N)
+
+
+def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
+    """Cut a sequence into windows that begin with documents and together predict every token but the first once.
+
+    A window takes as many whole documents as fit and ends with the last of them. A document that is longer than a
+    window fills several, and the last of these takes what fits behind its end. The last window ends with the sequence.
+    """
+    last = len(sequence) - 1
+    if last < 1:
+        empty = np.empty(0, dtype=np.int64)
+        return Spans(empty, empty, empty)
+    bounds = np.unique(np.concatenate([[0], sequence.document_starts, [last]]))
+    # Of the windows that begin with document d: how many it fills, and the bound at which the last of them ends.
+    filled = np.maximum(1, -(-np.diff(bounds) // context_length))
+    ends = np.searchsorted(bounds, bounds[:-1] + filled * context_length, side="right") - 1
+    following, chosen, document = ends.tolist(), [], 0
+    while document < len(filled):
+        chosen.append(document)
+        document = following[document]
+    counts = filled[chosen]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts_N = np.repeat(bounds[chosen], counts) + within * context_length
+    lengths_N = np.diff(np.append(starts_N, last))
+    return Spans(starts_N, lengths_N, lengths_N)
+
+
+def document_rows(sequence: TokenSequence) -> Spans:
+    """Each document as one example, whatever its length; what counts in it is what the sequence's mask says."""
+    starts_D, lengths_D = sequence.document_starts, np.diff(sequence.document_bounds)
+    counts_D = lengths_D
+    if sequence.mask is not None and len(starts_D):
+        counted = sequence.mask.read(1, len(sequence) - 1)
+        counts_D = np.add.reduceat(counted, starts_D, dtype=np.int64)
+    return Spans(starts_D, lengths_D, counts_D, rows=True)
+
+
+def check_row_lengths(sequence: TokenSequence, rows: Spans, context_length: int, separate_prefix: bool) -> None:
+    """`UserError` for the longest row if it is longer than a context.
+
+    separate_prefix: prefix and targets are read by an encoder and a decoder, each with its own context.
+    """
+    lengths_D = rows.lengths_N
+    what = "input and target of " if sequence.mask is not None and sequence.targets is None else ""
+    if separate_prefix and sequence.mask is not None:
+        # A prefix ends where the first token that counts stands.
+        counted = np.flatnonzero(sequence.mask.read(0, len(sequence)))
+        prefixes_D = counted[np.searchsorted(counted, rows.starts_N + 1)] - rows.starts_N
+        lengths_D, what = np.maximum(prefixes_D, rows.lengths_N - prefixes_D + 1), "input or target of "
+    longest = int(lengths_D.argmax())
+    if lengths_D[longest] > context_length:
+        raise UserError(
+            f"{sequence.name}: row {longest + 1}: {what}{lengths_D[longest]} tokens: more than the context of"
+            f" {context_length}; `set` model.context_length={lengths_D[longest]} makes a model for it"
+        )
+
+
+def read_batch(
+    sequence: TokenSequence, starts: Indices, lengths: Indices, rows: bool, document_starts: bool = False
+) -> Batch:
+    """The examples with these starts and lengths (`Spans`) as a batch, as wide as the longest."""
+    width = int(lengths.max())
+    tokens = np.full((len(starts), width + 1), sequence.end_id)
+    targets = tokens[:, 1:] if sequence.targets is None else np.full((len(starts), width), sequence.end_id)
+    partial = bool((lengths < width).any())
+    weights = np.arange(width) < lengths[:, None] if partial or sequence.mask is not None else None
+    for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        count = length if rows else min(width, len(sequence) - 1 - start)
+        tokens[row, : count + 1] = sequence.read(start, count + 1)
+        if sequence.targets is not None:
+            targets[row, :count] = sequence.targets.read(start + 1, count)
+        if sequence.mask is not None and weights is not None:
+            weights[row, :count] &= sequence.mask.read(start + 1, count)
+    return Batch(
+        torch.from_numpy(tokens)[:, :-1].contiguous(),
+        torch.from_numpy(targets).contiguous(),
+        None if weights is None else torch.from_numpy(weights),
+        _starts_within(sequence, starts, width) if document_starts else None,
+        tuple((weights.argmax(axis=1) + 1).tolist()) if rows and weights is not None else None,
+    )
+
+
+def _starts_within(sequence: TokenSequence, starts: Indices, width: int) -> tuple[tuple[int, ...], ...]:
+    bounds = np.searchsorted(sequence.document_starts, [starts, starts + width]).T.tolist()
+    parts = (sequence.document_starts[low:high] for low, high in bounds)
+    return tuple(tuple((part - start).tolist()) for part, start in zip(parts, starts.tolist(), strict=True))
 
 
 class Batches:
     """An endless sequence of training batches, each computed from its number alone.
 
-    An epoch is cut into windows of `T + 1` tokens, which come in a random order; windows run on from one epoch to the
-    next, across batches. The order is drawn anew for each epoch from (seed, epoch). Without `starts` so is an offset
-    below `T`, where the first window starts; the others follow `T` apart, so that no token is predicted twice. With
-    `starts` windows may overlap: what follows a document's end in its window is predicted again where it begins one.
+    An epoch is all examples in a random order, which is drawn for each epoch from (seed, epoch). Examples run on from
+    one epoch to the next, across batches. Without `spans` the examples are windows of `context_length` targets, side by
+    side from an offset that is drawn for each epoch too, so that no token is predicted twice in an epoch.
     """
 
     def __init__(
@@ -32,98 +216,201 @@ class Batches:
         batch_size: int,
         context_length: int,
         seed: int,
-        starts: NDArray[np.int64] | None = None,
+        spans: Spans | None = None,
+        document_starts: bool = False,
     ) -> None:
-        """`seed` is not negative; `starts` are the positions of all windows (`DocumentWindows.whole`).
+        """`seed` is not negative. document_starts: batches say where documents begin.
 
-        `UserError` if the sequence is shorter than one window.
+        `UserError` if windows are longer than the sequence.
         """
-        if len(sequence) <= context_length:
+        if (spans is None or not spans.rows) and len(sequence) <= context_length:
             raise UserError(
                 f"{sequence.name}: {len(sequence)} tokens; a context of {context_length} needs at least "
                 f"{context_length + 1}: prepare more text or choose a shorter context"
             )
-        self.sequence = sequence
-        self.batch_size = batch_size
-        self.context_length = context_length
-        self._starts, self._epochs = starts, Epochs(seed)
-        # As many as fit after the largest offset, so that an epoch has the same length whatever its offset.
+        self.sequence, self.batch_size, self.context_length = sequence, batch_size, context_length
+        self.document_starts = document_starts
+        self._seed, self._spans, self._latest = seed, spans, dict[int, tuple[Indices, Indices]]()
+        # As many windows as fit behind the largest offset, so that an epoch has the same length whatever its offset.
         evenly = max(1, (len(sequence) - context_length) // context_length)
-        self.windows_per_epoch = evenly if starts is None else len(starts)
+        self.examples_per_epoch = evenly if spans is None else len(spans)
 
     @property
     def tokens_per_batch(self) -> int:
-        """Tokens predicted in a batch: `B * T`."""
+        """Targets of a batch of windows: `B * T`."""
         return self.batch_size * self.context_length
 
-    def batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets `[B, T]`, int64, of batch `number` (from 0); targets are the inputs one token later."""
+    @property
+    def mean_lengths(self) -> tuple[float, float] | None:
+        """The mean number of targets of a row that do not count, and that count; None for windows."""
+        if self._spans is None or not self._spans.rows:
+            return None
+        counts = self._spans.counts_N
+        return float((self._spans.lengths_N - counts).mean()), float(counts.mean())
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number`, from 0."""
         first = number * self.batch_size
-        return self.windows(range(first, first + self.batch_size))
+        return self.examples(range(first, first + self.batch_size))
 
-    def windows(self, indices: Iterable[int]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of windows by their numbers, counted from the first one of the first epoch."""
-        return inputs_and_targets([self._window(index) for index in indices])
+    def examples(self, numbers: Sequence[int]) -> Batch:
+        """The examples of these numbers, counted from the first one of the first epoch, as a batch."""
+        places = [divmod(number, self.examples_per_epoch) for number in numbers]
+        starts, lengths = np.array([[of_epoch[place] for of_epoch in self.epoch(epoch)] for epoch, place in places]).T
+        return read_batch(
+            self.sequence, starts, lengths, self._spans is not None and self._spans.rows, self.document_starts
+        )
 
-    def _window(self, index: int) -> NDArray[np.int64]:
-        epoch, place = divmod(index, self.windows_per_epoch)
-        return self.sequence.read(int(self.starts(epoch)[place]), self.context_length + 1)
+    def epoch(self, number: int) -> tuple[Indices, Indices]:
+        """Starts and lengths of the examples of an epoch, `[N]` each, in their order."""
+        # A batch may need two epochs; an earlier one is drawn again when it is asked for.
+        if number not in self._latest:
+            if len(self._latest) == 2:
+                del self._latest[next(iter(self._latest))]
+            random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, number])))
+            spans = self._spans or self._even_windows(random)
+            order = random.permutation(len(spans))
+            self._latest[number] = spans.starts_N[order], spans.lengths_N[order]
+        return self._latest[number]
 
-    def starts(self, epoch: int) -> NDArray[np.int64]:
-        """Where the windows of an epoch start, in their order."""
-        return self._epochs.drawn(epoch, self._shuffled_starts)
-
-    def _shuffled_starts(self, random: np.random.Generator) -> NDArray[np.int64]:
-        starts = self._even_starts(random) if self._starts is None else self._starts
-        return starts[random.permutation(len(starts))]
-
-    def _even_starts(self, random: np.random.Generator) -> NDArray[np.int64]:
-        spare = len(self.sequence) - 1 - self.windows_per_epoch * self.context_length
+    def _even_windows(self, random: np.random.Generator) -> Spans:
+        spare = len(self.sequence) - 1 - self.examples_per_epoch * self.context_length
         offset = int(random.integers(min(self.context_length, spare + 1)))
-        return offset + self.context_length * np.arange(self.windows_per_epoch)
+        return _windows(offset + self.context_length * np.arange(self.examples_per_epoch), self.context_length)
 
 
-def validation_windows(
-    sequence: TokenSequence, windows: DocumentWindows, end_id: int, batch_size: int, limit_tokens: int | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and targets `[b, t <= T]`, int64, always the same, in order.
+class BatchStage(NamedTuple):
+    """A number of batches of `batch_size` windows of `context_length` targets.
 
-    `windows` are the sequence's (`document_windows`), and begin with a document where they can: every token but the
-    first is a target exactly once, the other targets are `IGNORE_INDEX`. With a limit of fewer tokens than that,
-    windows of about as many tokens (at least one window) are spread evenly over the sequence.
+    starts: of all windows of that length that begin with documents, ascending; None: long windows are cut evenly.
     """
-    predicted = len(sequence) - 1
-    if predicted < 1:
+
+    batches: int
+    batch_size: int
+    context_length: int
+    starts: Indices | None = None
+
+
+class _Segment(NamedTuple):
+    """The long windows from place `first` to `last` of an epoch's order, which a stage cuts into `windows`."""
+
+    epoch: int
+    first: int
+    last: int
+    windows: int
+
+
+class StagedBatches:
+    """Batches that grow: stages of shorter windows and smaller batches, then, without end, the batches of `full`.
+
+    Together the stages read the text as one: the long windows of `full` come in its order; an earlier stage takes as
+    many of them as its tokens need, cuts them, and reads the pieces in an order of its own; the next stage continues
+    behind them. So within an epoch no token is predicted twice, and a batch's number and the seed determine its
+    content. A long window that is cut last in a stage, or in an epoch of it, may have pieces left that are not read.
+    """
+
+    mean_lengths = None  # as `Batches.mean_lengths` of windows
+
+    def __init__(self, full: Batches, stages: Sequence[BatchStage], seed: int) -> None:
+        """Without `starts` the context length of a stage must divide that of `full`."""
+        self._full, self._stages, self._seed = full, tuple(stages), seed
+        self._ends = list(accumulate(stage.batches for stage in stages))
+        self._segments: list[list[_Segment]] = []
+        self._begins = 0
+        for stage in stages:
+            self._segments.append(self._taken(stage, self._begins))
+            last = self._segments[-1][-1]
+            self._begins = last.epoch * full.examples_per_epoch + last.last
+        self._latest: dict[tuple[int, int], Indices] = {}
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number`, from 0."""
+        full, index = self._full, bisect_right(self._ends, number)
+        place = number - (self._ends[index - 1] if index else 0)
+        if index == len(self._stages):
+            first = self._begins + place * full.batch_size
+            return full.examples(range(first, first + full.batch_size))
+        stage = self._stages[index]
+        places = range(place * stage.batch_size, (place + 1) * stage.batch_size)
+        starts = np.array([self._start(index, at) for at in places])
+        return read_batch(
+            full.sequence, starts, np.full(len(starts), stage.context_length), False, full.document_starts
+        )
+
+    def _taken(self, stage: BatchStage, begin: int) -> list[_Segment]:
+        """The long windows that a stage takes, from number `begin` of all epochs on."""
+        wanted, segments, whole = stage.batches * stage.batch_size, list[_Segment](), self._full.examples_per_epoch
+        while wanted > 0:
+            epoch, first = divmod(begin, whole)
+            # How many short windows each long one of the epoch is cut into, in its order.
+            if stage.starts is None or stage.context_length == self._full.context_length:
+                pieces = np.full(whole, self._full.context_length // stage.context_length)
+            else:
+                pieces = np.bincount(self._owners(stage.starts, epoch), minlength=whole)
+            so_far = np.cumsum(pieces[first:])
+            many = min(len(so_far), int(np.searchsorted(so_far, wanted)) + 1)
+            windows = min(wanted, int(so_far[many - 1]))
+            segments.append(_Segment(epoch, first, first + many, windows))
+            wanted, begin = wanted - windows, begin + many
+        return segments
+
+    def _owners(self, starts: Indices, epoch: int) -> Indices:
+        """For each short window the place, in the epoch's order, of the long one within which it starts."""
+        long_starts, _ = self._full.epoch(epoch)
+        ascending = np.argsort(long_starts, kind="stable")
+        owners: Indices = ascending[np.searchsorted(long_starts[ascending], starts, side="right") - 1]
+        return owners
+
+    def _start(self, index: int, place: int) -> int:
+        """Where window `place` of a stage starts."""
+        number = 0
+        while place >= self._segments[index][number].windows:
+            place -= self._segments[index][number].windows
+            number += 1
+        # The orders of the last two segments are kept.
+        if (index, number) not in self._latest:
+            if len(self._latest) == 2:
+                del self._latest[next(iter(self._latest))]
+            self._latest[index, number] = self._ordered(self._stages[index], self._segments[index][number])
+        return int(self._latest[index, number][place])
+
+    def _ordered(self, stage: BatchStage, segment: _Segment) -> Indices:
+        """Where the windows of a segment start, in their order."""
+        long_starts = self._full.epoch(segment.epoch)[0][segment.first : segment.last]
+        if stage.context_length == self._full.context_length:
+            return long_starts
+        if stage.starts is None:
+            found = long_starts[:, None] + np.arange(0, self._full.context_length, stage.context_length)
+        else:
+            owners = self._owners(stage.starts, segment.epoch)
+            found = stage.starts[(owners >= segment.first) & (owners < segment.last)]
+        drawn_from = [self._seed, segment.epoch, stage.context_length, segment.first]
+        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(drawn_from)))
+        return random.permutation(found.reshape(-1))
+
+
+def validation_batches(
+    sequence: TokenSequence, spans: Spans, batch_size: int, limit_tokens: int | None = None
+) -> Iterator[Batch]:
+    """Yield all examples in order, always the same.
+
+    limit_tokens: if fewer targets than there are, examples with about as many (at least one) are spread evenly.
+    """
+    total = int(spans.counts_N.sum())
+    if total < 1:
         raise UserError(f"{sequence.name}: {len(sequence)} tokens; expected at least 2")
-    share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / predicted)
-    yield from spread_batches(sequence, windows, end_id, batch_size, max(1, int(share * len(windows))))
+    share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / total)
+    yield from evenly_spaced_batches(sequence, spans, batch_size, max(1, int(share * len(spans))))
 
 
-def spread_batches(
-    sequence: TokenSequence, windows: DocumentWindows, end_id: int, batch_size: int, count: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and targets as `validation_windows`, of so many windows, at most all, spread evenly."""
-    chosen = evenly_spaced(len(windows), count)
+def evenly_spaced_batches(sequence: TokenSequence, spans: Spans, batch_size: int, count: int) -> Iterator[Batch]:
+    """Yield `count` examples, at most all, spread evenly, in batches."""
+    chosen = evenly_spaced(len(spans), count)
     for first in range(0, len(chosen), batch_size):
-        part = chosen[first : first + batch_size]
-        yield _fresh_targets(sequence, windows.starts[part], windows.fresh[part], end_id)
+        yield spans.read(sequence, chosen[first : first + batch_size])
 
 
-def _fresh_targets(
-    sequence: TokenSequence, starts: NDArray[np.int64], fresh: NDArray[np.int64], end_id: int
-) -> tuple[Tensor, Tensor]:
-    """Windows as wide as the most that one of them has to predict; ends stand where the sequence is over."""
-    width = int(fresh.max())
-    windows = []
-    for start in starts.tolist():
-        tokens = sequence.read(start, min(width + 1, len(sequence) - start))
-        windows.append(np.pad(tokens, (0, width + 1 - len(tokens)), constant_values=end_id))
-    inputs, targets = inputs_and_targets(windows)
-    targets[torch.arange(width) >= torch.from_numpy(fresh)[:, None]] = IGNORE_INDEX
-    return inputs, targets
-
-
-def inputs_and_targets(windows: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-    """`[B, T]` each, of windows of `T + 1` tokens: targets are the inputs one token later."""
-    tokens = torch.from_numpy(np.stack(windows))
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+def evenly_spaced(total: int, count: int) -> list[int]:
+    """`count` of the numbers below `total`, at most all, evenly spaced and ascending."""
+    count = min(count, total)
+    return [number * total // count for number in range(count)]

@@ -1,12 +1,15 @@
-"""From text to a data folder: read, hold out, train the tokenizer, encode. Each step is one pass over the text."""
+"""From text, pairs or rows of tokens to a data folder: read, hold out, train the tokenizer, encode.
 
+Each step is one pass over the text, which is never held in memory as a whole.
+"""
+
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,48 +17,72 @@ from linnet.core.atomic import atomic_directory, clean_up
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.data.manifest import (
+from linnet.data.shards import (
+    SHARD_TOKENS,
     Manifest,
+    Part,
+    ShardWriter,
     SourceInfo,
     SplitInfo,
     TokenizerInfo,
+    describe_runs,
     holds_only_data,
-    read_manifest,
     token_dtype,
     write_manifest,
 )
-from linnet.data.pairs import Pair, read_pairs
-from linnet.data.shards import PAIRS, SHARD_TOKENS, ShardWriter
-from linnet.data.source_runs import SourceRuns
-from linnet.data.sources import STDIN, Source
+from linnet.data.sources import STDIN, Source, json_field, lines_of, open_source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash
+from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import Advance, progress
 
 TOKENIZER_SAMPLE_BYTES = 50_000_000
+PAIRS = "pairs"
+"""In the settings of a manifest: the hash of the file of pairs that the folder was made of."""
+
+INPUT, TARGET = "input", "target"
+"""The fields of a pair."""
+
 _BATCH_CHARACTERS = 1 << 21
 
 
-class PreparedPart(NamedTuple):
-    """A document, or one of its two parts: its side, its text, and the number of the source that it is from."""
+class Document(NamedTuple):
+    """A document as it is written: its side, its texts, and the number of its source.
+
+    texts: one; or two, of which only the second, the target of the first, counts in the loss.
+    """
 
     side: Split
-    text: str
+    texts: tuple[str, ...]
     source: int = 0
+
+
+class Pair(NamedTuple):
+    """An input and what is to follow it."""
+
+    input: str
+    target: str
+
+
+class Row(NamedTuple):
+    """Token ids, the end token first, and the token expected behind each: `IGNORE_INDEX` where none is."""
+
+    tokens: list[int]
+    targets: list[int]
 
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Documents with their side, readable several times; so many after each other belong `together`."""
+    """Documents with their side, which can be read several times. pairs: each is an input and a target."""
 
-    parts: Callable[[], Iterator[PreparedPart]]
+    documents: Callable[[], Iterator[Document]]
     sources: list[SourceInfo]
-    together: int = 1
+    pairs: bool = False
 
     @property
     def text_bytes(self) -> int:
-        """The UTF-8 size of all documents."""
         return sum(source.bytes for source in self.sources)
 
 
@@ -79,8 +106,8 @@ def prepare(
     """
     out = _checked_target(out, overwrite)
     check_fraction(validation)
-    given = _given_tokenizer(tokenizer, vocab_size)
-    with _made(out, overwrite) as folder, ExitStack() as stack:
+    ready = _load_tokenizer(tokenizer, vocab_size)
+    with _new_folder(out, overwrite) as folder, ExitStack() as stack:
         corpus, fraction = _corpus_of(_open_sources(stack, inputs, field, separator), validation)
         settings = {
             "tokenizer": tokenizer,
@@ -89,18 +116,28 @@ def prepare(
             "separator": separator,
             "validation": fraction,
         }
-        encoder = given or _train(corpus, tokenizer, vocab_size)
+        encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, shard_tokens)
 
 
 def read_split(inputs: list[str]) -> tuple[dict[Split, list[str]], list[SourceInfo]]:
-    """The documents of text files, each on the side where `prepare` puts it, in their order; what each file holds."""
+    """The documents of text files, each on the side where `prepare` puts it, in order; what each file holds."""
     sides: dict[Split, list[str]] = {"train": [], "validation": []}
     with ExitStack() as stack:
         corpus, _ = _corpus_of(_open_sources(stack, inputs, None, None), None)
-        for part in corpus.parts():
-            sides[part.side].append(part.text)
+        for document in corpus.documents():
+            sides[document.side].append(document.texts[0])
     return sides, corpus.sources
+
+
+def single_document_note(sources: Sequence[SourceInfo]) -> str | None:
+    """A note on files that are a single document among others, and so lie on one side of the split; None if none is."""
+    files = [source.file for source in sources if source.documents == 1]
+    if not files or len(sources) == 1:
+        return None
+    names = f"{files[0]} is" if len(files) == 1 else f"{', '.join(files)} are each"
+    cure = "a text file is cut at <|endoftext|>, a .jsonl file has a document in each line"
+    return f"{names} one document, which is trained on or held out as a whole: {cure}"
 
 
 def prepare_texts(
@@ -114,18 +151,18 @@ def prepare_texts(
 ) -> Manifest:
     """`prepare` for documents in memory whose split is given; `name` stands for them in the manifest."""
     out = _checked_target(out, overwrite)
-    given = _given_tokenizer(tokenizer, vocab_size)
+    ready = _load_tokenizer(tokenizer, vocab_size)
     sides: dict[Split, list[str]] = {"train": list(filter(None, train)), "validation": list(filter(None, validation))}
     for side, texts in sides.items():
         if not texts:
             raise UserError(f"{name}: no {side} documents")
-    documents = [PreparedPart(side, text) for side, texts in sides.items() for text in texts]
-    text_bytes = sum(len(part.text.encode()) for part in documents)
+    documents = [Document(side, (text,)) for side, texts in sides.items() for text in texts]
+    text_bytes = sum(len(document.texts[0].encode()) for document in documents)
     source = SourceInfo(file=name, documents=len(documents), bytes=text_bytes)
     corpus = _Corpus(lambda: iter(documents), [source])
     settings = {"tokenizer": tokenizer, "vocab_size": vocab_size}
-    with _made(out, overwrite) as folder:
-        encoder = given or _train(corpus, tokenizer, vocab_size)
+    with _new_folder(out, overwrite) as folder:
+        encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, SHARD_TOKENS)
 
 
@@ -137,22 +174,97 @@ def prepare_pairs(
     validation: float | None = None,
     overwrite: bool = False,
 ) -> Manifest:
-    """Turn a file of pairs (`data.pairs.read_pairs`) into a data folder; arguments else as those of `prepare`.
+    """Turn a file of pairs (`read_pairs`) into a data folder of rows; the other arguments are those of `prepare`.
 
-    Pairs with the same input are on the same side.
+    A row is an end token, the input, an end token, the target; the target and the end token behind it count in the
+    loss. Pairs with the same input are on the same side.
     """
     out = _checked_target(out, overwrite)
     check_fraction(validation)
-    given = _given_tokenizer(tokenizer, vocab_size)
-    with _made(out, overwrite) as folder:
+    ready = _load_tokenizer(tokenizer, vocab_size)
+    with _new_folder(out, overwrite) as folder:
         corpus, fraction = _corpus_of_pairs(Path(path), validation)
         settings = {PAIRS: sha256_of(path), "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": fraction}
-        encoder = given or _train(corpus, tokenizer, vocab_size)
+        encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, SHARD_TOKENS)
 
 
+def read_pairs(path: str | Path, advance: Advance = lambda *_: None) -> Iterator[Pair]:
+    """The pairs of a file of JSON lines, `{"input": ..., "target": ...}` each; other fields are ignored.
+
+    `UserError` names the file, the line and the field of what is no pair. `advance` is told the bytes that were read.
+    """
+    found = False
+    with open_source(Path(path)) as handle:
+        for place, line in lines_of(handle, str(path), advance):
+            pair = Pair(*(json_field(line, field, place) for field in (INPUT, TARGET)))
+            for field, text in zip((INPUT, TARGET), pair, strict=True):
+                if not text:
+                    raise UserError(f"{place}: field {field!r}: empty; expected some text")
+            found = True
+            yield pair
+    if not found:
+        example = json.dumps({INPUT: "...", TARGET: "..."})
+        raise UserError(f"{path}: no pairs; expected lines like {example}")
+
+
+def prepare_rows(
+    train: Iterable[Row], validation: Iterable[Row], out: Path, tokenizer: Tokenizer, name: str
+) -> Manifest:
+    """Make a data folder of rows of tokens, or replace it; `name` stands for their source in the manifest."""
+    with atomic_directory(out) as folder:
+        splits: dict[Split, SplitInfo] = {
+            "train": _write_rows(folder, "train", train, tokenizer),
+            "validation": _write_rows(folder, "validation", validation, tokenizer),
+        }
+        documents, text_bytes = (sum(getattr(info, of) for info in splits.values()) for of in ("documents", "bytes"))
+        source = SourceInfo(file=name, documents=documents, bytes=text_bytes)
+        return _describe(folder, tokenizer, splits, [source], {}, layout="rows")
+
+
+def _write_rows(folder: Path, split: Split, rows: Iterable[Row], tokenizer: Tokenizer) -> SplitInfo:
+    token_bytes, text_bytes, last_target = tokenizer.token_bytes(), 0, IGNORE_INDEX
+    with ShardWriter(folder, split, tokenizer.vocab_size, parts=("mask", "targets")) as writer:
+
+        def write(tokens: list[int], expected: list[int], begins: bool) -> None:
+            counts = np.array(expected) != IGNORE_INDEX
+            targets = np.where(counts, expected, tokenizer.end_id)
+            writer.write(np.array(tokens), {"mask": counts, "targets": targets}, begins)
+
+        for tokens, targets in rows:
+            assert tokens[0] == tokenizer.end_id and tokenizer.end_id not in tokens[1:]
+            # What is expected behind a row's last token belongs to the place where the next end token stands.
+            write(tokens, [last_target, *targets[:-1]], begins=True)
+            last_target = targets[-1]
+            text_bytes += int(token_bytes[tokens].sum())
+        write([tokenizer.end_id], [last_target], begins=False)
+        return writer.info(text_bytes)
+
+
+def _describe(
+    folder: Path,
+    tokenizer: Tokenizer,
+    splits: dict[Split, SplitInfo],
+    sources: list[SourceInfo],
+    settings: Mapping[str, Any],
+    layout: Literal["stream", "rows"],
+) -> Manifest:
+    """Write tokenizer and manifest of a data folder."""
+    manifest = Manifest(
+        layout=layout,
+        tokenizer=TokenizerInfo(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash),
+        dtype=token_dtype(tokenizer.vocab_size),
+        splits=splits,
+        sources=sources,
+        settings=dict(settings),
+    )
+    tokenizer.save(folder / TOKENIZER)
+    write_manifest(folder, manifest)
+    return manifest
+
+
 def _corpus_of_pairs(path: Path, validation: float | None) -> tuple[_Corpus, float]:
-    """Inputs and targets in turn, and the fraction of the inputs that is held out."""
+    """The pairs, and the fraction of the inputs that is held out."""
     found, inputs, text_bytes = 0, Survey(), 0
     with progress("reading", path.stat().st_size if path.is_file() else 0, "bytes") as advance:
         for pair in read_pairs(path, advance):
@@ -163,13 +275,12 @@ def _corpus_of_pairs(path: Path, validation: float | None) -> tuple[_Corpus, flo
     if holdout.held_out is None:
         raise UserError(f"{path}: all pairs have the same input; expected others to hold out")
 
-    def parts() -> Iterator[PreparedPart]:
+    def documents() -> Iterator[Document]:
         for pair in read_pairs(path):
             ((side, _),) = holdout.parts(pair.input)
-            yield from (PreparedPart(side, text) for text in pair)
+            yield Document(side, pair)
 
-    source = SourceInfo(file=str(path), documents=2 * found, bytes=text_bytes)
-    return _Corpus(parts, [source], together=len(Pair._fields)), holdout.fraction
+    return _Corpus(documents, [SourceInfo(file=str(path), documents=found, bytes=text_bytes)], True), holdout.fraction
 
 
 def _checked_target(out: str | Path, overwrite: bool) -> Path:
@@ -192,8 +303,8 @@ def _checked_target(out: str | Path, overwrite: bool) -> Path:
 
 
 @contextmanager
-def _made(out: Path, overwrite: bool) -> Iterator[Path]:
-    """The folder to write into, which becomes `out` when all is there; of several processes one has it."""
+def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder to write into, which becomes `out` when it is complete. Of several processes one gets it."""
     with atomic_directory(out) as folder:
         _checked_target(out, overwrite)  # another process may have been faster
         yield folder
@@ -213,8 +324,8 @@ def _open_sources(stack: ExitStack, inputs: list[str], field: str | None, separa
     return [stack.enter_context(source) for source in sources]
 
 
-def _survey(sources: list[Source]) -> tuple[list[SourceInfo], Survey]:
-    """First pass: count, and find what decides the split."""
+def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus, float]:
+    """First pass: count, and decide the split. Returns the documents and the fraction that is held out."""
     total, found = Survey(), []
     with progress("reading", sum(source.size_bytes for source in sources), "bytes") as advance:
         for source in sources:
@@ -223,23 +334,17 @@ def _survey(sources: list[Source]) -> tuple[list[SourceInfo], Survey]:
                 total.add(text)
             documents, text_bytes = total.documents - before[0], total.text_bytes - before[1]
             found.append(SourceInfo(file=source.name, documents=documents, bytes=text_bytes))
-    return found, total
-
-
-def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus, float]:
-    """The documents with their side, and the fraction that is held out."""
-    found, total = _survey(sources)
     holdout = total.holdout(validation)
 
-    def parts() -> Iterator[PreparedPart]:
+    def documents_of_all() -> Iterator[Document]:
         for number, source in enumerate(sources):
             for text in source.documents():
-                yield from (PreparedPart(*part, number) for part in holdout.parts(text))
+                yield from (Document(side, (part,), number) for side, part in holdout.parts(text))
 
-    return _Corpus(parts, found), holdout.fraction
+    return _Corpus(documents_of_all, found), holdout.fraction
 
 
-def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
+def _load_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
     """The tokenizer at a path, or None for a kind that has to be trained."""
     check_vocab_size(name, vocab_size)
     if name in KINDS:
@@ -248,10 +353,10 @@ def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
         raise UserError(
             field="tokenizer", value=name, accepted=f"one of {', '.join(KINDS)}, or the path of a tokenizer.json"
         )
-    given = Tokenizer.load(name)
-    _check_unchanged(Path(name), given)
-    given.encode("")  # a package that it needs is missed now, not after a pass over the text
-    return given
+    loaded = Tokenizer.load(name)
+    _check_unchanged(Path(name), loaded)
+    loaded.encode("")  # a package that it needs is missed now, not after a pass over the text
+    return loaded
 
 
 def _check_unchanged(path: Path, tokenizer: Tokenizer) -> None:
@@ -277,9 +382,9 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
 
 def _training_sample(corpus: _Corpus, share: float, advance: Advance) -> Iterator[str]:
     """About `share` of the training side, in parts chosen by content: the same ones whatever the order of files."""
-    for side, text, _ in corpus.parts():
-        for part in cut_before_words(text):
-            if side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
+    for document in corpus.documents():
+        for part in (part for text in document.texts for part in cut_before_words(text)):
+            if document.side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
                 yield part
             advance(len(part.encode()))
 
@@ -287,76 +392,96 @@ def _training_sample(corpus: _Corpus, share: float, advance: Advance) -> Iterato
 def _write(
     folder: Path, corpus: _Corpus, tokenizer: Tokenizer, settings: Mapping[str, object], shard_tokens: int
 ) -> Manifest:
-    """Last pass: the shards, and what describes them."""
-    splits = _write_splits(folder, corpus, tokenizer, shard_tokens)
+    """Last pass: the shards, and what describes them.
+
+    The training side is encoded as it is read; the validation side is kept and written in the order of its hashes.
+    """
+    held_out: list[Document] = []
+
+    def training() -> Iterator[Document]:
+        for document in corpus.documents():
+            if document.side == "train":
+                yield document
+            else:
+                held_out.append(document)
+
+    parts: tuple[Part, ...] = ("mask",) if corpus.pairs else ()
+    with progress("encoding", corpus.text_bytes, "bytes") as advance:
+
+        def write(split: Split, documents: Iterable[Document]) -> SplitInfo:
+            runs: list[tuple[int, int]] = []
+            with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens, parts) as writer:
+                text_bytes = _write_documents(writer, _follow(documents, runs), tokenizer, corpus.pairs, advance)
+                return writer.info(text_bytes, describe_runs(runs) if len(corpus.sources) > 1 else None)
+
+        splits: dict[Split, SplitInfo] = {"train": write("train", training())}
+        held_out.sort(key=lambda document: [content_hash(text) for text in document.texts])
+        splits["validation"] = write("validation", held_out)
     if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
         names = ", ".join(source.file for source in corpus.sources)
         raise UserError(f"{names}: changed while being read")
-    manifest = Manifest(
-        tokenizer=TokenizerInfo(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash),
-        dtype=token_dtype(tokenizer.vocab_size),
-        splits=splits,
-        sources=corpus.sources,
-        settings=dict(settings),
-    )
-    tokenizer.save(folder / TOKENIZER)
-    write_manifest(folder, manifest)
-    return manifest
+    return _describe(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
 
 
-def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tokens: int) -> dict[Split, SplitInfo]:
-    """Encode the training side as it is read; the validation side is kept and written in the order of its hashes."""
-    held_out: list[PreparedPart] = []
-
-    def training() -> Iterator[PreparedPart]:
-        for part in corpus.parts():
-            if part.side == "train":
-                yield part
-            else:
-                held_out.append(part)
-
-    with progress("encoding", corpus.text_bytes, "bytes") as advance:
-
-        def write(split: Split, parts: Iterable[PreparedPart]) -> SplitInfo:
-            runs = SourceRuns()
-            with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
-                info = _write_split(writer, runs.follow(parts), tokenizer, advance)
-            return info.model_copy(update={"sources": runs.packed() if len(corpus.sources) > 1 else None})
-
-        train = write("train", training())
-        grouped = [held_out[first : first + corpus.together] for first in range(0, len(held_out), corpus.together)]
-        grouped.sort(key=lambda parts: [content_hash(part.text) for part in parts])
-        return {"train": train, "validation": write("validation", chain.from_iterable(grouped))}
+def _follow(documents: Iterable[Document], runs: list[tuple[int, int]]) -> Iterator[Document]:
+    """The documents; how many of one source follow each other is noted in `runs` as they pass."""
+    for document in documents:
+        last, count = runs[-1] if runs else (None, 0)
+        if last == document.source:
+            runs[-1] = document.source, count + 1
+        else:
+            runs.append((document.source, 1))
+        yield document
 
 
-def _write_split(writer: ShardWriter, texts: Iterable[str], tokenizer: Tokenizer, advance: Advance) -> SplitInfo:
-    documents = text_bytes = token_bytes = 0
-    bytes_of_token = tokenizer.token_bytes()
-    end = np.array([tokenizer.end_id])
-    for batch in _batches(texts, tokenizer):
-        encoded = tokenizer.encode_batch([text for _, text in batch])
-        for (starts, text), tokens in zip(batch, encoded, strict=True):
+class _Piece(NamedTuple):
+    """A part of a document's text that is encoded at once, and where it stands.
+
+    begins: the document begins with it. after_end: an end token stands before it. counts: it counts in the loss.
+    """
+
+    text: str
+    begins: bool
+    after_end: bool
+    counts: bool
+
+
+def _write_documents(
+    writer: ShardWriter, documents: Iterable[Document], tokenizer: Tokenizer, pairs: bool, advance: Advance
+) -> int:
+    """Encode documents and write them; return the bytes of their text."""
+    text_bytes = token_bytes = 0
+    bytes_of_token, end = tokenizer.token_bytes(), np.array([tokenizer.end_id])
+    counted = False  # the text before: then the end token behind it counts too
+    for batch in _pieces(documents, tokenizer):
+        encoded = tokenizer.encode_batch([piece.text for piece in batch])
+        for piece, tokens in zip(batch, encoded, strict=True):
             ids = np.array(tokens, dtype=np.int64)
-            writer.write(np.concatenate([end, ids]) if starts else ids)
-            size_bytes = len(text.encode())
-            documents += starts
+            mask = np.full(len(ids), piece.counts)
+            if piece.after_end:
+                ids, mask = np.concatenate([end, ids]), np.concatenate([[counted], mask])
+            columns: dict[Part, Any] = {"mask": mask} if pairs else {}
+            writer.write(ids, columns, piece.begins)
+            counted = piece.counts
+            size_bytes = len(piece.text.encode())
             text_bytes += size_bytes
             token_bytes += int(bytes_of_token[ids].sum())
             advance(size_bytes)
-    writer.write(end)
+    writer.write(end, {"mask": np.array([counted])} if pairs else {})
     assert tokenizer.kind == "imported" or token_bytes == text_bytes, (token_bytes, text_bytes)
-    return writer.info(documents, text_bytes)
+    return text_bytes
 
 
-def _batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[bool, str]]]:
-    """Lists of (starts a document?, part of its text), about as many characters each as are encoded at once."""
-    batch: list[tuple[bool, str]] = []
+def _pieces(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[_Piece]]:
+    """The pieces of documents, in lists of about as many characters as are encoded at once."""
+    batch: list[_Piece] = []
     characters = 0
-    for text in texts:
-        for number, part in enumerate(tokenizer.cut(text)):
-            batch.append((number == 0, part))
-            characters += len(part)
-            if characters >= _BATCH_CHARACTERS:
-                yield batch
-                batch, characters = [], 0
+    for document in documents:
+        for number, text in enumerate(document.texts):
+            for place, part in enumerate(tokenizer.cut(text)):
+                batch.append(_Piece(part, number == place == 0, place == 0, number == len(document.texts) - 1))
+                characters += len(part)
+                if characters >= _BATCH_CHARACTERS:
+                    yield batch
+                    batch, characters = [], 0
     yield batch

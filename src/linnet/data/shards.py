@@ -1,124 +1,285 @@
-"""Token shards on disk: written as a stream, read through memory maps.
+"""Token shards: written as a stream, read through memory maps.
 
-A data folder holds `manifest.json`, `tokenizer.json`, and per split `train-00000.bin`, ...: little-endian token ids and
-nothing else. A block of them is checked against the manifest's hash when it is first read. Every document is stored as
-the end token and then its tokens, and one end token closes the split: so each document begins after an end token, and
-each end is predicted once.
+A data folder holds `manifest.json`, `tokenizer.json` and, for each split, shards of up to four files. Each file is an
+array of little-endian numbers and nothing else:
+
+    train-00000.bin            token ids (uint16, or uint32 where the vocabulary has more than 65,536)
+    train-00000.starts.bin     the places in the shard where documents begin (uint32)
+    train-00000.mask.bin       1 where a token counts as a target, else 0 (uint8); without this file every token counts
+    train-00000.targets.bin    the token to predict at each place, where that is not the token that stands there
+
+A document begins with the end token, and one end token closes the split: so the end of each document is predicted once.
+A block of a file is checked against its checksum in the manifest when it is first read.
+
+Legend: `N` tokens, `D` documents.
 """
 
+import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, field_validator
 
-from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, digest
-from linnet.core.errors import UserError, note
-from linnet.data.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, token_dtype
-from linnet.data.source_runs import unpacked
+from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, digest, write_checked_json
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec
 from linnet.data.split import Split
-from linnet.data.tokenizer import TOKENIZER, Tokenizer
 
 SHARD_TOKENS = 100_000_000
-PAIRS = "pairs"
-"""Among the settings in a manifest, of a folder of pairs: the hash of the file that they came from."""
-LABELS = "labels"
-"""Among them, of a folder of rows with answers (`data.labels`): the token that stands where none is wanted."""
 BLOCK_BYTES = 1 << 20
-"""Of a shard, under one hash: small, for a window that is read alone; large, for few hashes."""
+"""Bytes of a file under one checksum: few enough to check for one window, many enough for a short manifest."""
+
+VERSION = 2
+Part = Literal["tokens", "starts", "mask", "targets"]
+Dtype = Literal["uint16", "uint32"]
+Tokens = NDArray[np.int64]
+
+_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}(\.(starts|mask|targets))?\.bin")
+
+
+class ShardInfo(Spec):
+    """One shard. `file` holds its tokens; `blocks` are the checksums of the blocks of each of its files.
+
+    None for a file stands for one that is read unchecked.
+    """
+
+    file: str = Field(pattern=r"^(train|validation)-\d{5,}\.bin$")
+    tokens: int = Field(gt=0)
+    documents: int = Field(0, ge=0)
+    blocks: dict[Part, list[str] | None]
+
+    def path(self, folder: Path, part: Part) -> Path:
+        """The file of one part."""
+        return folder / (self.file if part == "tokens" else self.file.replace(".bin", f".{part}.bin"))
+
+    def count(self, part: Part) -> int:
+        """How many numbers the file of a part holds."""
+        return self.documents if part == "starts" else self.tokens
+
+
+class SplitInfo(Spec):
+    """One side of the data. `tokens` counts end tokens, `targets` the tokens that count in the loss.
+
+    bytes: UTF-8 size of the text. sources: the source of each document (`describe_runs`); None for a single source.
+    """
+
+    tokens: int
+    documents: int
+    targets: int
+    bytes: int
+    shards: list[ShardInfo]
+    sources: str | None = None
+
+
+class SourceInfo(Spec):
+    """One input file, as it was named, and what was found in it."""
+
+    file: str
+    documents: int
+    bytes: int
+
+
+class TokenizerInfo(Spec):
+    """The tokenizer that made the ids."""
+
+    kind: str
+    vocab_size: int
+    hash: str
+
+
+class Manifest(Spec):
+    """What a data folder holds and how it was made.
+
+    layout: `stream`: documents follow one another, and examples are windows of the stream; `rows`: each document is one
+    example, whatever its length.
+    """
+
+    version: Literal[2] = 2
+    layout: Literal["stream", "rows"] = "stream"
+    tokenizer: TokenizerInfo
+    dtype: Dtype
+    splits: dict[Split, SplitInfo]
+    sources: list[SourceInfo]
+    settings: dict[str, Any]
+
+    @field_validator("splits")
+    @classmethod
+    def _both(cls, splits: dict[Split, SplitInfo]) -> dict[Split, SplitInfo]:
+        if len(splits) != 2:
+            raise ValueError("expected both train and validation")
+        return splits
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json` with its checksum."""
+    write_checked_json(folder / MANIFEST, manifest.model_dump())
+
+
+def holds_only_data(folder: Path) -> bool:
+    """True if a folder holds a data set and nothing else, so that replacing it loses nothing else."""
+    names = [path.name for path in folder.iterdir()]
+    return MANIFEST in names and all(_FILE.fullmatch(name) for name in names)
+
+
+def token_dtype(vocab_size: int) -> Dtype:
+    """The smallest unsigned type that holds every id."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+def part_dtype(part: Part, tokens: Dtype) -> np.dtype[Any]:
+    """The type of the numbers in the file of a part."""
+    return np.dtype({"starts": "uint32", "mask": "uint8"}.get(part, tokens)).newbyteorder("<")
 
 
 class ShardWriter:
-    """Writes one split into files of at most `shard_tokens` tokens. Use as a context manager."""
+    """Writes one split into shards of at most `shard_tokens` tokens. Use as a context manager.
 
-    def __init__(self, folder: Path, split: Split, vocab_size: int, shard_tokens: int = SHARD_TOKENS) -> None:
-        self._folder = folder
-        self._split = split
-        self._dtype = np.dtype(token_dtype(vocab_size)).newbyteorder("<")
-        self._shard_tokens = shard_tokens
-        self._handle: BinaryIO | None = None
-        self._counts: list[int] = []
-        self._hashes: list[BlockHashes] = []
+    parts: what each shard holds beside tokens and document starts.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: Split,
+        vocab_size: int,
+        shard_tokens: int = SHARD_TOKENS,
+        parts: Sequence[Part] = (),
+    ) -> None:
+        self._folder, self._split, self._shard_tokens = folder, split, shard_tokens
+        self._parts: tuple[Part, ...] = ("tokens", "starts", *parts)
+        self._dtypes = {part: part_dtype(part, token_dtype(vocab_size)) for part in self._parts}
+        self._handles: dict[Part, BinaryIO] = {}
+        self._hashes: dict[Part, BlockHashes] = {}
+        self._shards: list[ShardInfo] = []
+        self._tokens = self._documents = self._targets = 0
 
     def __enter__(self) -> "ShardWriter":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._handle:
-            self._handle.close()
+        for handle in self._handles.values():
+            handle.close()
 
-    def write(self, tokens: NDArray[np.int64]) -> None:
-        """Append token ids `[N]`."""
-        while len(tokens):
-            if not self._counts or self._counts[-1] == self._shard_tokens:
-                self._open_next()
-            assert self._handle is not None
-            part = tokens[: self._shard_tokens - self._counts[-1]]
-            content = part.astype(self._dtype).tobytes()
-            self._handle.write(content)
-            self._hashes[-1].add(content)
-            self._counts[-1] += len(part)
-            tokens = tokens[len(part) :]
+    def write(
+        self, tokens: Tokens, columns: Mapping[Part, NDArray[Any]] = MappingProxyType({}), begins: bool = False
+    ) -> None:
+        """Append token ids `[N]` and as many numbers for each of the writer's `parts`, in `columns`.
 
-    def info(self, documents: int, text_bytes: int) -> SplitInfo:
-        """The manifest's entry for what was written."""
-        shards = [
-            ShardInfo(file=self._file(number), tokens=count, blocks=hashes.all())
-            for number, (count, hashes) in enumerate(zip(self._counts, self._hashes, strict=True))
-        ]
-        return SplitInfo(tokens=sum(self._counts), documents=documents, bytes=text_bytes, shards=shards)
+        begins: a document begins with the first of them.
+        """
+        values: dict[Part, NDArray[Any]] = {"tokens": tokens, **columns}
+        self._targets += int(values["mask"].sum()) if "mask" in values else len(tokens)
+        done = 0
+        while done < len(tokens):
+            if not self._handles or self._tokens == self._shard_tokens:
+                self._begin_shard()
+            if begins and not done:
+                self._append("starts", np.array([self._tokens]))
+                self._documents += 1
+            room = self._shard_tokens - self._tokens
+            for part, column in values.items():
+                self._append(part, column[done : done + room])
+            self._tokens += min(room, len(tokens) - done)
+            done += room
 
-    def _open_next(self) -> None:
-        if self._handle:
-            self._handle.close()
-        self._handle = (self._folder / self._file(len(self._counts))).open("wb")
-        self._counts.append(0)
-        self._hashes.append(BlockHashes())
+    def info(self, text_bytes: int, sources: str | None = None) -> SplitInfo:
+        """Finish the last shard; return the manifest's entry of the split."""
+        self._end_shard()
+        tokens, documents = (sum(getattr(shard, name) for shard in self._shards) for name in ("tokens", "documents"))
+        # No prediction is made of the first token.
+        targets = self._targets if "mask" in self._parts else self._targets - 1
+        return SplitInfo(
+            tokens=tokens,
+            documents=documents,
+            targets=targets,
+            bytes=text_bytes,
+            shards=self._shards,
+            sources=sources,
+        )
 
-    def _file(self, number: int) -> str:
-        return f"{self._split}-{number:05d}.bin"
+    def _append(self, part: Part, values: NDArray[Any]) -> None:
+        content = values.astype(self._dtypes[part]).tobytes()
+        self._handles[part].write(content)
+        self._hashes[part].add(content)
+
+    def _begin_shard(self) -> None:
+        self._end_shard()
+        shard = ShardInfo(file=f"{self._split}-{len(self._shards):05d}.bin", tokens=1, blocks={})
+        for part in self._parts:
+            self._handles[part] = shard.path(self._folder, part).open("wb")
+            self._hashes[part] = BlockHashes()
+
+    def _end_shard(self) -> None:
+        if not self._handles:
+            return
+        for handle in self._handles.values():
+            handle.close()
+        self._shards.append(
+            ShardInfo(
+                file=f"{self._split}-{len(self._shards):05d}.bin",
+                tokens=self._tokens,
+                documents=self._documents,
+                blocks={part: hashes.all() for part, hashes in self._hashes.items()},
+            )
+        )
+        self._handles, self._tokens, self._documents = {}, 0, 0
 
 
 class BlockHashes:
-    """The hashes of a file's blocks, as it is written."""
+    """The checksums of a file's blocks, computed while it is written."""
 
     def __init__(self) -> None:
         self._done: list[str] = []
         self._rest = bytearray()
 
     def add(self, content: bytes) -> None:
-        """What was written next."""
+        """Take in what was written next."""
         self._rest += content
         while len(self._rest) >= BLOCK_BYTES:
             self._done.append(digest(bytes(self._rest[:BLOCK_BYTES])))
             del self._rest[:BLOCK_BYTES]
 
     def all(self) -> list[str]:
-        """Those of all that was written, the last of what is left."""
+        """The checksums of everything written, the last one of an incomplete block."""
         return [*self._done, digest(bytes(self._rest))] if self._rest else list(self._done)
 
 
-class Shard:
-    """The token ids of a file, `[N]`, mapped. A block is checked when it is first read: its hash, where `blocks` has
-    it, and that every id is below `vocab_size`, where that is given.
+class CheckedArray:
+    """The numbers of a file, `[N]`, mapped into memory. A block is checked when it is first read.
+
+    blocks: expected checksums; None: unknown. limit: every number must be below it; None: any number is accepted.
     """
 
     def __init__(
-        self, tokens: NDArray[Any], name: str = "", vocab_size: int | None = None, blocks: list[str] | None = None
+        self, values: NDArray[Any], name: str = "", limit: int | None = None, blocks: list[str] | None = None
     ) -> None:
-        self._tokens, self._name, self._vocab_size, self._blocks = tokens, name, vocab_size, blocks
+        self._values, self._name, self._limit, self._blocks = values, name, limit, blocks
         self._checked: set[int] = set()
 
+    @classmethod
+    def open(cls, folder: Path, shard: ShardInfo, part: Part, dtype: Dtype, vocab_size: int) -> "CheckedArray":
+        """Map the file of one part of a shard."""
+        path, count = shard.path(folder, part), shard.count(part)
+        number_type = part_dtype(part, dtype)
+        # An empty file cannot be mapped.
+        values = np.memmap(path, number_type, "r") if count else np.empty(0, number_type)
+        limit = {"starts": shard.tokens, "mask": 2}.get(part, vocab_size)
+        return cls(values, str(path), limit, shard.blocks[part])
+
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self._values)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Tokens `[stop - start]`, as far as there are any. `UserError` names the file and what is wrong in it."""
-        part = self._tokens[start:stop]
-        size = self._tokens.itemsize
+        """Numbers `[stop - start]`, or fewer at the end. `UserError` names the file and what is wrong in it."""
+        part = self._values[start:stop]
+        size = self._values.itemsize
         for block in range(start * size // BLOCK_BYTES, -(-(start + len(part)) * size // BLOCK_BYTES)):
             if block not in self._checked:
                 self._check(block)
@@ -126,124 +287,131 @@ class Shard:
         return part
 
     def _check(self, block: int) -> None:
-        width = BLOCK_BYTES // self._tokens.itemsize
-        part = self._tokens[block * width : (block + 1) * width]
+        width = BLOCK_BYTES // self._values.itemsize
+        part = self._values[block * width : (block + 1) * width]
         if self._blocks is not None and digest(part.tobytes()) != self._blocks[block]:
-            place = f"tokens {block * width:,} to {block * width + len(part):,}"
+            place = f"numbers {block * width:,} to {block * width + len(part):,}"
             raise UserError(f"{self._name}, {place}: {CHECKSUM_MISMATCH}; prepare the text again")
-        if self._vocab_size is not None and int(part.max()) >= self._vocab_size:
-            accepted = f"below {self._vocab_size:,}, the size of the vocabulary"
-            raise UserError(f"{self._name}: token {part.max()}: expected one {accepted}")
+        if self._limit is not None and int(part.max()) >= self._limit:
+            raise UserError(f"{self._name}: number {part.max()}: expected one below {self._limit:,}")
+
+
+class Column:
+    """The arrays of several shards as one long array."""
+
+    def __init__(self, arrays: Sequence[CheckedArray], dtype: type = np.int64) -> None:
+        self._arrays, self._dtype = arrays, dtype
+        self.offsets = [0, *accumulate(len(array) for array in arrays)]
+
+    def __len__(self) -> int:
+        return self.offsets[-1]
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Numbers `[count]` from place `start`, copied; they must exist."""
+        assert start >= 0 and start + count <= len(self), (start, count, len(self))
+        found: NDArray[Any] = np.empty(count, dtype=self._dtype)
+        filled = 0
+        while filled < count:
+            number = bisect_right(self.offsets, start + filled) - 1
+            offset = start + filled - self.offsets[number]
+            part = self._arrays[number].read(offset, offset + count - filled)
+            found[filled : filled + len(part)] = part
+            filled += len(part)
+        return found
 
 
 class TokenSequence:
-    """The tokens of one split as one long sequence over memory-mapped shards."""
+    """One split as one long sequence: tokens, document starts and, where the data has them, loss mask and targets.
 
-    def __init__(self, name: str, shards: Sequence[Shard]) -> None:
-        self.name = name
-        self._shards = shards
-        self._starts = [0, *accumulate(len(shard) for shard in shards)]
+    mask: a `Column` of bool, True where the token at a place counts as a target; None: all count. targets: the token to
+    predict at each place; None: the token that stands there.
+    """
 
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def read(self, start: int, count: int) -> NDArray[np.int64]:
-        """Tokens `[count]` from position `start`; they must exist."""
-        assert start >= 0 and start + count <= len(self), (start, count, len(self))
-        tokens = np.empty(count, dtype=np.int64)
-        filled = 0
-        while filled < count:
-            number = bisect_right(self._starts, start + filled) - 1
-            offset = start + filled - self._starts[number]
-            part = self._shards[number].read(offset, offset + count - filled)
-            tokens[filled : filled + len(part)] = part
-            filled += len(part)
-        return tokens
-
-    def positions(self, token: int) -> NDArray[np.int64]:
-        """Where a token stands, ascending."""
-        found = [
-            start + np.flatnonzero(shard.read(0, len(shard)) == token)
-            for start, shard in zip(self._starts, self._shards, strict=False)
-        ]
-        return np.concatenate(found, dtype=np.int64) if found else np.empty(0, dtype=np.int64)
-
-
-class TokenData:
-    """A data folder, checked: its manifest, its tokenizer, and its splits as token sequences."""
-
-    def __init__(self, folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        name: str,
+        end_id: int,
+        tokens: Sequence[CheckedArray],
+        starts: Callable[[], Tokens],
+        mask: Sequence[CheckedArray] | None = None,
+        targets: Sequence[CheckedArray] | None = None,
+    ) -> None:
+        """`starts` returns the places where documents begin, ascending; it is called when they are first needed."""
+        self.name, self.end_id, self._tokens, self._find_starts = name, end_id, Column(tokens), starts
+        self.mask = None if mask is None else Column(mask, np.bool_)
+        self.targets = None if targets is None else Column(targets)
 
     @classmethod
-    def open(cls, folder: str | Path) -> "TokenData":
-        """Open a folder made by `linnet prepare`; `UserError` names the file that is missing or does not fit."""
-        folder = Path(folder)
-        manifest = read_manifest(folder)
-        tokenizer = Tokenizer.load(folder / TOKENIZER)
-        if tokenizer.hash != manifest.tokenizer.hash:
-            raise UserError(
-                f"{folder / TOKENIZER}: not the tokenizer that the tokens were made with "
-                f"(hash {tokenizer.hash[:12]}, {MANIFEST} says {manifest.tokenizer.hash[:12]})"
-            )
-        for split in manifest.splits.values():
-            for shard in split.shards:
-                _check_shard(folder / shard.file, shard, np.dtype(manifest.dtype).itemsize)
-        return cls(folder, manifest, tokenizer)
+    def in_memory(
+        cls,
+        name: str,
+        end_id: int,
+        tokens: NDArray[Any],
+        mask: NDArray[Any] | None = None,
+        targets: NDArray[Any] | None = None,
+        starts: Tokens | None = None,
+    ) -> "TokenSequence":
+        """A sequence of arrays `[N]`. starts: None: a document begins at each end token but a closing one."""
 
-    @property
-    def holds_pairs(self) -> bool:
-        """Whether its documents are inputs and targets in turn (`data.pairs`)."""
-        return PAIRS in self.manifest.settings
+        def find_starts() -> Tokens:
+            return np.flatnonzero(tokens[:-1] == end_id) if starts is None else starts
 
-    @property
-    def holds_rows(self) -> bool:
-        """Whether it has rows that say themselves what is wanted: pairs, or answers (`data.labels`)."""
-        return self.holds_pairs or LABELS in self.manifest.settings
+        columns = ([CheckedArray(column)] if column is not None else None for column in (mask, targets))
+        return cls(name, end_id, [CheckedArray(tokens)], find_starts, *columns)
 
-    def check_tokenizer(self, path: Path) -> None:
-        """`UserError` unless the tokenizer of a model, `path`, is the one that the tokens were made with."""
-        own = Tokenizer.load(path).hash
-        if own != self.tokenizer.hash:
-            raise UserError(
-                f"{self.folder}: its tokens were made with another tokenizer (hash {self.tokenizer.hash[:12]}) than"
-                f" {path.parent}'s ({own[:12]}); `linnet prepare --tokenizer {path}` takes it"
-            )
+    def __len__(self) -> int:
+        return len(self._tokens)
 
-    def split(self, name: Split) -> TokenSequence:
-        """The tokens of `train` or `validation`."""
-        info = self.manifest.splits[name]
-        return TokenSequence(f"{self.folder}: {name}", [self._shard(shard) for shard in info.shards])
+    def read(self, start: int, count: int) -> Tokens:
+        """Tokens `[count]` from place `start`; they must exist."""
+        return self._tokens.read(start, count)
 
-    def sources(self, name: Split) -> NDArray[np.int64] | None:
-        """The number of each document's source in the manifest, `[N]`; None where the folder does not say.
+    @cached_property
+    def document_starts(self) -> Tokens:
+        """The places of the end tokens with which documents begin, `[D]`, ascending."""
+        return self._find_starts()
 
-        `UserError` where what it says does not fit the documents.
-        """
-        info, sources = self.manifest.splits[name], len(self.manifest.sources)
-        if info.sources is None:
-            return np.zeros(info.documents, dtype=np.int64) if sources == 1 else None
-        try:
-            return unpacked(info.sources, info.documents, sources)
-        except ValueError as error:
-            raise UserError(f"{self.folder / MANIFEST}: splits.{name}.{error}; prepare the text again") from None
-
-    def _shard(self, info: ShardInfo) -> Shard:
-        path = self.folder / info.file
-        tokens = np.memmap(path, dtype=np.dtype(self.manifest.dtype).newbyteorder("<"), mode="r")
-        return Shard(tokens, str(path), self.tokenizer.vocab_size, info.blocks)
+    @cached_property
+    def document_bounds(self) -> Tokens:
+        """`[D + 1]`: document `d` reaches from bound `d` to bound `d + 1`, the end token behind it."""
+        return np.append(self.document_starts, len(self) - 1)
 
 
-def _check_shard(path: Path, info: ShardInfo, token_bytes: int) -> None:
-    expected_bytes = info.tokens * token_bytes
-    if not path.is_file():
-        raise UserError(f"{path}: missing, {MANIFEST} lists it")
-    size_bytes = path.stat().st_size
-    if size_bytes != expected_bytes:
-        raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {expected_bytes}")
-    if info.blocks is None:
-        note(f"{path.parent}: made by an earlier linnet: its shards have no hashes, and are taken as they are")
-    elif len(info.blocks) != -(-expected_bytes // BLOCK_BYTES):
-        raise UserError(f"{path.parent / MANIFEST}: {len(info.blocks)} blocks of {path.name}; prepare it again")
+def describe_runs(runs: Sequence[tuple[int, int]]) -> str:
+    """The source of each document as text: `0x120 1 0x3` is 120 documents of source 0, one of 1, three of 0."""
+    return " ".join(str(source) if count == 1 else f"{source}x{count}" for source, count in runs)
+
+
+_RUN = re.compile(r"(\d{1,9})(?:x([1-9]\d{0,15}))?")
+
+
+def parse_runs(runs: str, documents: int, sources: int) -> Tokens:
+    """The source of each document, `[D]`; `ValueError` if the text does not name one for each."""
+    found = [_RUN.fullmatch(run) for run in runs.split(" ")]
+    pairs = [(int(run[1]), int(run[2] or 1)) for run in found if run is not None]
+    counts = [count for _, count in pairs]
+    if len(pairs) < len(found) or sum(counts) != documents or any(source >= sources for source, _ in pairs):
+        raise ValueError(f"sources: expected the sources of {documents:,} documents, each a number below {sources}")
+    return np.repeat([source for source, _ in pairs], counts).astype(np.int64)
+
+
+def check_shard(folder: Path, shard: ShardInfo, dtype: Dtype) -> None:
+    """`UserError` for a file of a shard that is missing or has another size than the manifest says."""
+    for part, blocks in shard.blocks.items():
+        path = shard.path(folder, part)
+        expected_bytes = shard.count(part) * part_dtype(part, dtype).itemsize
+        if not path.is_file():
+            raise UserError(f"{path}: missing, {MANIFEST} lists it")
+        size_bytes = path.stat().st_size
+        if size_bytes != expected_bytes:
+            raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {expected_bytes}")
+        if blocks is not None and len(blocks) != -(-expected_bytes // BLOCK_BYTES):
+            raise UserError(f"{path.parent / MANIFEST}: {len(blocks)} blocks of {path.name}; prepare it again")
+
+
+def read_starts(folder: Path, shards: Sequence[ShardInfo], dtype: Dtype, vocab_size: int) -> Tokens:
+    """The document index of a split: the starts of all shards, counted from the start of the split."""
+    offsets = accumulate((shard.tokens for shard in shards), initial=0)
+    arrays = (CheckedArray.open(folder, shard, "starts", dtype, vocab_size) for shard in shards)
+    parts = [array.read(0, len(array)) + np.int64(offset) for offset, array in zip(offsets, arrays, strict=False)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts]).astype(np.int64)

@@ -12,7 +12,7 @@ import yaml
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
 from linnet.core.spec import Spec
-from linnet.data.manifest import read_manifest
+from linnet.data.token_data import read_manifest
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionResult, EvolutionSettings, evolve
 from linnet.design.feasibility import find_within_budgets, limits

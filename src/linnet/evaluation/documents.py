@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData, TokenSequence
+from linnet.data.loader import document_windows, evenly_spaced
+from linnet.data.shards import TokenSequence
 from linnet.data.sources import Source
 from linnet.data.split import Split
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
-from linnet.data.windows import document_windows, evenly_spaced
 from linnet.evaluation.likelihood import Tokens
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import progress
@@ -117,8 +118,8 @@ def take_excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_t
 
 def documents_of_split(data: TokenData, split: Split) -> Documents:
     """The documents of a split of a data folder."""
-    sequence, end_id = data.split(split), data.tokenizer.end_id
-    ends = sequence.positions(end_id)
+    sequence = data.split(split)
+    ends = sequence.document_bounds
     lengths_N = np.diff(ends)
 
     def read(number: int) -> Tokens:
@@ -179,12 +180,13 @@ class Window:
 class WindowBatch:
     """Inputs, targets (`IGNORE_INDEX` where they do not count) and the targets' documents, int64 `[B, T]` each.
 
-    The padding after a shorter window is arbitrary; none of its targets counts.
+    The padding after a shorter window is arbitrary; none of its targets counts. prefix_lengths: as in `loader.Batch`.
     """
 
     inputs_BT: Tensor
     targets_BT: Tensor
     documents_BT: Tensor
+    prefix_lengths: tuple[int, ...] | None = None
 
     @property
     def lengths_B(self) -> Tensor:
@@ -236,14 +238,12 @@ def sliding(documents: Iterable[tuple[int, Tokens]], context_length: int, stride
             yield Window(tokens[begin : end + 1], first - begin, np.full(end - begin, number))
 
 
-def packed(
-    sequence: TokenSequence, end_id: int, context_length: int, limit_tokens: int | None = None
-) -> Iterator[Window]:
-    """The windows of `loader.validation_windows`: they begin with a document if possible, and contain several."""
-    windows, ends = document_windows(sequence, end_id, context_length), sequence.positions(end_id)
+def packed(sequence: TokenSequence, context_length: int, limit_tokens: int | None = None) -> Iterator[Window]:
+    """The windows of `loader.document_windows`: they begin with a document if possible, and contain several."""
+    windows, ends = document_windows(sequence, context_length), sequence.document_bounds
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / (len(sequence) - 1))
     for number in evenly_spaced(len(windows), max(1, int(share * len(windows)))):
-        start, fresh = int(windows.starts[number]), int(windows.fresh[number])
+        start, fresh = int(windows.starts_N[number]), int(windows.lengths_N[number])
         places = np.arange(start + 1, start + fresh + 1)
         documents = np.maximum(np.searchsorted(ends, places) - 1, 0)
         yield Window(sequence.read(start, fresh + 1), 0, documents)

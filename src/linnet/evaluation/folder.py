@@ -3,24 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from linnet.data.labels import rows_of
-from linnet.data.loader import validation_windows
-from linnet.data.pairs import check_reads, validation_pairs
-from linnet.data.shards import TokenData, TokenSequence
+from linnet.data.loader import Batch, validation_batches
+from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.data.windows import document_windows
+from linnet.data.token_data import TokenData
 from linnet.evaluation.frozen import CalibrationText, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.subject import EvaluatedModel, ModelOptions, check_calibrate_on
 from linnet.model.decoder import Decoder
 from linnet.model.store import TOKENIZER, model_folder
-from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import progress
 
 TOKENS_AT_ONCE = 8192
@@ -52,23 +48,16 @@ class ModelOnData:
         total = min(limit_tokens or len(self.sequence), len(self.sequence))
         with progress("evaluating", total, "tokens") as advance:
 
-            def windows() -> Any:
-                for inputs, targets in self._windows(limit_tokens):
-                    yield inputs, targets
-                    advance(int((targets != IGNORE_INDEX).sum()))
+            def batches() -> Iterator[Batch]:
+                sequence = self.sequence
+                spans = self.data.spans(sequence, self.context_length, self.decoder.encoder is not None)
+                rows = max(1, TOKENS_AT_ONCE // self.context_length)
+                for batch in validation_batches(sequence, spans, rows, limit_tokens):
+                    yield batch
+                    advance(batch.count)
 
             token_bytes_V = torch.from_numpy(self.data.tokenizer.token_bytes())
-            return evaluate_windows(self.decoder, windows(), token_bytes_V, self.context_length, self.calibration())
-
-    def _windows(self, limit_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        sequence, end_id = self.sequence, self.data.tokenizer.end_id
-        batch = max(1, TOKENS_AT_ONCE // self.context_length)
-        if self.data.holds_rows:
-            pairs = rows_of(self.data, self.split)
-            pairs.check_lengths(self.context_length, self.decoder.encoder is not None)
-            return validation_pairs(pairs, batch, limit_tokens)
-        cut = document_windows(sequence, end_id, self.context_length)
-        return validation_windows(sequence, cut, end_id, batch, limit_tokens)
+            return evaluate_windows(self.decoder, batches(), token_bytes_V, self.context_length, self.calibration())
 
 
 def evaluate_folder(
@@ -86,7 +75,7 @@ def evaluate_folder(
     """Evaluate a model folder, or a run's, on a split of a data folder.
 
     Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that begin
-    with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator`,
+    with a document where they can (`document_windows`); `limit_tokens` spreads fewer windows evenly. `operator`,
     `precision` and `seed` as in `model_on_data`. `UserError` where model and data do not fit.
     """
     found = model_on_data(model, data_folder, split, context_length, calibrate_on, device, calibration, precision, seed)
@@ -113,6 +102,6 @@ def model_on_data(
     data = TokenData.open(data_folder)
     data.check_tokenizer(model_folder(model) / TOKENIZER)
     found = EvaluatedModel.load(model, ModelOptions(context_length, device, calibration, precision, seed))
-    check_reads(found.decoder.spec, data)
+    data.check_prefixes(found.decoder.spec.prefix_field)
     check_calibrate_on(found.decoder, calibrate_on, split)
     return ModelOnData(found.decoder, data, split, found.context_length, calibrate_on)

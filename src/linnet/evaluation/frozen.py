@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 

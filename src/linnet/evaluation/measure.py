@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linnet.data.labels import rows_of
-from linnet.data.pairs import validation_pairs
-from linnet.data.shards import TokenData
+from linnet.data.loader import Batch, validation_batches
 from linnet.data.split import Split
+from linnet.data.token_data import TokenData
 from linnet.evaluation.cache_policies import measure_cache_policies
 from linnet.evaluation.documents import (
     Documents,
@@ -26,13 +25,8 @@ from linnet.evaluation.results import TextEvaluation
 from linnet.evaluation.subject import EvaluatedModel
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.decoder import Decoder
-from linnet.model.pairs import losses_of_rows
+from linnet.model.example_loss import example_losses
 from linnet.present.progress import Advance, progress
-
-Windows = Iterable[tuple[Tensor, Tensor]]
-"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORE_INDEX` do not count: at the end of a row, or in the
-input of a pair.
-"""
 
 Total = Callable[[Tensor], Tensor]
 
@@ -75,10 +69,10 @@ def packed_windows(
     data: TokenData, split: Split, context_length: int, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
     """The windows of `evaluate_split`: consecutive documents, as many as fit in one."""
-    documents, sequence, end_id = documents_of_split(data, split), data.split(split), data.tokenizer.end_id
+    documents, sequence = documents_of_split(data, split), data.split(split)
 
     def read() -> Iterator[WindowBatch]:
-        return batches(packed(sequence, end_id, context_length, limit_tokens), tokens_at_once)
+        return batches(packed(sequence, context_length, limit_tokens), tokens_at_once)
 
     targets = min(limit_tokens or len(sequence), len(sequence))
     return EvaluationSet(read, len(documents), targets, None, documents.sources_N, documents.source_names)
@@ -88,19 +82,20 @@ def pair_rows(
     data: TokenData, split: Split, model: EvaluatedModel, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
     """Pairs, of which only the targets count; each is a document of its own."""
-    pairs = rows_of(data, split)
-    pairs.check_lengths(model.context_length, model.decoder.encoder is not None)
+    sequence = data.split(split)
+    pairs = data.spans(sequence, model.context_length, model.decoder.encoder is not None)
     rows = max(1, tokens_at_once // model.context_length)
-    chosen = sample_numbers(pairs.target_lengths, limit_tokens)
+    chosen = sample_numbers(pairs.counts_N, limit_tokens)
 
     def read() -> Iterator[WindowBatch]:
         numbers = iter(chosen)
-        for tokens, targets in validation_pairs(pairs, rows, limit_tokens):
-            own = torch.tensor([next(numbers) for _ in range(len(tokens))])
-            yield WindowBatch(tokens, targets, own[:, None].expand_as(tokens))
+        for batch in validation_batches(sequence, pairs, rows, limit_tokens):
+            own = torch.tensor([next(numbers) for _ in range(len(batch))])
+            documents_BT = own[:, None].expand_as(batch.tokens)
+            yield WindowBatch(batch.tokens, batch.labels, documents_BT, batch.prefix_lengths)
 
-    targets = int(pairs.target_lengths[chosen].sum())
-    return EvaluationSet(read, len(pairs), targets, pairs=model.decoder.spec.reads_pairs, single_pairs=True)
+    reads_prefix = model.decoder.spec.prefix_field is not None
+    return EvaluationSet(read, len(pairs), int(pairs.counts_N[chosen].sum()), pairs=reads_prefix, single_pairs=True)
 
 
 def measure(
@@ -142,7 +137,7 @@ def measure(
 @torch.no_grad()
 def evaluate_windows(
     decoder: Decoder,
-    windows: Windows,
+    windows: Iterable[Batch],
     token_bytes_V: Tensor,
     context_length: int,
     calibration_1T: Tensor | None = None,
@@ -156,8 +151,11 @@ def evaluate_windows(
     """
     evaluator = WindowEvaluator.create(decoder, calibration_1T, context_length, UNLIMITED)
     causal, whole = (LossSums(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
-    batches = (WindowBatch(inputs, targets, torch.zeros_like(targets, device="cpu")) for inputs, targets in windows)
-    _read(evaluator, batches, decoder.spec.reads_pairs, causal, whole)
+    batches = (
+        WindowBatch(batch.tokens, batch.labels, torch.zeros_like(batch.targets, device="cpu"), batch.prefix_lengths)
+        for batch in windows
+    )
+    _read(evaluator, batches, decoder.spec.prefix_field is not None, causal, whole)
 
     def totaled(sums: LossSums) -> Likelihood:
         losses = sums.documents()
@@ -180,9 +178,9 @@ def _read(
     for batch in batches:
         on_device = batch.to(decoder.device)
         if pairs:
-            rows = losses_of_rows(decoder, on_device.inputs_BT, on_device.targets_BT)
-            documents = batch.documents_BT[:, :1].expand(rows.targets.shape)
-            advance(causal.add(rows.each, rows.targets, documents))
+            rows = example_losses(decoder, on_device.inputs_BT, on_device.targets_BT, batch.prefix_lengths)
+            documents = batch.documents_BT[:, :1].expand(rows.labels.shape)
+            advance(causal.add(rows.each, rows.labels, documents))
             continue
         advance(causal.add(evaluator.losses(on_device), on_device.targets_BT, batch.documents_BT))
         if not decoder.causal:

@@ -49,7 +49,7 @@ def _asked(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The tokens of each document, and which of them begin the name of somebody who was mentioned before."""
     sequence, tokenizer = model.sequence, model.data.tokenizer
-    ends = sequence.positions(tokenizer.end_id)[:documents]
+    ends = sequence.document_bounds[:documents]
     for start, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
         tokens = sequence.read(int(start), min(int(end - start), model.context_length + 1))
         yield tokens, _mentioned_again(tokens, names, tokenizer)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.documents import documents_of_split
 from linnet.evaluation.frozen import CalibrationText, calibration_tokens
@@ -60,7 +60,7 @@ class EvaluatedModel:
 
     def check_reads_text(self, origin: str) -> None:
         """`UserError` for a model of pairs."""
-        if self.decoder.spec.reads_pairs:
+        if self.decoder.spec.prefix_field is not None:
             raise UserError(
                 f"{origin}: text; the model reads pairs of an input and a target: expected their data folder"
             )

@@ -8,10 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.pairs import check_reads
-from linnet.data.shards import TokenData
 from linnet.data.sources import STDIN
 from linnet.data.split import Split
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.cache_policies import check_chooses, parse_cache_policies
 from linnet.evaluation.documents import (
@@ -70,8 +69,8 @@ def evaluate(
     else:
         text.folder.check_tokenizer(model_folder(model) / TOKENIZER)
         loaded = EvaluatedModel.load(model, options)
-        check_reads(loaded.decoder.spec, text.folder)
-        if text.folder.holds_rows:
+        text.folder.check_prefixes(loaded.decoder.spec.prefix_field)
+        if text.folder.is_rows:
             if stride is not None:
                 raise UserError(f"{data}: holds pairs, which are read whole", field="stride", value=stride)
             windows = pair_rows(text.folder, text.split, loaded, tokens_at_once, limit_tokens)
@@ -118,7 +117,7 @@ def evaluate_models(
     if text.folder is None:
         texts = texts_of_file(data)
     else:
-        if text.folder.holds_rows:
+        if text.folder.is_rows:
             raise UserError(f"{data}: holds pairs; expected text to compare several models on")
         texts = texts_of_split(text.folder, text.split)
         sources_N = text.folder.sources(text.split)

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from linnet.core.checksum import read_checked_json
 from linnet.core.spec import Spec
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.training.data import fit_to_data
 from linnet.training.reporter import Reporter, terminal_reporter
 from linnet.training.run import RunResult, train_run

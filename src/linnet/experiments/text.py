@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from linnet.data.shards import TokenData
 from linnet.data.split import Split
+from linnet.data.token_data import TokenData
 from linnet.present.progress import progress
 from linnet.stories import texts
 

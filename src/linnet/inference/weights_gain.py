@@ -36,7 +36,7 @@ class Gain:
 def convert_and_report(decoder: Decoder, precision: str) -> None:
     """`convert_weights`, and a note where `int8` or `int4` was asked for and makes no faster what was there."""
     short = decoder.spec.context_length <= FEWEST + 3  # learned positions end there
-    if precision not in ("int8", "int4") or decoder.spec.reads_pairs or short:
+    if precision not in ("int8", "int4") or decoder.spec.prefix_field is not None or short:
         convert_weights(decoder, precision)
         return
     before = str(decoder.dtype).removeprefix("torch.")

@@ -180,7 +180,7 @@ def inspect_causality(
     found = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
     context = found.context_length
     checked = _checked_cuts(cuts, context)
-    windows_NT = differing_windows(found.sequence, found.data.tokenizer.end_id, windows, context)
+    windows_NT = differing_windows(found.sequence, windows, context)
     with progress("comparing logits", 2 * len(windows_NT) * (1 + len(checked)), "passes") as advance:
         whole = logit_changes(uncached_pass(found.decoder), windows_NT, checked, advance)
         calibrated = calibrated_pass(found.decoder, found.calibration(), context)
@@ -200,10 +200,10 @@ def _checked_cuts(cuts: Sequence[int] | None, context_length: int) -> list[int]:
     return sorted(set(cuts))
 
 
-def differing_windows(sequence: TokenSequence, end_id: int, count: int, context_length: int) -> Tensor:
+def differing_windows(sequence: TokenSequence, count: int, context_length: int) -> Tensor:
     """Up to `count` windows `[N, T]` of `spread_windows`; `UserError` if all are the same."""
     if len(sequence) > context_length:
-        windows_NT = spread_windows(sequence, end_id, count, context_length)
+        windows_NT = spread_windows(sequence, count, context_length)
         if (windows_NT != windows_NT[0]).any():
             return windows_NT
     raise UserError(

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe
-from linnet.data.loader import spread_batches
+from linnet.data.loader import document_windows, evenly_spaced_batches
 from linnet.data.split import Split
-from linnet.data.windows import document_windows
 from linnet.evaluation.cache_policies import parse_cache_policies
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
@@ -249,7 +248,7 @@ def inspect_contexts(
     or model and data do not fit.
     """
     found = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
-    decoder, context, end_id = found.decoder, found.context_length, found.data.tokenizer.end_id
+    decoder, context = found.decoder, found.context_length
     layers = [number for number, mixer in enumerate(decoder.mixers) if chooses(mixer)]
     if not layers:
         choosing = kinds_with_cache_policies()
@@ -260,11 +259,11 @@ def inspect_contexts(
         sweep = [policy for kind in CACHE_POLICIES.values() for policy in kind.sweep(context)]
         policies = list(dict.fromkeys([*policies, *sweep]))
 
-    cut = document_windows(found.sequence, end_id, context)
+    cut = document_windows(found.sequence, context)
     at_once = max(1, TOKENS_AT_ONCE // context)
     batches = [
-        WindowBatch(inputs_BT, targets_BT, torch.zeros_like(targets_BT)).to(decoder.device)
-        for inputs_BT, targets_BT in spread_batches(found.sequence, cut, end_id, at_once, windows)
+        WindowBatch(batch.tokens, batch.labels, torch.zeros_like(batch.targets)).to(decoder.device)
+        for batch in evenly_spaced_batches(found.sequence, cut, at_once, windows)
     ]
     token_bytes_V = torch.from_numpy(found.data.tokenizer.token_bytes()).to(decoder.device)
     bytes_N = torch.stack([text_bytes(row_T, token_bytes_V) for batch in batches for row_T in batch.targets_BT]).cpu()

@@ -112,7 +112,7 @@ def inspect_experts(
     `UserError` if model and data do not fit, or no layer has experts.
     """
     found = text_model_on_data(model, data_folder, split, context_length, device=device)
-    windows_NT = spread_windows(found.sequence, found.data.tokenizer.end_id, windows, found.context_length)
+    windows_NT = spread_windows(found.sequence, windows, found.context_length)
     about = {"model": str(model), "data": str(data_folder), "split": split}
     usage = ExpertUsage(len(windows_NT), windows_NT.shape[1], expert_usage(found.decoder, windows_NT), about)
     if not usage.layers:

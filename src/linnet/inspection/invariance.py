@@ -85,18 +85,16 @@ def inspect_invariance(
     known = subject.decoder.spec.context_length
     if tokens > known and subject.decoder.spec.embedding.positions == "learned":
         raise UserError(f"the model's learned positions end at {known}", field="tokens", value=tokens)
-    return invariance(
-        subject.decoder, document_prompts(subject.sequence, subject.data.tokenizer.end_id, prompts, tokens, seed)
-    )
+    return invariance(subject.decoder, document_prompts(subject.sequence, prompts, tokens, seed))
 
 
-def document_prompts(sequence: TokenSequence, end_id: int, count: int, tokens: int, seed: int) -> Tensor:
+def document_prompts(sequence: TokenSequence, count: int, tokens: int, seed: int) -> Tensor:
     """The beginnings `[N, T]` of documents drawn at random: the end token before them, then their own tokens.
 
     Only documents with as many tokens are drawn from, none twice; all of them where there are no more than `count`.
     `UserError` where there are not two.
     """
-    ends = sequence.positions(end_id)
+    ends = sequence.document_bounds
     lengths = np.diff(ends)
     long_enough = ends[:-1][lengths >= tokens]
     if len(long_enough) < 2:

@@ -164,7 +164,7 @@ def inspect_positions(
             f"{found.sequence.name}: {len(found.sequence):,} tokens: expected more than {tokens + 1:,};"
             " prepare more text or read fewer `times` the trained length"
         )
-    windows_NT = spread_windows(found.sequence, found.data.tokenizer.end_id, windows, tokens + 1)
+    windows_NT = spread_windows(found.sequence, windows, tokens + 1)
     token_bytes_V = torch.from_numpy(found.data.tokenizer.token_bytes())
     about = {"model": str(model), "data": str(data_folder), "split": split, "calibrate_on": calibrate_on}
     losses = measure_positions(found.decoder, windows_NT, token_bytes_V, variants(spec), found.calibration())

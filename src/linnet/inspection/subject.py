@@ -28,7 +28,7 @@ def _of_text(opening: Opening[Others, Opened]) -> Opening[Others, Opened]:
 
 def _check_reads_text(model: str | Path) -> None:
     """By its description alone, so that this is said before what else may not fit."""
-    if ModelSpec.load(model_folder(model) / CONFIG).reads_pairs:
+    if ModelSpec.load(model_folder(model) / CONFIG).prefix_field is not None:
         raise UserError(f"{model}: a model of pairs (an encoder or a prefix); expected a decoder that reads a text")
 
 

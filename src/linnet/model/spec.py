@@ -226,9 +226,14 @@ class ModelSpec(Spec):
         return 0 if self.encoder is None else self.d_model
 
     @property
-    def reads_pairs(self) -> bool:
-        """Whether it reads an input in another way than what follows it: with an encoder, or as a prefix."""
-        return self.prefix or self.encoder is not None
+    def prefix_field(self) -> str | None:
+        """The field because of which the model reads the first part of a row, its prefix, as a whole; None: no field.
+
+        Such a model needs examples with prefixes (pairs), in training and in evaluation.
+        """
+        if self.encoder is not None:
+            return "model.encoder"
+        return "model.prefix: true" if self.prefix else None
 
     @property
     def layer_kinds(self) -> list[str]:

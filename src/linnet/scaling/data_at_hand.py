@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from linnet.data.manifest import read_manifest
+from linnet.data.token_data import read_manifest
 
 MOST_EPOCHS = 4
 """Up to which repeated text is nearly as good as new: Muennighoff et al. 2023, arXiv 2305.16264, section 6."""

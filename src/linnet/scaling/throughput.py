@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from linnet.data.loader import Batch
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -75,7 +76,7 @@ def measure(model: ModelSpec, batch_size: int, device: torch.device) -> Throughp
     return Throughput(flops / statistics.median(times_s), model_cost(model).parameters, str(device))
 
 
-def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper, tuple[torch.Tensor, torch.Tensor]]:
+def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper, Batch]:
     """A training step as `linnet train` takes it, and a batch of random tokens; the caller's random numbers stay."""
     spec = TrainingSpec()
     with torch.random.fork_rng(devices=[]):
@@ -84,12 +85,12 @@ def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper
         tokens = torch.randint(model.vocab_size, (rows, model.context_length + 1))
     bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
     optimizer = build_optimizer(spec.optimizer, decoder)
-    batch = tokens[:, :-1], tokens[:, 1:].contiguous()
+    batch = Batch(tokens[:, :-1], tokens[:, 1:].contiguous())
     precision = configured_precision(spec, device) or measure_precision(decoder, next_token_loss, batch)
     return Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, precision.dtype, bytes_V), batch
 
 
-def _timed_s(take_step: Stepper, batch: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> float:
+def _timed_s(take_step: Stepper, batch: Batch, device: torch.device) -> float:
     start_s = time.perf_counter()
     take_step([batch], lr=1e-4)
     if device.type == "cuda":

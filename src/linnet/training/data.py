@@ -1,24 +1,15 @@
 """A run and its data folder: whether they fit each other, which data it is, and its batches."""
 
-import hashlib
-import json
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from linnet.core.errors import UserError
-from linnet.data.labels import rows_of
-from linnet.data.loader import Batches
-from linnet.data.pairs import PairBatches, check_reads
-from linnet.data.shards import TokenData
-from linnet.data.stages import BatchStage, StagedBatches
-from linnet.data.windows import document_windows
+from linnet.data.loader import Batches, BatchStage, Spans, StagedBatches, document_windows
+from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.training.spec import RunSpec, TrainingSpec
 
-TrainingBatches = Batches | StagedBatches | PairBatches
+TrainingBatches = Batches | StagedBatches
 
 
 def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
@@ -27,8 +18,8 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     A model that starts from another's weights keeps its vocabulary, which the tokenizer has to fit into. `UserError` if
     the model cannot read the data, or a field does not go with it.
     """
-    check_reads(run.model, data)
-    if data.holds_rows:
+    data.check_prefixes(run.model.prefix_field)
+    if data.is_rows:
         check_training_on_pairs(run.training)
     vocab_size = data.tokenizer.vocab_size
     if run.model.vocab_size != vocab_size and run.start_from is None:
@@ -52,47 +43,34 @@ def check_training_on_pairs(spec: TrainingSpec) -> None:
 
 
 def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
-    """The batches of a resolved run."""
-    spec = run.training
+    """The batches of a resolved run; `UserError` for a row that is longer than the model's context."""
+    spec, sequence = run.training, data.split("train")
     assert spec.context_length is not None, "an unresolved run"
-    if data.holds_rows:
-        for split in data.manifest.splits:
-            rows_of(data, split).check_lengths(spec.context_length, run.model.encoder is not None)
-        return PairBatches(rows_of(data, "train"), spec.batch_size, spec.seed)
-    sequence = data.split("train")
+    if data.is_rows:
+        rows = data.spans(sequence, spec.context_length, run.model.encoder is not None)
+        return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows)
 
-    def starts(context_length: int) -> NDArray[np.int64] | None:
+    def windows(context_length: int) -> Spans | None:
         if spec.windows == "stream":
             return None
-        return document_windows(sequence, data.tokenizer.end_id, context_length).whole(sequence, context_length)
+        return document_windows(sequence, context_length).whole_windows(sequence, context_length)
 
-    full = Batches(sequence, spec.batch_size, spec.context_length, spec.seed, starts(spec.context_length))
-    smaller = [
-        BatchStage(
-            (stage.ends - stage.begins) * spec.gradient_accumulation,
-            stage.batch_size,
-            stage.context_length,
-            starts(stage.context_length),
-        )
-        for stage in run.growth.stages
-        if (stage.batch_size, stage.context_length) != (spec.batch_size, spec.context_length)
-    ]
+    full = Batches(
+        sequence, spec.batch_size, spec.context_length, spec.seed, windows(spec.context_length), spec.document_mask
+    )
+    smaller = []
+    for stage in run.growth.stages:
+        if (stage.batch_size, stage.context_length) != (spec.batch_size, spec.context_length):
+            batches = (stage.ends - stage.begins) * spec.gradient_accumulation
+            cut = windows(stage.context_length)
+            starts = None if cut is None else cut.starts_N
+            smaller.append(BatchStage(batches, stage.batch_size, stage.context_length, starts))
     return StagedBatches(full, smaller, spec.seed) if smaller else full
-
-
-def manifest_hash(data: TokenData) -> str:
-    """SHA-256 of a data folder's manifest: which tokenizer, how many tokens and which, from what."""
-    plain = data.manifest.model_dump()
-    for split in plain["splits"].values():
-        for shard in split["shards"]:
-            if shard["blocks"] is None:
-                del shard["blocks"]  # the hash of folders from before there were blocks stays the same
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def check_data(known: str | None, data: TokenData, trained: Path) -> None:
     """`UserError` unless a data folder is the one that the run in the folder `trained` was trained on: `known`."""
-    found = manifest_hash(data)
+    found = data.hash
     if known is not None and known != found:
         raise UserError(
             f"not the data that {trained} was trained on (manifest {found[:12]}, not {known[:12]});"

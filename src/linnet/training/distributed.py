@@ -22,10 +22,10 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.system import is_distributed
+from linnet.data.loader import Batch
 from linnet.inference.device import resolve_device
 from linnet.training.timing import Stopwatch
 
-Batch = tuple[Tensor, Tensor]
 Item = TypeVar("Item")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -187,10 +187,8 @@ class Processes:
 
     def shard_batch(self, batch: Batch) -> Batch:
         """The `B / count` rows of a batch `[B, T]` that belong to this process, in the order of the ranks."""
-        inputs, targets = batch
-        own = inputs.shape[0] // self.count
-        part = slice(self.rank * own, (self.rank + 1) * own)
-        return inputs[part], targets[part]
+        own = len(batch) // self.count
+        return batch.rows(slice(self.rank * own, (self.rank + 1) * own))
 
     def share_work(self, stop: StopRequest, items: Iterable[Item]) -> Iterator[Item]:
         """Every `count`-th item, for this process; `Stopped` in all processes if a stop is requested meanwhile."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.data.token_vectors import token_vectors
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import without_calibration_file

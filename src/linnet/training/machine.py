@@ -18,10 +18,11 @@ import torch
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.core.system import available_bytes
+from linnet.data.loader import Batch
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.present.numbers import decimal
-from linnet.training.distributed import SINGLE_PROCESS, Batch, Processes
+from linnet.training.distributed import SINGLE_PROCESS, Processes
 from linnet.training.objectives import Objective
 from linnet.training.spec import RunSpec, TrainingSpec
 
@@ -201,16 +202,16 @@ def measure_precision(
         times = f"a product takes {bfloat16_s / float32_s:.2g} times as long in bfloat16 on this processor"
         return Precision(name="float32", reason=times, measured=True)
     # As many sequences as take about `PASS_S` in float32; the first pass in each precision does not count.
-    inputs_BT, targets_BT = batch
-    flops = model_cost(decoder.spec).training_flops(inputs_BT.shape[1], with_head=True)
-    rows = max(1, min(len(inputs_BT), int(PASS_S * peak_flops_per_s(decoder.device, torch.float32) / flops)))
-    part = inputs_BT[:rows], targets_BT[:rows]
+    tokens = batch.tokens.shape[1]
+    flops = model_cost(decoder.spec).training_flops(tokens, with_head=True)
+    rows = max(1, min(len(batch), int(PASS_S * peak_flops_per_s(decoder.device, torch.float32) / flops)))
+    part = batch.rows(slice(rows))
     times_s = [
         [pass_s(decoder, objective, part, dtype) for dtype in (torch.float32, torch.bfloat16)]
         for _ in range(1 + MEASURED_PASSES)
     ]
     float32_s, bfloat16_s = map(min, zip(*times_s[1:], strict=True))
-    reason = f"{rows} x {inputs_BT.shape[1]} tokens take {bfloat16_s:.2g} s in bfloat16, {float32_s:.2g} s in float32"
+    reason = f"{rows} x {tokens} tokens take {bfloat16_s:.2g} s in bfloat16, {float32_s:.2g} s in float32"
     faster = bfloat16_s <= MAX_RELATIVE_TIME * float32_s
     return Precision(name="bfloat16" if faster else "float32", reason=reason, measured=True)
 
@@ -218,10 +219,10 @@ def measure_precision(
 def pass_s(decoder: Decoder, objective: Objective, batch: Batch, dtype: torch.dtype) -> float:
     """The duration of one forward and backward pass with products in `dtype`; its gradients are deleted."""
     device = decoder.device
-    inputs_BT, targets_BT = (part.to(device) for part in batch)
+    on_device = batch.to(device)
     start_s = time.perf_counter()
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        loss = objective(decoder, inputs_BT, targets_BT)
+        loss = objective(decoder, on_device)
     loss.total.backward()  # type: ignore[no-untyped-call]
     elapsed_s = time.perf_counter() - start_s
     decoder.zero_grad()

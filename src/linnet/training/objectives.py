@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs
 from linnet.layers.registry import kinds_with_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.pairs import loss_of_rows
+from linnet.model.example_loss import example_loss
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.spec import TrainingSpec
 
@@ -35,50 +36,49 @@ class Loss(NamedTuple):
     terms: Mapping[str, Tensor] = MappingProxyType({})
 
 
-Objective = Callable[[Decoder, Tensor, Tensor], Loss]
-"""`(decoder, inputs_BT, targets_BT) -> Loss`."""
+Objective = Callable[[Decoder, Batch], Loss]
+"""`(decoder, batch) -> Loss`, with the batch on the decoder's device."""
 
 
 def next_token_loss(
     decoder: Decoder,
-    inputs_BT: Tensor,
-    targets_BT: Tensor,
+    batch: Batch,
     penalties: Penalties = MappingProxyType({}),
-    end_id: int | None = None,
     z_loss: float = 0.0,
 ) -> Loss:
     """The cross-entropy of each target given what precedes it in its row, in nats, and the losses of sublayers.
 
-    Never holds all logits at once. Each added loss counts once per target, as the cross-entropy does. end_id: the token
-    that begins a document, which then does not see what precedes it; None: each row is one text. z_loss: the
-    coefficient of `log^2 Z` (`ops.cross_entropy`), which is a term of its own.
+    Never holds all logits at once. Each added loss counts once per target, as the cross-entropy does. Documents do not
+    see what precedes them if the batch says where they start. z_loss: the coefficient of `log^2 Z`
+    (`ops.cross_entropy`), which is a term of its own.
     """
     auxiliary = AuxiliaryOutputs(requested_penalties=penalties, training=True)
-    documents = None if end_id is None else document_starts(inputs_BT, end_id)
-    loss = loss_of_rows(decoder, inputs_BT, targets_BT, documents=documents, record=auxiliary, z_loss=z_loss)
+    labels_BT = batch.labels
+    loss = example_loss(
+        decoder,
+        batch.tokens,
+        labels_BT,
+        batch.prefix_lengths,
+        document_starts=batch.document_starts,
+        record=auxiliary,
+        z_loss=z_loss,
+    )
     nats, head_terms = loss.nats.detach(), {} if loss.squared_log_z is None else {"z_loss": loss.squared_log_z}
     if not auxiliary.losses:
         return Loss(loss.total, nats, head_terms)
-    count = (targets_BT != IGNORE_INDEX).sum()
+    count = (labels_BT != IGNORE_INDEX).sum()
     terms = {name: count * value for name, value in mean_losses(auxiliary.losses).items()}
     coefficients = {loss.name: loss.coefficient for loss in auxiliary.losses}
     total = loss.total + sum(coefficients[name] * term for name, term in terms.items() if coefficients[name])
     return Loss(total, nats, head_terms | {name: term.detach() for name, term in terms.items()})
 
 
-def configure_objective(objective: Objective, spec: TrainingSpec, decoder: Decoder, end_id: int) -> Objective:
+def configure_objective(objective: Callable[..., Loss], spec: TrainingSpec, decoder: Decoder) -> Objective:
     """The objective with the run's settings; `UserError` for a penalty that no layer of the model has."""
     settings: dict[str, Any] = {"penalties": check_penalties(decoder, spec.penalties)}
     if spec.z_loss:
         settings["z_loss"] = spec.z_loss
-    if spec.document_mask:
-        settings["end_id"] = end_id
     return partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
-
-
-def document_starts(inputs_BT: Tensor, end_id: int) -> list[list[int]]:
-    """For each row the positions of the token that begins a document."""
-    return [row_T.nonzero().flatten().tolist() for row_T in inputs_BT == end_id]
 
 
 def mean_losses(losses: list[AuxiliaryLoss]) -> dict[str, Tensor]:

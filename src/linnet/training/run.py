@@ -11,10 +11,9 @@ from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.core.spec import read_assignment
 from linnet.core.system import keep_freed_memory
-from linnet.data.manifest import read_manifest
+from linnet.data.prepare import PAIRS as SOURCE
 from linnet.data.prepare import prepare_pairs
-from linnet.data.shards import PAIRS as SOURCE
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData, read_manifest
 from linnet.model.spec import ModelSpec
 from linnet.model.store import TOKENIZER, model_folder
 from linnet.training.callbacks import Callback

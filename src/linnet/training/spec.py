@@ -37,7 +37,7 @@ class TrainingSpec(Spec):
     model's); its gradient is that of the mean over all of their tokens. The length is `steps` or `tokens`, not both
     (neither: 1000 steps).
     windows: `stream` cuts the split into windows wherever they fall, differently in each epoch; with `documents` a
-    window begins with a document, or continues one that is longer than a window (`data.windows`), and is filled with
+    window begins with a document, or continues one that is longer than a window (`data.loader`), and is filled with
     what follows. It is for many short documents: a window that begins in the middle of one teaches a model little.
     document_mask: true: documents in the same window do not see each other.
     embedding_from: a file of static word vectors (`data.vectors`), with which the tokens that it has a word for begin,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError, is_out_of_memory
+from linnet.data.loader import Batch
 from linnet.evaluation.likelihood import text_bytes
-from linnet.ops.cross_entropy import IGNORE_INDEX
-from linnet.training.distributed import Batch, Stopped
+from linnet.training.distributed import Stopped
 from linnet.training.objectives import Objective
 from linnet.training.optimizers import set_learning_rate
 from linnet.training.optimizers.adamw import Optimizer
@@ -75,13 +75,13 @@ class Stepper:
     check_update: UpdateCheck | None = None
 
     def __call__(self, batches: Sequence[Batch], lr: float, iterate: Iterate = iter) -> StepResult:
-        """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORE_INDEX` targets do not count.
+        """Update the weights from the targets of all batches that count.
 
         Each of several processes is given whole batches and reads its rows; the result is that of all. `iterate` yields
         the batches; what it raises between two of them ends the step as if it had not begun. `NonFiniteError`, before
         anything is updated, if the loss or the gradient norm is not finite.
         """
-        tokens = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in batches)
+        tokens = sum(batch.count for batch in batches)
         assert tokens, "a step without targets"
         own = [self.model.processes.shard_batch(batch) for batch in batches]
         try:
@@ -117,14 +117,14 @@ class Stepper:
         device = decoder.device
         names: tuple[str, ...] = ()
         sums = torch.zeros((), dtype=torch.float64, device=device)
-        for number, (inputs, targets) in enumerate(batches, 1):
-            inputs_BT, targets_BT = (part.to(device, non_blocking=True) for part in (inputs, targets))
+        for number, batch in enumerate(batches, 1):
+            on_device = batch.to(device)
             with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
-                loss = self.objective(decoder, inputs_BT, targets_BT)
+                loss = self.objective(decoder, on_device)
             if number == count:
                 self.model.begin_last_pass()
             (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-            bytes_of_text = text_bytes(targets_BT, self.token_bytes_V)
+            bytes_of_text = text_bytes(on_device.labels, self.token_bytes_V)
             names = tuple(loss.terms)
             measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())
             sums = sums + torch.stack([value.double() for value in measured])
@@ -149,7 +149,7 @@ def largest_that_fits(fits: Callable[[int], bool], failed: int) -> int:
 
 def fits(step: Stepper, batches: Sequence[Batch], sequences: int) -> bool:
     """True if a step with so many sequences of each batch can be taken. It is taken, and spoils weights and moments."""
-    part = [(inputs[:sequences], targets[:sequences]) for inputs, targets in batches]
+    part = [batch.rows(slice(sequences)) for batch in batches]
     # Release what the failed step held.
     step.model.abandon_step()
     step.optimizer.zero_grad()

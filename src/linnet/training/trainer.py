@@ -21,7 +21,8 @@ import torch
 
 from linnet import __version__
 from linnet.core.errors import is_out_of_memory
-from linnet.data.shards import TokenData
+from linnet.data.loader import Batch
+from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
 from linnet.training.callbacks.averaging import Averaging
@@ -31,8 +32,8 @@ from linnet.training.callbacks.guard import Guard
 from linnet.training.callbacks.log import Log, ProcessStats, Steadiness, StepNotes, Workload
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, load
-from linnet.training.data import check_data, manifest_hash, training_batches
-from linnet.training.distributed import Batch, Processes, Stopped, StopRequest
+from linnet.training.data import check_data, training_batches
+from linnet.training.distributed import Processes, Stopped, StopRequest
 from linnet.training.initialization import (
     EMBEDDING_FROM,
     START_FROM,
@@ -87,13 +88,13 @@ class Trainer:
         # Data, model and objective. A resumed run reads its weights from a checkpoint.
         batches = training_batches(data, run)
         token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(device)
-        held_out = HeldOut(data, spec, token_bytes_V)
+        held_out = HeldOut(data, spec, token_bytes_V, run.model.encoder is not None)
         self._word_vectors: int | None = None
         self.run, self.data, self.folder, self.reporter, self.stop, self.processes = (
             run, data, folder, reporter, stop, processes,
         )  # fmt: skip
         decoder = (uninitialized_decoder(run) if resumes else self._initial_decoder()).to(device)
-        objective = configure_objective(objective, spec, decoder, data.tokenizer.end_id)
+        objective = configure_objective(objective, spec, decoder)
         last = spec.gradient_accumulation * spec.steps - 1  # no batch is larger
         self.precision = precision or processes.broadcast_from_rank0(
             lambda: measure_precision(decoder, objective, batches.batch(last))
@@ -156,7 +157,7 @@ class Trainer:
         return decoder
 
     def _initial_state(self) -> TrainState:
-        return TrainState(manifest_hash(self.data), seed=self.run.training.seed, word_vectors=self._word_vectors)
+        return TrainState(self.data.hash, seed=self.run.training.seed, word_vectors=self._word_vectors)
 
     def _check_update(self, loss: float, gradient_norm: float) -> SkipStepError | None:
         """The first callback's reason not to make an update."""

@@ -1,27 +1,43 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.data.loader import Batches, spread_batches, validation_windows
-from linnet.data.shards import Shard, TokenSequence
-from linnet.data.windows import document_windows
+from linnet.data.loader import (
+    Batch,
+    Batches,
+    BatchStage,
+    Spans,
+    StagedBatches,
+    check_row_lengths,
+    document_rows,
+    document_windows,
+    evenly_spaced_batches,
+    validation_batches,
+)
+from linnet.data.shards import CheckedArray, TokenSequence
 from linnet.ops.cross_entropy import IGNORE_INDEX
 
 
 def counting(length: int, shards: int = 3) -> TokenSequence:
-    """Tokens 0, 1, 2, ...: a token is its own position."""
+    """Tokens 0, 1, 2, ...: a token is its own place; every seventh begins a document."""
     parts = np.array_split(np.arange(length, dtype=np.uint16), shards)
-    return TokenSequence("count", [Shard(part) for part in parts])
+    return TokenSequence("count", 0, [CheckedArray(part) for part in parts], lambda: np.arange(0, length - 1, 7))
+
+
+def spans_of(starts: list[int], length: int) -> Spans:
+    lengths = np.full(len(starts), length)
+    return Spans(np.array(starts), lengths, lengths)
 
 
 def epoch_starts(batches: Batches, epoch: int) -> list[int]:
     """First positions of the windows of an epoch, in the order in which they come; batches of one window."""
-    n = batches.windows_per_epoch
-    return [int(batches.batch(epoch * n + place)[0][0, 0]) for place in range(n)]
+    n = batches.examples_per_epoch
+    return [int(batches.batch(epoch * n + place).tokens[0, 0]) for place in range(n)]
 
 
 lengths = st.integers(2, 200)
@@ -36,9 +52,12 @@ def test_batch_depends_on_its_number_alone(length: int, context: int, batch_size
     for earlier in range(number):
         forward.batch(earlier)
     jumping.batch(1000)
-    for one, other in zip(forward.batch(number), jumping.batch(number), strict=True):
-        assert one.shape == (batch_size, context) and one.dtype == torch.int64 and one.is_contiguous()
-        assert torch.equal(one, other)
+    one, other = forward.batch(number), jumping.batch(number)
+    for name in ("tokens", "targets"):
+        found = getattr(one, name)
+        assert found.shape == (batch_size, context) and found.dtype == torch.int64 and found.is_contiguous()
+        assert torch.equal(found, getattr(other, name))
+    assert one.weights is None and one.document_starts is None and one.prefix_lengths is None
 
 
 @given(length=lengths, context=contexts, epoch=st.integers(0, 3), seed=st.integers(0, 5))
@@ -49,7 +68,7 @@ def test_epoch_sees_every_window_once(length: int, context: int, epoch: int, see
     starts = sorted(epoch_starts(batches, epoch))
     offset = starts[0]
     assert 0 <= offset < context
-    assert starts == [offset + place * context for place in range(batches.windows_per_epoch)]
+    assert starts == [offset + place * context for place in range(batches.examples_per_epoch)]
     assert starts[-1] + context < length
     # Less than two contexts are left out, at the two ends together.
     assert length - 1 - len(starts) * context < 2 * context
@@ -58,15 +77,15 @@ def test_epoch_sees_every_window_once(length: int, context: int, epoch: int, see
 def test_windows_run_on_across_batches_and_epochs() -> None:
     single = Batches(counting(100), 1, 10, seed=0)
     several = Batches(counting(100), 4, 10, seed=0)
-    assert single.windows_per_epoch == 9
+    assert single.examples_per_epoch == 9
     for number in range(10):
-        rows = torch.cat([single.batch(4 * number + row)[0] for row in range(4)])
-        assert torch.equal(several.batch(number)[0], rows)
+        rows = torch.cat([single.batch(4 * number + row).tokens for row in range(4)])
+        assert torch.equal(several.batch(number).tokens, rows)
 
 
 def test_targets_are_the_inputs_one_later() -> None:
-    inputs, targets = Batches(counting(100), 4, 10, seed=0).batch(5)
-    assert torch.equal(targets, inputs + 1)
+    batch = Batches(counting(100), 4, 10, seed=0).batch(5)
+    assert torch.equal(batch.targets, batch.tokens + 1)
 
 
 def test_epochs_and_seeds_differ_and_offsets_cover_the_context() -> None:
@@ -79,13 +98,13 @@ def test_epochs_and_seeds_differ_and_offsets_cover_the_context() -> None:
 
 def test_content_is_fixed_for_ever() -> None:
     """A run is resumed from a batch number, perhaps years later: these numbers must not change."""
-    inputs, _ = Batches(counting(1000), 4, 8, seed=7).batch(40)
-    assert inputs[:, 0].tolist() == [550, 398, 742, 374]
+    batch = Batches(counting(1000), 4, 8, seed=7).batch(40)
+    assert batch.tokens[:, 0].tolist() == [550, 398, 742, 374]
 
 
 def test_exactly_one_window_is_enough_and_one_token_less_is_not() -> None:
-    inputs, targets = Batches(counting(11), 2, 10, seed=0).batch(3)
-    assert inputs.tolist() == [list(range(10))] * 2 and targets[0, -1] == 10
+    batch = Batches(counting(11), 2, 10, seed=0).batch(3)
+    assert batch.tokens.tolist() == [list(range(10))] * 2 and batch.targets[0, -1] == 10
     with pytest.raises(UserError, match="count: 10 tokens; a context of 10 needs at least 11"):
         Batches(counting(10), 1, 10, seed=0)
 
@@ -95,14 +114,12 @@ def test_tokens_per_batch() -> None:
 
 
 def test_given_starts_are_the_windows_of_every_epoch_each_in_its_own_order() -> None:
-    starts = np.array([3, 20, 41, 77])
-    batches = Batches(counting(100), 1, 10, seed=0, starts=starts)
+    batches = Batches(counting(100), 1, 10, seed=0, spans=spans_of([3, 20, 41, 77], 10))
     orders = {tuple(epoch_starts(batches, epoch)) for epoch in range(20)}
     assert {tuple(sorted(order)) for order in orders} == {(3, 20, 41, 77)} and len(orders) > 5
 
 
 END = 0
-Windows = list[tuple[Tensor, Tensor]]
 documents = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
 
@@ -111,15 +128,15 @@ def with_ends(lengths: list[int]) -> TokenSequence:
     ends = np.cumsum([0, *(length + 1 for length in lengths)])
     tokens = np.arange(ends[-1] + 1)
     tokens[ends] = END
-    return TokenSequence("documents", [Shard(part) for part in np.array_split(tokens.astype(np.uint16), 3)])
+    return TokenSequence.in_memory("documents", END, tokens)
 
 
-def validation(sequence: TokenSequence, context: int, batch_size: int, limit: int | None = None) -> Windows:
-    return list(validation_windows(sequence, document_windows(sequence, END, context), END, batch_size, limit))
+def validation(sequence: TokenSequence, context: int, batch_size: int, limit: int | None = None) -> list[Batch]:
+    return list(validation_batches(sequence, document_windows(sequence, context), batch_size, limit))
 
 
-def targets_of(windows: Windows) -> list[int]:
-    return [token for _, targets in windows for token in targets.flatten().tolist() if token != IGNORE_INDEX]
+def targets_of(batches: list[Batch]) -> list[int]:
+    return [token for batch in batches for token in batch.labels.flatten().tolist() if token != IGNORE_INDEX]
 
 
 @given(lengths=documents, context=contexts, batch_size=st.integers(1, 5))
@@ -129,16 +146,16 @@ def test_validation_predicts_every_token_but_the_first_once_in_order(
     sequence = with_ends(lengths)
     windows = validation(sequence, context, batch_size)
     assert targets_of(windows) == sequence.read(1, len(sequence) - 1).tolist()
-    assert all(inputs.shape == targets.shape and inputs.shape[1] <= context for inputs, targets in windows)
-    assert all(inputs.shape[0] == batch_size for inputs, _ in windows[:-1])
+    assert all(batch.tokens.shape == batch.targets.shape and batch.tokens.shape[1] <= context for batch in windows)
+    assert all(len(batch) == batch_size for batch in windows[:-1])
 
 
 @given(lengths=documents, context=contexts, batch_size=st.integers(1, 5))
 def test_validation_inputs_are_the_text_before_their_targets(lengths: list[int], context: int, batch_size: int) -> None:
     sequence = with_ends(lengths)
     position = 0
-    for inputs, targets in validation(sequence, context, batch_size):
-        for row, row_targets in zip(inputs, targets, strict=True):
+    for batch in validation(sequence, context, batch_size):
+        for row, row_targets in zip(batch.tokens, batch.labels, strict=True):
             fresh = int((row_targets != IGNORE_INDEX).sum())
             assert row[:fresh].tolist() == sequence.read(position, fresh).tolist()
             position += fresh
@@ -153,15 +170,16 @@ def test_validation_limit_takes_some_of_the_same_windows(
     if limit >= len(whole):
         assert some == whole
         return
-    starts = document_windows(sequence, END, context)
+    starts = document_windows(sequence, context)
     count = max(1, int(limit / len(whole) * len(starts)))
     assert len(validation(sequence, context, 1, limit)) == count
     assert len(validation(sequence, context, batch_size, limit)) == -(-count // batch_size)
 
 
 def test_validation_limit_is_spread_over_the_whole() -> None:
-    ((inputs, _),) = validation(counting(1001), 10, 100, limit=40)
-    assert inputs[:, 0].tolist() == [0, 250, 500, 750]
+    sequence = TokenSequence.in_memory("count", 2000, np.arange(1001))
+    (batch,) = validation(sequence, 10, 100, limit=40)
+    assert batch.tokens[:, 0].tolist() == [0, 250, 500, 750]
 
 
 def test_validation_needs_two_tokens() -> None:
@@ -172,9 +190,213 @@ def test_validation_needs_two_tokens() -> None:
 @given(lengths=documents, context=contexts, count=st.integers(1, 30))
 def test_so_many_windows_are_spread_over_the_text(lengths: list[int], context: int, count: int) -> None:
     sequence = with_ends(lengths)
-    cut = document_windows(sequence, END, context)
-    found = list(spread_batches(sequence, cut, END, 4, count))
-    rows = [row[row != IGNORE_INDEX].tolist() for _, targets in found for row in targets]
-    every = [row[row != IGNORE_INDEX].tolist() for _, targets in validation(sequence, context, 1) for row in targets]
+    cut = document_windows(sequence, context)
+    found = list(evenly_spaced_batches(sequence, cut, 4, count))
+    rows = [row[row != IGNORE_INDEX].tolist() for batch in found for row in batch.labels]
+    every = [row[row != IGNORE_INDEX].tolist() for batch in validation(sequence, context, 1) for row in batch.labels]
     assert len(rows) == min(count, len(cut))
     assert rows == [every[number * len(cut) // len(rows)] for number in range(len(rows))]
+
+
+STOP = 9
+
+
+def sequence_of(text: str) -> TokenSequence:
+    """Each character a token; a full stop is the end between documents."""
+    tokens = np.array([STOP if character == "." else 1 for character in text], dtype=np.uint16)
+    return TokenSequence.in_memory("text", STOP, tokens)
+
+
+def cut(text: str, context: int) -> list[tuple[int, int]]:
+    windows = document_windows(sequence_of(text), context)
+    return list(zip(windows.starts_N.tolist(), windows.lengths_N.tolist(), strict=True))
+
+
+def test_a_window_ends_with_the_last_document_that_fits() -> None:
+    #    0   4   8   12
+    assert cut(".aaa.bbb.ccc.", 9) == [(0, 8), (8, 4)]
+    assert cut(".aaa.bbb.ccc.", 8) == [(0, 8), (8, 4)]
+    assert cut(".aaa.bbb.ccc.", 7) == [(0, 4), (4, 4), (8, 4)]
+
+
+def test_a_long_document_fills_windows_and_its_rest_shares_one() -> None:
+    assert cut(".aaaaaaaaaa.b.cccccc.", 5) == [(0, 5), (5, 5), (10, 3), (13, 5), (18, 2)]
+
+
+def test_a_text_without_ends_is_cut_evenly() -> None:
+    assert cut("aaaaaaaaaaaa", 5) == [(0, 5), (5, 5), (10, 1)]
+    assert cut("a", 5) == []
+
+
+@given(text=st.text(alphabet="ab.", max_size=80), context=st.integers(1, 20))
+def test_windows_join_and_break_off_a_document_only_where_it_does_not_fit(text: str, context: int) -> None:
+    windows = cut(text, context)
+    assert sum(fresh for _, fresh in windows) == max(0, len(text) - 1)
+    for (start, fresh), (following, _) in itertools.pairwise(windows):
+        assert following == start + fresh and 1 <= fresh <= context
+        assert text[following] == "." or (fresh == context and "." not in text[start + 1 : following + 1])
+
+
+def test_whole_windows_have_room_for_their_last_target() -> None:
+    sequence = sequence_of(".aaa.bbb.ccc.")
+    windows = document_windows(sequence, 8)
+    assert windows.whole_windows(sequence, 8).starts_N.tolist() == [0, 4]  # [8] has no room: the end is read from 4
+    assert windows.whole_windows(sequence, 4).starts_N.tolist() == [0, 8]
+    assert windows.whole_windows(sequence, 11).starts_N.tolist() == [0, 1]
+
+
+LONG = 8
+
+
+def _staged(length, stages, documents=False, seed=3, rows=4):
+    sequence = counting(length)
+
+    def windows(context):
+        return document_windows(sequence, context).whole_windows(sequence, context) if documents else None
+
+    full = Batches(sequence, rows, LONG, seed, windows(LONG))
+    cut = [windows(context) for _, _, context in stages]
+    made = [BatchStage(*stage, own and own.starts_N) for stage, own in zip(stages, cut, strict=True)]
+    return full, StagedBatches(full, made, seed)
+
+
+STAGES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5), st.sampled_from([1, 2, 4, 8])), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(60, 400), STAGES, st.booleans(), st.integers(0, 5))
+def test_each_batch_has_its_shape_and_its_targets_follow(length, stages, documents, seed):
+    _, batches = _staged(length, stages, documents, seed)
+    shapes = [shape[1:] for shape in stages for _ in range(shape[0])] + [(4, LONG)] * 3
+    for number, shape in enumerate(shapes):
+        batch = batches.batch(number)
+        assert batch.tokens.shape == batch.targets.shape == shape
+        assert torch.equal(batch.targets, batch.tokens + 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(400, 900), STAGES, st.integers(0, 5))
+def test_within_an_epoch_no_token_is_predicted_twice(length, stages, seed):
+    full, batches = _staged(length, stages, seed=seed)
+    epoch = full.examples_per_epoch * LONG
+    left_out = (len(stages) + 1) * LONG
+    seen = []
+    for number in range(1000):
+        targets = batches.batch(number).targets.flatten().tolist()
+        if len(seen) + len(targets) > epoch - left_out:
+            break
+        seen += targets
+    assert len(set(seen)) == len(seen) > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(60, 200), STAGES, st.booleans())
+def test_the_number_of_a_batch_decides_its_content(length, stages, documents):
+    _, one = _staged(length, stages, documents)
+    _, other = _staged(length, stages, documents)
+    count = sum(stage[0] for stage in stages) + 5
+    backwards = {number: one.batch(number) for number in reversed(range(count))}
+    for number in range(count):
+        assert torch.equal(other.batch(number).tokens, backwards[number].tokens)
+
+
+def test_larger_batches_alone_leave_the_order_as_it_is():
+    full, batches = _staged(500, [(3, 1, LONG), (4, 2, LONG)])
+    rows = torch.cat([batches.batch(number).tokens for number in range(12)])
+    assert torch.equal(rows, torch.cat([full.batch(number).tokens for number in range(8)])[: len(rows)])
+    assert rows.shape == (3 + 8 + 5 * 4, LONG)
+
+
+def test_a_stage_reads_the_long_windows_that_it_takes_and_the_next_goes_on_behind_them():
+    full, batches = _staged(500, [(4, 4, 2)])  # 16 windows of 2: four long ones
+    taken, following = full.examples(range(4)), full.examples(range(4, 8))
+    read = torch.cat([batches.batch(number).targets.flatten() for number in range(4)])
+    assert sorted(read.tolist()) == sorted(taken.targets.flatten().tolist())
+    assert read.tolist() != taken.targets.flatten().tolist(), "in an order of its own"
+    assert torch.equal(batches.batch(4).tokens, following.tokens)
+
+
+def test_windows_begin_with_documents_in_every_stage():
+    _, batches = _staged(400, [(6, 3, 4)], documents=True)
+    starts = {int(row[0]) for number in range(6) for row in batches.batch(number).tokens}
+    short = document_windows(counting(400), 4).whole_windows(counting(400), 4).starts_N
+    assert starts <= set(short.tolist())
+    assert any(start % 7 == 0 for start in starts)
+
+
+def test_another_seed_is_another_order():
+    one, other = (_staged(500, [(6, 3, 4)], seed=seed)[1].batch(0).tokens for seed in (1, 2))
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_stages_run_on_over_epochs(documents):
+    _, batches = _staged(60, [(40, 3, 2)], documents=documents)  # 240 tokens of 59
+    counts = np.bincount(torch.cat([batches.batch(n).targets.flatten() for n in range(40)]).numpy(), minlength=60)
+    assert counts[LONG:-LONG].min() >= 2
+
+
+ROWS = TokenSequence.in_memory(
+    "rows", END, np.array([0, 5, 6, 0, 7, 0, 1, 0, 2, 3, 4, 0]), np.array([0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1]),
+    starts=np.array([0, 5]),
+)  # fmt: skip
+"""Two pairs: 5 6 and 7, 1 and 2 3 4."""
+
+
+def test_rows_are_padded_and_what_counts_is_weighted() -> None:
+    rows = document_rows(ROWS)
+    assert rows.lengths_N.tolist() == [5, 6] and rows.counts_N.tolist() == [2, 4]
+    batch = rows.read(ROWS, [0, 1])
+    assert batch.tokens.tolist() == [[0, 5, 6, 0, 7, 0], [0, 1, 0, 2, 3, 4]]
+    assert batch.labels.tolist() == [[-100, -100, -100, 7, 0, -100], [-100, -100, 2, 3, 4, 0]]
+    assert batch.prefix_lengths == (4, 3) and batch.count == 6
+    mean = Batches(ROWS, 2, 100, 0, rows).mean_lengths
+    assert mean == (2.5, 3.0)
+
+
+def test_a_row_that_is_too_long_is_named() -> None:
+    rows = document_rows(ROWS)
+    check_row_lengths(ROWS, rows, 6, separate_prefix=False)
+    check_row_lengths(ROWS, rows, 4, separate_prefix=True)
+    with pytest.raises(UserError, match=r"rows: row 2: input and target of 6 tokens: more .*context_length=6"):
+        check_row_lengths(ROWS, rows, 5, separate_prefix=False)
+    with pytest.raises(UserError, match="row 1: input or target of 4 tokens"):
+        check_row_lengths(ROWS, rows, 3, separate_prefix=True)
+
+
+def test_an_epoch_of_rows_has_each_once() -> None:
+    batches = Batches(ROWS, 1, 100, 7, document_rows(ROWS))
+    for epoch in range(9):
+        firsts = {int(batches.batch(2 * epoch + number).tokens[0, 1]) for number in range(2)}
+        assert firsts == {5, 1}
+    longer = [batches.batch(number).tokens.shape[1] for number in range(40)]
+    assert longer[::2] != [5] * 20 and longer[::2] != [6] * 20, "in an order of its own"
+
+
+def test_targets_may_be_others_than_the_next_tokens() -> None:
+    targets = np.array([0, 0, 8, 0, 0, 9])
+    sequence = TokenSequence.in_memory("rows", END, np.array([0, 1, 2, 0, 3, 0]), targets > 0, targets)
+    batch = document_rows(sequence).read(sequence, [0, 1])
+    assert batch.tokens.tolist() == [[0, 1, 2], [0, 3, 0]]
+    assert batch.labels.tolist() == [[-100, 8, -100], [-100, 9, -100]]
+
+
+@given(lengths=documents, context=contexts, seed=st.integers(0, 3))
+def test_batches_say_where_documents_start(lengths: list[int], context: int, seed: int) -> None:
+    sequence = with_ends(lengths)
+    if len(sequence) <= context:
+        return
+    batch = Batches(sequence, 3, context, seed, document_starts=True).batch(2)
+    assert batch.document_starts == tuple(tuple((row == END).nonzero().flatten().tolist()) for row in batch.tokens)
+
+
+def test_some_rows_of_a_batch_are_a_batch() -> None:
+    whole = document_rows(ROWS).read(ROWS, [0, 1])
+    part = whole.rows(slice(1, 2))
+    assert len(part) == 1 and part.prefix_lengths == (3,) and torch.equal(part.labels, whole.labels[1:])
+
+
+def test_labels_make_weights() -> None:
+    labels = torch.tensor([[4, IGNORE_INDEX], [IGNORE_INDEX, 0]])
+    batch = Batch.from_labels(torch.zeros(2, 2, dtype=torch.int64), labels)
+    assert torch.equal(batch.labels, labels) and batch.count == 2

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_models import TEXTS
 
-from linnet.data.loader import validation_windows
+from linnet.data.loader import document_windows, validation_batches
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import Shard, TokenData, TokenSequence
+from linnet.data.shards import TokenSequence
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
-from linnet.data.windows import document_windows
 from linnet.evaluation.documents import (
     Window,
     batches,
@@ -86,7 +86,8 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 9), max_size=25), min_size=1, max_s
 
 
 def _sequence(documents):
-    return TokenSequence("text", [Shard(np.array([t for document in documents for t in (END, *document)] + [END]))])
+    tokens = np.array([token for document in documents for token in (END, *document)] + [END])
+    return TokenSequence.in_memory("text", END, tokens)
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.data())
@@ -121,12 +122,12 @@ def test_sliding_windows_hold_one_documents_tokens(documents, context_length, da
 @given(DOCUMENTS, st.integers(1, 10), st.one_of(st.none(), st.integers(1, 60)))
 def test_packed_windows_are_those_of_an_evaluation_and_know_their_documents(documents, context_length, limit):
     sequence = _sequence(documents)
-    cut = document_windows(sequence, END, context_length)
+    cut = document_windows(sequence, context_length)
     expected = [
-        (inputs[targets != IGNORE_INDEX].tolist(), targets[targets != IGNORE_INDEX].tolist())
-        for inputs, targets in validation_windows(sequence, cut, END, 1, limit)
+        (batch.tokens[batch.labels != IGNORE_INDEX].tolist(), batch.labels[batch.labels != IGNORE_INDEX].tolist())
+        for batch in validation_batches(sequence, cut, 1, limit)
     ]
-    found = list(packed(sequence, END, context_length, limit))
+    found = list(packed(sequence, context_length, limit))
     assert [(w.tokens[:-1].tolist(), w.tokens[1:].tolist()) for w in found] == expected
     if limit is None:
         numbers = [n for window in found for n in window.documents.tolist()]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.evaluation.frozen import calibration_tokens, frozen_state
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.evaluation.measure import evaluate_windows
@@ -47,7 +48,8 @@ CALIBRATION = _tokens(1, 20, seed=99)
 
 
 def evaluate(decoder, windows, token_bytes_V, calibration_1T=None):
-    return evaluate_windows(decoder, windows, token_bytes_V, decoder.spec.context_length, calibration_1T)
+    batches = (Batch.from_labels(*window) for window in windows)
+    return evaluate_windows(decoder, batches, token_bytes_V, decoder.spec.context_length, calibration_1T)
 
 
 def _by_hand(logits_BTV, targets_BT):

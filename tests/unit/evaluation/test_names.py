@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.evaluation.folder import ModelOnData
 from linnet.evaluation.names import NamesKept, names_kept
 from linnet.model.decoder import Decoder

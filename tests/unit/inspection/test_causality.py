@@ -9,7 +9,7 @@ import torch
 from small_models import CASES, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.data.shards import Shard, TokenSequence
+from linnet.data.shards import TokenSequence
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.inspection.causality import (
     Causality,
@@ -95,11 +95,12 @@ def test_a_nan_is_not_passed_over():
 
 
 def _sequence(*documents: list[int]) -> TokenSequence:
-    return TokenSequence("text", [Shard(np.array([token for document in documents for token in (0, *document)] + [0]))])
+    tokens = np.array([token for document in documents for token in (0, *document)] + [0])
+    return TokenSequence.in_memory("text", 0, tokens)
 
 
 def test_windows_of_which_two_differ():
-    found = differing_windows(_sequence([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]), 0, 3, 4)
+    found = differing_windows(_sequence([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]), 3, 4)
     assert found.tolist() == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 1, 1, 1]]
 
 
@@ -108,7 +109,7 @@ def test_windows_of_which_two_differ():
 )
 def test_too_little_text_is_refused(sequence, context):
     with pytest.raises(UserError, match="expected two different windows"):
-        differing_windows(sequence, 0, 8, context)
+        differing_windows(sequence, 8, context)
 
 
 def _changes(*largest: float) -> LogitChanges:

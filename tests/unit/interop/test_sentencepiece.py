@@ -17,7 +17,7 @@ from small_sentencepieces import BPE, NASTY, OPTIONS, SENTENCES, trained
 
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare, prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 

@@ -35,9 +35,9 @@ class Limited:
 
         given[2].layers[0].register_forward_hook(in_the_midst)
 
-        def minimized(decoder, inputs, targets):
-            self.passes, self.rows = self.passes + 1, len(inputs)
-            return objective(decoder, inputs, targets)
+        def minimized(decoder, batch):
+            self.passes, self.rows = self.passes + 1, len(batch)
+            return objective(decoder, batch)
 
         return minimized
 

@@ -1,9 +1,9 @@
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
-from linnet.data.windows import document_windows
-from linnet.training.data import check_data, fit_to_data, manifest_hash, training_batches, vocabulary_note
+from linnet.data.loader import document_windows
+from linnet.data.token_data import TokenData
+from linnet.training.data import check_data, fit_to_data, training_batches, vocabulary_note
 from linnet.training.run import train_run
 
 
@@ -18,7 +18,7 @@ def test_the_model_gets_the_vocabulary_of_the_data(tiny_run, tiny_data):
 
 def test_other_data_than_those_of_a_run_are_refused(tiny_data, tmp_path):
     data = TokenData.open(tiny_data)
-    check_data(manifest_hash(data), data, tmp_path)
+    check_data(data.hash, data, tmp_path)
     check_data(None, data, tmp_path)
     with pytest.raises(UserError, match=f"data: {tiny_data}: not the data that {tmp_path} was trained on"):
         check_data("0" * 64, data, tmp_path)
@@ -29,8 +29,10 @@ def test_windows_begin_with_documents_where_asked_for(tmp_path, tiny_run, tiny_d
     run = tiny_run(windows="documents")
     documents, stream = train_run(run, tmp_path / "documents"), train_run(tiny_run(), tmp_path / "stream")
     batches = training_batches(data, run.resolved())
-    starts = {tuple(row) for number in range(batches.windows_per_epoch) for row in batches.batch(number)[0].tolist()}
+    starts = {
+        tuple(row) for number in range(batches.examples_per_epoch) for row in batches.batch(number).tokens.tolist()
+    }
     sequence = data.split("train")
-    windows = document_windows(sequence, data.tokenizer.end_id, 16).whole(sequence, 16)
+    windows = document_windows(sequence, 16).whole_windows(sequence, 16).starts_N
     assert starts == {tuple(sequence.read(int(start), 16).tolist()) for start in windows}
     assert documents.summary["validation"] != stream.summary["validation"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.model.store import load_decoder
 from linnet.training.data import fit_to_data
 from linnet.training.distributed import Processes

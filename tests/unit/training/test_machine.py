@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training import machine
@@ -107,7 +108,7 @@ def test_of_bfloat16_no_more_is_counted_than_is_kept(mixer, tiny_model, tiny_run
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda x: x), torch.autocast("cpu", torch.bfloat16):
-        loss = next_token_loss(decoder, tokens, tokens)
+        loss = next_token_loss(decoder, Batch(tokens, tokens))
     kept, of_float32 = sum(x.untyped_storage().nbytes() for x in held.values()), activations(model, 32)
     assert loss.total.isfinite() and machine.BFLOAT16_SHARE["cpu"] * of_float32 <= kept < of_float32
     run = tiny_run(mixer, batch_size=32)

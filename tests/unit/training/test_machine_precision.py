@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from linnet.data.loader import Batch
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training import machine
@@ -39,7 +40,7 @@ def _measured(monkeypatch, product_s: float, pass_s: float) -> tuple[Precision, 
         return 1.0 if dtype == torch.float32 else pass_s
 
     monkeypatch.setattr(machine, "pass_s", timed)
-    decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), (torch.zeros(2, 16, dtype=torch.long),) * 2
+    decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), Batch(*(torch.zeros(2, 16, dtype=torch.long),) * 2)
     found = measure_precision(
         decoder, next_token_loss, batch, lambda width, device, dtype: 1.0 if dtype == torch.float32 else product_s
     )
@@ -60,13 +61,13 @@ def test_a_processor_that_emulates_bfloat16_is_not_kept_with_passes(monkeypatch)
 
 def test_a_measurement_changes_nothing_and_takes_fewer_sequences_where_a_pass_is_long(monkeypatch):
     torch.manual_seed(0)
-    decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), (torch.zeros(6, 16, dtype=torch.long),) * 2
+    decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), Batch(*(torch.zeros(6, 16, dtype=torch.long),) * 2)
     before = {name: tensor.clone() for name, tensor in decoder.state_dict().items()}
     state = torch.get_rng_state()
     sizes: list[int] = []
 
     def counted(decoder, objective, batch, dtype):
-        sizes.append(len(batch[0]))
+        sizes.append(len(batch))
         return pass_s(decoder, objective, batch, dtype)
 
     monkeypatch.setattr(machine, "pass_s", counted)

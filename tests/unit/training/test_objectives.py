@@ -5,8 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnet.data.loader import Batch
 from linnet.model.decoder import Decoder
-from linnet.training.objectives import document_starts, next_token_loss
+from linnet.training.objectives import next_token_loss
 from linnet.training.run import train_run
 
 
@@ -22,7 +23,7 @@ def setup(tiny_model):
 @pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
 def test_it_is_the_summed_cross_entropy(mixer, setup):
     decoder, inputs, targets = setup(mixer)
-    loss = next_token_loss(decoder, inputs, targets)
+    loss = next_token_loss(decoder, Batch(inputs, targets))
     expected = F.cross_entropy(decoder(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
     torch.testing.assert_close(loss.total, expected, check_dtype=False)
     assert loss.nats.item() == loss.total.item() and not loss.nats.requires_grad
@@ -32,25 +33,27 @@ def test_logits_of_low_precision_are_summed_in_float64(setup):
     decoder, inputs, targets = setup()
     with torch.autocast("cpu", torch.bfloat16):
         assert decoder(inputs).dtype == torch.bfloat16
-        assert next_token_loss(decoder, inputs, targets).total.dtype == torch.float64
+        assert next_token_loss(decoder, Batch(inputs, targets)).total.dtype == torch.float64
 
 
 @pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
 def test_documents_apart_are_read_as_if_each_stood_alone(mixer, setup):
     decoder, inputs, targets = setup(mixer)
-    inputs[inputs == 7] = 8
-    inputs[0, 5] = inputs[2, 0] = inputs[2, 9] = 7
-    assert document_starts(inputs, 7) == [[5], [], [0, 9]]
-    apart = next_token_loss(decoder, inputs, targets, end_id=7)
+    apart = next_token_loss(decoder, Batch(inputs, targets, document_starts=((5,), (), (0, 9))))
     pieces = [(0, 0, 5), (0, 5, 16), (1, 0, 16), (2, 0, 9), (2, 9, 16)]
-    alone = sum(next_token_loss(decoder, inputs[b : b + 1, i:j], targets[b : b + 1, i:j]).total for b, i, j in pieces)
+    alone = sum(
+        next_token_loss(decoder, Batch(inputs[b : b + 1, i:j], targets[b : b + 1, i:j])).total for b, i, j in pieces
+    )
     torch.testing.assert_close(apart.total, alone, rtol=1e-5, atol=1e-5)
-    assert abs(apart.nats - next_token_loss(decoder, inputs, targets).nats) > 1e-3
+    assert abs(apart.nats - next_token_loss(decoder, Batch(inputs, targets)).nats) > 1e-3
 
 
 def test_a_z_loss_is_minimized_and_told_but_no_likelihood(setup, tmp_path, tiny_run):
     decoder, inputs, targets = setup()
-    plain, found = next_token_loss(decoder, inputs, targets), next_token_loss(decoder, inputs, targets, z_loss=0.1)
+    plain, found = (
+        next_token_loss(decoder, Batch(inputs, targets)),
+        next_token_loss(decoder, Batch(inputs, targets), z_loss=0.1),
+    )
     squares = decoder(inputs).logsumexp(-1).square().sum()
     torch.testing.assert_close(found.total, plain.total + 0.1 * squares, check_dtype=False)
     torch.testing.assert_close(found.nats, plain.nats)

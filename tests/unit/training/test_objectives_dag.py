@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
 from linnet.model.watched import shown
@@ -32,8 +33,8 @@ def test_terms_are_added_with_their_coefficients_and_logged_without(decoder):
     inputs, targets = torch.randint(257, (2, 2, 16), generator=torch.Generator().manual_seed(1))
     targets[0, :6] = IGNORE_INDEX
     penalties = check_penalties(decoder, {"dag": DagSpec(a_lm=0.5, a_p=0, g=2.0).model_dump()})
-    loss = next_token_loss(decoder, inputs, targets, penalties)
-    plain, outputs = next_token_loss(decoder, inputs, targets), deductive_outputs(decoder, inputs)
+    loss = next_token_loss(decoder, Batch(inputs, targets), penalties)
+    plain, outputs = next_token_loss(decoder, Batch(inputs, targets)), deductive_outputs(decoder, inputs)
     a_lm, g = (26 * mean(outputs, name) for name in ("a_lm", "g"))
     torch.testing.assert_close(loss.nats, plain.nats)
     torch.testing.assert_close(loss.terms, {"dag_a_lm": a_lm.detach(), "dag_g": g.detach()})

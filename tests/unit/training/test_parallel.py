@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.model.decoder import Decoder
 from linnet.training.distributed import SINGLE_PROCESS, Processes
 from linnet.training.objectives import next_token_loss
@@ -16,7 +17,7 @@ def _trained(decoder: Decoder, penalties=PENALTIES):
     tokens = torch.randint(257, (2, 13), generator=torch.Generator().manual_seed(0))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        loss = next_token_loss(decoder, tokens[:, :-1], tokens[:, 1:], penalties)
+        loss = next_token_loss(decoder, Batch(tokens[:, :-1], tokens[:, 1:]), penalties)
     loss.total.backward()
     gradients = [p.grad.clone() for p in decoder.parameters()]
     decoder.zero_grad()

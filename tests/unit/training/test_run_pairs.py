@@ -7,7 +7,7 @@ import pytest
 
 import linnet
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.caches import Caches
 from linnet.inference.sampling import Sampling
@@ -149,5 +149,5 @@ def test_pairs_and_data_are_two_ways_to_say_the_same(pairs: Path, tmp_path: Path
 
 def test_pairs_longer_than_the_context_are_refused_before_training(pairs: Path, tmp_path: Path):
     short = model("causal").replace(context_length=8)
-    with pytest.raises(UserError, match=r"train: pair \d+: input and target of \d+ tokens: more than the context of 8"):
+    with pytest.raises(UserError, match=r"train: row \d+: input and target of \d+ tokens: more than the context of 8"):
         linnet.train(tmp_path / "run", model=short, pairs=pairs, training=TRAINING)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnet.data.loader import Batch
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.distributed import Stopped
@@ -28,12 +29,12 @@ def stepper_of(tiny_model):
 
 def _batches(count, rows, seed=1):
     tokens = torch.randint(257, (2, count, rows, 16), generator=torch.Generator().manual_seed(seed))
-    return list(zip(tokens[0], tokens[1], strict=True))
+    return [Batch(*batch) for batch in zip(tokens[0], tokens[1], strict=True)]
 
 
 def _gradient_of_mean(stepper, batches):
-    logits = torch.cat([stepper.model.decoder(inputs) for inputs, _ in batches])
-    targets = torch.cat([targets for _, targets in batches])
+    logits = torch.cat([stepper.model.decoder(batch.tokens) for batch in batches])
+    targets = torch.cat([batch.labels for batch in batches])
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     return loss, dict(
         zip(
@@ -55,7 +56,7 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
     result = stepper(batches, lr=0.5)
     assert result.tokens == 3 * 2 * 16
     assert result.nats / result.tokens == pytest.approx(loss.item(), rel=1e-6)
-    assert result.bytes == sum(int(BYTES[targets].sum()) for _, targets in batches)
+    assert result.bytes == sum(int(BYTES[batch.targets].sum()) for batch in batches)
     assert result.gradient_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in gradients.values())))
     for name, weight in stepper.model.decoder.named_parameters():
         torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
@@ -63,10 +64,12 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
 
 def test_ignored_targets_count_for_nothing(stepper_of):
     stepper = stepper_of()
-    before, ((inputs, targets), *_) = _weights(stepper), _batches(1, 2)
+    before, (whole, *_) = _weights(stepper), _batches(1, 2)
+    targets = whole.targets.clone()
     targets[0, 5:], targets[1, :3] = IGNORE_INDEX, IGNORE_INDEX
-    _, gradients = _gradient_of_mean(stepper, [(inputs, targets)])
-    result = stepper([(inputs, targets)], lr=0.5)
+    batch = Batch.from_labels(whole.tokens, targets)
+    _, gradients = _gradient_of_mean(stepper, [batch])
+    result = stepper([batch], lr=0.5)
     assert result.tokens == 5 + 13
     assert result.bytes == int(BYTES[targets[0, :5]].sum() + BYTES[targets[1, 3:]].sum())
     for name, weight in stepper.model.decoder.named_parameters():
@@ -95,13 +98,13 @@ def test_clipping_by_value_cuts_each_element(stepper_of):
         torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-7, msg=name)
 
 
-def _broken_loss(decoder, inputs, targets):
-    loss = next_token_loss(decoder, inputs, targets)
+def _broken_loss(decoder, batch):
+    loss = next_token_loss(decoder, batch)
     return Loss(loss.total + math.inf, loss.nats)
 
 
-def _broken_gradient(decoder, inputs, targets):
-    loss = next_token_loss(decoder, inputs, targets)
+def _broken_gradient(decoder, batch):
+    loss = next_token_loss(decoder, batch)
     # The square root of 0 is finite, its slope is not.
     return Loss(loss.total + (decoder.embedding.tokens.weight.sum() * 0).abs().sqrt(), loss.nats)
 
@@ -118,8 +121,8 @@ def test_what_is_not_finite_is_never_applied(objective, word, stepper_of):
 
 
 def test_a_term_of_the_objective_is_minimized_but_not_reported_as_likelihood(stepper_of):
-    def with_a_term(decoder, inputs, targets):
-        loss = next_token_loss(decoder, inputs, targets)
+    def with_a_term(decoder, batch):
+        loss = next_token_loss(decoder, batch)
         return Loss(loss.total + 1000 * sum((p**2).sum() for p in decoder.parameters()), loss.nats)
 
     plain, regularized = stepper_of(), stepper_of(objective=with_a_term)

@@ -32,10 +32,10 @@ def _limited(room, error, after=0):
     """The objective on a device with room for so many sequences; it has more for the first steps."""
     calls = []
 
-    def objective(decoder, inputs, targets):
-        calls.append(len(inputs))
-        loss = next_token_loss(decoder, inputs, targets)
-        if len(inputs) > room and len(calls) > after:
+    def objective(decoder, batch):
+        calls.append(len(batch))
+        loss = next_token_loss(decoder, batch)
+        if len(batch) > room and len(calls) > after:
             raise error
         return loss
 

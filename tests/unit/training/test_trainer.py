@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.data.loader import validation_windows
-from linnet.data.shards import TokenData
-from linnet.data.windows import document_windows
+from linnet.data.loader import document_windows, validation_batches
+from linnet.data.token_data import TokenData
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.measure import evaluate_windows
 from linnet.model.cost import model_cost
@@ -109,8 +108,8 @@ def test_a_run_with_averaged_weights_goes_on_bit_for_bit(tmp_path, tiny_run, tin
 def _evaluated(model, folder):
     """What the model folder comes to on the validation set of a tiny run."""
     data = TokenData.open(folder)
-    sequence, end_id = data.split("validation"), data.tokenizer.end_id
-    windows = validation_windows(sequence, document_windows(sequence, end_id, 16), end_id, 2, 128)
+    sequence = data.split("validation")
+    windows = validation_batches(sequence, document_windows(sequence, 16), 2, 128)
     token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
     calibration_1T = calibration_tokens(data, "train", 16)
     return evaluate_windows(load_decoder(model), windows, token_bytes, 16, calibration_1T).figures()
@@ -341,10 +340,10 @@ def _breaks_down(step):
     """The objective, whose loss is not finite from a step on (two batches a step)."""
     calls = 0
 
-    def objective(decoder, inputs, targets):
+    def objective(decoder, batch):
         nonlocal calls
         calls += 1
-        loss = next_token_loss(decoder, inputs, targets)
+        loss = next_token_loss(decoder, batch)
         return Loss(loss.total * math.nan, loss.nats) if calls == 2 * step else loss
 
     return objective

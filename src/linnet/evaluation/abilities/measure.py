@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.data.loader import Batch
+from linnet.data.prepare import Row
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.contract import Ability, AbilityItem, Chance, Question, SymbolEncoder, TextAbility
 from linnet.evaluation.frozen import frozen_state
@@ -191,7 +193,7 @@ def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -
     encoder = SymbolEncoder(model.tokenizer)
     if not encoder.can_encode(ability.alphabet):
         return AbilityResult(ability, None, "its symbols are not tokens of the model")
-    if model.spec.reads_pairs:
+    if model.spec.prefix_field is not None:
         return AbilityResult(ability, None, "the model reads pairs")
     context, rows, asked = model.spec.context_length, [], list[AbilityItem]()
     for item in ability.items(items, seed):
@@ -206,29 +208,28 @@ def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -
     return AbilityResult(ability, counts, final=final)
 
 
-def in_batches(rows: Sequence[tuple[list[int], list[int]]], end_id: int) -> Iterator[tuple[Tensor, Tensor]]:
+def in_batches(rows: Sequence[Row], end_id: int) -> Iterator[Batch]:
     """Batches of rows of similar length, padded on the right."""
     ordered = sorted(rows, key=lambda row: len(row[0]))
     while ordered:
         at_once = max(1, TOKENS_AT_ONCE // len(ordered[-1][0]))
         part, ordered = ordered[-at_once:], ordered[:-at_once]
         length = len(part[-1][0])
-        yield (
-            torch.tensor([tokens + [end_id] * (length - len(tokens)) for tokens, _ in part]),
-            torch.tensor([targets + [IGNORE_INDEX] * (length - len(targets)) for _, targets in part]),
-        )
+        tokens_BT = torch.tensor([tokens + [end_id] * (length - len(tokens)) for tokens, _ in part])
+        labels_BT = torch.tensor([targets + [IGNORE_INDEX] * (length - len(targets)) for _, targets in part])
+        yield Batch.from_labels(tokens_BT, labels_BT)
 
 
 @torch.no_grad()
-def score(decoder: Decoder, batches: Iterable[tuple[Tensor, Tensor]], calibration_1T: Tensor) -> AnswerCounts:
-    """Count right answers in batches of tokens and targets, `[B, T]` each.
+def score(decoder: Decoder, batches: Iterable[Batch], calibration_1T: Tensor) -> AnswerCounts:
+    """Count the right answers in batches of rows.
 
     calibration_1T: the calibration text of a decoder that is not causal by itself.
     """
     counts = AnswerCounts()
     frozen: DecoderState | None = None
-    for tokens, targets in batches:
-        tokens_BT, targets_BT = tokens.to(decoder.device), targets.to(decoder.device)
+    for batch in batches:
+        tokens_BT, targets_BT = batch.tokens.to(decoder.device), batch.labels.to(decoder.device)
         state = None
         if not decoder.causal:
             if frozen is None or frozen.capacity < tokens_BT.shape[1]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
 from linnet.data.sources import Source
+from linnet.data.token_data import TokenData
 from linnet.evaluation.tasks.suite import SuiteTask
 from linnet.present.progress import progress
 
@@ -86,7 +86,7 @@ def documents_of(path: Path) -> Iterator[str]:
     if path.is_dir() and (path / MANIFEST).exists():
         data = TokenData.open(path)
         sequence, start = data.split("train"), 0
-        for end in sequence.positions(data.tokenizer.end_id).tolist():
+        for end in sequence.document_bounds.tolist():
             if end > start:
                 yield data.tokenizer.decode(sequence.read(start, end - start).tolist())
             start = end + 1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linnet.data.labels import LabeledRow, prepare_labels, rows_of
-from linnet.data.pairs import validation_pairs
+from linnet.data.loader import validation_batches
+from linnet.data.prepare import Row, prepare_rows
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
 from linnet.evaluation.abilities.contract import Ability, Question, SymbolEncoder
@@ -35,13 +35,13 @@ def _write(ability: Ability, count: int, tokenizer: Tokenizer, folder: Path, nam
     speech, held_out = SymbolEncoder(tokenizer), validation_stories(count)
     with progress("writing items", count + held_out, "items") as advance:
 
-        def row(item: Any) -> LabeledRow:
+        def row(item: Any) -> Row:
             advance(1)
-            written: LabeledRow = item.row(speech)
+            written: Row = item.row(speech)
             return written
 
         train = map(row, ability.items(count, SEED, "train"))
-        prepare_labels(train, map(row, ability.items(held_out, SEED, "validation")), folder, tokenizer, name)
+        prepare_rows(train, map(row, ability.items(held_out, SEED, "validation")), folder, tokenizer, name)
 
 
 SAMPLE = 2000
@@ -66,9 +66,10 @@ def ability_figures(text: TextSpec, part: int, model: Path, data: Path) -> dict[
     stream in float32, with room for the longest held-out row.
     """
     found, ability = model_on_data(model, data), text.ability_of(part)
-    rows = rows_of(found.data, "validation")
-    longest = int((rows.input_lengths + rows.target_lengths).max())
-    batches = validation_pairs(rows, max(1, TOKENS_AT_ONCE // longest))
+    sequence = found.sequence
+    rows = found.data.spans(sequence, found.context_length)
+    longest = int(rows.lengths_N.max())
+    batches = validation_batches(sequence, rows, max(1, TOKENS_AT_ONCE // longest))
     whole = score(found.decoder, batches, found.calibration())
     asked = list(ability.items(len(rows), SEED, "validation"))
     streams = StateFactory(found.decoder, found.calibration())

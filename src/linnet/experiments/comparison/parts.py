@@ -5,8 +5,7 @@ from pathlib import Path
 
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.data.manifest import single_document_note
-from linnet.data.prepare import prepare_texts, read_split
+from linnet.data.prepare import prepare_texts, read_split, single_document_note
 from linnet.experiments.comparison.abilities import prepare_ability
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec
 from linnet.experiments.text import built_in_stories, is_prepared

@@ -8,7 +8,7 @@ from linnet.core.atomic import is_leftover
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.experiments.demo.figures import CorpusFigures
 from linnet.experiments.demo.recipes import NAMES, VOCAB_SIZE

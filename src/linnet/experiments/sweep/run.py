@@ -5,7 +5,7 @@ from pathlib import Path
 
 from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.experiments.sweep.asked import Sweep, read_sweep, shortened
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun

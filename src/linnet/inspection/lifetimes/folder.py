@@ -79,7 +79,7 @@ def inspect_lifetimes(
         vocabulary = None if unknown else vocabulary_lifetimes(decoder, tokenizer, threshold)
         text = None
         if subject is not None:
-            windows_WT = spread_windows(subject.sequence, tokenizer.end_id, windows, subject.context_length)
+            windows_WT = spread_windows(subject.sequence, windows, subject.context_length)
             text = text_lifetimes(decoder, windows_WT, layers, threshold)
     except FloatingPointError as error:
         raise UserError(f"{model}: {error}") from None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.training.distributed import Processes, StopRequest
 from linnet.training.optimizers.adamw import Optimizer
 from linnet.training.parallel import ParallelModel

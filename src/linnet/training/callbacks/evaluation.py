@@ -9,18 +9,15 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict
 from torch import Tensor
 
-from linnet.data.labels import rows_of
-from linnet.data.loader import validation_windows
-from linnet.data.pairs import validation_pairs
-from linnet.data.shards import TokenData
-from linnet.data.windows import document_windows
+from linnet.data.loader import Batch, validation_batches
+from linnet.data.token_data import TokenData
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_windows
 from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback
 from linnet.training.checkpoint import checkpoint_path
-from linnet.training.distributed import Batch, Processes
+from linnet.training.distributed import Processes
 from linnet.training.spec import TrainingSpec
 from linnet.training.state import parse_dataclass
 
@@ -28,13 +25,13 @@ from linnet.training.state import parse_dataclass
 class HeldOut:
     """The validation set of a resolved run: the same tokens each time."""
 
-    def __init__(self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor) -> None:
-        """token_bytes_V: bytes of each token's text, on the device of the model."""
+    def __init__(
+        self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor, separate_prefix: bool = False
+    ) -> None:
+        """token_bytes_V: bytes of each token's text, on the model's device. separate_prefix: see `TokenData.spans`."""
         assert spec.context_length is not None, "an unresolved run"
-        self._spec, self._end_id, self._token_bytes_V = spec, data.tokenizer.end_id, token_bytes_V
-        self._tokens = data.split("validation")
-        self._pairs = rows_of(data, "validation") if data.holds_rows else None
-        self._windows = document_windows(self._tokens, self._end_id, spec.context_length)
+        self._spec, self._token_bytes_V, self._tokens = spec, token_bytes_V, data.split("validation")
+        self._spans = data.spans(self._tokens, spec.context_length, separate_prefix)
         self._calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
 
     def measure(
@@ -43,11 +40,7 @@ class HeldOut:
         """The evaluation in the precision of the weights. share: yields the batches that this process measures."""
         spec = self._spec
         assert spec.context_length is not None, "an unresolved run"
-        limits = spec.batch_size, spec.evaluate.tokens
-        if self._pairs is not None:
-            batches = validation_pairs(self._pairs, *limits)
-        else:
-            batches = validation_windows(self._tokens, self._windows, self._end_id, *limits)
+        batches = validation_batches(self._tokens, self._spans, spec.batch_size, spec.evaluate.tokens)
         reading = self._token_bytes_V, spec.context_length, self._calibration_1T
         return evaluate_windows(decoder, share(batches), *reading, total=processes.total)
 

@@ -9,7 +9,6 @@ import torch
 from pydantic import ConfigDict
 
 from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, is_overloaded, scatter
-from linnet.data.pairs import PairBatches
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.training.callbacks import Callback
@@ -71,7 +70,7 @@ class Workload:
 
     def __init__(self, run: RunSpec, batches: TrainingBatches) -> None:
         self._run, self._growth, self._cost = run, run.growth, model_cost(run.model)
-        self._pairs = batches.mean_lengths if isinstance(batches, PairBatches) else None
+        self._pairs = batches.mean_lengths
         assert run.training.context_length is not None, "an unresolved run"
         self.flops_per_token = self._flops_per_token(run.training.context_length)
 

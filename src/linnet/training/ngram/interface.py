@@ -21,8 +21,8 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.spec import Spec, Vocabulary
 from linnet.core.system import available_bytes
-from linnet.data.shards import TokenData
 from linnet.data.split import Split
+from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Step

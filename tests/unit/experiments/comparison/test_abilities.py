@@ -8,8 +8,7 @@ import pytest
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
-from linnet.data.labels import rows_of
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.evaluation.abilities.contract import Question, SymbolEncoder
 from linnet.experiments.comparison.ability_output import ability_table, measures_ability, state_panel
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
@@ -42,11 +41,15 @@ def test_the_text_is_the_items_of_both_sides(tmp_path: Path):
     data = TokenData.open(part)
     assert data.tokenizer.vocab_size == 257 + len(described.text.ability.alphabet)
     for split, count in (("train", 60), ("validation", 3)):
-        rows = rows_of(data, split)
+        sequence = data.split(split)
+        rows = data.spans(sequence, 1000)
         expected = [item.row(SymbolEncoder(data.tokenizer)) for item in described.text.ability.items(count, 0, split)]
         assert len(rows) == count
-        tokens, targets = rows.rows(range(count))
-        assert (tokens.tolist(), targets.tolist()) == ([r.tokens for r in expected], [r.targets for r in expected])
+        batch = rows.read(sequence, range(count))
+        assert (batch.tokens.tolist(), batch.labels.tolist()) == (
+            [r.tokens for r in expected],
+            [r.targets for r in expected],
+        )
     before = (part / "manifest.json").stat().st_mtime_ns
     prepare_parts(described, tmp_path / "data")
     assert (part / "manifest.json").stat().st_mtime_ns == before, "made once"
@@ -57,7 +60,9 @@ def test_text_is_encoded_by_the_tokenizer_that_is_asked_for(tmp_path: Path, kind
     described = spec({"ability": {"kind": "facts", "people": 2}, "items": 40}, tokenizer={"kind": kind})
     (part,) = prepare_parts(described, tmp_path / "data")
     data = TokenData.open(part)
-    tokens, targets = rows_of(data, "train").rows([0])
+    sequence = data.split("train")
+    batch = data.spans(sequence, 1000).read(sequence, [0])
+    tokens, targets = batch.tokens, batch.labels
     item = next(iter(described.text.ability.items(1, 0, "train")))
     assert data.tokenizer.kind == kind
     assert data.tokenizer.decode(targets[targets != IGNORE_INDEX]) == item.answer
@@ -178,7 +183,9 @@ def test_a_form_is_a_part_with_the_same_questions(both_forms: tuple[Path, Findin
     for split in ("train", "validation"):
         read = []
         for data in (direct, steps):
-            tokens, targets = rows_of(data, split).rows([1])
+            sequence = data.split(split)
+            batch = data.spans(sequence, 1000).read(sequence, [1])
+            tokens, targets = batch.tokens, batch.labels
             asked = data.tokenizer.decode(tokens[0][1:]).split("?")[0]
             read.append((asked, data.tokenizer.decode(targets[targets != IGNORE_INDEX])))
         (asked, answer), (again, written) = read

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import ComparisonSpec
 

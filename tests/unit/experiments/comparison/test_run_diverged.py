@@ -42,10 +42,10 @@ def breaking_at(step: int) -> Any:
     """The objective, not finite from a step on."""
     calls = 0
 
-    def objective(decoder, inputs, targets):
+    def objective(decoder, batch):
         nonlocal calls
         calls += 1
-        loss = next_token_loss(decoder, inputs, targets)
+        loss = next_token_loss(decoder, batch)
         return Loss(loss.total * math.nan, loss.nats) if calls >= step else loss
 
     return objective

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.experiments.demo.corpus import Corpus, build_corpus
 from linnet.experiments.demo.recipes import NAMES
 from linnet.experiments.text import STORIES_SEED, validation_stories

@@ -8,6 +8,7 @@ from linnet_models import KINDS, VOCABULARY, few_fast, greedy, model_of, settles
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.interop.transformers import LinnetConfig, LinnetForCausalLM
 from linnet.model.decoder import Decoder
 from linnet.model.store import read_description
@@ -75,7 +76,8 @@ def test_loss_and_gradients_are_those_of_our_training(kind):
     model(tokens_BT, labels=labels_BT).loss.backward()
     ours = copy.deepcopy(model.decoder)
     ours.zero_grad()
-    loss = next_token_loss(ours, tokens_BT, torch.cat([labels_BT[:, 1:], torch.full((2, 1), -100)], dim=1))
+    shifted_BT = torch.cat([labels_BT[:, 1:], torch.full((2, 1), -100)], dim=1)
+    loss = next_token_loss(ours, Batch.from_labels(tokens_BT, shifted_BT))
     (loss.total / 13).backward()
     torch.testing.assert_close(model(tokens_BT, labels=labels_BT).loss.double(), loss.total / 13, atol=1e-5, rtol=0)
     for theirs, own in zip(model.decoder.parameters(), ours.parameters(), strict=True):
@@ -85,7 +87,7 @@ def test_loss_and_gradients_are_those_of_our_training(kind):
 @pytest.mark.parametrize("items", [None, 40])
 def test_losses_that_layers_add_count_once_for_each_label(items):
     model, tokens_BT = model_of("experts").train(), tokens(2, 9)
-    ours = next_token_loss(model.decoder, tokens_BT[:, :-1], tokens_BT[:, 1:])
+    ours = next_token_loss(model.decoder, Batch(tokens_BT[:, :-1], tokens_BT[:, 1:]))
     assert ours.terms, "an example with a loss of its own"
     theirs = model(tokens_BT, labels=tokens_BT, num_items_in_batch=items).loss
     torch.testing.assert_close(theirs.double(), ours.total / (items or 16), atol=2e-3, rtol=0)

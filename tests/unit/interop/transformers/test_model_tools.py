@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, Trainer, TrainingArguments, pipeline
 
 import linnet
 from linnet.core.errors import UserError
+from linnet.data.loader import Batch
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
 from linnet.interop.transformers_convert import import_transformers
@@ -98,7 +99,7 @@ def test_a_trainer_takes_the_steps_of_our_objective(kind, tmp_path):
     targets_BT = torch.cat([labels_BT[:, 1:], torch.full((2, 1), -100)], dim=1)
     losses = []
     for _ in range(2):
-        loss = next_token_loss(ours, rows_BT, targets_BT).total / 13
+        loss = next_token_loss(ours, Batch.from_labels(rows_BT, targets_BT)).total / 13
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -129,20 +129,20 @@ def _content(inputs):
 def _spiked(places, times=1e4):
     """The objective, of which the batches with these contents have other gradients."""
 
-    def objective(decoder, inputs, targets):
-        loss = next_token_loss(decoder, inputs, targets)
-        factor = times if _content(inputs) in places else 1.0
+    def objective(decoder, batch):
+        loss = next_token_loss(decoder, batch)
+        factor = times if _content(batch.tokens) in places else 1.0
         return Loss(loss.total * factor, loss.nats)
 
     return objective
 
 
 def _contents(run):
-    from linnet.data.shards import TokenData
+    from linnet.data.token_data import TokenData
     from linnet.training.data import training_batches
 
     batches = training_batches(TokenData.open(run.data), run.resolved())
-    return [_content(batches.batch(number)[0]) for number in range(60)]
+    return [_content(batches.batch(number).tokens) for number in range(60)]
 
 
 def _ends(folder):
@@ -198,9 +198,9 @@ def test_back_leaves_out_the_data_since_the_checkpoint(tmp_path, tiny_run):
     contents, seen, reporter = _contents(run), [], Notes()
     spiked = _spiked({contents[18]})
 
-    def objective(decoder, inputs, targets):
-        seen.append(contents.index(_content(inputs)))
-        return spiked(decoder, inputs, targets)
+    def objective(decoder, batch):
+        seen.append(contents.index(_content(batch.tokens)))
+        return spiked(decoder, batch)
 
     result = train_run(run, tmp_path, reporter, objective=objective)
     assert seen == [*range(19), *range(19, 33)]
@@ -210,8 +210,8 @@ def test_back_leaves_out_the_data_since_the_checkpoint(tmp_path, tiny_run):
 
 
 def test_spikes_without_end_end_the_run_where_they_are_not_finite(tmp_path, tiny_run):
-    def broken(decoder, inputs, targets):
-        return Loss(next_token_loss(decoder, inputs, targets).total * math.nan, torch.zeros(()))
+    def broken(decoder, batch):
+        return Loss(next_token_loss(decoder, batch).total * math.nan, torch.zeros(()))
 
     reporter = Notes()
     with pytest.raises(DivergedError, match="stopped at step 1: loss nan"):

@@ -67,7 +67,7 @@ def test_every_line_is_told_and_the_tracker_closed_whatever_happens(tmp_path, ti
     assert figures["validation/bits_per_byte"] == line["validation"]["bits_per_byte"]
     assert "checksum" not in figures and "step" not in figures
 
-    def broken(decoder, inputs, targets):
+    def broken(decoder, batch):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

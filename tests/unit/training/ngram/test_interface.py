@@ -8,7 +8,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import TokenData
+from linnet.data.token_data import TokenData
 from linnet.inference.sampling import Sampling
 from linnet.training.ngram import interface as room
 from linnet.training.ngram.interface import continue_ngram, evaluate_ngram, load_ngram, train_ngram

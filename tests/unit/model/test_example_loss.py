@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from linnet.model.decoder import Decoder
-from linnet.model.pairs import first_targets, loss_of_rows, split_rows
+from linnet.model.example_loss import example_loss, split_prefixes
 from linnet.model.spec import ModelSpec
 from linnet.ops.cross_entropy import IGNORE_INDEX
 
@@ -22,14 +22,15 @@ KINDS = {
 }
 
 
-def rows_of(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
+def rows_of(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, list[int]]:
+    """Tokens, labels, and the lengths of the prefixes: an end token, the input, an end token."""
     whole = [[END, *given, END, *target, END] for given, target in pairs]
     longest = max(map(len, whole)) - 1
     tokens, targets = torch.full((len(pairs), longest), END), torch.full((len(pairs), longest), IGNORE_INDEX)
     for row, ((given, _), read) in enumerate(zip(pairs, whole, strict=True)):
         tokens[row, : len(read) - 1] = torch.tensor(read[:-1])
         targets[row, len(given) + 1 : len(read) - 1] = torch.tensor(read[len(given) + 2 :])
-    return tokens, targets
+    return tokens, targets, [len(given) + 2 for given, _ in pairs]
 
 
 @pytest.fixture(params=KINDS)
@@ -44,22 +45,20 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
 
 
 def test_rows_are_taken_apart_at_the_end_between_input_and_target():
-    tokens, targets = rows_of(ROWS)
-    assert first_targets(targets).tolist() == [4, 2, 6]
-    rows = split_rows(tokens, targets)
+    rows = split_prefixes(*rows_of(ROWS))
     assert rows.padding == (2, 4, 0)
     assert [row[pad:].tolist() for row, pad in zip(rows.inputs_BS, rows.padding, strict=True)] == [
         [END, *given, END] for given, _ in ROWS
     ]
     for row, (_, target) in enumerate(ROWS):
         assert rows.tokens_BU[row, : len(target) + 1].tolist() == [END, *target]
-        assert rows.targets_BU[row].tolist() == [*target, END] + [IGNORE_INDEX] * (4 - len(target))
+        assert rows.labels_BU[row].tolist() == [*target, END] + [IGNORE_INDEX] * (4 - len(target))
 
 
 @torch.no_grad()
 def test_the_loss_of_a_batch_is_that_of_its_pairs(decoder: Decoder):
-    together = loss_of_rows(decoder, *rows_of(ROWS))
-    alone = [loss_of_rows(decoder, *rows_of([pair])).nats for pair in ROWS]
+    together = example_loss(decoder, *rows_of(ROWS))
+    alone = [example_loss(decoder, *rows_of([pair])).nats for pair in ROWS]
     torch.testing.assert_close(together.nats, torch.stack(alone).sum())
 
 
@@ -75,14 +74,14 @@ def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
         logits = decoder(torch.cat([whole, own[:, 1:]], dim=1), prefixes=prefixes)[:, whole.shape[1] - 1 :]
     wanted = torch.cat([own[:, 1:], end], dim=1)
     expected = torch.nn.functional.cross_entropy(logits[0], wanted[0], reduction="sum")
-    torch.testing.assert_close(loss_of_rows(decoder, *rows_of(ROWS[:1])).nats, expected)
+    torch.testing.assert_close(example_loss(decoder, *rows_of(ROWS[:1])).nats, expected)
 
 
 def test_every_token_of_a_pair_has_a_part_in_its_loss(decoder: Decoder):
     seen = []
     hook = decoder.embedding.register_forward_hook(lambda _, __, out: seen.append(out.detach().requires_grad_()))
     replaced = decoder.embedding.register_forward_hook(lambda *_: seen[-1])
-    loss_of_rows(decoder, *rows_of(ROWS[:1])).nats.backward()
+    example_loss(decoder, *rows_of(ROWS[:1])).nats.backward()
     hook.remove()
     replaced.remove()
     assert all((table.grad.abs().sum(-1) > 0).all() for table in seen)

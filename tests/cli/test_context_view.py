@@ -188,7 +188,7 @@ def on_screen(text: str) -> str:
 
 
 OPTIONS = ["--prompt", "Once upon a time", "--seed", "1", "--max-tokens", "120", "--cache-policy", "top_k=4/top_k=30"]
-HEADING = "layer  context  size  average size"
+HEADING = "layer  context   size  average size"
 
 
 def test_the_text_grows_above_the_table_and_in_the_end_stands_alone(model: str, watch, capfd):

@@ -129,7 +129,7 @@ def test_without_end_there_are_as_many_tokens_as_asked_for(model: str, capfdbina
 def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
     code, _, err = run(capfdbinary, model, "--max-tokens", "80", "--seed", "0")
     assert code == 0
-    assert "note: 81 tokens are more than the 64 that the model was made for (context_length)" in err
+    assert "note: 81 tokens are more than the model's context length of 64 (context_length)" in err
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_number_that_is_none_is_told_with_what_is_accepted(
     assert capsys.readouterr().err.startswith(f"error: Invalid value for {expected} (see linnet {arguments[0]} ")
 
 
-NO_MEMORY = "out of memory; smaller amounts (of a batch, a context, a model) take less"
+NO_MEMORY = "out of memory; use a smaller batch, context or model"
 
 
 @pytest.mark.parametrize(

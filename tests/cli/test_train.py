@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
-from linnet.cli.main import main
+from linnet.cli.main import load_verb, main
+from linnet.cli.options import FieldSource, as_assignments
 from linnet.core.spec import field_kinds
 from linnet.data.prepare import prepare_texts
 from linnet.training.spec import TrainingSpec
@@ -226,29 +228,45 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "message"),
     [
-        (["--heads", "4"], "--set model.blocks.0.mixer.heads=4 or"),
-        (["--device", "cpu"], "--set training.device=cpu ("),
-        (["--device=cpu"], "--set training.device=cpu ("),
-        (["--lr", "--json"], "--set training.optimizer.lr=VALUE ("),
-        (["--batch-size"], "--set training.batch_size=VALUE ("),
-        (["--context-length", "9"], "--set model.context_length=9 or --set training.context_length=9 ("),
-        (["--every", "2"], "--set training.evaluate.every=2 or"),
-        (["--iterations", "2"], "--set training.optimizer.muon.iterations=2 ("),
+        (["--steps", "0"], "--steps: 0: must be greater than 0"),
+        (["--lr=x"], "--lr: 'x': must be a valid number"),
+        (["--batch-size"], "--batch-size: a value is missing; expected whole number above 0 to 65,536"),
+        (["--context-length", "9"], "several sections have this field; expected --model.context-length or --training."),
+        (["--every", "2"], "--every: several sections have this field; expected --training.evaluate.every or"),
+        (["--muon.iterations", "99"], "--muon.iterations: 99: must be less than or equal to 10"),
+        (["--model.blocks.0.mixer.heads", "x"], "heads: 'x': must be a whole number"),
+        (["--training.nothing", "2"], "training.nothing: unknown key"),
+        (["--vocab-size", "300"], "No such option: --vocab-size"),
         (["--nonsense"], "No such option: --nonsense"),
     ],
 )
-def test_a_field_that_is_no_option_is_named(typed, meant, tmp_path, capsys):
-    message = _fails(capsys, ["train", "--model", "tiny-ted", "--out", str(tmp_path / "run"), *typed])
-    assert meant in message and f"No such option: {typed[0].partition('=')[0]}" in message
+def test_an_error_of_a_field_names_its_option(typed: list[str], message: str, tmp_path: Path, capsys):
+    assert message in _fails(capsys, ["train", "--model", "tiny-ted", "--data", "x", "--out", str(tmp_path), *typed])
 
 
-def test_the_help_names_each_field_of_training():
-    from linnet.cli.train import train
+def test_every_field_is_an_option(tmp_path, command, capsys):
+    typed = ["--compile", "--clip.at", "0.5", "--seed=3", "--evaluate.every", "4", "--set", "training.log.every=2"]
+    source = FieldSource("linnet.training.spec:RunSpec")
+    found = as_assignments(load_verb("train"), source, ["--model", "--lr", *typed, "--", "--steps", "2"])
+    assert found == [
+        *("--model", "--lr", "--set", "training.compile=true", "--set", "training.clip.at=0.5"),
+        *("--set", "training.seed=3", "--set", "training.evaluate.every=4", "--set", "training.log.every=2"),
+        *("--", "--steps", "2"),
+    ]
+    assert main([*command(tmp_path / "run"), "--seed", "3", "--clip.by", "value"]) == 0
+    capsys.readouterr()
+    plain = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (plain["training"]["seed"], plain["training"]["clip"]["by"]) == (3, "value")
 
-    fields = [path.rpartition(".")[2] for path, _ in field_kinds(TrainingSpec)]
-    assert [name for name in fields if f".{name}" not in train.__doc__] == []
+
+def test_all_fields_are_listed_with_their_values(capsys):
+    assert main(["train", "--fields"]) == 0
+    listed = capsys.readouterr().out
+    for path, _ in field_kinds(TrainingSpec):
+        assert f"--training.{path.replace('_', '-')} " in listed
+    assert "adamw | muon" in listed and "whole number from 1 to 10" in listed
 
 
 def test_another_configuration_in_the_same_folder(tmp_path, command, capsys):

@@ -1,4 +1,4 @@
-"""`linnet compare`: several models trained on the same text, or runs that exist, with the spread between seeds."""
+"""`linnet compare`: train several models on the same text, or compare existing runs, with the spread of seeds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note
-from linnet.cli.options import AsJson, option
+from linnet.cli.options import AsJson, Changes, Fields, option, with_fields
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.experiments.comparison.figures import Findings
     from linnet.experiments.side_by_side.published import PublishedTable
+
+COMMAND = with_fields("linnet.training.spec:RunSpec", "model.vocab_size", "data", "start_from", "training.seed")
 
 
 def compare(
@@ -19,53 +21,50 @@ def compare(
         list[Path],
         typer.Argument(
             metavar="FILE|DIR...",
-            help="A YAML file: text, tokenizer, model, training, seeds, runs. Or folders of runs that exist already.",
+            help="A YAML file: text, tokenizer, model, training, seeds, runs. Or folders of existing runs.",
         ),
     ],
     out: Annotated[
         Path | None,
-        option("DIR", "The folder to make, or one to go on with. If not given: runs/NAME, for a file NAME.yaml."),
+        option("DIR", "The folder to make, or one to continue. Default: runs/NAME for a file NAME.yaml."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a field of model or training, for all runs (repeatable)."
-        ),
-    ] = None,
+    changes: Changes = None,
+    list_fields: Fields = False,
     against: Annotated[
         Path | None,
-        option("FILE.json", "A published table: own numbers stand beside it, with the differences."),
+        option("FILE.json", "A published table to show beside the results, with the differences."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
 
-    FILE says what the models have in common and in what each run differs; docs/comparison.md has every field, and
-    experiments/ablations/pldr.yaml is an example. All models are evaluated on the same held-out documents, and
-    causally: no prediction depends on the text after it. A PLDR-LLM, whose training pass sees the future, is read with
-    a frozen calibration; leak is what its own pass would have claimed beyond that.
+    Example: linnet compare experiments/ablations/pldr.yaml
+
+    FILE describes what the models have in common and how each run differs; docs/comparison.md has every field, and
+    experiments/ablations/pldr.yaml is an example. A field of model or training is also an option and changes all runs:
+    --training.steps 100. All models are evaluated on the same held-out documents, and causally: no prediction depends
+    on the text after it. A PLDR-LLM, whose training pass sees the future, is evaluated with a frozen calibration; the
+    leak is what its own pass would have claimed beyond that.
 
     Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
-    what training cost. DIR gets all that was found as one page (report.html) and one Markdown table (report.md), with
-    memory against context, and tasks, abilities, samples and speed where the file's section evaluate wants them; the
-    figures as comparison.json, the curves as curves.png, the prepared text (data), and every run (runs). Ctrl-C saves
-    and stops; the same command goes on, and trains nothing twice.
+    the cost of training. DIR gets all results as one page (report.html) and one Markdown table (report.md), with memory
+    against context, and tasks, abilities, samples and speed if the file's section evaluate asks for them; the figures
+    as comparison.json, the curves as curves.png, the prepared text (data), and every run (runs). Ctrl-C saves and
+    stops; the same command continues, and trains nothing twice.
 
-    A run that diverges with a seed is left out of the means; the table, the curves and the exit code (1) say so, and
-    the other runs go on. The same command does not train it again; remove its folder in DIR/runs to have it tried anew.
+    A run that diverges with a seed is left out of the means. The table, the curves and the exit code (1) show it, and
+    the other runs continue. The same command does not train it again; to try it again, remove its folder in DIR/runs.
 
-    With the folders of runs, or of comparisons, nothing is trained: the same table of what they recorded, runs that
-    differ in their seed alone as one. They have to be finished, and on one data folder. --out DIR gets the page, the
-    Markdown table, comparison.json and curves.png, and has to be a new folder.
+    With folders of runs or of comparisons nothing is trained: the same table is made from what they recorded, and runs
+    that differ only in their seed are one row. They must be finished, and trained on one data folder. --out DIR gets
+    the page, the Markdown table, comparison.json and curves.png, and must be a new folder.
 
-    --against FILE.json sets own numbers beside a paper's table; docs/comparison.md has its fields, and
+    --against FILE.json shows the results beside a paper's table; docs/comparison.md has its fields, and
     experiments/ablations/pldr-published.json is an example.
-
-    Example: linnet compare experiments/ablations/pldr.yaml
 
     Example: linnet compare experiments/ablations/pldr.yaml --out runs/ablation --json
 
-    Example: linnet compare experiments/ablations/pldr.yaml --out runs/short --set training.steps=100
+    Example: linnet compare experiments/ablations/pldr.yaml --out runs/short --steps 100
 
     Example: linnet compare demo/attention demo/pldr demo/ted --out runs/demo
 

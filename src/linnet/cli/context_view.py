@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from linnet.model.state import DecoderState
 
 REFRESH_S = 0.1
-"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
+"""Shortest time between two pictures."""
 
 WAITS = 20
-"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
+"""The pause between pictures is at least this many times the time of drawing: at most 5 % of the time is drawing."""
 
 NEVER_CUT = 1000
-"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
+"""Columns of the last table, so that numbers are never shortened."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 LEAST_TEXT = 3
-"""`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
+"""Lines of the screen that the table leaves to the text."""
 
 
 class ContextView:

@@ -1,4 +1,4 @@
-"""`linnet demo`: the first thing to try."""
+"""`linnet demo`: train three tiny models on the same stories and compare them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,27 +11,27 @@ from linnet.present.show import write, write_json, write_parts
 
 
 def demo(
-    out: Annotated[Path, option("DIR", "The folder to make, or one to go on with.")] = Path("demo"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of each model; the recipes' if not given.")] = None,
+    out: Annotated[Path, option("DIR", "The folder to make, or one to continue.")] = Path("demo"),
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of each model. Default: those of the recipes.")
+    ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Decides first weights, order of the batches, and the sampled stories.")
+        int, typer.Option(min=0, help="Seed of the first weights, the order of the batches, and the sampled stories.")
     ] = 0,
     stories: Annotated[
-        int | None, typer.Option(min=40, help="Stories to train on; the recipes' number if not given.")
+        int | None, typer.Option(min=40, help="Stories to train on. Default: the number of the recipes.")
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="How each sample story begins; '' leaves that to the model.")
-    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="The beginning of each sample story; '': none.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train three tiny models on the same stories and compare them, in minutes.
 
-    Builds a corpus of short stories and trains an attention model, a PLDR-LLM and a TED of the same size on the same
-    tokens. Prints what each costs and how good it is, and a story by each; DIR/report.html shows it all on one page,
-    with the learning curves. Ctrl-C saves and stops; the same command goes on.
-
     Example: linnet demo
+
+    Builds a corpus of short stories and trains an attention model, a PLDR-LLM and a TED of the same size on the same
+    tokens. Prints the cost and the quality of each model and a story by it. DIR/report.html shows everything on one
+    page, with the learning curves. Ctrl-C saves and stops; the same command continues.
 
     Example: linnet demo --out tried --steps 20 --stories 200 --prompt "One day, Tom"
     """
@@ -62,7 +62,7 @@ def demo(
 
 
 def _linnet_command() -> str:
-    """How this command can be called again from here: its name where a shell finds it, else where it lies."""
+    """Return how this command can be called from here: its name if a shell finds it, else its path."""
     import shlex
     import shutil
     import sys

@@ -1,17 +1,279 @@
-"""`linnet evaluate`: how good a model is on a text, in tasks, and in what can be asked of any mixer."""
+"""`linnet evaluate`: measure models on text, on tasks, and on abilities that any token mixer can be asked for."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.evaluate_abilities import measure_abilities
-from linnet.cli.evaluate_options import ABILITIES, CalibrationOptions, ComputeOptions, TaskOptions, TextOptions
-from linnet.cli.evaluate_protocol import ProtocolFile, follow
-from linnet.cli.evaluate_report import AskedReport
-from linnet.cli.evaluate_tasks import ask, with_pairs
-from linnet.cli.evaluate_text import RESAMPLES, measure_text
-from linnet.cli.options import MOST_RESAMPLES, AsJson, with_option_groups
+from linnet.cli.console import check_out_folder, invocation, note, show_result
+from linnet.cli.options import (
+    MAX_AMOUNT,
+    MAX_RESAMPLES,
+    AsJson,
+    ContextLength,
+    Device,
+    Precision,
+    is_on_command_line,
+    option,
+    refuse_options,
+    with_option_groups,
+)
+from linnet.core.errors import UserError
+from linnet.present.show import write_json, write_parts
+
+if TYPE_CHECKING:
+    from linnet.evaluation.results import ModelComparison, TextEvaluation
+    from linnet.evaluation.subject import ModelOptions
+    from linnet.experiments.side_by_side.report import SideBySide
+    from linnet.experiments.side_by_side.wanted import Wanted
+
+ABILITIES = "abilities"
+"""The suite that generates its own questions."""
+
+MINIMAL_PAIRS = "minimal-pairs"
+"""The suite of a single file, which may stand behind the models."""
+
+MAX_SHOTS, MAX_TASK_SHOTS = 64, 100
+TOKENS_AT_ONCE, RESAMPLES = 8192, 1000
+
+TEXT_OPTIONS = (
+    "data",
+    "split",
+    "limit_tokens",
+    "context_length",
+    "stride",
+    "cache_policies",
+    "plot",
+    "tokens_at_once",
+    "resamples",
+)
+"""Options that have an effect only for a text."""
+
+TASK_OPTIONS = ("files", "shots", "limit", "train_text")
+"""Options that have an effect only for tasks."""
+
+OWN_TASK_OPTIONS = ("suite", "task_file", "train_text")
+"""Options that have no effect for tasks of the LM Evaluation Harness, which loads its data itself."""
+
+PROTOCOL_OPTIONS = ("models", "protocol", "files", "limit", "report", "device", "as_json")
+"""Options that go with a protocol; the protocol decides everything else."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """The text and how it is read."""
+
+    data: Annotated[
+        Path | None,
+        option(
+            "DIR|FILE",
+            "A data folder, or text to read with the model's own tokenizer: .txt, .md, .jsonl, .parquet, or - for the "
+            "standard input. Not with tasks.",
+        ),
+    ] = None
+    split: Annotated[
+        Literal["validation", "train"] | None,
+        typer.Option(help="The split of a data folder.", show_default="validation"),
+    ] = None
+    limit_tokens: Annotated[
+        int | None, typer.Option(min=1, help="About this many tokens of each model, spread evenly. Default: all.")
+    ] = None
+    context_length: ContextLength = None
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_AMOUNT,
+            help="Slide windows by this many tokens over each document: each token is predicted once, with at least "
+            "the context less the stride before it.",
+        ),
+    ] = None
+    cache_policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cache-policy",
+            metavar="POLICY",
+            help="Measure what is lost with this cache policy (repeatable; docs/inference.md), beside the full cache.",
+        ),
+    ] = None
+    plot: Annotated[
+        Path | None, option("FILE", "Plot the loss by position, or accuracy against --shots, into this .png file.")
+    ] = None
+
+    def check_plot(self) -> None:
+        if self.plot is not None and self.plot.suffix != ".png":
+            raise UserError(f"--plot {self.plot}: expected a file that ends in .png")
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """The calibration of models that are not causal by themselves."""
+
+    calibrate_on: Annotated[
+        Literal["train", "empty"] | None,
+        typer.Option(
+            help="The text that a model which is not causal by itself is calibrated on: the start of the training "
+            "split, or the empty prompt.",
+            show_default="train; empty for a file",
+        ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        option(
+            "FILE|identity|random",
+            "Replace the model's own calibration: by that of a .safetensors or .npz file (as `linnet inspect operator "
+            "--save` writes it), the identity, or random numbers.",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of --calibration random, or of a suite's items.", show_default="0")
+    ] = None
+
+    @property
+    def random_seed(self) -> int | None:
+        """The seed of a random calibration, else None; `UserError` for a seed that has no effect."""
+        if self.calibration == "random":
+            return self.seed or 0
+        if self.seed is not None:
+            raise UserError(f"--seed {self.seed}: goes with --calibration random; nothing else is drawn")
+        return None
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The tasks and their items."""
+
+    suite: Annotated[
+        str | None,
+        option(
+            "pldr|merino|minimal-pairs|abilities",
+            "Measure on the tasks of a suite, read from --files; abilities: generated questions, each compared with "
+            "chance.",
+        ),
+    ] = None
+    files: Annotated[
+        list[Path] | None,
+        option(
+            "DIR|FILE",
+            "A folder with NAME.jsonl of each task; for minimal pairs a file; for --tasks more YAML files; for "
+            "abilities YAML files of those to measure (repeatable).",
+        ),
+    ] = None
+    task_file: Annotated[
+        Path | None, option("FILE", "Measure on multiple choice: JSON lines with context, choices, gold.")
+    ] = None
+    tasks: Annotated[
+        str | None, option("NAME,NAME", "Measure on tasks of the LM Evaluation Harness, the package lm_eval, by name.")
+    ] = None
+    shots: Annotated[
+        str | None,
+        option(
+            "N|N,N",
+            "Examples before each item: rows of NAME_train.jsonl, else other items. With --suite abilities accuracy is "
+            "measured for each of these numbers of examples, without and with an instruction; --plot draws it.",
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=1 << 20, help="The first N items of each task. Default: all; of each ability, 200."),
+    ] = None
+    train_text: Annotated[
+        Path | None,
+        option("FILE|DIR", "Report the items that share 13 words in a row with this text, and scores without them."),
+    ] = None
+
+    @property
+    def wanted(self) -> bool:
+        """True if there are tasks to measure on."""
+        return self.suite is not None or self.task_file is not None or self.tasks is not None
+
+    @property
+    def place(self) -> Path | None:
+        """The one folder or file of tasks; `UserError` for several."""
+        if self.files is not None and len(self.files) > 1:
+            raise UserError("expected one, several are for the suite of abilities", field="files", value=self.files[1])
+        return self.files[0] if self.files else None
+
+    @property
+    def shot_count(self) -> int | None:
+        """The number of examples of tasks; `UserError` for anything but one whole number."""
+        if self.shots is None:
+            return None
+        if not self.shots.strip().isdecimal() or int(self.shots) > MAX_TASK_SHOTS:
+            raise UserError(field="shots", value=self.shots, accepted=f"a whole number from 0 to {MAX_TASK_SHOTS}")
+        return int(self.shots)
+
+    @property
+    def shot_counts(self) -> list[int]:
+        """The numbers in `0,1,4`, ascending; `UserError` for another form, a duplicate, or too large a number."""
+        assert self.shots is not None
+        parts = self.shots.split(",")
+        counts = [int(part) for part in parts if part.strip().isdecimal()]
+        if len(counts) < len(parts) or max(counts) > MAX_SHOTS or len(set(counts)) < len(counts):
+            accepted = f"whole numbers from 0 to {MAX_SHOTS} with commas between them, as in 0,1,4"
+            raise UserError(field="shots", value=self.shots, accepted=accepted)
+        return sorted(counts)
+
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    """Device, precision, and how much is computed at once."""
+
+    device: Device = "auto"
+    precision: Precision = None
+    tokens_at_once: Annotated[
+        int,
+        typer.Option(min=1, max=MAX_AMOUNT, help="Tokens computed at once; changes time and memory, not the figures."),
+    ] = TOKENS_AT_ONCE
+
+    def model_options(self, calibrated: CalibrationOptions, seed: int | None) -> "ModelOptions":
+        """Return how models are loaded. seed: of a random calibration."""
+        from linnet.evaluation.subject import ModelOptions
+
+        return ModelOptions(None, self.device, calibrated.calibration, self.precision, seed or 0)
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """The page of several models, and what else is measured for it."""
+
+    report: Annotated[
+        Path | None,
+        option("DIR", "Several models, or a protocol: one page (report.html) and the same in Markdown (report.md)."),
+    ] = None
+    also: Annotated[
+        Path | None,
+        option("FILE.yaml", "With --report: tasks, abilities, samples, speed to measure beside (docs/comparison.md)."),
+    ] = None
+
+    def check(self, has_rows: bool) -> None:
+        """Raise `UserError`, before anything takes time, for a page of one model or an unreadable file of questions."""
+        if self.also is not None and self.report is None:
+            raise UserError(f"--also {self.also}: goes with --report, the page that it belongs to")
+        if self.report is None:
+            return
+        if not has_rows:
+            raise UserError(f"--report {self.report}: goes with several models")
+        check_out_folder(self.report, "--report")
+        self.questions()
+
+    def questions(self) -> "Wanted | None":
+        """Return what the file of --also asks for."""
+        if self.also is None:
+            return None
+        from linnet.experiments.side_by_side.wanted import Wanted
+
+        wanted = Wanted.load(self.also)
+        wanted.check(str(self.also))
+        return wanted
+
+    def write(self, found: "SideBySide") -> None:
+        from linnet.experiments.side_by_side.report import write_report
+
+        assert self.report is not None
+        note(f"report: {write_report(found, self.report, invocation())}")
 
 
 @with_option_groups
@@ -22,10 +284,13 @@ def evaluate(
         typer.Argument(metavar="MODEL...", help="A model folder, or the folder of a run; several to compare."),
     ],
     text: TextOptions,
-    page: AskedReport,
+    page: PageOptions,
     calibrated: CalibrationOptions,
     tasks: TaskOptions,
-    protocol: ProtocolFile = None,
+    protocol: Annotated[
+        Path | None,
+        option("FILE.yaml", "Repeat a paper's tables as a file describes them, with the questions of --files."),
+    ] = None,
     *,
     compute: ComputeOptions,
     resamples: Annotated[
@@ -33,39 +298,40 @@ def evaluate(
         typer.Option(
             "--bootstrap",
             min=20,
-            max=MOST_RESAMPLES,
+            max=MAX_RESAMPLES,
             metavar="N",
-            help="Several models: resamples behind the bootstrap's intervals.",
+            help="Several models: resamples behind the intervals.",
             show_default=str(RESAMPLES),
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model on text: bits per byte, perplexity per token, accuracy, loss by position; or ask it tasks.
+    """Measure models on text (bits per byte, perplexity, accuracy, loss by position), or on tasks.
 
-    Three questions, one at a time: how likely is a text (--data), how many tasks are right (--suite, --task-file,
-    --tasks), what can it do at all (--suite abilities).
+    Example: linnet evaluate runs/ted --data data/stories
 
-    Bits per byte is the loss for each byte of text: lower is better, and models of different tokenizers can be compared
-    by it. The evaluation is causal: no prediction depends on the text after it. Behind ± stands the standard error over
-    the documents.
+    There are three measurements, one at a time: the likelihood of a text (--data), the accuracy on tasks (--suite,
+    --task-file, --tasks), and generated questions about abilities (--suite abilities).
+
+    Bits per byte is the loss for each byte of text. Lower is better, and models with different tokenizers can be
+    compared by it. The evaluation is causal: no prediction depends on the text after it. The number behind ± is the
+    standard error over the documents.
 
     Several models are compared on the same documents, each with its own tokenizer: the differences between them, with
     intervals.
 
-    A PLDR-LLM's training pass sees the whole text, the future included. So it is read with an operator frozen from
-    other text (--calibrate-on); what its own pass would have claimed stands beside it, and the difference is the leak.
+    The training pass of a PLDR-LLM sees the whole text, the future included. It is therefore evaluated with a
+    calibration that is frozen on other text (--calibrate-on). What its own pass would have claimed beyond that is
+    printed beside it: the leak.
 
-    With --suite abilities nothing but the model is needed: copying, recall, counting, state tracking, facts to be put
-    together, a needle in a long text and more, as far as the model knows the symbols (docs/abilities.md).
+    --suite abilities needs nothing but the model: copying, recall, counting, state tracking, combined facts, a needle
+    in a long text and more, as far as the model knows the symbols (docs/abilities.md).
 
-    Tasks are multiple choice from files of your own (docs/tasks.md): every score comes with its standard error, what
-    guessing and plain ways of choosing reach, and a verdict. Of several models the others are compared with the first.
-    --tasks asks those of the LM Evaluation Harness, which loads their data itself; the figures are told alike.
+    Tasks are multiple choice from your own files (docs/tasks.md). Every score has its standard error, the accuracy of
+    guessing and of simple baselines, and a verdict. Of several models the others are compared with the first. --tasks
+    measures on tasks of the LM Evaluation Harness, which loads their data itself.
 
     --protocol repeats a paper's tables on any models, as a file describes them (docs/tasks.md).
-
-    Example: linnet evaluate runs/ted --data data/stories
 
     Example: linnet evaluate runs/ted --data stories.txt --context-length 64 --stride 16 --plot positions.png
 
@@ -89,13 +355,167 @@ def evaluate(
 
     Example: linnet evaluate runs/pldr --data data/stories --calibration random --seed 1
     """
-    models, tasks = with_pairs(models, tasks)
-    page.check(enough=len(models) > 1 or protocol is not None)
+    models, tasks = _separate_pairs_file(models, tasks)
+    page.check(has_rows=len(models) > 1 or protocol is not None)
     if protocol is not None:
-        follow(ctx, models, protocol, tasks, page, compute.device, as_json)
+        others = [name for name in ctx.params if name not in PROTOCOL_OPTIONS]
+        refuse_options(ctx, others, "the protocol says how is measured")
+        found: Any = _follow_protocol(models, protocol, tasks, page, compute.device)
     elif tasks.suite == ABILITIES:
-        measure_abilities(ctx, models, tasks, text, calibrated, compute, as_json)
-    elif tasks.asked:
-        ask(ctx, models, tasks, calibrated, compute, page, as_json)
+        found = _measure_abilities(ctx, models, tasks, text, calibrated, compute)
+    elif tasks.wanted:
+        found = _measure_tasks(ctx, models, tasks, calibrated, compute, page)
     else:
-        measure_text(ctx, models, text, calibrated, compute, resamples, page, as_json)
+        refuse_options(ctx, TASK_OPTIONS, "goes with `suite`, `task_file` or `tasks`")
+        _measure_text(models, text, calibrated, compute, resamples, page, as_json)
+        return
+    if as_json:
+        write_json(found.to_dict() if hasattr(found, "to_dict") else found.figures())
+    else:
+        write_parts(*found.tables())
+
+
+def _separate_pairs_file(models: list[Path], tasks: TaskOptions) -> tuple[list[Path], TaskOptions]:
+    """Return the models, and the file of `--suite minimal-pairs FILE`, which stands among them, as `files`.
+
+    `UserError` if it cannot be told from them.
+    """
+    found = [path for path in models if path.is_file()]
+    if tasks.suite != MINIMAL_PAIRS or tasks.files is not None or not found:
+        return models, tasks
+    others = [path for path in models if path not in found]
+    if len(found) > 1 or not others:
+        problem = f"{found[-1]}: a file; expected folders of models, and one file of pairs as `files`"
+        raise UserError(f"{problem}: linnet evaluate MODEL --suite {MINIMAL_PAIRS} --files {found[-1]}")
+    return others, replace(tasks, files=found)
+
+
+def _follow_protocol(models: list[Path], protocol: Path, tasks: TaskOptions, page: PageOptions, device: str) -> Any:
+    from linnet.experiments.protocol.run import run_protocol
+    from linnet.experiments.protocol.spec import Protocol
+    from linnet.interop.contestants import contestants
+
+    found = run_protocol(Protocol.load(protocol), models, contestants, tasks.place, tasks.limit, device)
+    if page.report is not None:
+        page.write(found.page())
+    return found
+
+
+def _measure_abilities(
+    ctx: typer.Context,
+    models: Sequence[Path],
+    tasks: TaskOptions,
+    text: TextOptions,
+    calibrated: CalibrationOptions,
+    compute: ComputeOptions,
+) -> Any:
+    """Measure the suite, or the abilities of files; with --shots for each number of examples."""
+    if len(models) > 1:
+        raise UserError(f"{len(models)} models: the suite of abilities measures one; expected one")
+    if text.plot is not None and not is_on_command_line(ctx, "shots"):
+        raise UserError("goes with `shots` here", field="plot", value=text.plot)
+    unused = (*(name for name in TEXT_OPTIONS if name != "plot"), "calibrate_on", "task_file", "tasks", "train_text")
+    refuse_options(ctx, unused, "the suite of abilities makes its own questions; leave it out")
+    text.check_plot()
+    from linnet.evaluation.abilities.suite import ITEMS, evaluate_abilities, evaluate_shots
+
+    options, items = compute.model_options(calibrated, calibrated.seed), tasks.limit or ITEMS
+    if tasks.shots is None:
+        return evaluate_abilities(models[0], tasks.files or (), items, options)
+    found = evaluate_shots(models[0], tasks.shot_counts, tasks.files or (), items, options)
+    if text.plot is not None:
+        found.plot().write(text.plot)
+        note(f"plot: {text.plot}")
+    return found
+
+
+def _measure_tasks(
+    ctx: typer.Context,
+    models: list[Path],
+    tasks: TaskOptions,
+    calibrated: CalibrationOptions,
+    compute: ComputeOptions,
+    page: PageOptions,
+) -> Any:
+    refuse_options(ctx, TEXT_OPTIONS, "says how a text is measured; leave it out for tasks")
+    if calibrated.calibrate_on not in (None, "empty"):
+        accepted = "tasks have no training split; use empty"
+        raise UserError(accepted, field="calibrate_on", value=calibrated.calibrate_on)
+    seed = calibrated.random_seed or 0
+    how: dict[str, Any] = {"shots": tasks.shot_count, "limit": tasks.limit, "calibration": calibrated.calibration}
+    how |= {"seed": seed, "device": compute.device, "precision": compute.precision}
+    if tasks.tasks is not None:
+        if page.report is not None:
+            raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
+        refuse_options(ctx, OWN_TASK_OPTIONS, "does not go with `tasks`; leave it out")
+        from linnet.evaluation.tasks.harness_run import evaluate_harness
+
+        names = [name for part in tasks.tasks.split(",") if (name := part.strip())]
+        return evaluate_harness(models, names, task_folder=tasks.place, **how)
+    from linnet.evaluation.tasks.measure import evaluate_suite
+
+    how |= {"task_file": tasks.task_file, "train_text": tasks.train_text}
+    found = evaluate_suite(models, tasks.suite, tasks.place, **how)
+    if page.report is not None:
+        from linnet.experiments.side_by_side.evaluated import of_tasks
+
+        page.write(of_tasks(found, page.questions(), compute.model_options(calibrated, seed)))
+    return found
+
+
+def _measure_text(
+    models: list[Path],
+    text: TextOptions,
+    calibrated: CalibrationOptions,
+    compute: ComputeOptions,
+    resamples: int | None,
+    page: PageOptions,
+    as_json: bool,
+) -> None:
+    """Measure and print one model, or several on the same documents."""
+    if text.data is None:
+        raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
+    text.check_plot()
+    how: dict[str, Any] = {
+        "data": text.data,
+        "split": text.split,
+        "limit_tokens": text.limit_tokens,
+        "context_length": text.context_length,
+        "calibrate_on": calibrated.calibrate_on,
+        "calibration": calibrated.calibration,
+        "seed": calibrated.random_seed or 0,
+        "device": compute.device,
+        "precision": compute.precision,
+        "stride": text.stride,
+        "tokens_at_once": compute.tokens_at_once,
+    }
+    found: TextEvaluation | ModelComparison
+    if len(models) > 1:
+        if text.cache_policies is not None:
+            raise UserError(f"--cache-policy {' '.join(text.cache_policies)}: goes with one model")
+        from linnet.evaluation.text import evaluate_models
+
+        found = evaluate_models(models, resamples=resamples or RESAMPLES, **how)
+        if page.report is not None:
+            from linnet.experiments.side_by_side.evaluated import of_text
+
+            options = compute.model_options(calibrated, calibrated.random_seed)
+            page.write(of_text(found, str(text.data), page.questions(), options))
+    elif resamples is not None:
+        raise UserError(f"--bootstrap {resamples}: goes with several models")
+    else:
+        from linnet.evaluation.text import evaluate as evaluate_one
+
+        found = evaluate_one(models[0], cache_policies=text.cache_policies, **how)
+        can_read_again = text.data.is_dir() or text.data.is_file()  # a pipe can be read only once
+        if compute.precision is not None and can_read_again:
+            stored = evaluate_one(models[0], **{**how, "precision": None}).bits_per_byte.value
+            found = replace(found, stored_bits_per_byte=stored)
+    if text.plot is not None:
+        from linnet.present.plot import Plot
+
+        (picture,) = found.plots()
+        assert isinstance(picture.drawing, Plot)
+        picture.drawing.write(text.plot)
+        note(f"plot: {text.plot}")
+    show_result(found, None, as_json)

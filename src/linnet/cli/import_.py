@@ -1,4 +1,4 @@
-"""`linnet import`: published checkpoints as model folders."""
+"""`linnet import`: turn published checkpoints into model folders."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,20 +33,21 @@ def pldr(
         ),
     ],
     out: Annotated[Path, option("FOLDER", "The model folder to make.")],
-    spec: Annotated[str | None, option("PRESET|FILE", "What a .pth file is a model of.")] = None,
-    tokenizer: Annotated[Path | None, option("FILE.model", "Its SentencePiece model; if not given, DIR's.")] = None,
+    spec: Annotated[str | None, option("PRESET|FILE", "The description of a .pth file's model.")] = None,
+    tokenizer: Annotated[Path | None, option("FILE.model", "Its SentencePiece model. Default: that of DIR.")] = None,
     operator: Annotated[
         str | None,
         option(
-            "FILE|identity", "The operators that a .pth file of a v51G model was trained with; it does not hold them."
+            "FILE|identity",
+            "The operators that a .pth file of a v51G model was trained with, which the file does not hold.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Import a published PLDR-LLM: a .pth file with model_state_dict, or a folder as Transformers keeps models.
 
-    The files are read as tensors alone; nothing in them is run. The SentencePiece model becomes a tokenizer.json that
-    gives the same ids. Every tensor is checked by name and shape against the description.
+    Only tensors are read from the files; no code in them is run. The SentencePiece model becomes a tokenizer.json with
+    the same ids. Every tensor is checked by name and shape against the description.
 
     Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
 
@@ -67,17 +68,15 @@ def ted(
         typer.Argument(metavar="DIR", help="A folder with model.json, vocab.json, and weights.json or weights.pth."),
     ],
     out: Annotated[Path, option("FOLDER", "The model folder to make.")],
-    end: Annotated[
-        str, option("CHARACTER", "The character that stood between documents in training.")
-    ] = "\N{OCTAGONAL SIGN}",
+    end: Annotated[str, option("CHARACTER", "The character between documents in training.")] = "\N{OCTAGONAL SIGN}",
     context_length: Annotated[int, option("N", "Tokens of a training sequence.")] = 2048,
     as_json: AsJson = False,
 ) -> None:
     """Import a model of the published TED code: a folder with model.json, vocab.json and weights.
 
-    weights.json holds base64 of float32; weights.pth is read as tensors alone, nothing in it is run. With both, the
-    former is read. The characters become a tokenizer.json with the same ids; others become a space. Every tensor is
-    checked by name and shape against model.json.
+    weights.json holds base64 of float32; of weights.pth only tensors are read, and no code in it is run. If both exist,
+    weights.json is read. The characters become a tokenizer.json with the same ids; other characters become a space.
+    Every tensor is checked by name and shape against model.json.
 
     Example: linnet import ted tiny_stories --out models/ted
 
@@ -96,17 +95,16 @@ def transformers(
     ],
     out: Annotated[Path, option("FOLDER", "The model folder to make.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Run the original too, by Transformers, and hold the model to it.")
+        bool, typer.Option("--check", help="Run the original with Transformers too, and compare the model with it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX (Pythia) as Transformers keeps it on disk.
+    """Import a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX (Pythia) from a folder of Transformers.
 
-    The weights may lie in several files with an index. A field of config.json with a value that linnet cannot say is
-    refused by name; every tensor is checked by name and shape. The tokenizer gives the same ids. Nothing in the folder
-    is run, and Transformers need not be installed, but for --check: then ids, logits and 200 greedy tokens must be
-    those of the original, or nothing is written. A model of linnet's own that left as one of Transformers comes back
-    as it was.
+    The weights may be in several files with an index. A field of config.json with a value that linnet cannot express is
+    refused by name; every tensor is checked by name and shape. The tokenizer gives the same ids. No code in the folder
+    is run, and Transformers need not be installed except for --check: then ids, logits and 200 greedy tokens must be
+    those of the original, or nothing is written. A model that linnet exported to Transformers is imported unchanged.
 
     Example: linnet import transformers SmolLM-135M --out models/smollm
 

@@ -1,7 +1,7 @@
-"""The frame of the command line: which verbs there are, and what becomes of an error.
+"""The command line: its verbs, and what becomes of an error.
 
-Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says what and where), 128 and the number of a
-signal that ended it: 130 for Ctrl-C.
+Exit codes: 0; 1: the run failed; 2: the user's input is wrong, and one line says what and where; 128 plus the number of
+a signal that ended the command, such as 130 for Ctrl-C.
 """
 
 import functools
@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from linnet.cli import signals, streams
-from linnet.cli.bounds import check_numbers
+from linnet.cli import process
+from linnet.cli.options import check_numbers, with_typed_options
 from linnet.core.errors import UserError, is_out_of_memory, one_line, print_error
 from linnet.core.system import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
 
@@ -28,75 +28,72 @@ VERBS = {
     "plan": "Plan a training run; fit scaling laws to runs.",
     "design": "Find the shape of a model under a budget.",
     "prepare": "Turn text into token shards to train on.",
-    "train": "Train a model, or go on with an interrupted run.",
+    "train": "Train a model, or continue an interrupted run.",
     "runs": "List runs, compare two, show their curves.",
-    "generate": "Let a model write.",
+    "generate": "Continue a prompt with a model.",
     "evaluate": "Measure a model on text or tasks: bits per byte, scores.",
-    "ngram": "Count n-grams: a model without a net, to measure by.",
+    "ngram": "Count n-grams: a baseline without a neural network.",
     "compare": "Train several models on one text, or compare runs.",
     "import": "Turn a published checkpoint into a model folder.",
     "export": "Write a model in another form.",
-    "inspect": "Look inside a model: operators, causality, caches.",
+    "inspect": "Look inside a model: causality, memory, experts.",
 }
-"""Every verb and what it is for. `linnet.cli.VERB` holds the command, a function or a group, under the verb's name.
-
-Where Python keeps the name for itself, both have an underscore behind it: `import_`.
+"""The verbs and their summaries. The module `linnet.cli.VERB` defines the command, a function or a group, under the
+verb's name; both have a trailing underscore if the verb is a Python keyword: `import_`.
 """
 
-SETTING_VERBS = ("train", "compare")
-"""Verbs that change the fields of model and training by --set; such a field is no option."""
+DISTRIBUTED_VERBS = ("train",)
+"""Verbs that several processes run together (torchrun)."""
 
-MANY_PROCESSES = ("train",)
-"""Verbs that several processes carry out together (torchrun)."""
+PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors of the system for a path that the user named wrongly."""
 
-UNUSABLE_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""What the system says of a path that the user named wrongly."""
+NUMBER_ERRORS = ("int_", "float_", "greater_", "less_")
+"""Prefixes of pydantic's error types about numbers."""
 
-
-ABOUT_NUMBERS = ("int_", "float_", "greater_", "less_")
-"""How the kinds of pydantic's errors about numbers begin."""
-
-
-KEPT = re.compile(r"\n\n(?=Example:|\S.*\n  )")
-"""Before paragraphs of a help text that stay as they are, by a backspace: an example, on one line to be copied whole,
-and a list, whose lines are indented.
+VERBATIM = re.compile(r"\n\n(?=Example:|\S.*\n  )")
+"""Precedes paragraphs of a help text that are not wrapped: an example, which is copied as one line, and a list with
+indented lines. A backspace character marks them.
 """
 
 
 class LazyGroup(TyperGroup):
-    """Lists every verb; imports the module of the one that is called."""
+    """Lists every verb, and imports the module of the one that is called."""
 
     def __init__(self, **settings: Any) -> None:
         listed = [TyperCommand(verb, help=summary) for verb, summary in VERBS.items()]
         super().__init__(**{**settings, "commands": listed})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The called verb's own command in the place of the listed one."""
         verb, _, rest = super().resolve_command(ctx, args)
         assert verb is not None
-        if verb not in MANY_PROCESSES:
+        if verb not in DISTRIBUTED_VERBS:
             refuse_distributed(verb)
         return verb, load_verb(verb), rest
 
 
 def load_verb(verb: str) -> Any:
-    """Import a verb's module and make its command."""
+    """Import a verb's module and return its command.
+
+    A function may name its command class, `cls = with_fields(...)`, in the module as `COMMAND`.
+    """
     name = f"{verb}_" if keyword.iskeyword(verb) else verb
-    command = getattr(importlib.import_module(f"linnet.cli.{name}"), name)
+    module = importlib.import_module(f"linnet.cli.{name}")
+    command = getattr(module, name)
     if not isinstance(command, typer.Typer):
         function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
-        command.command(verb)(function)
+        command.command(verb, cls=getattr(module, "COMMAND", None))(function)
     built = typer.main.get_command(command)
-    inner = built.commands.values() if isinstance(built, TyperGroup) else ()
-    for part in (built, *inner):
-        part.help = KEPT.sub("\n\n\b\n", part.help or "")
+    subcommands = built.commands.values() if isinstance(built, TyperGroup) else ()
+    for part in (built, *subcommands):
+        part.help = VERBATIM.sub("\n\n\b\n", part.help or "")
         if part.callback is not None:
-            part.callback = _saying_options(part)
+            part.callback = _naming_options(part)
     return built
 
 
-def _saying_options(command: Any) -> Any:
-    """The command's function, in whose errors the fields that it has options for are named as they are typed."""
+def _naming_options(command: Any) -> Any:
+    """Return the command's function; its errors name options as they are typed in place of fields."""
     options = {
         name.lstrip("-").replace("-", "_"): name
         for parameter in command.params
@@ -104,16 +101,16 @@ def _saying_options(command: Any) -> Any:
         if "--" in name
     }
     options |= {parameter.name: parameter.opts[0] for parameter in command.params if "--" in parameter.opts[0]}
+    function = command.callback
 
-    @functools.wraps(command.callback)
+    @functools.wraps(function)
     def run(*arguments: Any, **named: Any) -> Any:
         try:
             check_numbers(command.params, named)
-            return command_itself(*arguments, **named)
+            return function(*arguments, **named)
         except UserError as error:
-            raise UserError(error.message(options)) from error
+            raise UserError(with_typed_options(error.message(options))) from error
 
-    command_itself = command.callback
     return run
 
 
@@ -125,8 +122,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from linnet import __version__
 
         print(f"linnet {__version__}")
@@ -148,7 +145,7 @@ def linnet(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: this process's) and return its exit code."""
+    """Run one command line (default: that of this process) and return its exit code."""
     code = _run(arguments)
     if arguments is None:
         exit_process(code)
@@ -158,69 +155,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         if arguments is None:
-            streams.guard()
-            signals.listen()
+            process.guard_streams()
+            process.listen()
             quiet_torch_distributed()
-        code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
+        typed = sys.argv[1:] if arguments is None else list(arguments)
+        try:
+            with typer.main.get_command(app).make_context("linnet", typed or ["--help"]) as context:
+                context.command.invoke(context)
+            code = 0
+        except typer.Exit as stop:
+            code = stop.exit_code
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        streams.close_output()
+        process.close_output()
         return 1
     except KeyboardInterrupt:
-        return _fail("interrupted", signals.exit_code(signal.SIGINT))
+        return _fail("interrupted", process.exit_code(signal.SIGINT))
     except NotDistributedError as error:
         return _fail(f"error: {error}", 2) if is_rank0() else 2
     except UserError as error:
         return _fail(f"error: {error}", 2)
     except typer.TyperException as error:
-        if not is_rank0():
-            return 2
-        return _fail(f"error: {_usage_message(error, sys.argv[1:] if arguments is None else arguments)}", 2)
+        return _fail(f"error: {_usage_error(error)}", 2) if is_rank0() else 2
     except OSError as error:
         if error.filename == "standard output":
-            streams.close_output()
+            process.close_output()
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return _fail(f"error: {place}{error.strerror or error}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
+        return _fail(f"error: {place}{error.strerror or error}", 2 if isinstance(error, PATH_ERRORS) else 1)
     except Exception as error:
-        if signals.heard() is None and not is_out_of_memory(error):
+        if process.received_signal() is None and not is_out_of_memory(error):
             raise
-        return _fail("error: out of memory; smaller amounts (of a batch, a context, a model) take less", 1)
-
-
-def _invoke(arguments: list[str]) -> int:
-    try:
-        with typer.main.get_command(app).make_context("linnet", arguments or ["--help"]) as context:
-            context.command.invoke(context)
-    except typer.Exit as stop:
-        return stop.exit_code
-    return 0
+        return _fail("error: out of memory; use a smaller batch, context or model", 1)
 
 
 def _fail(line: str, code: int) -> int:
-    """Say why it ended; after a signal that is the reason, whatever a library made of it."""
-    number = signals.heard()
+    """Print the reason and return the exit code; a signal is the reason even if a library raised something else."""
+    number = process.received_signal()
     if number is None:
         print_error(one_line(line))
         return code
     if number == signal.SIGINT:
         print_error("interrupted")
-    return signals.exit_code(number)
+    return process.exit_code(number)
 
 
-def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str:
-    """What was wrong with the command line, and where to read how it should be, on one line."""
+def _usage_error(error: typer.TyperException) -> str:
+    """Return what is wrong with the command line and which help describes it, on one line."""
     message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     if context is None:
         return message
-    option, verb = getattr(error, "option_name", None), context.info_name
-    if option and verb in SETTING_VERBS:
-        from linnet.cli.settings import hint
-
-        fields = hint(verb, option, arguments)
-        message = f"No such option: {option}; {fields}" if fields else message
-    elif isinstance(error, typer.BadParameter):
+    if isinstance(error, typer.BadParameter):
         message = _with_value(message, error)
     elif message.startswith("No such command") and "Did you mean" not in message:
         message = f"{message}; expected {', '.join(context.command.commands)}"
@@ -228,18 +214,15 @@ def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str
 
 
 def _with_value(message: str, error: typer.BadParameter) -> str:
-    """The message about what is no number, or beyond its bounds, with what was given and what is accepted."""
+    """Add the value and the accepted range to the message about a number."""
     from pydantic import ValidationError
 
     cause, option = error.__cause__, error.param
     found = cause.errors()[0] if isinstance(cause, ValidationError) else {"type": ""}
-    if not isinstance(option, TyperOption) or not found["type"].startswith(ABOUT_NUMBERS):
+    if not isinstance(option, TyperOption) or not found["type"].startswith(NUMBER_ERRORS):
         return message
-    whole = option.type_descriptor.annotation in (int, list[int])
-    bounds = [
-        f"{words} {bound:g}"
-        for words, bound in (("at least", option.min), ("at most", option.max))
-        if bound is not None
-    ]
-    accepted = ", ".join(["a whole number" if whole else "a number", *bounds])
+    is_integer = option.type_descriptor.annotation in (int, list[int])
+    limits = (("at least", option.min), ("at most", option.max))
+    bounds = [f"{words} {bound:g}" for words, bound in limits if bound is not None]
+    accepted = ", ".join(["a whole number" if is_integer else "a number", *bounds])
     return f"{message.partition(': ')[0]}: {found['input']}: expected {accepted}"

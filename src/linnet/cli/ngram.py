@@ -1,4 +1,4 @@
-"""`linnet ngram`: a model of counts, measured as every other."""
+"""`linnet ngram`: n-gram models with modified Kneser-Ney smoothing, measured like every other model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,15 +6,16 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import check_out_folder, invocation, note, show
+from linnet.cli.generate import MaxTokens, SamplingSeed, Temperature, TextAsJson, TopK, TopP
 from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option
 from linnet.present.show import write, write_json, write_parts
 
 ngram = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""The n-gram model with modified Kneser-Ney smoothing: what counting alone reaches on the same tokens.
+    help="""N-gram models with modified Kneser-Ney smoothing: the baseline that counting alone reaches.
 
-    Measured in the same bits per byte as every other model, with the share of n-grams that training never saw.
+    They are measured in bits per byte like every other model, with the share of n-grams that training never saw.
 
     Example: linnet ngram train --data data/stories --out runs/ngram
     """,
@@ -26,14 +27,14 @@ Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder made by 
 @ngram.command()
 def train(
     data: Data,
-    out: Annotated[Path, option("DIR", "The folder of the model, a new one.")],
+    out: Annotated[Path, option("DIR", "The new folder of the model.")],
     order: Annotated[int, typer.Option(min=1, max=40, help="Tokens of the longest n-grams.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Count the n-grams of the training split, up to an order.
 
-    Documents are counted apart: no n-gram reaches over the end token between two. Of each order are told: how many
-    n-grams the vocabulary allows, how many different ones there are, how many have count 1, and the three discounts.
+    Documents are counted separately: no n-gram crosses the end token between two. For each order the table shows how
+    many n-grams the vocabulary allows, how many different ones occur, how many occur once, and the three discounts.
 
     Example: linnet ngram train --data data/stories --order 4 --out runs/ngram
     """
@@ -56,10 +57,10 @@ def evaluate(
     out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure an n-gram model on text: bits per byte, perplexity, accuracy, and what it never saw.
+    """Measure an n-gram model on text: bits per byte, perplexity, accuracy, and the share of unseen n-grams.
 
-    Each token but the first is predicted once, as by `linnet evaluate`, from the tokens before it in its document: the
-    figures stand beside those of other models. --out draws the share of n-grams never seen, by order.
+    Each token but the first is predicted once from the tokens before it in its document, as by `linnet evaluate`: the
+    figures can be compared with those of other models. --out plots the share of unseen n-grams by order.
 
     Example: linnet ngram evaluate runs/ngram --data data/stories
 
@@ -79,18 +80,14 @@ def evaluate(
 def generate(
     model: Folder,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
-    max_tokens: Annotated[int, typer.Option(help="Stop after so many tokens, if the text has not ended.")] = 200,
-    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest tokens; 0 for all.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(help="Choose among the fewest tokens that together have this probability; 1 for all.")
-    ] = 1.0,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same text; if not given, a fresh one.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
+    max_tokens: MaxTokens = 200,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: SamplingSeed = None,
+    as_json: TextAsJson = False,
 ) -> None:
-    """Continue a prompt. Without one, begin a new text.
+    """Continue a prompt. Without a prompt, begin a new text.
 
     Temperature, top-k and top-p apply in this order and mean what they mean for `linnet generate`.
 

@@ -1,13 +1,19 @@
-"""`linnet plan`: what a budget buys, by published scaling laws or by one fitted to your own runs."""
+"""`linnet plan`: plan a training budget by published scaling laws, or by one that is fitted to your own runs."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before, show
-from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
-from linnet.cli.plan_task import task
+from linnet.cli.console import (
+    check_out_file,
+    check_out_folder,
+    invocation,
+    note,
+    note_replaced,
+    show,
+)
+from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option, refuse_before_subcommand
 from linnet.core import units
 from linnet.core.errors import UserError
 
@@ -18,7 +24,7 @@ BOUNDS = {
     "tokens": ("tokens", "1", "1e16", "2B"),
     "throughput": ("FLOPs per second", "1e3", "1e24", "2e12"),
 }
-"""Of what, least and most that a run could have, and an example. Far beyond, the powers of a law leave the floats."""
+"""Unit, smallest and largest value, and an example; far beyond, the powers of a law exceed floating-point numbers."""
 
 plan = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
@@ -28,39 +34,41 @@ def plan_budget(
     context: typer.Context,
     flops: Annotated[str | None, option("N", "Training FLOPs, 6 x parameters x tokens: 1e18.")] = None,
     hours: Annotated[str | None, option("H", "Hours of training on the device.")] = None,
-    parameters: Annotated[str | None, option("N", "The size, as the law counts it: 50M.")] = None,
+    parameters: Annotated[str | None, option("N", "Parameters, as the law counts them: 50M.")] = None,
     tokens: Annotated[str | None, option("N", "Training tokens: 2B.")] = None,
     law: Annotated[
         str, option("NAME|FILE", "chinchilla, replication, kaplan, or a file made by `linnet plan fit`.")
     ] = "replication",
-    data: Annotated[Path | None, option("DIR", "A folder made by `linnet prepare`: the text at hand.")] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where training would run.")] = "auto",
-    throughput: Annotated[str | None, option("N", "Training FLOPs per second; measured if not given.")] = None,
+    data: Annotated[Path | None, option("DIR", "A data folder: the text to train on.")] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="The device to train on.")] = "auto",
+    throughput: Annotated[str | None, option("N", "Training FLOPs per second. Default: measured.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Windows in a step.")] = 8,
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 1024,
     vocab_size: Annotated[
         int | None,
-        typer.Option(min=2, help="Of the model; that of --data, else one that suits its size, if not given."),
+        typer.Option(min=2, help="Vocabulary of the model. Default: that of --data, else one that suits its size."),
     ] = None,
-    out: Annotated[Path | None, option("FILE", "Write the plain shape, and a search space around it (YAML).")] = None,
+    out: Annotated[
+        Path | None, option("FILE", "Write the model's description, and a search space around it (YAML).")
+    ] = None,
     report: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan a training run: the best size and its tokens for a budget, what laws expect of it, and how long it takes.
-
-    Give --flops, --hours, --parameters or --tokens; or two of them that fix size and tokens. The speed is measured by
-    a few steps of a model of that size, which takes seconds. Losses are nats per token of each law's own text and
-    tokenizer.
+    """Plan a training run: the best size and number of tokens for a budget, the expected loss, and the time it takes.
 
     Example: linnet plan --flops 1e18
+
+    Give --flops, --hours, --parameters or --tokens; or two of them that fix size and tokens. The speed is measured by
+    a few steps of a model of that size, which takes seconds. Losses are in nats per token of each law's own text and
+    tokenizer.
 
     Example: linnet plan --hours 24 --device cpu --data data/stories --out planned.yaml
 
     Example: linnet plan --parameters 50M --law chinchilla --throughput 2e12 --json
     """
-    given = {"flops": flops, "hours": hours, "parameters": parameters, "tokens": tokens}
+    limits = {"flops": flops, "hours": hours, "parameters": parameters, "tokens": tokens}
     if context.invoked_subcommand is not None:
-        refuse_before(context)
+        refuse_before_subcommand(context)
         return
     import yaml
 
@@ -79,7 +87,7 @@ def plan_budget(
     if out is not None:
         check_out_file(space_file(out), f"--out {out}: the search space beside it,")
     check_out_folder(report, "--report")
-    amounts = {name: _amount(text, name) for name, text in given.items() if text is not None}
+    amounts = {name: _amount(text, name) for name, text in limits.items() if text is not None}
     budget, (chosen, laws) = TrainingBudget(**amounts), laws_to_plan_with(law)
     at_hand = None if data is None else read_data_at_hand(data)
     speed = None if throughput is None else Throughput(_amount(throughput, "throughput"))
@@ -114,34 +122,36 @@ def fit(
     out: Annotated[Path, option("FILE", "The law's file (JSON).")],
     counted: Annotated[
         Literal["total", "without_embedding", "matrices_and_head"],
-        typer.Option(help="Which parameters the law counts."),
+        typer.Option(help="The parameters that the law counts."),
     ] = "total",
     drop_highest: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the N highest losses.")] = 0,
     hold_out: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, metavar="SHARE", help="Do not fit this share, the runs with the most FLOPs; predict them."
+            min=0.0, max=1.0, metavar="SHARE", help="Predict this share, the runs with the most FLOPs, do not fit it."
         ),
     ] = 0.0,
     resamples: Bootstrap = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
-    delta: Annotated[float, typer.Option(min=1e-12, help="Where the Huber loss goes from square to straight.")] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the resamples.")] = 0,
+    delta: Annotated[
+        float, typer.Option(min=1e-12, help="Where the Huber loss changes from quadratic to linear.")
+    ] = 1e-3,
     flops_tolerance: Annotated[
         float, typer.Option(min=0.0, help="Runs whose FLOPs differ by less than this share count as equal.")
     ] = 0.1,
     report: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a scaling law to runs: Chinchilla's approach 3, with intervals, and approaches 1 and 2 where the runs allow.
-
-    A CSV file has columns parameters, loss (nats per token), and training_flops or tokens; optional: run (rows of one
-    name are one run's curve), parameters_without_embedding, parameters_matrices_and_head. Of run folders the causal
-    loss of the held-out text counts, and FLOPs are exact; runs that are not finished are left out, and named.
-
-    A law needs at least 6 runs, of 3 sizes and 3 numbers of tokens; with --hold-out so many must be left: 12 runs in
-    all for --hold-out 0.5. A warning says where the runs do not determine the law.
+    """Fit a scaling law to runs: Chinchilla's approach 3, with intervals; approaches 1 and 2 if the runs allow them.
 
     Example: linnet plan fit runs/* --out law.json --report fitted
+
+    A CSV file has the columns parameters, loss (nats per token), and training_flops or tokens; optional: run (rows of
+    one name are one run's curve), parameters_without_embedding, parameters_matrices_and_head. Run folders are read with
+    the causal loss of the held-out text and exact FLOPs; unfinished runs are left out and named.
+
+    A law needs at least 6 runs, of 3 sizes and 3 numbers of tokens. With --hold-out this many must be left: 12 runs in
+    all for --hold-out 0.5. A warning is printed if the runs do not determine the law.
 
     Example: linnet plan fit points.csv --drop-highest 5 --out law.json
 
@@ -174,11 +184,52 @@ def fit(
     show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
 
 
-plan.command()(task)
+@plan.command()
+def task(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="COMPARISON...|FILE.csv", help="Comparisons on one ability, or one CSV file."),
+    ],
+    hold_out: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Predict this share, the runs with the most FLOPs."),
+    ] = 0.5,
+    accuracy: Annotated[
+        Literal["whole", "symbols", "final"],
+        typer.Option(help="What is right: whole answers, their symbols, or final answers behind written steps."),
+    ] = "whole",
+    resamples: Bootstrap = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the resamples.")] = 0,
+    report: ReportFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the accuracy of larger models on a task from the smaller ones of a ladder, and compare with the results.
+
+    Example: linnet plan task runs/recall-ladder --hold-out 0.5 --report predicted
+
+    Accuracy is fitted as a sigmoid of the loss, from chance to 1, or from 0 if runs lie below chance. The larger models
+    are predicted from their final loss, and, if the runs allow a scaling law, from their size and tokens alone. The
+    intervals are 95 % confidence intervals.
+
+    A CSV file has columns parameters, loss (nats per token), training_flops or tokens, right (a share), items, chance.
+    At least 4 runs must be left to fit; 6, of 3 sizes and 3 numbers of tokens, for the prediction by size.
+
+    Example: linnet plan task ladder.csv --hold-out 0.4 --json
+    """
+    from linnet.scaling.task_output import task_pictures, task_tables
+    from linnet.scaling.task_points import read_task_points
+    from linnet.scaling.task_prediction import predict_task
+
+    check_out_folder(report, "--report")
+    points = read_task_points(sources, accuracy)
+    found = predict_task(points, hold_out, resamples, seed)
+    facts = {"runs": f"{len(found.fitted)} fitted, {len(found.held)} predicted"}
+    figures, tables = found.figures(), task_tables(found)
+    show("Predictability of a task", facts, figures, tables, lambda: task_pictures(found), report, as_json)
 
 
 def _amount(text: str, name: str) -> float:
-    """An amount within its bounds; `UserError` names the option and what is accepted."""
+    """Return an amount within its bounds; `UserError` names the option and the accepted range."""
     value, (what, least, most, example) = units.parse_units(text, units.FACTORS), BOUNDS[name]
     if value is None or not units.parse_amount(least, name) <= value <= units.parse_amount(most, name):
         raise UserError(f"--{name} {text}: expected {what} from {least} to {most}, as in {example}")

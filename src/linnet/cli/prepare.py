@@ -1,4 +1,4 @@
-"""`linnet prepare`: text to a data folder."""
+"""`linnet prepare`: turn text into a data folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,32 +22,34 @@ def prepare(
     ],
     out: Annotated[Path, option("DIR", "The data folder to make.")],
     tokenizer: Annotated[
-        str, option("bytes|char|bpe|unigram|PATH", "Kind to train, or a tokenizer.json to use.")
+        str, option("bytes|char|bpe|unigram|PATH", "The kind of tokenizer to train, or a tokenizer.json to use.")
     ] = "bpe",
     vocab_size: Annotated[
-        int | None, typer.Option(help="Tokens, 256 bytes and the end included. 2048 for bpe and unigram.")
+        int | None,
+        typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
     ] = None,
-    field: Annotated[str | None, typer.Option(help="Field or column with the text; `text` if not given.")] = None,
+    field: Annotated[str | None, typer.Option(help="Field or column with the text. Default: text.")] = None,
     separator: Annotated[
         str | None,
         typer.Option(
             "--document-separator",
-            help=r"What stands between documents in a text file, e.g. '\n\n'; <|endoftext|> if not given. "
-            "A file without any is one document.",
+            help=r"The separator between documents in a text file, as in '\n\n'. Default: <|endoftext|>. A file "
+            "without separators is one document.",
         ),
     ] = None,
     validation: Annotated[
-        float | None, typer.Option(help="Fraction of the bytes to hold out; 0.05 of a text below 20 MB, else 0.01.")
+        float | None,
+        typer.Option(help="Fraction of the bytes to hold out. Default: 0.05 of a text below 20 MB, else 0.01."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data folder that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prepare text for training: split it, train a tokenizer, write token shards and a manifest.
 
-    Whole documents are held out, by their bytes as near to the fraction as they allow. Which ones depends on the
-    contents of all of them, not on the order of the files.
-
     Example: linnet prepare stories.txt web.jsonl --tokenizer bpe --vocab-size 4096 --out data/stories
+
+    Whole documents are held out, so that their share of the bytes is as near to the fraction as possible. The contents
+    of all documents decide which ones are held out, not the order of the files.
     """
     from linnet.data.prepare import prepare as prepare_data
     from linnet.data.prepare import single_document_note
@@ -80,26 +82,26 @@ def _print_table(manifest: "Manifest", out: Path) -> None:
     ]
     write_parts(Table("", ("split", "documents", "tokens", "bytes", "bytes per token"), rows))
     write(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens\n")
-    wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
-    if got < wanted:
-        write(f"note: the text is too small for {wanted:,} tokens, the tokenizer has {got:,}\n")
+    requested, got = _requested_vocab_size(manifest), manifest.tokenizer.vocab_size
+    if got < requested:
+        write(f"note: the text is too small for {requested:,} tokens, the tokenizer has {got:,}\n")
     write(f"written to {out}\n")
 
 
 def _warn_of_share(manifest: "Manifest") -> None:
-    """One line where the held-out share is under half or over twice of what was asked for."""
+    """Print a line if the held-out share is less than half or more than twice of the requested one."""
     train, validation = manifest.splits["train"].bytes, manifest.splits["validation"].bytes
-    share, asked = validation / (train + validation), manifest.settings["validation"]
-    if not asked / 2 <= share <= asked * 2:
+    share, requested = validation / (train + validation), manifest.settings["validation"]
+    if not requested / 2 <= share <= requested * 2:
         count = sum(source.documents for source in manifest.sources)
         why = "its one document is short" if count == 1 else f"its {count:,} documents are too few or too unequal"
         note(
-            f"warning: {share:.2g} of the text's bytes are held out, not {asked:g}: {why}; a --document-separator that"
-            " splits them further, more documents, or another --validation helps"
+            f"warning: {share:.2g} of the text's bytes are held out, not {requested:g}: {why}; a --document-separator"
+            " that splits them further, more documents, or another --validation helps"
         )
 
 
-def _wanted_vocab_size(manifest: "Manifest") -> int:
+def _requested_vocab_size(manifest: "Manifest") -> int:
     from linnet.data.tokenizer_training import DEFAULT_VOCAB_SIZE
 
     if manifest.tokenizer.kind not in ("bpe", "unigram") or manifest.settings["tokenizer"] not in ("bpe", "unigram"):

@@ -1,4 +1,4 @@
-"""`linnet runs`: the runs that there are, what they differ in, and how they went."""
+"""`linnet runs`: list runs, compare two, show one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,19 +20,18 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")
 
 
 class ListsByItself(TyperGroup):
-    """What is no subcommand is a folder, whose runs are listed."""
+    """A group whose arguments are those of `list` if they do not start with a subcommand."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` before the arguments where nothing else is asked for."""
-        asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if asked else ["list", *args])
+        has_command = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if has_command else ["list", *args])
 
 
 runs = typer.Typer(
     cls=ListsByItself,
     add_completion=False,
     rich_markup_mode=None,
-    help="""List runs, and look at them: `linnet runs DIR` is `linnet runs list DIR`.
+    help="""List runs, compare two, show one. `linnet runs DIR` is `linnet runs list DIR`.
 
     Example: linnet runs
 
@@ -46,13 +45,13 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs below it.")] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """List all runs below DIR (here, if not given): model, size, steps, tokens, bits per byte, time, state.
-
-    finished; running: another process trains there; stopped: it goes on with `linnet train --out RUN`; diverged: its
-    loss was not finite, and its command tries again; damaged: its files cannot be read. Bits per byte are of held-out
-    text, causal, at the latest evaluation; time is that of the steps.
+    """List all runs below DIR (default: here): model, size, steps, tokens, bits per byte, time, state.
 
     Example: linnet runs list runs
+
+    States: finished; running: another process trains there; stopped: `linnet train --out RUN` continues it; diverged:
+    its loss was not finite, and its command tries again; damaged: its files cannot be read. Bits per byte are those of
+    held-out text, causal, at the latest evaluation; time is that of the steps.
     """
     from linnet.training.runs import find_runs, read_run_info
 
@@ -96,7 +95,7 @@ def _said(value: Any, say: Any) -> str:
 
 @runs.command()
 def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
-    """Tell in which fields two runs differ, and their figures side by side.
+    """Print the fields in which two runs differ, and their figures side by side.
 
     Example: linnet runs diff runs/ted runs/pldr
 

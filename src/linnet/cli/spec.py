@@ -1,4 +1,4 @@
-"""`linnet spec`: which models there are, and what each costs, from its description alone."""
+"""`linnet spec`: list presets, and compute the cost of a model from its description alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.options import MOST_AMOUNT, AsJson
+from linnet.cli.options import MAX_AMOUNT, AsJson, Changes, Fields, with_fields
 from linnet.core.errors import UserError
 from linnet.present import numbers
 from linnet.present.show import write, write_json, write_parts
@@ -55,38 +55,36 @@ def list_presets(as_json: AsJson = False) -> None:
     write_parts(Table("", ("name", "parameters", "layers x width", "context", "mixers"), shown))
 
 
-@spec.command()
+@spec.command(cls=with_fields("linnet.model.spec:ModelSpec"))
 def show(
     model: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset, a YAML file, or a model folder.")],
     precision: Annotated[
         Literal["float32", "bfloat16", "int8", "int4"],
-        typer.Option(help="Precision of the weights beside which the decode state is counted."),
+        typer.Option(help="Precision of the weights that the decode state goes with."),
     ] = "float32",
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_AMOUNT, help="Count FLOPs over so many tokens; the context if not given."),
+        typer.Option(min=1, max=MAX_AMOUNT, help="Count FLOPs over this many tokens. Default: the context length."),
     ] = None,
     inputs: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_AMOUNT, help="Of an encoder-decoder: tokens of the input; as many as --tokens if not given."
+            min=1, max=MAX_AMOUNT, help="Encoder-decoders: tokens of the input. Default: as many as --tokens."
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, max=MOST_AMOUNT, help="Sequences in a training step, for its memory.")
+        int, typer.Option(min=1, max=MAX_AMOUNT, help="Sequences of a training step, for its memory.")
     ] = 8,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field first; model.KEY is KEY too (repeatable)."),
-    ] = None,
+    changes: Changes = None,
+    list_fields: Fields = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a model costs: parameters, FLOPs, bytes of weights and decode state, memory of a training step.
-
-    All of it is that of the built model, exactly, and comes from its description alone. FLOPs count 2 for each
-    multiply-add of a matrix product.
+    """Print the cost of a model: parameters, FLOPs, bytes of weights and decode state, memory of a training step.
 
     Example: linnet spec show llama-110m
+
+    The figures are computed from the description alone and are exactly those of the built model. FLOPs count 2 for each
+    multiply-add of a matrix product. A field is also an option: --context-length 2048.
 
     Example: linnet spec show merino-52m --tokens 1024
 
@@ -131,7 +129,7 @@ def _shape(row: dict[str, Any]) -> str:
 
 
 def _switched_on(description: "ModelSpec") -> str:
-    """A line with the fields that are off unless said and are on here; those of several blocks once. Maybe none."""
+    """Return a line with the fields that are off by default and on here, each once; empty if there are none."""
     parts: list[tuple[str, Spec | None]] = [("embedding", description.embedding), ("head", description.head)]
     parts += [("initialization", description.initialization)]
     for block in description.blocks:
@@ -149,7 +147,7 @@ def _switched_on(description: "ModelSpec") -> str:
 def _figures(
     description: "ModelSpec", cost: "ModelCost", dtype: "WeightType", tokens: int, batch: int, inputs: int | None
 ) -> dict[str, Any]:
-    """What `show` prints, as data. FLOPs are of one sequence of `tokens` tokens, behind `inputs` of an encoder."""
+    """Return the figures of `show`. FLOPs are those of a sequence of `tokens` tokens, after `inputs` of an encoder."""
     heads = {"with_head": True, "without_head": False}
     forward = {name: cost.flops(tokens, with_head, inputs) for name, with_head in heads.items()}
     training = {name: cost.training_flops(tokens, with_head, inputs) for name, with_head in heads.items()}
@@ -204,12 +202,12 @@ def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
     ]
 
 
-def _table(title: str, counts: dict[str, int], said: Callable[[float], str]) -> Table:
-    return Table(title, ("", "", ""), [(name, f"{count:,}", said(count)) for name, count in counts.items()])
+def _table(title: str, counts: dict[str, int], write_count: Callable[[float], str]) -> Table:
+    return Table(title, ("", "", ""), [(name, f"{count:,}", write_count(count)) for name, count in counts.items()])
 
 
 def _row(description: "ModelSpec") -> dict[str, Any]:
-    """One model in short; widths and mixers in the order in which a token first meets them."""
+    """Return one model in short, with widths and mixers in the order of the layers."""
     from linnet.model.cost import model_cost
 
     encoder = description.encoder
@@ -232,7 +230,7 @@ def _stack(blocks: "Sequence[BlockSpec]", description: "ModelSpec") -> dict[str,
 
 
 def _layers(row: dict[str, Any]) -> str:
-    """Those of an encoder first."""
+    """Return the number of layers, those of an encoder first."""
     return f"{row['layers']}" if row["encoder"] is None else f"{row['encoder']['layers']} + {row['layers']}"
 
 

@@ -1,4 +1,4 @@
-"""`linnet train`: a model and a data folder to a run folder."""
+"""`linnet train`: train a model on a data folder; the result is a run folder."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.console import invocation, note
-from linnet.cli.options import AsJson, option
-from linnet.cli.signals import exit_code
+from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show
+from linnet.cli.options import AsJson, Changes, Fields, option, with_fields
+from linnet.cli.process import exit_code
 from linnet.core.errors import UserError
 from linnet.core.system import refuse_distributed
 from linnet.present import numbers
@@ -20,117 +20,91 @@ if TYPE_CHECKING:
     from linnet.training.run import RunResult
     from linnet.training.spec import RunSpec
 
+COMMAND = with_fields("linnet.training.spec:RunSpec", "model.vocab_size", "data", "start_from")
+
 
 def train(
-    out: Annotated[Path, option("RUN", "The run folder: new, or one to go on with.")],
+    out: Annotated[Path, option("RUN", "The run folder: a new one, or one to continue.")],
     model: Annotated[
         str | None,
-        option(
-            "PRESET|FILE|MODEL",
-            "A preset, the file of a description, or a model folder, of which only the description is taken.",
-        ),
+        option("PRESET|FILE|MODEL", "A preset, a YAML file, or a model folder, of which only the description is used."),
     ] = None,
     start_from: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="MODEL",
-            help="A model folder, or that of a run, to begin with the weights of; the data's tokenizer has to be its.",
+            help="A model folder, or the folder of a run, to start from; the data must have its tokenizer.",
         ),
     ] = None,
-    data: Annotated[Path | None, option("DIR", "A folder made by `linnet prepare`.")] = None,
+    data: Annotated[Path | None, option("DIR", "A data folder made by `linnet prepare`.")] = None,
     pairs: Annotated[
         Path | None,
         option(
             "FILE.jsonl",
-            'In the place of --data: lines {"input": "...", "target": "..."}; the loss is that of the targets alone.',
+            'Instead of --data: lines {"input": "...", "target": "..."}; the loss is that of the targets alone.',
         ),
     ] = None,
-    config: Annotated[Path | None, option("FILE", "YAML with sections model, data, training.")] = None,
+    config: Annotated[Path | None, option("FILE", "YAML with the sections model, data, training.")] = None,
     recipe: Annotated[
         str | None,
         option(
             "auto|NAME|FILE",
-            "auto fits optimizer, batch, learning rate and schedule to model and tokens; a name: how a published model "
-            "was trained. --config and --set change single fields.",
+            "auto fits optimizer, batch, learning rate and schedule to model and tokens; a name: the recipe of a "
+            "published model. --config and other options change single fields.",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")
-    ] = None,
+    changes: Changes = None,
+    list_fields: Fields = False,
     verify_resume: Annotated[
         bool,
-        typer.Option("--verify-resume", help="Train nothing in RUN: show that a killed run ends the same."),
+        typer.Option("--verify-resume", help="Train nothing in RUN: test that a killed run resumes bit for bit."),
     ] = False,
     verify_steps: Annotated[
-        int | None, option("N", "Of --verify-resume: so many of the first steps; 20.", min=4, max=100_000)
+        int | None,
+        option("N", "With --verify-resume: the number of steps.", min=4, max=100_000, show_default="20"),
     ] = None,
     sweep: Annotated[
         str | None,
         option(
-            "FIELD[=A,B,...]", "Train once for each value of a field, and say which was best; lr alone: about its peak."
+            "FIELD[=A,B,...]", "Train once for each value of a field and print the best; lr alone: around its value."
         ),
     ] = None,
-    sweep_steps: Annotated[
-        int | None, option("N", "Of --sweep: so many steps for each value; all if not given.", min=1)
-    ] = None,
+    sweep_steps: Annotated[int | None, option("N", "With --sweep: steps for each value. Default: all.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model, or go on with an interrupted run.
+    """Train a model, or continue an interrupted run.
 
-    RUN gets config.yaml (everything resolved), metrics.jsonl, curves.png, checkpoints, and a model folder with the
-    weights of the last step. Ctrl-C and SIGTERM save and stop (exit codes 130 and 143); the same command, or --out RUN
-    alone, goes on, and ends bit for bit where an uninterrupted run ends (same machine, CPU). --out RUN --set
-    training.steps=N, with more steps, prolongs a run, a finished one too: the schedule is then that of N steps.
+    Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --tokens 2e6
 
-    --verify-resume shows that on the run as it is described, or as RUN holds it: its first steps are trained in a
-    folder beside RUN, once as they are and once killed (SIGKILL) at a random moment and resumed, also with its newest
-    checkpoint truncated; weights, moments and figures are compared bit for bit. The exit code is 1 where one differs.
+    Every field of the configuration is an option: --fields lists all of them, docs/training-reference.md explains them.
+    The usual ones are --steps or --tokens, --batch-size, --training.context-length, --lr, --windows, --seed, --device,
+    --precision and --threads. --model.KEY changes the model.
 
-    --sweep lr trains the run once for each of a quarter, half, one, two and four times its learning rate, --sweep
-    batch_size=4,8,16 for values of another number of training, in RUN/lr-0.001 and so on; then come a table and a
-    picture of held-out bits per byte, the flags that train with the best value, and a note where that is the lowest or
-    highest. Each is trained on as many tokens: all of the run's, or those of --sweep-steps. The same command goes on,
-    and trains no value twice; one that diverges is told, and the others go on (exit code 1 where all do).
+    RUN gets config.yaml (with every default), metrics.jsonl, curves.png, checkpoints, and a model folder with the
+    weights of the last step. Ctrl-C and SIGTERM save and stop (exit codes 130 and 143). The same command, or --out RUN
+    alone, continues, and ends bit for bit where an uninterrupted run ends (same machine, CPU). --out RUN --steps N with
+    more steps extends a run, also a finished one; the schedule is then that of N steps.
 
-    Fields for --set, and what they may be where that is no number; docs/training-reference.md says what they mean.
-    Every field of the model is one too; --set model.calibration=FILE|identity|random trains a PLDR-LLM with operators
-    that are given.
+    --verify-resume tests this on the run: its first steps are trained in a folder beside RUN, once without interruption
+    and once killed (SIGKILL) at a random moment and resumed, also with a truncated newest checkpoint; weights, moments
+    and figures are compared bit for bit. The exit code is 1 if any differ.
 
-    training.recipe (as --recipe), .steps or .tokens, .batch_size, .gradient_accumulation, .context_length,
-      .windows (stream, documents), .document_mask, .seed, .z_loss,
-      .embedding_from (a file of word2vec's or GloVe's vectors),
-      .precision (auto, float32, bfloat16), .device, .threads, .compile,
-      .trackers (tensorboard, wandb)
-    training.growth.context_length, .batch_size ([[UNTIL, SIZE], ...])
-    training.optimizer.kind (adamw, muon), .lr, .low_lr, .betas, .eps,
-      .weight_decay, .weight_decay_on (matrices, all), .cautious_decay
-    training.optimizer.muon.lr, .scale (adamw, spectral), .momentum,
-      .iterations, .every, .precision (auto, float32, bfloat16)
-    training.schedule.kind (cosine, cosine_squared, linear, constant, stable),
-      .decay_share, .decay (one_minus_sqrt, linear), .warmup_steps or
-      .warmup_share, .start_fraction, .final_fraction
-    training.averaging.kind (ema, mean), .decay, .share
-    training.clip.by (norm, value, none), .at
-    training.dag.a_lm, .a_p, .g
-    training.guard.action (skip, rewind), .metric (loss, gradient_norm, either),
-      .limit, .window, .max_consecutive
-    training.evaluate.every, .tokens, .calibrate_on (train, empty)
-    training.checkpoint.every, .keep
-    training.log.every
-    training.parallel.shard, .checkpointing
+    --sweep lr trains the run with a quarter, half, one, two and four times its learning rate, --sweep batch_size=4,8,16
+    with these values of another number of `training`, in RUN/lr-0.001 and so on. It prints a table, a plot of held-out
+    bits per byte, the options that train with the best value, and a note if that is the lowest or highest. Each value
+    is trained on as many tokens: all of the run's, or those of --sweep-steps. The same command continues and trains no
+    value twice. A value that diverges is reported, and the others continue (exit code 1 if all diverge).
 
-    Several processes, on this machine or on many, train one model with `torchrun --nproc-per-node 2 -m linnet train`
-    and the same options; training.parallel.shard of them share one copy of the weights.
+    Several processes, on one machine or many, train one model with `torchrun --nproc-per-node 2 -m linnet train` and
+    the same options; --shard of them share one copy of the weights.
 
-    --pairs trains an encoder-decoder, a model with prefix: true, or any decoder, on targets that follow from inputs.
-    The pairs become a data folder, RUN/pairs, with a tokenizer as large as the model's vocabulary (--from: its own).
+    --pairs trains an encoder-decoder, a model with prefix: true, or any decoder on targets that follow from inputs. The
+    pairs become a data folder, RUN/pairs, with a tokenizer as large as the model's vocabulary (--from: the model's).
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
-    Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --set training.tokens=2e6
-
-    Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimizer.lr=1e-4
+    Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --lr 1e-4
 
     Example: linnet train --model tiny-encoder-decoder --pairs pairs.jsonl --out runs/pairs
 
@@ -149,75 +123,60 @@ def train(
     from linnet.training.run_folder import DivergedError
 
     keep_freed_memory()
-    _check_together(verify_resume, verify_steps, sweep, sweep_steps)
-    described = (config, model, data, changes or (), recipe, start_from, None, pairs)
-    if verify_resume:
-        refuse_distributed("--verify-resume")
-        _verify(_asked(out, described), out, verify_steps, as_json)
-        return
-    if sweep is not None:
-        from linnet.cli.train_sweep import show_sweep
-
-        refuse_distributed("--sweep")
-        show_sweep(sweep, _asked(out, described), out, sweep_steps, as_json)
-        return
-    try:
-        with join_processes() as several:
-            result = _carried_out(out, described, several)
-    except (DivergedError, LostProcessError) as error:
-        note(f"error: {error}")
-        raise typer.Exit(1) from None
-    except PeerError as elsewhere:
-        raise typer.Exit(elsewhere.code) from None
-    if several.is_rank0:
-        _report(result, as_json)
-    if not result.finished:
-        raise typer.Exit(exit_code(result.signal))
-
-
-def _check_together(verify_resume: bool, verify_steps: int | None, sweep: str | None, sweep_steps: int | None) -> None:
     if verify_steps is not None and not verify_resume:
         raise UserError("--verify-steps: belongs to --verify-resume")
     if sweep_steps is not None and sweep is None:
         raise UserError("--sweep-steps: belongs to --sweep")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
+    description = (config, model, data, changes or (), recipe, start_from, None, pairs)
+    if verify_resume:
+        refuse_distributed("--verify-resume")
+        _verify(_resolve(out, description), out, verify_steps, as_json)
+        return
+    if sweep is not None:
+        refuse_distributed("--sweep")
+        _sweep(sweep, _resolve(out, description), out, sweep_steps, as_json)
+        return
+    try:
+        with join_processes() as processes:
+            result = _train(out, description, processes)
+    except (DivergedError, LostProcessError) as error:
+        note(f"error: {error}")
+        raise typer.Exit(1) from None
+    except PeerError as elsewhere:
+        raise typer.Exit(elsewhere.code) from None
+    if processes.is_rank0:
+        _report(result, as_json)
+    if not result.finished:
+        raise typer.Exit(exit_code(result.signal))
 
 
-def _asked(out: Path, described: tuple[Any, ...], several: "Processes | None" = None) -> "RunSpec":
-    """The run; of a file of pairs with its data folder. several: the processes that ask for it; None: this one."""
+def _resolve(out: Path, description: tuple[Any, ...], processes: "Processes | None" = None) -> "RunSpec":
+    """Return the run, and make the data folder of a file of pairs. processes: the group; None: this process alone."""
     from linnet.training.distributed import SINGLE_PROCESS
     from linnet.training.run import prepare_run_pairs, resolve_run_config
 
-    several = several or SINGLE_PROCESS
-    run, model, pairs = resolve_run_config(out, *described), described[1], described[-1]
+    processes = processes or SINGLE_PROCESS
+    run, model, pairs = resolve_run_config(out, *description), description[1], description[-1]
     if pairs is not None:
-        several.broadcast_from_rank0(lambda: prepare_run_pairs(run, pairs))
-    if several.is_rank0 and model is not None and Path(model).is_dir() and run.start_from is None:
+        processes.broadcast_from_rank0(lambda: prepare_run_pairs(run, pairs))
+    if processes.is_rank0 and model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     return run
 
 
-def _carried_out(out: Path, described: tuple[Any, ...], several: "Processes") -> "RunResult":
+def _train(out: Path, description: tuple[Any, ...], processes: "Processes") -> "RunResult":
     from linnet.training.reporter import Reporter, terminal_reporter
     from linnet.training.run import train_run
 
-    run = _asked(out, described, several)
-    with terminal_reporter() if several.is_rank0 else nullcontext(Reporter()) as reporter:
+    run = _resolve(out, description, processes)
+    with terminal_reporter() if processes.is_rank0 else nullcontext(Reporter()) as reporter:
         return train_run(run, out, reporter, command=invocation())
 
 
-def _report(result: "RunResult", as_json: bool) -> None:
-    if as_json:
-        write_json({"run": str(result.folder), "model": str(result.model), **result.summary})
-    else:
-        _print_table(result)
-    if not result.finished:
-        step, steps = result.summary["step"], result.summary["steps"]
-        note(f"stopped at step {step} of {steps}; saved; the same command goes on")
-
-
 def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
+    """Print whether a killed run resumes bit for bit; the exit code is 1 if it does not."""
     from linnet.present.table import Table
     from linnet.training.verification import STEPS, verify_resume
 
@@ -225,60 +184,86 @@ def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None
     if as_json:
         write_json(found.to_dict())
     else:
-        columns = ("resumed after", "compared", "values", "that differ")
+        columns = ("resumed after", "compared", "values", "different")
         rows = [(each.case, each.what, f"{each.count:,}", f"{each.differs:,}") for each in found.compared]
-        went_on = " and ".join(f"{step} ({case})" for case, step in found.resumed_from.items())
-        told = f"{found.steps} steps, killed after step {found.killed_at}, gone on from step {went_on}."
-        write_parts(Table("", columns, rows, f"{told} {found.refused}"))
-        verdict = "the same to the last bit" if found.same else "not the same: this run does not go on as it was"
+        resumed = " and ".join(f"{step} ({case})" for case, step in found.resumed_from.items())
+        text = f"{found.steps} steps, killed after step {found.killed_at}, resumed from step {resumed}."
+        write_parts(Table("", columns, rows, f"{text} {found.refused}"))
+        verdict = "the same to the last bit" if found.same else "not the same: this run does not resume as it was"
         write(f"{verdict}\n")
     if not found.same:
         raise typer.Exit(1)
 
 
-def _print_table(result: "RunResult") -> None:
+def _sweep(text: str, run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
+    """Train with every value and print the table; the exit code is 1 if all diverge."""
+    from linnet.experiments.runner import Runner
+    from linnet.experiments.sweep.output import conclusion, sweep_table
+    from linnet.experiments.sweep.run import sweep
+
+    check_out_folder(out, "--out")
+    with interruptions_reported():
+        findings = sweep(text, run, out, Runner(note, invocation()), steps)
+    length = "all steps" if steps is None else f"{steps:,} steps each"
+    facts = {"of": f"training.{findings.sweep.path}, {len(findings.runs)} values, {length}"}
+    figures = {"folder": str(out), **findings.to_dict()}
+    show("Sweep", facts, figures, [sweep_table(findings)], as_json=as_json, conclusion=conclusion(findings, out))
+    if findings.best is None:
+        note("error: every value diverged; lower values, or a longer warm-up, may not")
+        raise typer.Exit(1)
+
+
+def _report(result: "RunResult", as_json: bool) -> None:
+    """Print the figures of a run that ended or stopped."""
     from linnet.present.table import Table
 
-    write_parts(Table("", ("", ""), _rows(result.summary), text=True))
-    averaged = "averaged weights until" if result.summary.get("averaging") else "the weights of"
-    write(f"model: {result.model} ({averaged} step {result.summary['step']})\n")
+    summary = result.summary
+    if as_json:
+        write_json({"run": str(result.folder), "model": str(result.model), **summary})
+    else:
+        write_parts(Table("", ("", ""), _rows(summary), text=True))
+        weights = "averaged weights until" if summary.get("averaging") else "the weights of"
+        write(f"model: {result.model} ({weights} step {summary['step']})\n")
+    if not result.finished:
+        note(f"stopped at step {summary['step']} of {summary['steps']}; saved; the same command goes on")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and figures of the final table; what was not measured, or not recorded, is left out."""
-    told = _known(summary)
-    found, best = _known(told.get("validation", {})), _known(told.get("best", {}))
+    """Return names and figures; figures that were not measured or recorded are left out."""
+    found = _known(summary)
+    held_out, best = _known(found.get("validation", {})), _known(found.get("best", {}))
+    speed = "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak"
+    formats: dict[str, Callable[[Any], str]] = {"memory_bytes": numbers.decimal, "waiting_s": numbers.duration}
+    rows = [
+        *_row("steps", "{step:,} of {steps:,}", found),
+        *_row("tokens", "{tokens:,}", found),
+        *_row("parameters", "{parameters:,}", found),
+        *_row("time in steps", "{seconds}", found, seconds=numbers.duration),
+        *_row("speed", speed, found),
+        *_row("Muon's share", "{orthogonalizing_share:.1%} of the time in steps", found),
+        *_row("memory", "{memory_bytes}", found, **formats),
+    ]
+    for each in found.get("processes", ()):
+        text = f"{speed}, {{memory_bytes}}, waited {{waiting_s}}"
+        rows += _row(f"process {each.get('process')}", text, _known(each), **formats)
     return [
-        *_row("steps", "{step:,} of {steps:,}", told),
-        *_row("tokens", "{tokens:,}", told),
-        *_row("parameters", "{parameters:,}", told),
-        *_row("time in steps", "{seconds}", told, seconds=numbers.duration),
-        *_row("speed", "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak", told),
-        *_row("orthogonalizing", "{orthogonalizing_share:.1%} of the time in steps", told),
-        *_row("memory", "{memory_bytes}", told, memory_bytes=numbers.decimal),
-        *(row for process in told.get("processes", ()) for row in _process_row(process)),
-        *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", found),
-        *_row("whole sequence", "{whole_sequence_bits_per_byte:.4f} bits/byte", found),
-        *_row("leak", "{leak} bits/byte", found, leak=lambda leak: numbers.signed(leak, 4)),
-        *_row("accuracy", "{accuracy:.1%}", found),
+        *rows,
+        *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", held_out),
+        *_row("whole sequence", "{whole_sequence_bits_per_byte:.4f} bits/byte", held_out),
+        *_row("leak", "{leak} bits/byte", held_out, leak=lambda leak: numbers.signed(leak, 4)),
+        *_row("accuracy", "{accuracy:.1%}", held_out),
         *_row("best", "{bits_per_byte:.4f} bits/byte at step {step:,}, {checkpoint}", best),
     ]
-
-
-def _process_row(process: dict[str, Any]) -> list[tuple[str, str]]:
-    told = "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak, {memory_bytes}, waited {waiting_s}"
-    said = {"memory_bytes": numbers.decimal, "waiting_s": numbers.duration}
-    return _row(f"process {process.get('process')}", told, _known(process), **said)
 
 
 def _known(figures: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def _row(name: str, told: str, figures: dict[str, Any], **said: Callable[[Any], str]) -> list[tuple[str, str]]:
-    """A row, in a list; none where it would need a figure that is not there. said: how some figures are written."""
-    written = {field: say(figures[field]) for field, say in said.items() if field in figures}
+def _row(name: str, text: str, figures: dict[str, Any], **formats: Callable[[Any], str]) -> list[tuple[str, str]]:
+    """Return a list with one row; an empty one if a figure is missing. formats: how some figures are written."""
+    written = {field: write_value(figures[field]) for field, write_value in formats.items() if field in figures}
     try:
-        return [(name, told.format(**{**figures, **written}))]
+        return [(name, text.format(**{**figures, **written}))]
     except KeyError:
         return []

@@ -1,11 +1,14 @@
 """A report on terminals of any width: no line is wider, but commands, which are there to be copied."""
 
+import json
 import textwrap
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from linnet.present.result import Answer, Commands, Facts, Paragraph, Passage
-from linnet.present.show import parts_lines, result_text, terminal_width
+from linnet.present.result import Answer, Commands, Facts, Paragraph, Passage, Result
+from linnet.present.show import parts_lines, result_text, show, terminal_width
 from linnet.present.table import Table
 
 COMMAND = "linnet train --model planned.yaml --data DIR --out runs/planned --set training.tokens=219333628"
@@ -63,3 +66,38 @@ def test_the_width_is_the_terminals_and_a_pipe_has_room_for_every_table(monkeypa
     empty, head, _, *passage = parts_lines([wide, story], terminal_width())
     assert empty == "" and all(column in head for column in columns)
     assert max(map(len, passage)) <= 100
+
+
+@dataclass(frozen=True)
+class Found(Result):
+    """A result with everything that is optional left out."""
+
+    bits_per_byte: float
+
+    def title(self) -> str:
+        return ""
+
+    def to_dict(self) -> dict[str, float]:
+        return {"bits_per_byte": self.bits_per_byte}
+
+    def tables(self) -> list[Table]:
+        return [Table("", ("", "value"), [("bits per byte", f"{self.bits_per_byte}")])]
+
+
+def test_a_result_is_shown_as_tables_or_json(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    show(Found(0.5), "linnet x")
+    assert capsys.readouterr() == ("               value\nbits per byte    0.5\n", "")
+    show(Found(0.5), "linnet x", as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"bits_per_byte": 0.5}
+
+
+def test_a_page_is_written_before_anything_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    show(REPORT, "linnet plan --flops 1e18", out=tmp_path / "page")
+    out, err = capsys.readouterr()
+    assert err == f"report: {tmp_path / 'page' / 'report.html'}\n" and out.startswith("Plan: replication")
+    assert "linnet plan --flops 1e18" in (tmp_path / "page" / "report.html").read_text()
+
+
+def test_numbers_that_json_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        show(Found(float("nan")), "linnet x", as_json=True)

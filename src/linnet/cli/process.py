@@ -1,0 +1,99 @@
+"""The process of a command: its standard streams, whatever their state, and the signals that end it."""
+
+import io
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+RETRY_S = 0.01
+
+_received: list[signal.Signals] = []
+
+
+def guard_streams() -> None:
+    """Keep failures of the standard error from ending a command, and files from taking the place of a closed stream."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no standard error
+        sys.stderr.flush()
+    sys.stdout = _text_stream(_NamedStream(1, "w", closefd=False), line_buffering=os.isatty(1))
+    sys.stderr = _text_stream(_LossyStream(2, "w", closefd=False), line_buffering=True)
+
+
+def close_output() -> None:
+    """Send what the interpreter flushes at its end nowhere, because the standard output accepts nothing more."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _text_stream(raw: io.FileIO, line_buffering: bool) -> io.TextIOWrapper:
+    encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
+    buffered = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffered, encoding, errors="backslashreplace", line_buffering=line_buffering)
+
+
+class _NamedStream(io.FileIO):
+    """Names the standard output in errors; a reader who has left stays a `BrokenPipeError`."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content) or 0
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+class _LossyStream(io.FileIO):
+    """Discards what cannot be written."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content) or 0
+        except OSError:
+            return len(memoryview(content))
+
+
+def listen() -> None:
+    """Turn signals into exceptions, so that no half-written file stays; ignored signals (`nohup`) stay ignored.
+
+    The first signal is remembered, because a library may swallow the exception or turn it into another one. `train`
+    and `demo` save first (`training.distributed.StopRequest`).
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave)
+    sys.unraisablehook = _raise_again
+
+
+def received_signal() -> signal.Signals | None:
+    """Return the first signal that was received."""
+    return _received[0] if _received else None
+
+
+def exit_code(number: int | None) -> int:
+    """Return a shell's exit code for a signal: 130 for Ctrl-C, 143 for SIGTERM; 1 for None."""
+    return 1 if number is None else 128 + number
+
+
+def leave(number: int, frame: Any) -> None:
+    """End the command: `KeyboardInterrupt` for Ctrl-C, `SystemExit` with a shell's exit code for other signals."""
+    if number != signal.SIGALRM:
+        _received.append(signal.Signals(number))
+    if _received[0] == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(exit_code(_received[0]))
+
+
+def _raise_again(found: Any) -> None:
+    """Repeat the signal a moment later if its exception was lost, as in a destructor."""
+    if isinstance(found.exc_value, KeyboardInterrupt | SystemExit) and _received:
+        signal.signal(signal.SIGALRM, leave)
+        signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+    else:
+        sys.__unraisablehook__(found)

@@ -37,7 +37,7 @@ def test_the_shipped_tables(workspace, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     (model,) = found["scores"]["models"]
     assert [one["model"] for one in model["calibrations"]] == ["plga, identity", "plga, random"]
-    assert model["moved_by_kv_cache"] < 1e-5 and found["deduced"]["plga"]["settings"][0]["tokens"] <= 3
+    assert model["moved_by_kv_cache"] < 1e-5 and found["inspections"]["plga"]["caches"]["settings"][0]["tokens"] <= 3
 
 
 def test_the_shipped_times(workspace, monkeypatch, capsys):

@@ -82,7 +82,7 @@ def mixed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fixed(plga: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    decoder = with_stored_calibration(load_decoder(plga), [torch.eye(4).repeat(2, 1, 1)] * 2)
+    decoder = with_stored_calibration(load_decoder(plga), [{"G": torch.eye(4).repeat(2, 1, 1)}] * 2)
     return _saved(decoder, tmp_path_factory.mktemp("fixed") / "model", data)
 
 
@@ -263,7 +263,7 @@ def test_caches(figures, table, plga, tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["text"] == setting["text"]
     text = table("caches", plga, "--prompt", "tree 7", "--tokens", 9)
     assert all(f"{setting['G']['rmse']:.15g}" in text for setting in found["settings"])
-    assert "KV and calibration" in text and "…" not in text
+    assert "KV and G" in text and "…" not in text
 
 
 def test_lifetimes_of_the_vocabulary(figures, table, forgetful):

@@ -37,12 +37,12 @@ def randomized(module: Module) -> Module:
     """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake; on the
     device of the tests.
 
-    Operators that are given are buffers; other buffers (tables, masks) are fixed and stay.
+    Stored calibrations are buffers; other buffers (tables, masks) are fixed and stay.
     """
     sublayers = [module, *sublayers_of(module)]
-    given = [part.given for part in sublayers if isinstance(part, Sublayer) and part.given is not None]
+    stored = [one for part in sublayers if isinstance(part, Sublayer) for one in part.calibration().values()]
     with torch.no_grad():
-        for tensor in [*module.parameters(), *given]:
+        for tensor in [*module.parameters(), *stored]:
             tensor.add_(0.5 * torch.randn_like(tensor) / max(tensor.shape[-1] if tensor.dim() else 1, 1) ** 0.5)
     return module.to(on_device.DEVICE)
 

@@ -283,8 +283,8 @@ def test_starting_values_are_the_sublayers_own(spec: SublayerSpec, monkeypatch: 
             assert not own, f"{name} was set when it was built, and is drawn anew: make it a torch.nn.Linear"
         drawn = {id(part.weight) for part in sublayer.modules() if isinstance(part, Linear)}
         tensors = [*sublayer.named_parameters(), *sublayer.named_buffers()]
-        given = sublayer.given
-        built.append({name: t.detach().clone() for name, t in tensors if id(t) not in drawn and t is not given})
+        given = {id(one) for one in sublayer.calibration().values()}
+        built.append({name: t.detach().clone() for name, t in tensors if id(t) not in drawn and id(t) not in given})
         return sublayer
 
     monkeypatch.setattr(type(spec), "build", remembered)
@@ -519,4 +519,4 @@ def test_what_is_shown_is_of_the_documents_that_show_it(decoder: Decoder):
     decoder(tokens_BT[:, 4:], state, documents=[[], [2]], record=record)
     assert record.outputs is not None
     for mixer, shown in zip(decoder.mixers, record.outputs, strict=True):
-        assert bool(shown.keys() - {EXPERTS_USED}) == (mixer.operator_shape is not None)
+        assert bool(shown.keys() - {EXPERTS_USED}) == (mixer.traits.calibrates or bool(mixer.calibration()))

@@ -17,7 +17,6 @@ from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.layers.mixers.ted import EvictionCache
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.watched import shown
 from on_device import DEVICE
 
 FOLDER = Path(__file__).parent
@@ -25,7 +24,7 @@ NORM = {"kind": "layer", "eps": 1e-6}
 
 
 def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
-    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
+    return [DeductiveOutputs(*layer.values()) for layer in decoder.auxiliary_outputs(tokens_BT) if len(layer) > 1]
 
 
 def _read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from linnet.inspection.operator_figures import operator_figures
+from linnet.layers.mixers.plga.matrices import operator_figures
 
 PUBLISHED = {"A": "A", "A_LM": "A_LM", "A_P": "A_P", "G": "G_LM"}
 

@@ -18,7 +18,6 @@ from linnet.inspection.subject import text_model_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.layers.batch_layout import EXPERTS_USED
 from linnet.model.decoder import Decoder
-from linnet.model.watched import shown
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.progress import progress
 from linnet.present.result import Picture, Result
@@ -126,7 +125,7 @@ def expert_usage(decoder: Decoder, windows_NT: Tensor) -> list[LayerExpertUsage]
     used: dict[int, Tensor] = {}
     with progress("reading", len(windows_NT), "windows") as advance:
         for window_T in windows_NT:
-            for number, outputs in enumerate(shown(decoder, window_T[None].to(decoder.device))):
+            for number, outputs in enumerate(decoder.auxiliary_outputs(window_T[None].to(decoder.device))):
                 if EXPERTS_USED in outputs:
                     (used_E,) = outputs[EXPERTS_USED].cpu()
                     used[number] = used.get(number, torch.zeros_like(used_E)) + used_E

@@ -10,10 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import torch
+
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inspection.source import deduced
-from linnet.model.calibration import with_stored_calibration
+from linnet.layers.registry import kinds_with_calibration
+from linnet.model.calibration import calibrate, with_stored_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.store import WEIGHTS, check_new_folder, write_model
 
@@ -91,8 +93,8 @@ def export(
 
     to: `transformers`, a folder that Transformers reads; `gguf`, a file that llama.cpp runs; `onnx`, a folder of
     graphs; `web`, a page for a browser; None: a model folder. `out` exists afterwards only if the written files compute
-    what the model computes; the measurements are in the result. freeze: replace the net that infers an operator by the
-    operator that it infers from `prompt` (`frozen`). precision: of the stored weights for Transformers: float32,
+    what the model computes; the measurements are in the result. freeze: store what the layers calibrate on `prompt`
+    (`frozen`). precision: of the stored weights for Transformers: float32,
     bfloat16 or float16 (default: as they are); of the matrices in a GGUF file: f32, f16, bf16, q8_0 or q4_0; of graphs
     and a page: float32, int8 or int4. cache_policy: of the state of ONNX graphs, as text. runtime: onnxruntime-web for
     a page; from npm by default. beside: folders of further models on the same page. command: recorded in the `run.json`
@@ -127,11 +129,13 @@ def export(
 
 
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
-    """Return a PLDR-LLM with fixed operators, as they are inferred from a prompt: the paper's v51Gi (arXiv 2502.13502).
+    """The model with its calibration on a prompt stored; the empty prompt (the paper) is the end token alone.
 
-    The empty prompt, as in the paper, is the end token alone. The outputs are those of the model with that operator in
-    its G-cache. `UserError` if the model infers no operator.
+    `UserError` if no layer calibrates, or the prompt is longer than the learned positions.
     """
     if not any(mixer.traits.calibrates for mixer in model.decoder.mixers):
-        raise UserError("the model has no plga layer that infers an operator", field="freeze")
-    return with_stored_calibration(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
+        raise UserError(f"the model has no {kinds_with_calibration()} layer that calibrates on a text", field="freeze")
+    tokens, known = model.prompt_tokens(prompt), model.spec.context_length
+    if len(tokens) > known and model.spec.embedding.positions == "learned":
+        raise UserError(f"{len(tokens)} tokens: the model's learned positions end at {known}", field="prompt")
+    return with_stored_calibration(model.decoder, calibrate(model.decoder, torch.tensor([tokens])))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -171,32 +171,17 @@ class Sublayer(nn.Module, ABC):
         """
         return None
 
-    @property
-    def given(self) -> Tensor | None:
-        """The operator, a matrix for each head, `[H, K, K]`, that is given instead of learned; None: there is none."""
-        return None
+    def calibration(self, state: State | None = None) -> dict[str, Tensor]:
+        """What was calibrated on a text, by name: from the state of one stream that has read it, or as it is stored.
 
-    @property
-    def operator_shape(self) -> tuple[int, ...] | None:
-        """The shape of its operator, learned or given; None where it has none."""
-        return None
+        Empty for a sublayer that does not calibrate, or whose state has read nothing. Of a sublayer that stores it
+        (`SublayerSpec.calibration`) these are its buffers.
+        """
+        return {}
 
 
 class Mixer(Sublayer):
     """A sublayer that moves information between tokens."""
-
-
-class DecayingMixer(Mixer):
-    """A mixer in which every token fades at rates of its own, known as soon as it has been read."""
-
-    @property
-    def reads_alone(self) -> bool:
-        """Whether what a token leaves behind depends on its own input alone, on none before it."""
-        return True
-
-    @abstractmethod
-    def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]` per step."""
 
 
 class FeedForward(Sublayer):
@@ -215,33 +200,10 @@ class FeedForward(Sublayer):
         return layout.uniform or self.traits.window == 1
 
 
-@dataclass(frozen=True)
-class OperatorFiles:
-    """Operators `[H, K, K]` of the layers of a model, on disk or by name, for the kinds that have them.
-
-    names: of the tensors that a file may hold for a layer; the last is the operator itself. suffixes: of the files.
-    read: the tensors of each layer by name; `UserError` names the file and what is wrong in it.
-    save: write the tensors of each layer; the file appears whole or not at all.
-    choose: an operator of each shape from a name or a file; `UserError`, beginning with what is given as origin, where
-        there is none. check_fit: `UserError`, beginning likewise, unless operators of the second shapes are those that
-        a model needs, the first.
-    """
-
-    names: tuple[str, ...]
-    suffixes: tuple[str, ...]
-    read: Callable[[str | Path], list[dict[str, Tensor]]]
-    save: Callable[[Sequence[Mapping[str, Tensor]], str | Path], None]
-    choose: Callable[[str, Sequence[Sequence[int]], str], list[Tensor]]
-    check_fit: Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]], str], None]
-
-
 class SublayerSpec(Spec, ABC):
     """The description of a sublayer, chosen by `kind`."""
 
     kind: str
-
-    operator_files: ClassVar[OperatorFiles | None] = None
-    """Of a kind whose operators can be given."""
 
     cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = ()
     """Cache policies that the kind brings, beside keeping everything."""
@@ -288,14 +250,28 @@ class SublayerSpec(Spec, ABC):
         return ""
 
     @property
-    def takes_operator(self) -> bool:
-        """Whether its operator is given instead of learned."""
-        return False
+    def calibration(self) -> Literal["none", "text", "stored"]:
+        """Whether it calibrates on the first text that it reads, stores a calibration as buffers, or needs none."""
+        return "none"
+
+    def with_calibration(self, where: Literal["text", "stored"]) -> Self:
+        """The same description, calibrated on a text or with a stored calibration; unchanged if it needs none."""
+        return self
 
     @classmethod
-    def with_operator(cls, description: Mapping[str, Any], source: str) -> dict[str, Any] | None:
-        """The plain description with a `learned` operator, or a given one (any other source); None: it has none."""
-        return None
+    def read_calibrations(
+        cls, source: str, shapes: Sequence[Mapping[str, Sequence[int]]], origin: str
+    ) -> list[dict[str, Tensor]]:
+        """A calibration of each shape (by name, as `Sublayer.calibration`), from a file or a name that the kind knows.
+
+        `UserError`, beginning with `origin`, if there is none, or it has other shapes.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def save_calibrations(cls, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
+        """Write the calibration of each layer that has one; `read_calibrations` reads the file."""
+        raise NotImplementedError
 
 
 class MixerSpec(SublayerSpec):

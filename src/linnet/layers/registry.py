@@ -4,10 +4,9 @@ A kind is a description (`MixerSpec`, `FeedForwardSpec`) with a field `kind` tha
 package, of `layers.mixers` or `layers.feed_forwards`.
 """
 
-import importlib
+import importlib.util
 import inspect
 import pkgutil
-from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, TypeVar, Union, get_args
 
@@ -15,7 +14,8 @@ from pydantic import Field
 
 from linnet.layers import feed_forwards, mixers
 from linnet.layers.cache_policy import CachePolicy, FullCache, RecalibratingCache, parse_cache_policy
-from linnet.layers.contract import FeedForwardSpec, MixerSpec, OperatorFiles, SublayerSpec
+from linnet.layers.contract import FeedForwardSpec, MixerSpec, SublayerSpec
+from linnet.layers.inspection import Inspection
 
 AnySpec = TypeVar("AnySpec", bound=SublayerSpec)
 
@@ -43,16 +43,9 @@ else:
     AnyFeedForward = Annotated[Union[tuple(FEED_FORWARDS.values())], Field(discriminator="kind")]  # noqa: UP007
 
 
-@lru_cache(maxsize=1)
-def operator_files() -> OperatorFiles:
-    """How operators that can be given stand on disk."""
-    (files,) = {spec.operator_files for spec in MIXERS.values() if spec.operator_files is not None}
-    return files
-
-
 def kinds_with_calibration() -> str:
-    """Their names, for messages."""
-    return ", ".join(kind for kind, spec in MIXERS.items() if spec.operator_files is not None)
+    """The kinds of mixer that calibrate on a text, for messages."""
+    return ", ".join(kind for kind, spec in MIXERS.items() if any(one.calibration == "text" for one in spec.examples()))
 
 
 def kinds_with_prefixes() -> str:
@@ -73,3 +66,13 @@ def cache_policy_of(text: str, field: str = "cache_policy") -> CachePolicy:
 def kinds_with_cache_policies() -> str:
     """The kinds of mixer that have a choice of how much of the past they keep, for messages."""
     return ", ".join(kind for kind, spec in MIXERS.items() if set(spec.cache_policies) - {RecalibratingCache})
+
+
+def inspections() -> dict[str, Inspection]:
+    """The inspections that kinds bring, by name: `INSPECTIONS` of the module `inspect` of a kind that is a package."""
+    found: list[Inspection] = []
+    for package in (mixers, feed_forwards):
+        for kind in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if kind.ispkg and importlib.util.find_spec(f"{kind.name}.inspect") is not None:
+                found += importlib.import_module(f"{kind.name}.inspect").INSPECTIONS
+    return {inspection.name: inspection for inspection in found}

@@ -1,96 +1,118 @@
-"""A model whose operators are given: the net behind them is gone, what they were, or others, stands in their place.
+"""Models that store the calibration of their layers among their weights instead of calibrating on a text.
 
-With a model's own operators this is the paper's v51Gi (Gokden, arXiv 2502.13502); with the identity, random numbers or
-another model's operators, its negative tests.
-
-Legend: `H` heads, `K` head width.
+With a PLDR-LLM's own calibration this is the paper's v51Gi (Gokden, arXiv 2502.13502); with the identity, random
+numbers or another model's calibration, its negative tests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.layers.contract import Mixer
-from linnet.layers.registry import MIXERS, kinds_with_calibration, operator_files
+from linnet.layers.contract import Mixer, MixerSpec
+from linnet.layers.registry import kinds_with_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import decoder_with_weights, meta_decoder
 from linnet.model.spec import ModelSpec
 
-Shape = tuple[int, ...]
+Calibration = Mapping[str, Tensor]
+"""What one layer calibrates, by name (`Sublayer.calibration`)."""
+
+
+def calibrating_specs(spec: ModelSpec) -> list[MixerSpec]:
+    """The mixer of each layer that calibrates, or stores a calibration, in the order in which a token passes them."""
+    return [block.mixer for block in spec.blocks for _ in range(block.repeat) if block.mixer.calibration != "none"]
 
 
 def calibrated_layers(decoder: Decoder) -> list[Mixer]:
-    """The mixers that have an operator, in the order a token meets them (a shared one several times)."""
-    return [mixer for mixer in decoder.mixers if mixer.operator_shape is not None]
+    """The same mixers of a decoder; a shared one several times."""
+    specs = (block.mixer for block in decoder.spec.blocks for _ in range(block.repeat))
+    return [mixer for spec, mixer in zip(specs, decoder.mixers, strict=True) if spec.calibration != "none"]
 
 
-def read_calibrations(decoder: Decoder, source: str, origin: str) -> list[Tensor]:
-    """Operators `[H, K, K]` for the model: `identity`, `random`, or a file's; `UserError` where it takes none."""
-    shapes = _shapes(decoder)
-    if not shapes:
+@torch.no_grad()
+def calibrate(decoder: Decoder, tokens_1T: Tensor) -> list[dict[str, Tensor]]:
+    """What each of these layers calibrates on one text, or stores."""
+    state = decoder.initial_state(*tokens_1T.shape)
+    decoder.hidden(tokens_1T.to(decoder.device), state)
+    pairs = zip(decoder.mixers, state.layers, strict=True)
+    return [found for mixer, layer in pairs if (found := mixer.calibration(layer))]
+
+
+def save_calibration(decoder: Decoder, tokens_1T: Tensor, path: str) -> None:
+    """Write what the layers calibrate on one text, as a file that `read_calibrations` reads."""
+    type(calibrating_specs(decoder.spec)[0]).save_calibrations(calibrate(decoder, tokens_1T), path)
+
+
+def read_calibrations(decoder: Decoder, source: str, origin: str) -> list[dict[str, Tensor]]:
+    """A calibration for each layer, from a file or a name that the kind knows; `UserError` if no layer calibrates."""
+    specs = calibrating_specs(decoder.spec)
+    if not specs:
         raise UserError(f"{origin}: {source}: the model has no {kinds_with_calibration()} layer")
-    return operator_files().choose(source, shapes, origin)
+    return type(specs[0]).read_calibrations(source, _shapes(decoder.spec), origin)
 
 
 def check_calibration(spec: ModelSpec, origin: str) -> None:
-    """`UserError`, with `origin` in front, where the given operators of a model that is to be built cannot be had.
-
-    A file of operators is read and held against the model; nothing else is done.
-    """
-    with torch.random.fork_rng(devices=[]):
-        operator_files().choose(spec.initialization.calibration, _given_shapes(spec), origin)
+    """`UserError`, beginning with `origin`, if the stored calibration of a model that is to be built cannot be read."""
+    specs = [one for one in calibrating_specs(spec) if one.calibration == "stored"]
+    if specs:
+        with torch.random.fork_rng(devices=[]):
+            type(specs[0]).read_calibrations(spec.initialization.calibration, _shapes(spec), origin)
 
 
 def check_calibration_fits(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
-    """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are given."""
-    operator_files().check_fit(_given_shapes(spec), _shapes(meta_decoder(teacher)), where)
+    """`UserError`, beginning with `where`, unless what `teacher` calibrates can be stored in the model `spec`."""
+    known, needed = _shapes(teacher), _shapes(spec)
+    if len(known) != len(needed):
+        raise UserError(f"{where}: it calibrates {len(known)} layers: the model has {len(needed)} that store it")
+    for index, (own, other) in enumerate(zip(needed, known, strict=True)):
+        for name, shape in own.items():
+            if other.get(name) != shape:
+                found = list(other.get(name, ()))
+                raise UserError(f"{where}: layer {index}: {name}: shape {found}: the model's is {list(shape)}")
 
 
-def _shapes(decoder: Decoder) -> list[Shape]:
-    return [mixer.operator_shape for mixer in decoder.mixers if mixer.operator_shape is not None]
-
-
-def _given_shapes(spec: ModelSpec) -> list[Shape]:
-    given = (sublayer.given for sublayer in meta_decoder(spec).sublayers)
-    return [tuple(g_HKK.shape) for g_HKK in given if g_HKK is not None]
+def _shapes(spec: ModelSpec) -> list[dict[str, tuple[int, ...]]]:
+    layers = calibrated_layers(meta_decoder(stored_spec(spec)))
+    return [{name: tuple(tensor.shape) for name, tensor in layer.calibration().items()} for layer in layers]
 
 
 def with_calibration_from(decoder: Decoder, source: str, seed: int) -> Decoder:
-    """`with_stored_calibration` of `read_calibrations`; the seed decides random ones; torch's generator stays"""
+    """`with_stored_calibration` of `read_calibrations`; the seed decides random ones, the global generator stays."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return with_stored_calibration(decoder, read_calibrations(decoder, source, "`calibration`"))
 
 
-def with_stored_calibration(decoder: Decoder, operators: Sequence[Tensor]) -> Decoder:
-    """The same model with one operator `[H, K, K]` for each layer that has one; it shares all other weights.
+def with_stored_calibration(decoder: Decoder, calibrations: Sequence[Calibration]) -> Decoder:
+    """The same model with a stored calibration in each layer that calibrates; it shares all other weights.
 
-    A block that repeats one set of weights gets a set for each layer, as the operators differ.
+    A block that repeats one set of weights gets a set for each layer, as the calibrations differ.
     """
     spec = stored_spec(decoder.spec)
-    fixed = meta_decoder(spec)
-    given = {id(sublayer.given) for sublayer in fixed.sublayers}
-    names = [name for name, tensor in fixed.named_buffers() if id(tensor) in given]
-    tensors = {name: _source(name, decoder) for name in fixed.state_dict() if name not in names}
-    for name, operator in zip(names, operators, strict=True):
-        tensors[name] = operator.to(decoder.device, decoder.dtype).clone()
-    return decoder_with_weights(spec, tensors).train(decoder.training)
+    stored = meta_decoder(spec)
+    buffers = {id(tensor): name for name, tensor in stored.named_buffers()}
+    tensors: dict[str, Tensor] = {}
+    for layer, calibration in zip(calibrated_layers(stored), calibrations, strict=True):
+        for name, buffer in layer.calibration().items():
+            tensors[buffers[id(buffer)]] = calibration[name].to(decoder.device, decoder.dtype).clone()
+    own = {name: _source(name, decoder) for name in stored.state_dict() if name not in tensors}
+    return decoder_with_weights(spec, own | tensors).train(decoder.training)
 
 
 def stored_spec(spec: ModelSpec) -> ModelSpec:
-    """The description with every operator given, and no block that has them shares weights."""
+    """The description with every calibration stored, and no block that has one shares weights."""
     plain = spec.model_dump()
-    for block in plain["blocks"]:
-        given = MIXERS[block["mixer"]["kind"]].with_operator(block["mixer"], "identity")
-        if given is not None:
-            block["mixer"], block["share_weights"] = given, False
+    for block, described in zip(plain["blocks"], spec.blocks, strict=True):
+        if described.mixer.calibration != "none":
+            block["mixer"] = described.mixer.with_calibration("stored").model_dump()
+            block["share_weights"] = False
     return ModelSpec.parse(plain, spec.name)
 
 
 def _source(name: str, decoder: Decoder) -> Tensor:
-    """The decoder's tensor of that name; of a layer that is no longer shared, that of the set it had."""
+    """The decoder's tensor of that name; of a layer that no longer shares its weights, that of the shared set."""
     state: dict[str, Tensor] = decoder.state_dict()
     if name in state:
         return state[name].detach()

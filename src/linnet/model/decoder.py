@@ -94,6 +94,16 @@ class Decoder(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def auxiliary_outputs(self, tokens_BT: Tensor) -> list[dict[str, Tensor]]:
+        """What each layer adds to the auxiliary outputs of one pass without a state, by name; empty if it adds none.
+
+        Tensors carry gradients unless the caller disables them, and begin with the batch.
+        """
+        record = AuxiliaryOutputs(outputs=[])
+        self.hidden(tokens_BT, record=record)
+        assert record.outputs is not None
+        return record.outputs
+
     def initial_state(
         self,
         batch: int,

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from linnet.layers.contract import Sublayer, sublayers_of
-from linnet.layers.registry import operator_files
 from linnet.model.spec import InitializationSpec, ModelSpec
 from linnet.nn.linear import FusedLinear, Linear
 
@@ -19,7 +18,7 @@ IN_THE_STREAM = "project"
 
 
 def initialize(decoder: nn.Module, spec: ModelSpec) -> None:
-    """Set embeddings and linear maps, and fill in the operators that are given."""
+    """Set embeddings and linear maps, and the calibrations that layers store."""
     settings = spec.initialization
     sublayers = list(sublayers_of(decoder))
     last = {id(linear) for sublayer in sublayers for linear in sublayer.output_projections()}
@@ -39,7 +38,7 @@ def initialize(decoder: nn.Module, spec: ModelSpec) -> None:
             with torch.no_grad():
                 for parameter in module.parameters():
                     parameter.mul_(factor)
-    _fill_operators(sublayers, settings.calibration)
+    _fill_calibrations(sublayers, spec)
 
 
 def _factor_of_last_maps(settings: InitializationSpec, layers: int) -> float:
@@ -57,13 +56,15 @@ def _draw(module: Linear, settings: InitializationSpec, factor: float) -> None:
         nn.init.xavier_uniform_(weight, gain=factor)
 
 
-def _fill_operators(sublayers: Iterable[Sublayer], source: str) -> None:
-    """A model without numbers (on the device meta) needs none; what it is filled with holds them."""
-    given = [sublayer.given for sublayer in sublayers]
-    tensors = [g_HKK for g_HKK in given if g_HKK is not None and not g_HKK.is_meta]
-    if not tensors:
+def _fill_calibrations(sublayers: Iterable[Sublayer], spec: ModelSpec) -> None:
+    """Set what layers store of a calibration. A model on the device meta needs none: its weights bring it along."""
+    stored = [calibration for sublayer in sublayers if (calibration := sublayer.calibration())]
+    if not stored or any(tensor.is_meta for calibration in stored for tensor in calibration.values()):
         return
-    operators = operator_files().choose(source, [g_HKK.shape for g_HKK in tensors], "initialization.calibration")
+    kind = type(next(block.mixer for block in spec.blocks if block.mixer.calibration == "stored"))
+    shapes = [{name: tensor.shape for name, tensor in calibration.items()} for calibration in stored]
+    found = kind.read_calibrations(spec.initialization.calibration, shapes, "initialization.calibration")
     with torch.no_grad():
-        for g_HKK, operator in zip(tensors, operators, strict=True):
-            g_HKK.copy_(operator)
+        for calibration, values in zip(stored, found, strict=True):
+            for name, tensor in calibration.items():
+                tensor.copy_(values[name])

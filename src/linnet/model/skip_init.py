@@ -40,7 +40,7 @@ def meta_decoder(spec: ModelSpec) -> Decoder:
 
 
 def without_calibration_file(spec: ModelSpec) -> ModelSpec:
-    """A model of the same shapes that reads no file of operators: they lie in its weights."""
+    """A model of the same shapes that reads no file of calibrations: they are among its weights."""
     start = spec.initialization.model_copy(update={"calibration": "identity"})
     return spec.model_copy(update={"initialization": start})
 

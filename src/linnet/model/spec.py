@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
 from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary
 from linnet.layers.contract import SublayerSpec
@@ -16,7 +16,6 @@ from linnet.layers.registry import (
     AnyMixer,
     kinds_with_calibration,
     kinds_with_prefixes,
-    operator_files,
 )
 from linnet.nn.norms import BlockNormSpec, NormSpec
 
@@ -117,7 +116,7 @@ class InitializationSpec(Spec):
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
     zero_outputs: each branch's last map at 0, its bias too, so that every layer begins as if it were not there; that of
         `scale_residual` is 0 as well.
-    calibration: of layers whose calibration is stored (plga's fixed operator): identity, random (normal), or a file.
+    calibration: of layers that store one, its source: a name that their kind knows, or a file.
     """
 
     linear: Literal["normal", "xavier_uniform"] = "normal"
@@ -129,7 +128,7 @@ class InitializationSpec(Spec):
 
     @property
     def calibration_file(self) -> Path | None:
-        """The file that the operators come from; None where they come from none."""
+        """The file that calibrations come from; None for a name."""
         return calibration_file(self.calibration)
 
 
@@ -137,8 +136,8 @@ class ModelSpec(Spec):
     """A whole decoder, or an encoder and a decoder.
 
     prefix: a stream may begin with a prefix whose tokens see all of one another: the input of a pair, in training and
-    when text is generated. `calibration: learned | identity | random | FILE` is accepted too: said once for all layers
-    that have one.
+    when text is generated. `calibration: text | NAME | FILE` is accepted too, for all layers that calibrate: on the
+    text that they read, or stored, from a name that their kind knows or a file.
     """
 
     name: str = "model"
@@ -154,8 +153,8 @@ class ModelSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_operator_for_all(cls, data: Any) -> Any:
-        return _with_operator(data) if isinstance(data, dict) and data.get("calibration") is not None else data
+    def _one_calibration_for_all(cls, data: Any) -> Any:
+        return _with_calibration(data) if isinstance(data, dict) and data.get("calibration") is not None else data
 
     @model_validator(mode="after")
     def _sublayers_fit_widths(self) -> Self:
@@ -206,12 +205,12 @@ class ModelSpec(Spec):
         return own + [(f"encoder.blocks[{index}]", block) for index, block in enumerate(inner)]
 
     @model_validator(mode="after")
-    def _operators_for_layers_that_take_them(self) -> Self:
+    def _a_calibration_goes_with_layers_that_store_one(self) -> Self:
         source = self.initialization.calibration
-        if source != "identity" and not any(block.mixer.takes_operator for block in self.blocks):
+        if source != "identity" and not any(block.mixer.calibration == "stored" for block in self.blocks):
             kinds = kinds_with_calibration()
             raise ValueError(
-                f"initialization.calibration: {source}: goes with operator: fixed, which no {kinds} block has"
+                f"initialization.calibration: {source}: expected a {kinds} block that stores a calibration"
             )
         return self
 
@@ -274,29 +273,34 @@ def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool, where:
                     )
 
 
-def _with_operator(data: dict[str, Any]) -> dict[str, Any]:
-    """The plain description with its `operator` said where it belongs: in the mixers and the starting values."""
+def _with_calibration(data: dict[str, Any]) -> dict[str, Any]:
+    """The plain description with its `calibration` moved to where it belongs: the mixers and the starting values."""
     data = copy.deepcopy(data)
-    operator = data.pop("calibration")
-    if not isinstance(operator, str):
-        raise ValueError(f"calibration: {operator!r}: must be learned, identity, random, or a file of operators")
-    blocks = data.get("blocks")
-    found = False
+    calibration = data.pop("calibration")
+    if not isinstance(calibration, str):
+        raise ValueError(f"calibration: {calibration!r}: must be text, a name that the kind of layer knows, or a file")
+    where: Literal["text", "stored"] = "text" if calibration == "text" else "stored"
+    blocks, found = data.get("blocks"), False
     for block in blocks if isinstance(blocks, list) else []:
         mixer = block.get("mixer") if isinstance(block, dict) else None
-        if isinstance(mixer, dict) and mixer.get("kind") in MIXERS:
-            changed = MIXERS[mixer["kind"]].with_operator(mixer, operator)
-            block["mixer"], found = changed or mixer, found or changed is not None
+        if not isinstance(mixer, dict) or mixer.get("kind") not in MIXERS:
+            continue
+        try:
+            described = MIXERS[mixer["kind"]].model_validate(mixer)
+        except ValidationError:
+            continue  # reported when the whole description is validated
+        if described.calibration != "none":
+            block["mixer"], found = described.with_calibration(where).model_dump(), True
     if not found:
-        raise ValueError(f"calibration: {operator}: goes with {kinds_with_calibration()} layers; the model has none")
-    start = "identity" if operator == "learned" else operator
+        raise ValueError(f"calibration: {calibration}: goes with {kinds_with_calibration()} layers; the model has none")
+    start = "identity" if where == "text" else calibration
     data["initialization"] = {**(data.get("initialization") or {}), "calibration": start}
     return data
 
 
 def calibration_file(source: str) -> Path | None:
-    """The file that a source of operators names; None where it names none, as `identity` and `random` do."""
-    return Path(source) if source.endswith(operator_files().suffixes) else None
+    """The file that a source of calibrations names; None for a name that the kind of layer knows."""
+    return Path(source) if Path(source).suffix else None
 
 
 def preset_names() -> list[str]:

@@ -6,6 +6,7 @@ from torch import nn
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
+from linnet.inspection.subject import TextModel
 from linnet.layers.contract import MixerSpec
 from linnet.layers.registry import MIXERS
 from linnet.model.decoder import Decoder
@@ -47,3 +48,12 @@ def speaker(mixer: MixerSpec = EXAMPLES[0], extra_ids: int = 0, **settings: obje
     """A model that knows all bytes; `extra_ids` more than its tokenizer."""
     tokenizer = Tokenizer.train("bytes", [])
     return LanguageModel(small_decoder(mixer, vocab_size=tokenizer.vocab_size + extra_ids, **settings), tokenizer)
+
+
+def inspected(model: Decoder | LanguageModel, tokenizer: Tokenizer | None = None) -> TextModel:
+    """A model as an inspection sees it; one without a tokenizer of its own may be given one, and may not need it."""
+    if isinstance(model, LanguageModel):
+        return TextModel(model)
+    found = LanguageModel.__new__(LanguageModel)
+    found.decoder, found.tokenizer = model, tokenizer
+    return TextModel(found)

@@ -15,8 +15,8 @@ ATTENTION = {"kind": "attention", "heads": 2}
 
 
 def with_graphs(kind: type[SublayerSpec]) -> list[SublayerSpec]:
-    """The examples, or those whose operator is given instead of inferred from a prompt."""
-    return [spec for spec in kind.examples() if spec.takes_operator] or kind.examples()
+    """The examples, or those that store a calibration instead of calibrating on a prompt."""
+    return [spec for spec in kind.examples() if spec.calibration == "stored"] or kind.examples()
 
 
 def of_examples(specs: list[SublayerSpec]) -> dict[str, Any]:

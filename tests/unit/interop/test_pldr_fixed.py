@@ -43,7 +43,7 @@ def operators(config: dict[str, Any]) -> list[Tensor]:
 @pytest.fixture
 def stored_spec(spec: Path) -> Path:
     plain = yaml.safe_load(spec.read_text())
-    plain["blocks"][0]["mixer"] = PlgaSpec.with_operator(plain["blocks"][0]["mixer"], "identity")
+    plain["blocks"][0]["mixer"] = PlgaSpec(**plain["blocks"][0]["mixer"]).with_calibration("stored").model_dump()
     plain["initialization"]["calibration"] = "operator.safetensors"
     spec.write_text(yaml.safe_dump(plain))
     return spec

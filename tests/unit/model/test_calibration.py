@@ -7,21 +7,15 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.spec import override
 from linnet.layers.mixers.plga.files import save_operators
-from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, read_description, save_decoder
-from linnet.model.watched import shown
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 5, "residual_units": 1}
 ATTENTION = {"kind": "attention", "heads": 2}
 TOKENS = torch.arange(9)[None]
-
-
-def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
-    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
 
 
 def description(*blocks: dict, **changes) -> dict:
@@ -36,8 +30,8 @@ def decoder(*blocks: dict, **changes) -> Decoder:
     return built
 
 
-def own_operators(model: Decoder) -> list[Tensor]:
-    return [outputs.g[0] for outputs in deductive_outputs(model, TOKENS)]
+def own_calibration(model: Decoder) -> list[dict[str, Tensor]]:
+    return [{"G": layer["G"][0]} for layer in model.auxiliary_outputs(TOKENS) if "G" in layer]
 
 
 BLOCKS = {
@@ -52,7 +46,7 @@ BLOCKS = {
 @pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS)
 def test_a_model_with_its_own_operators_fixed_gives_the_same(blocks, tmp_path: Path):
     model = decoder(*blocks)
-    fixed = with_stored_calibration(model, own_operators(model))
+    fixed = with_stored_calibration(model, own_calibration(model))
     torch.testing.assert_close(fixed(TOKENS), model(TOKENS), rtol=0, atol=0)
     assert not [name for name in fixed.state_dict() if "metric" in name or "curvature" in name or "power" in name]
     assert model_cost(fixed.spec).parameters == sum(p.numel() for p in fixed.parameters())
@@ -84,12 +78,12 @@ def test_the_identity_makes_plain_attention():
 
 
 def test_operators_of_a_file_are_the_starting_values_of_a_model(tmp_path: Path):
-    operators = own_operators(decoder({"mixer": PLGA, "repeat": 2}))
+    operators = own_calibration(decoder({"mixer": PLGA, "repeat": 2}))
     path = tmp_path / "G.safetensors"
-    save_operators([{"G": operator} for operator in operators], path)
+    save_operators(operators, path)
     plain = override(description({"mixer": PLGA, "repeat": 2}), [f"calibration={path}"])
     built = Decoder(ModelSpec.parse(plain, "test")).double()
-    for index, operator in enumerate(operators):
+    for index, operator in enumerate(one["G"] for one in operators):
         torch.testing.assert_close(
             built.state_dict()[f"blocks.0.layers.{index}.mixer.operator.g"], operator.float().double()
         )
@@ -150,11 +144,11 @@ def test_a_model_without_plga_has_no_operator():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["calibration=5"], "calibration: 5: must be learned, identity, random, or a file of operators"),
+        (["calibration=5"], "calibration: 5: must be text, a name that the kind of layer knows, or a file"),
         (["blocks.0.mixer.operator=fixed"], "blocks[0].mixer.metric_hidden: 43: goes with operator: learned"),
         (
             ["initialization.calibration=random"],
-            "initialization.calibration: random: goes with operator: fixed, which",
+            "initialization.calibration: random: expected a plga block that stores a calibration",
         ),
         (
             ["blocks.0.mixer={kind: ted}", "calibration=identity"],
@@ -168,8 +162,8 @@ def test_a_description_that_contradicts_itself_is_refused(changes: list[str], me
     assert message in str(refused.value)
 
 
-def test_learned_again_is_the_description_without_operators():
+def test_calibrating_on_a_text_again_is_the_description_without_operators():
     spec = ModelSpec.load("pldr-v51-110m-1")
     fixed = ModelSpec.parse(spec.model_dump() | {"calibration": "random"}, "fixed")
     assert fixed.blocks[0].mixer.operator == "fixed"
-    assert ModelSpec.parse(fixed.model_dump() | {"calibration": "learned"}, "learned") == spec
+    assert ModelSpec.parse(fixed.model_dump() | {"calibration": "text"}, "text") == spec

@@ -4,9 +4,8 @@ import numpy as np
 import torch
 
 from browser import dumped
-from linnet.inspection.operator_figures import operator_figures
-from linnet.inspection.pictures import operator_pictures
-from linnet.inspection.tables import operator_tables
+from linnet.layers.mixers.plga.inspect import operator_pictures, operator_tables
+from linnet.layers.mixers.plga.matrices import operator_figures
 from linnet.present.page import write_page
 from linnet.present.result import Answer
 

@@ -7,7 +7,6 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
-from linnet.model.watched import shown
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.objectives import check_penalties, next_token_loss
 from linnet.training.run import train_run
@@ -16,7 +15,7 @@ from linnet.training.sections import DagSpec
 
 
 def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
-    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
+    return [DeductiveOutputs(*layer.values()) for layer in decoder.auxiliary_outputs(tokens_BT) if len(layer) > 1]
 
 
 def mean(outputs: list[DeductiveOutputs], name: str) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The operators that runs are given, by files or by other runs; all that a comparison knows of such layers.
+"""The calibrations that runs store, from files or from other runs.
 
 Whether they can be read and fit is known before anything is trained.
 """
@@ -13,20 +13,18 @@ from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
 from linnet.experiments.comparison.spec import CALIBRATIONS, ComparedSpec, ComparisonSpec, run_folder, taught_file
-from linnet.layers.registry import operator_files
-from linnet.model.calibration import check_calibration, check_calibration_fits
+from linnet.model.calibration import check_calibration, check_calibration_fits, save_calibration
 from linnet.model.spec import calibration_file
 from linnet.model.store import TOKENIZER, load_decoder
-from linnet.model.watched import operators
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.run_folder import RunFolder
 
-ANY_DATA, ANY_FILE = Path("data"), Path("operators.safetensors")
+ANY_DATA, ANY_FILE = Path("data"), Path("calibration.safetensors")
 """What a model's shapes do not depend on."""
 
 
 def check_calibrations(spec: ComparisonSpec, out: Path, origin: str) -> None:
-    """`UserError` naming `origin`, the run, the field and the file of operators that cannot be read or do not fit.
+    """`UserError` naming `origin`, the run, the field and the file of calibrations that cannot be read or do not fit.
 
     Two kinds of files may be missing: what an earlier run will have made by then, and what a run needs no more, as it
     has begun with every seed.
@@ -56,21 +54,21 @@ def _check_taught(spec: ComparisonSpec, run: ComparedSpec, teacher: ComparedSpec
 
 
 def _field(run: ComparedSpec, source: str) -> str:
-    """Where the run's operators are named: in its own `set`, or in the model of all."""
+    """Where the run's calibration is named: in its own `set`, or in the model of all."""
     named = [field for field, value in run.set.items() if value == source]
     return f"set: {named[0]}" if named else "model.initialization.calibration"
 
 
 def _begun(spec: ComparisonSpec, run: ComparedSpec, out: Path) -> bool:
-    """Whether the run has steps, which keep its operators, with every seed."""
+    """Whether the run has steps, which keep its calibration, with every seed."""
     folders = [RunFolder(run_folder(out, run, seed)) for seed in spec.seeds]
     return all(checkpoint_steps(folder.checkpoints) or folder.finished() is not None for folder in folders)
 
 
 def taught_calibration(spec: ComparisonSpec, run: ComparedSpec, seed: int, out: Path) -> Path | None:
-    """The file of the operators that a run takes from another, which has been trained; None where it takes none.
+    """The file of the calibration that a run takes from another, which has been trained; None where it takes none.
 
-    They are inferred from the empty prompt, the end token alone.
+    It is computed on the empty prompt, the end token alone.
     """
     if run.calibration_of is None:
         return None
@@ -79,12 +77,12 @@ def taught_calibration(spec: ComparisonSpec, run: ComparedSpec, seed: int, out: 
     if not path.exists():
         model = RunFolder(run_folder(out, teacher, seed)).model
         end = Tokenizer.load(model / TOKENIZER).end_id
-        operator_files().save(operators(load_decoder(model), torch.tensor([[end]])), path)
+        save_calibration(load_decoder(model), torch.tensor([[end]]), str(path))
     return path
 
 
 def calibration_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """SHA-256 of each file of operators that is named, by its name; but of those that the comparison itself makes."""
+    """SHA-256 of each file of calibrations that is named, by name; not of those that the comparison itself makes."""
     found = [described["model"], *(run["set"] for run in described["runs"])]
     names = {name for part in found for name in _strings(part)}
     files = {name: file for name in sorted(names) if (file := calibration_file(name)) is not None and file.is_file()}
@@ -101,7 +99,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def by_content(described: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
-    """The description with the hash of each file of operators in the place of its name."""
+    """The description with the hash of each file of calibrations in the place of its name."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, dict):

@@ -16,7 +16,7 @@ from linnet.experiments.protocol.scores import (
     scores_figures,
     scores_table,
 )
-from linnet.experiments.protocol.spec import DeducedSpec, OtherModel, Protocol, TimesSpec
+from linnet.experiments.protocol.spec import OtherModel, Protocol, TimesSpec
 from linnet.experiments.protocol.times import (
     Contestant,
     Timed,
@@ -28,8 +28,9 @@ from linnet.experiments.protocol.times import (
 from linnet.experiments.side_by_side.report import SideBySide
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inspection.caches import CacheComparison, compare_caches
-from linnet.inspection.tables import caches_tables
+from linnet.inspection.subject import Target, TextModel, inspect_model
+from linnet.layers.registry import inspections
+from linnet.present.result import Result
 from linnet.present.table import Table
 
 Opponents = Callable[[OtherModel, TimesSpec, torch.device], list[Contestant]]
@@ -38,11 +39,11 @@ Opponents = Callable[[OtherModel, TimesSpec, torch.device], list[Contestant]]
 
 @dataclass(frozen=True)
 class ProtocolFindings:
-    """What was found; a section that was not asked for is empty. deduced: by model."""
+    """What was found; a section that was not asked for is empty. inspected: by model, then inspection."""
 
     protocol: Protocol
     scores: Sequence[ModelScores]
-    deduced: Mapping[str, CacheComparison]
+    inspected: Mapping[str, Mapping[str, Result]]
     timed: Sequence[Timed]
     device: torch.device
 
@@ -51,8 +52,9 @@ class ProtocolFindings:
         tables: list[Table] = []
         if self.protocol.scores is not None:
             tables += [scores_table(self.scores, self.protocol.scores), *difference_tables(self.scores)]
-        for name, found in self.deduced.items():
-            tables += [replace(table, title=f"{name}: {table.title}") for table in caches_tables(found)]
+        for name, results in self.inspected.items():
+            every = [part for result in results.values() for part in result.tables() if isinstance(part, Table)]
+            tables += [replace(table, title=f"{name}: {table.title}") for table in every]
         if self.protocol.times is not None:
             tables.append(times_table(self.timed, self.protocol.times, self.device))
         return tables
@@ -68,7 +70,10 @@ class ProtocolFindings:
             "title": self.protocol.title,
             "source": self.protocol.source,
             "scores": scores_figures(self.scores) if self.scores else None,
-            "deduced": {name: found.figures() for name, found in self.deduced.items()},
+            "inspections": {
+                name: {one: result.to_dict() for one, result in results.items()}
+                for name, results in self.inspected.items()
+            },
             "times": times_figures(self.timed, self.device) if self.timed else None,
         }
 
@@ -95,10 +100,10 @@ def run_protocol(
     on = resolve_device(device)
     others = [] if protocol.times is None else _others(protocol.times, opponents, on, models)
     loaded = {str(model): load(model, device) for model in models}
-    deduced = {} if protocol.deduced is None else _deduced(loaded, protocol.deduced)
+    inspected = _inspected(loaded, protocol.inspections, device)
     scores = [] if wanted is None or suite is None else measure_scores(loaded, wanted, suite)
     timed = [] if protocol.times is None else _timed(loaded, protocol.times, others)
-    return ProtocolFindings(protocol, scores, deduced, timed, on)
+    return ProtocolFindings(protocol, scores, inspected, timed, on)
 
 
 def _others(
@@ -116,7 +121,14 @@ def _timed(models: Mapping[str, LanguageModel], spec: TimesSpec, others: Sequenc
     return time_in_turn([*own, *others], spec)
 
 
-def _deduced(models: Mapping[str, LanguageModel], spec: DeducedSpec) -> dict[str, CacheComparison]:
-    """Of the models that deduce calibrations; the others have none to show."""
-    deducing = {name: model for name, model in models.items() if any(m.traits.calibrates for m in model.decoder.mixers)}
-    return {name: compare_caches(model, spec.prompt, spec.tokens) for name, model in deducing.items()}
+def _inspected(
+    models: Mapping[str, LanguageModel], wanted: Mapping[str, Mapping[str, Any]], device: str
+) -> dict[str, dict[str, Result]]:
+    """Of the models that have what is inspected; the others have none to show."""
+    found: dict[str, dict[str, Result]] = {}
+    for name, model in models.items():
+        for inspection, options in wanted.items():
+            if inspections()[inspection].applies(TextModel(model)):
+                target = Target(name, device=device)
+                found.setdefault(name, {})[inspection] = inspect_model(inspection, target, **options)
+    return found

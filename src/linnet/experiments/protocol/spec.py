@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Count, Seed, Spec, read_yaml
 from linnet.evaluation.tasks.suite import suite_spec
+from linnet.layers.registry import inspections
 
 
 class ScoresSpec(Spec):
@@ -33,13 +34,6 @@ class ScoresSpec(Spec):
                 accepted = f"expected one of {', '.join(known)}"
                 said = "; ".join(part for part in (did_you_mean(task, known, ""), accepted) if part)
                 raise UserError(said, field=f"columns.{heading}", value=task)
-
-
-class DeducedSpec(Spec):
-    """Deductive outputs of models that deduce calibrations, with and without caches, after so many tokens."""
-
-    prompt: str = ""
-    tokens: Count = 100
 
 
 class OtherModel(Spec):
@@ -76,18 +70,22 @@ class TimesSpec(Spec):
 
 
 class Protocol(Spec):
-    """Sections that are left out are not measured. source: the paper, as one cites it."""
+    """Sections that are left out are not measured. source: the paper, as one cites it.
+
+    inspections: the options of each inspection that a kind of layer brings (`linnet inspect NAME`), by its name, of
+    those that need no data; models without such layers are left out.
+    """
 
     title: str = Field(min_length=1)
     source: str
     scores: ScoresSpec | None = None
-    deduced: DeducedSpec | None = None
+    inspections: dict[str, dict[str, Any]] = Field(default_factory=dict)
     times: TimesSpec | None = None
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
-        if self.scores is None and self.deduced is None and self.times is None:
-            raise ValueError("nothing to measure; expected at least one of scores, deduced, times")
+        if self.scores is None and not self.inspections and self.times is None:
+            raise ValueError("nothing to measure; expected at least one of scores, inspections, times")
         return self
 
     @classmethod
@@ -97,9 +95,18 @@ class Protocol(Spec):
         if not isinstance(plain, dict):
             raise UserError(f"{path}: expected a mapping with some of {', '.join(cls.model_fields)}")
         found = cls.parse(plain, str(path))
+        found.check_inspections(str(path))
         if found.scores is not None:
             try:
                 found.scores.check()
             except UserError as error:
                 raise UserError(f"{path}: scores.{error}") from None
         return found
+
+    def check_inspections(self, origin: str) -> None:
+        """`UserError` for an inspection that there is not, or that asks for something else."""
+        known = {name: one for name, one in inspections().items() if one.data != "required"}
+        for name, options in self.inspections.items():
+            if name not in known:
+                raise UserError(f"{origin}: inspections.{name}: expected one of {', '.join(known)}")
+            known[name].options.parse(options, f"{origin}: inspections.{name}")

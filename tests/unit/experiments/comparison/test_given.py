@@ -43,7 +43,7 @@ def refusal(path: Path) -> str:
 
 def test_what_fits_is_accepted(tmp_path: Path):
     save_operators([{"G": FIT}] * 2, tmp_path / "G.safetensors")
-    for source in (tmp_path / "G.safetensors", "identity", "random", "learned"):
+    for source in (tmp_path / "G.safetensors", "identity", "random", "text"):
         check(write(tmp_path, [given(source)]))
     check_calibrations(ComparisonSpec.load(ABLATION), tmp_path / "out", "pldr.yaml")
 
@@ -113,11 +113,11 @@ def test_what_is_needed_no_more_may_be_missing(tmp_path: Path):
     [
         (
             [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.repeat": 3}, "calibration_of": "a"}],
-            "b: calibration_of: a: operators of 2 layers: the model has 3 plga layers",
+            "b: calibration_of: a: it calibrates 2 layers: the model has 3 that store it",
         ),
         (
             [{"name": "a", "set": {"model.blocks.0.mixer.heads": 2}}, {"name": "b", "calibration_of": "a"}],
-            "b: calibration_of: a: layer0.G: shape [2, 64, 64]: the model's is [4, 32, 32]",
+            "b: calibration_of: a: layer 0: G: shape [2, 64, 64]: the model's is [4, 32, 32]",
         ),
         (
             [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.mixer": {"kind": "ted"}}, "calibration_of": "a"}],

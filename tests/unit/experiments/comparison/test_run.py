@@ -15,7 +15,6 @@ from linnet.experiments.runner import Runner
 from linnet.inference.language_model import load
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.store import load_decoder
-from linnet.model.watched import shown
 
 SMALL = {
     "text": {"stories": 60, "parts": 2},
@@ -33,7 +32,7 @@ SMALL = {
 
 
 def deductive_outputs(decoder, tokens_BT) -> list[DeductiveOutputs]:
-    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
+    return [DeductiveOutputs(*layer.values()) for layer in decoder.auxiliary_outputs(tokens_BT) if len(layer) > 1]
 
 
 @pytest.fixture(scope="module")

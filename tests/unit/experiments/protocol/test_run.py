@@ -3,8 +3,8 @@ from protocol_models import save_models, save_questions
 
 from linnet.core.errors import UserError
 from linnet.experiments.protocol.run import run_protocol
-from linnet.experiments.protocol.spec import DeducedSpec, OtherModel, Protocol, ScoresSpec, TimesSpec
-from linnet.inspection.caches import inspect_caches
+from linnet.experiments.protocol.spec import OtherModel, Protocol, ScoresSpec, TimesSpec
+from linnet.inspection.subject import Target, inspect_model
 from linnet.interop.contestants import contestants
 
 SCORES = ScoresSpec(suite="pldr", columns={"PIQA": "piqa"})
@@ -19,11 +19,14 @@ def protocol(**sections):
     return Protocol(title="t", source="s", **sections)
 
 
-def test_deductive_outputs_are_those_of_inspect_caches(models):
-    found = run_protocol(protocol(deduced=DeducedSpec(prompt="a", tokens=3)), list(models.values()), contestants)
+def test_inspections_are_those_of_the_verb(models):
+    found = run_protocol(
+        protocol(inspections={"caches": {"prompt": "a", "tokens": 3}}), list(models.values()), contestants
+    )
     name = str(models["plga"])
-    assert list(found.deduced) == [name], "attention deduces nothing"
-    assert found.deduced[name].figures() == inspect_caches(name, "a", 3).figures()
+    assert list(found.inspected) == [name], "attention deduces nothing"
+    alone = inspect_model("caches", Target(name), prompt="a", tokens=3)
+    assert found.inspected[name]["caches"].to_dict() == alone.to_dict()
     assert found.tables()[0].title == f"{name}: Text" and found.figures()["scores"] is None
 
 
@@ -31,12 +34,12 @@ def test_questions_are_limited_and_belong_to_scores(models, tmp_path):
     files = save_questions(tmp_path / "tasks")
     found = run_protocol(protocol(scores=SCORES), [models["attention"]], contestants, files, limit=1)
     assert [len(task.task.items) for task in found.scores[0].own.tasks] == [1] * 8
-    assert found.figures()["deduced"] == {}
-    deduced = protocol(deduced=DeducedSpec(tokens=1))
+    assert found.figures()["inspections"] == {}
+    inspected = protocol(inspections={"caches": {"tokens": 1}})
     with pytest.raises(UserError, match=r"^files: .*asks no questions"):
-        run_protocol(deduced, [models["plga"]], contestants, files)
+        run_protocol(inspected, [models["plga"]], contestants, files)
     with pytest.raises(UserError, match=r"^limit: 3: .*asks no questions"):
-        run_protocol(deduced, [models["plga"]], contestants, limit=3)
+        run_protocol(inspected, [models["plga"]], contestants, limit=3)
     with pytest.raises(UserError, match=r"^suite: pldr: `files` is missing"):
         run_protocol(protocol(scores=SCORES), [models["plga"]], contestants)
 

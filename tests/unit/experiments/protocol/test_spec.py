@@ -18,7 +18,7 @@ def load(path: Path, text: str) -> Protocol:
 def test_the_shipped_table_asks_the_whole_suite():
     asked = Protocol.load(SHIPPED / "pldr-table.yaml")
     suite = suite_spec("pldr")
-    assert asked.scores is not None and asked.deduced is not None
+    assert asked.scores is not None and asked.inspections
     assert sorted(asked.scores.columns.values()) == sorted([*(task.name for task in suite.tasks), *suite.averages])
     assert asked.scores.calibrations == ["identity", "random"] and asked.scores.without_kv_cache
 
@@ -30,7 +30,7 @@ def test_the_shipped_table_asks_the_whole_suite():
         ("scores: {suite: pldr, columns: {A: pika}}", "scores.columns.A: pika: did you mean piqa?"),
         ("scores: {suite: plrd, columns: {A: piqa}}", "scores.suite: plrd: did you mean pldr?"),
         ("scores: {suite: pldr, columns: {}}", "scores.columns"),
-        (f"{SCORES}\ndeduced: {{tokens: 0}}", "deduced.tokens: 0"),
+        (f"{SCORES}\ninspections: {{caches: {{tokens: 0}}}}", "inspections.caches: tokens: 0"),
         (f"{SCORES}\ndeduce: {{}}", "deduce: unknown key"),
     ],
 )

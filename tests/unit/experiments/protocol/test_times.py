@@ -30,8 +30,8 @@ def models(tmp_path_factory):
 
 
 def test_settings_are_those_that_a_model_has(models):
-    said = {name: [one.caches.said for one in contestants(model, name, SPEC)] for name, model in models.items()}
-    assert said == {"plga": ["none", "KV", "G", "KV and G"], "attention": ["none", "KV"]}
+    said = {name: [one.caches.label for one in contestants(model, name, SPEC)] for name, model in models.items()}
+    assert said == {"plga": ["none", "KV", "calibration", "KV and calibration"], "attention": ["none", "KV"]}
 
 
 @pytest.mark.parametrize("name", ["plga", "attention"])
@@ -40,7 +40,7 @@ def test_every_way_is_checked(models, name):
         check(one, SPEC.tokens)
         ids = one.generate()
         wrong = [*ids[:-1], (ids[-1] + 1) % 257]
-        with pytest.raises(UserError, match=f"{name}, caches {one.caches.said}: not timed: a token is"):
+        with pytest.raises(UserError, match=f"{name}, caches {one.caches.label}: not timed: a token is"):
             check(replace(one, generate=lambda wrong=wrong: wrong), SPEC.tokens)
         with pytest.raises(UserError, match="not timed: 5 tokens; expected 6"):
             check(replace(one, generate=lambda ids=ids: ids[1:]), SPEC.tokens)
@@ -76,7 +76,16 @@ def test_milliseconds_by_setting_and_ratios_of_the_same_turn():
     ]
     spec = TimesSpec(runs=3, against=[{"name": "theirs", "folder": "x"}])
     table = times_table(found, spec, CPU)
-    assert table.columns == ["model", "parameters", "none", "KV", "G", "KV and G", "none / all", "theirs / model"]
+    assert table.columns == [
+        "model",
+        "parameters",
+        "none",
+        "KV",
+        "calibration",
+        "KV and calibration",
+        "none / all",
+        "theirs / model",
+    ]
     ours, theirs = table.rows
     assert ours == [
         "ours", "1,234", "8,000.0\n4,000.0 to 9,000.0", "–", "–", "2,000.0\n1,000.0 to 3,000.0", "4.00", "2.00",

@@ -70,8 +70,8 @@ def test_operators_and_every_rotation():
     mixers = [fixed, {**fixed, "rotary": halves}, {**fixed, "rotary": None}, neighbors]
     decoder = decoder_with_weights([block(mixer) for mixer in mixers])
     for mixer in decoder.mixers[:-1]:
-        assert mixer.given is not None
-        torch.nn.init.normal_(mixer.given, std=0.3)
+        for tensor in mixer.calibration().values():
+            torch.nn.init.normal_(tensor, std=0.3)
     step = Step(decoder, Flat.of(decoder, PLACES, FULL))
     states = {state.input: state.initial(PLACES) for state in state_inputs(step.flat)}
     graph = graph_of(step, 1)

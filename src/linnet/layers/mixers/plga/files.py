@@ -20,8 +20,10 @@ from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 from linnet.core.system import available_bytes
-from linnet.layers.contract import OperatorFiles
 from linnet.layers.mixers.plga.operator import OUTPUTS
+
+OPERATOR = OUTPUTS[-1]
+"""The name of the operator, of which a calibration consists."""
 
 SUFFIXES = (".safetensors", ".npz")
 
@@ -155,6 +157,3 @@ def check_fit(shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], w
     for index, (needed, given) in enumerate(zip(shapes, found, strict=True)):
         if tuple(given) != tuple(needed):
             raise UserError(f"{where}: layer{index}.G: shape {list(given)}: the model's is {list(needed)}")
-
-
-PLGA_FILES = OperatorFiles(OUTPUTS, SUFFIXES, read_operators, save_operators, choose_operators, check_fit)

@@ -161,15 +161,11 @@ class Plga(Mixer):
         """The map behind the heads; those of the operator's net are built after it."""
         return iter((self.out,))
 
-    @property
-    def given(self) -> Tensor | None:
-        """See `Sublayer`."""
-        return self.operator.g if isinstance(self.operator, FixedOperator) else None
-
-    @property
-    def operator_shape(self) -> tuple[int, int, int]:
-        """See `Sublayer`."""
-        return self.heads, self.head_dim, self.head_dim
+    def calibration(self, state: State | None = None) -> dict[str, Tensor]:
+        if isinstance(self.operator, FixedOperator):
+            return {OUTPUTS[-1]: self.operator.g}
+        operator_BHKK = state.operator if isinstance(state, PlgaState) else None
+        return {} if operator_BHKK is None else {OUTPUTS[-1]: operator_BHKK[0]}
 
     @property
     def bfloat16_decode(self) -> bool:
@@ -179,9 +175,7 @@ class Plga(Mixer):
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`; with the operator in the state, or a fixed one."""
         assert isinstance(state, PlgaState)
-        operator_HKK = self.given
-        if operator_HKK is None and state.operator is not None:
-            operator_HKK = state.operator[0]
+        operator_HKK = self.calibration(state).get(OUTPUTS[-1])
         if operator_HKK is None:
             return None
         return key_value_decode_step(

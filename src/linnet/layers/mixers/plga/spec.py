@@ -4,17 +4,19 @@ Gokden, "PLDR-LLMs learn a generalizable tensor operator that can replace its ow
 (arXiv 2502.13502).
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
+from torch import Tensor
 
 from linnet.core.spec import Count, Extent
 from linnet.layers.attention_cost import AttentionShape
 from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
-from linnet.layers.contract import MixerSpec, OperatorFiles, Place
+from linnet.layers.contract import MixerSpec, Place
 from linnet.layers.mixers.plga.density import DensitySpec, density_cost
-from linnet.layers.mixers.plga.files import PLGA_FILES
+from linnet.layers.mixers.plga.files import OPERATOR, choose_operators, save_operators
 from linnet.layers.mixers.plga.module import Plga
 from linnet.layers.mixers.plga.operator import Start, fixed_cost, operator_cost
 from linnet.layers.rotary import RotarySpec, check_heads
@@ -35,7 +37,6 @@ class PlgaSpec(MixerSpec):
     start: the operator's starting values, the paper's or near the identity (which short runs need).
     """
 
-    operator_files: ClassVar[OperatorFiles] = PLGA_FILES
     cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = (RecalibratingCache,)
 
     kind: Literal["plga"] = "plga"
@@ -78,17 +79,24 @@ class PlgaSpec(MixerSpec):
         check_heads(self.heads, None, width, self.rotary)
 
     @property
-    def takes_operator(self) -> bool:
-        """See `SublayerSpec`."""
-        return self.operator == "fixed"
+    def calibration(self) -> Literal["text", "stored"]:
+        return "text" if self.operator == "learned" else "stored"
+
+    def with_calibration(self, where: Literal["text", "stored"]) -> "PlgaSpec":
+        """A fixed operator has no net, and so none of the fields that describe one."""
+        kept = self.model_dump(exclude=set(NET_FIELDS) if where == "stored" else None)
+        return PlgaSpec.model_validate({**kept, "operator": "learned" if where == "text" else "fixed"})
 
     @classmethod
-    def with_operator(cls, description: Mapping[str, Any], source: str) -> dict[str, Any]:
-        """See `SublayerSpec`; what describes the net behind a learned operator goes with it."""
-        if source == "learned":
-            return {**description, "operator": "learned"}
-        kept = {name: value for name, value in description.items() if name not in NET_FIELDS}
-        return {**kept, "operator": "fixed"}
+    def read_calibrations(
+        cls, source: str, shapes: Sequence[Mapping[str, Sequence[int]]], origin: str
+    ) -> list[dict[str, Tensor]]:
+        operators = choose_operators(source, [shape[OPERATOR] for shape in shapes], origin)
+        return [{OPERATOR: operator} for operator in operators]
+
+    @classmethod
+    def save_calibrations(cls, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
+        save_operators(layers, path)
 
     def build(self, place: Place) -> Plga:
         """Build the module."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
-from linnet.layers.contract import DecayingMixer, DecodeStep, MixerSpec, Place, Traits
+from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.mixers.ted.bank import BankState
 from linnet.layers.mixers.ted.eviction import EvictionState
 from linnet.layers.mixers.ted.full import FullState
@@ -128,7 +128,7 @@ class TedSpec(MixerSpec):
         return sequences * tokens * (of_token + matrices * tokens) + extra
 
 
-class Ted(DecayingMixer):
+class Ted(Mixer):
     """Trainable exponential decays with a rate per token and head."""
 
     traits = Traits()
@@ -253,11 +253,11 @@ class Ted(DecayingMixer):
 
     @property
     def reads_alone(self) -> bool:
-        """See `DecayingMixer`."""
+        """Whether what a token leaves behind depends on its own input alone, on none before it."""
         return self.conv is None
 
     def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        """See `DecayingMixer`."""
+        """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]` per step."""
         x_BTD = self._convolved(x_BTD, None, None)
         quantity_BTD, _ = self.quantity_gate.split(self.quantity_gate(x_BTD))
         rates_BTN = self.rates(x_BTD)

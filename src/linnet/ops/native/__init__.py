@@ -20,7 +20,8 @@ SOURCES = tuple(
     Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "int4", "attention", "elementwise", "program")
 )
 HEADERS = tuple(
-    Path(__file__).with_name(f"{name}.hpp") for name in ("vectors", "products", "wide", "tiles", "functions")
+    Path(__file__).with_name(f"{name}.hpp")
+    for name in ("portable", "vectors", "products", "wide", "tiles", "functions")
 )
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float

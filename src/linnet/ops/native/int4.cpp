@@ -28,7 +28,7 @@ inline int64_t bytes_of_block(int64_t groups, int64_t group) {
   return groups * (group / RUN * RUN_BYTES + SCALE_BYTES);
 }
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+#ifdef LINNET_AVX512
 inline Real scales_of(const uint8_t* place) {
   const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place));
   return as_real(shifted_left(_mm512_cvtepu16_epi32(narrow), 16));
@@ -169,7 +169,7 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
 // Rows from which on products with a matrix made in float32 are faster: without instructions for sums of four products
 // of bytes these take three each.
 int64_t linnet_max_int4_rows() {
-#if (defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__)
+#if defined(LINNET_AVX2) && ((defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__))
   return std::numeric_limits<int64_t>::max();
 #else
   return 16;

@@ -1,8 +1,8 @@
-// What products with a matrix have in common: where their results go, and rows in fixed point.
+// Common parts of products with a matrix: where results are written, and rows in fixed point.
 //
-// A row that meets weights of 8 or 4 bits is written with two digits of 7 bits: bytes times bytes are the fastest
-// products there are, and sums of whole numbers are exact, so a row gives the same on every processor, with any number
-// of threads, and whatever stands beside it.
+// A row that is multiplied with weights of 8 or 4 bits is represented by two digits of 7 bits: byte times byte is the
+// fastest product there is, and sums of integers are exact, so the result of a row is the same on every processor, with
+// any number of threads, and whatever the other rows are.
 
 #pragma once
 
@@ -10,6 +10,10 @@
 #include <vector>
 
 #include "vectors.hpp"
+
+#if !defined(LINNET_AVX2) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 namespace {
 
@@ -29,10 +33,35 @@ struct Result {
   }
 };
 
-// Eight sums of whole numbers, each with four more products of bytes. The unsigned ones are at most 127 where the
-// signed ones may be as large, so that two products have room in 16 bits.
+// Eight sums of integers, each plus four products of bytes. The unsigned bytes are at most 127, so that two products fit
+// into 16 bits, and NEON may treat them as signed.
 inline __m256i with_products(__m256i sum, __m256i unsigned_bytes, __m256i signed_bytes) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#if !defined(LINNET_AVX2) && defined(__ARM_NEON)
+  int32x4_t sums[2];
+  int8x16_t a[2], b[2];
+  std::memcpy(sums, &sum, sizeof sums);
+  std::memcpy(a, &unsigned_bytes, sizeof a);
+  std::memcpy(b, &signed_bytes, sizeof b);
+  for (int n = 0; n < 2; ++n) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    sums[n] = vdotq_s32(sums[n], a[n], b[n]);
+#else
+    const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a[n]), vget_low_s8(b[n])));
+    const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(a[n]), vget_high_s8(b[n])));
+    sums[n] = vaddq_s32(sums[n], vpaddq_s32(low, high));
+#endif
+  }
+  std::memcpy(&sum, sums, sizeof sums);
+  return sum;
+#elif !defined(LINNET_AVX2)
+  const auto a = portable::bits_of<portable::Signed8>(unsigned_bytes);
+  const auto b = portable::bits_of<portable::Signed8>(signed_bytes);
+  return sum + portable::each<__m256i, 8>([&](int lane) {
+           int32_t total = 0;
+           for (int n = 4 * lane; n < 4 * lane + 4; ++n) total += a[n] * b[n];
+           return total;
+         });
+#elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
   return _mm256_dpbusd_epi32(sum, unsigned_bytes, signed_bytes);
 #elif defined(__AVXVNNI__)
   return _mm256_dpbusd_avx_epi32(sum, unsigned_bytes, signed_bytes);
@@ -42,10 +71,10 @@ inline __m256i with_products(__m256i sum, __m256i unsigned_bytes, __m256i signed
 #endif
 }
 
-// What stands for a row: `(BASE * high + low) * step`, digits from -64 to 63.
+// A row in fixed point: `(BASE * high + low) * step`, digits from -64 to 63.
 struct Fixed {
   std::vector<int8_t> high, low;
-  std::vector<int32_t> group_sums;  // of the whole numbers in each group of inputs
+  std::vector<int32_t> group_sums;  // of the integers in each group of inputs
   float step;
 };
 
@@ -61,7 +90,7 @@ void fix(Fixed& fixed, const float* x, int64_t inputs, int64_t group) {
   fixed.high.resize(groups * group);
   fixed.low.resize(groups * group);
   fixed.group_sums.resize(groups);
-  if (!(nothing == 0.0f)) {  // what is not finite has no whole numbers, and stays so
+  if (!(nothing == 0.0f)) {  // a row that is not finite has no integers; its results are NaN
     fixed.step = std::nanf("");
     std::fill(fixed.high.begin(), fixed.high.end(), 0);
     std::fill(fixed.low.begin(), fixed.low.end(), 0);

@@ -4,9 +4,13 @@
 // and wait for each other by looking at a number, and every operation is one of `functions.hpp`, which finds its share
 // of the work by the thread's `team`. `ops.native.program` writes operations down.
 
+#ifdef __linux__
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#else
+#include <thread>
+#endif
 
 #include <atomic>
 #include <cstddef>
@@ -93,20 +97,34 @@ class Barrier {
     if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
       waiting_.store(0, std::memory_order_relaxed);
       round_.store(round + 1);
-      if (sleeping_.load() > 0) futex(FUTEX_WAKE_PRIVATE, INT32_MAX);
+      if (sleeping_.load() > 0) wake();
       return;
     }
     for (int looks = 0; looks < PATIENCE; ++looks) {
       if (round_.load(std::memory_order_acquire) != round) return;
-      _mm_pause();
+      pause();
     }
     sleeping_.fetch_add(1);
-    while (round_.load() == round) futex(FUTEX_WAIT_PRIVATE, round);
+    while (round_.load() == round) sleep(round);
     sleeping_.fetch_sub(1);
   }
 
  private:
-  void futex(int what, int32_t value) { syscall(SYS_futex, &round_, what, value, nullptr, nullptr, 0); }
+  static void pause() {
+#if defined(LINNET_AVX2)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+#ifdef __linux__
+  void sleep(int32_t round) { syscall(SYS_futex, &round_, FUTEX_WAIT_PRIVATE, round, nullptr, nullptr, 0); }
+  void wake() { syscall(SYS_futex, &round_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
+#else
+  void sleep(int32_t) { std::this_thread::yield(); }
+  void wake() {}
+#endif
 
   alignas(64) std::atomic<int64_t> waiting_{0};
   alignas(64) std::atomic<int32_t> round_{0};

@@ -1,5 +1,5 @@
-// The widest vectors of the processor this is compiled for, by names that are the same for all: those of 512 bits where
-// they add up products of bytes too, else those of 256.
+// The widest vectors of the processor, with the same names for all: 512 bits where its instructions also add up products
+// of bytes, else 256 bits.
 
 #pragma once
 
@@ -10,7 +10,8 @@
 
 namespace {
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+#if defined(LINNET_AVX2) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+#define LINNET_AVX512 1
 constexpr int64_t WIDE = 16;  // float32 numbers of a vector
 constexpr int TILE = 8;       // rows at most that meet weights together: three sums of each are in registers
 using Whole = __m512i;

@@ -18,6 +18,7 @@ from linnet.evaluation.subject import ModelOptions
 from linnet.inference.language_model import LanguageModel
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
+from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 
 COLUMNS = ("task", "examples", "right, %", "with instruction, %", "difference", "chance, %", "")
@@ -138,7 +139,7 @@ def shots_curve(
 
 
 @dataclass(frozen=True)
-class ShotsReport:
+class ShotsReport(Result):
     """The curves of one model, with `items` items for each point."""
 
     model: str
@@ -146,6 +147,9 @@ class ShotsReport:
     items: int
     shots: Sequence[int]
     curves: Sequence[ShotsCurve]
+
+    def title(self) -> str:
+        return ""
 
     def to_dict(self) -> dict[str, Any]:
         curves = [curve.to_dict() for curve in self.curves]
@@ -169,15 +173,13 @@ class ShotsReport:
         )
         return [Table("Accuracy against examples", COLUMNS, rows, note)]
 
-    def plot(self) -> Plot:
-        """A panel for each task that was measured: accuracies with their errors, and the chance level.
-
-        `UserError` if no task was measured.
-        """
+    def plots(self) -> list[Picture]:
+        """A panel for each task that was measured; `UserError` if none was."""
         panels = [_panel(curve) for curve in self.curves if any(point.score for point in curve.plain)]
         if not panels:
             raise UserError(f"nothing to draw: {self.curves[0].plain[0].missing}")
-        return Plot(panels, PANEL_INCHES, columns=min(2, len(panels)))
+        plot = Plot(panels, PANEL_INCHES, columns=min(2, len(panels)))
+        return [Picture("shots", "Accuracy against examples", plot, "Bands are standard errors.")]
 
 
 def _note(point: ShotsPoint, instructed: ShotsPoint | None) -> str:

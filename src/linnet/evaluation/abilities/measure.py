@@ -27,6 +27,7 @@ from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present import numbers
 from linnet.present.progress import progress
+from linnet.present.result import Result
 from linnet.present.table import Table
 
 TOKENS_AT_ONCE = 8192
@@ -136,13 +137,16 @@ def above_chance(results: Sequence[AbilityResult]) -> list[bool]:
 
 
 @dataclass(frozen=True)
-class AbilityReport:
+class AbilityReport(Result):
     """The results of one model on several abilities, with `items` items each."""
 
     model: str
     options: ModelOptions
     items: int
     results: Sequence[AbilityResult]
+
+    def title(self) -> str:
+        return ""
 
     def to_dict(self) -> dict[str, Any]:
         return {**measured_model(self.model, self.options), "abilities": corrected_figures(self.results)}

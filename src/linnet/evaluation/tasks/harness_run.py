@@ -22,6 +22,7 @@ from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.results import SuiteReport, SuiteResult, TaskResult
 from linnet.evaluation.tasks.rows import normalize_row
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
+from linnet.present.result import Result
 from linnet.present.table import MISSING, Table
 
 SUITE_NAME = "LM Evaluation Harness"
@@ -42,7 +43,7 @@ Sample = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class HarnessReport:
+class HarnessReport(Result):
     """For each model the harness's figures for each task: its measures by name (`acc,none`), with their errors.
 
     items: numbers of items. scores: for each model the first measure of each task, item by item; the other models are
@@ -53,6 +54,9 @@ class HarnessReport:
     results: Sequence[dict[str, dict[str, Any]]]
     items: Sequence[dict[str, int]]
     scores: Sequence[SuiteResult]
+
+    def title(self) -> str:
+        return ""
 
     def tables(self) -> list[Table]:
         """The tables of a suite, then for each model a row for each measure of each task, as the harness names them."""

@@ -29,6 +29,7 @@ from linnet.evaluation.tasks.contamination import Overlap
 from linnet.evaluation.tasks.items import baselines
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.present import numbers
+from linnet.present.result import Result
 from linnet.present.table import MISSING, Table
 
 NO_CHANCE_LEVEL = "no chance known"
@@ -204,7 +205,7 @@ def compare_scores(first: SuiteResult, second: SuiteResult) -> list[ScoreDiffere
 
 
 @dataclass(frozen=True)
-class SuiteReport:
+class SuiteReport(Result):
     """The results of several models on one suite; the others are compared with the first.
 
     overlaps: for each task, the overlap of its items with the training text `train_text`, if one was given.
@@ -213,6 +214,9 @@ class SuiteReport:
     results: Sequence[SuiteResult]
     overlaps: Sequence[Overlap] | None = None
     train_text: str = ""
+
+    def title(self) -> str:
+        return ""
 
     def tables(self) -> list[Table]:
         """The scores of each model, the differences from the first, and the overlap with the training text."""

@@ -14,7 +14,7 @@ from trainings import Text, models_of, runs_of
 from linnet.data.loader import Batches
 from linnet.data.token_data import TokenData
 from linnet.evaluation.folder import model_on_data
-from linnet.evaluation.names import names_kept
+from linnet.evaluation.name_recall import measure_name_recall
 from linnet.experiments.demo.measure import decode_speeds
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
@@ -115,7 +115,7 @@ def names(text: Text) -> Callable[[Path, Path], Figure]:
     """How often a model that is trained on the stories names the right one again, on those held out."""
 
     def measure(run: Path, data: Path) -> Figure:
-        kept = names_kept(model_on_data(run, data), names_of(text.described["names"]))
+        kept = measure_name_recall(model_on_data(run, data), names_of(text.described["names"]))
         return {"right": kept.right, "mentions": kept.mentions}
 
     return measure

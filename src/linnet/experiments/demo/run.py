@@ -12,7 +12,7 @@ import torch
 
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.likelihood import Evaluation
-from linnet.evaluation.names import NamesKept, names_kept
+from linnet.evaluation.name_recall import NameRecall, measure_name_recall
 from linnet.experiments.demo import recipes
 from linnet.experiments.demo.corpus import DATA, Corpus, Settings, build_corpus, claim
 from linnet.experiments.demo.figures import (
@@ -76,7 +76,7 @@ class Trained:
     recipe: Recipe
     run: RunResult
     evaluation: Evaluation
-    names: NamesKept
+    names: NameRecall
     model: LanguageModel
 
 
@@ -125,7 +125,7 @@ def _train(recipe: Recipe, corpus: Corpus, out: Path, runner: Runner) -> RunResu
 def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.device) -> Trained:
     name: str = "cuda" if device.type == "cuda" else "cpu"
     held_out = model_on_data(run.folder, corpus.folder, device=name)
-    names = names_kept(held_out, names_of(recipes.NAMES))
+    names = measure_name_recall(held_out, names_of(recipes.NAMES))
     return Trained(recipe, run, held_out.evaluate(), names, load(run.folder, str(device)))
 
 

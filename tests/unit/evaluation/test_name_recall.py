@@ -7,7 +7,7 @@ from torch import nn
 from linnet.data.prepare import prepare_texts
 from linnet.data.token_data import TokenData
 from linnet.evaluation.folder import ModelOnData
-from linnet.evaluation.names import NamesKept, names_kept
+from linnet.evaluation.name_recall import NameRecall, measure_name_recall
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -46,11 +46,11 @@ class Knows(nn.Module):
 
 
 def measured(data, decoder, context_length=200):
-    return names_kept(ModelOnData(decoder, data, "validation", context_length, "train"), NAMES)
+    return measure_name_recall(ModelOnData(decoder, data, "validation", context_length, "train"), NAMES)
 
 
 def test_every_later_mention_counts_once(data):
-    assert measured(data, Knows(data)) == NamesKept(LATER_MENTIONS, LATER_MENTIONS)
+    assert measured(data, Knows(data)) == NameRecall(LATER_MENTIONS, LATER_MENTIONS)
 
 
 def test_wrong_names_are_counted_as_such(data):

@@ -21,7 +21,7 @@ from linnet.cli.options import (
     with_option_groups,
 )
 from linnet.core.errors import UserError
-from linnet.present.show import write_json, write_parts
+from linnet.present.result import Answer, Result
 
 if TYPE_CHECKING:
     from linnet.evaluation.results import ModelComparison, TextEvaluation
@@ -367,12 +367,10 @@ def evaluate(
         found = _measure_tasks(ctx, models, tasks, calibrated, compute, page)
     else:
         refuse_options(ctx, TASK_OPTIONS, "goes with `suite`, `task_file` or `tasks`")
-        _measure_text(models, text, calibrated, compute, resamples, page, as_json)
-        return
-    if as_json:
-        write_json(found.to_dict() if hasattr(found, "to_dict") else found.figures())
-    else:
-        write_parts(*found.tables())
+        found = _measure_text(models, text, calibrated, compute, resamples, page)
+    if not isinstance(found, Result):
+        found = Answer("", {}, found.figures(), found.tables())
+    show_result(found, None, as_json)
 
 
 def _separate_pairs_file(models: list[Path], tasks: TaskOptions) -> tuple[list[Path], TaskOptions]:
@@ -423,9 +421,7 @@ def _measure_abilities(
     if tasks.shots is None:
         return evaluate_abilities(models[0], tasks.files or (), items, options)
     found = evaluate_shots(models[0], tasks.shot_counts, tasks.files or (), items, options)
-    if text.plot is not None:
-        found.plot().write(text.plot)
-        note(f"plot: {text.plot}")
+    _write_plot(found, text.plot)
     return found
 
 
@@ -470,9 +466,8 @@ def _measure_text(
     compute: ComputeOptions,
     resamples: int | None,
     page: PageOptions,
-    as_json: bool,
-) -> None:
-    """Measure and print one model, or several on the same documents."""
+) -> "TextEvaluation | ModelComparison":
+    """Measure one model, or several on the same documents."""
     if text.data is None:
         raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
     text.check_plot()
@@ -511,11 +506,16 @@ def _measure_text(
         if compute.precision is not None and can_read_again:
             stored = evaluate_one(models[0], **{**how, "precision": None}).bits_per_byte.value
             found = replace(found, stored_bits_per_byte=stored)
-    if text.plot is not None:
+    _write_plot(found, text.plot)
+    return found
+
+
+def _write_plot(found: Result, path: Path | None) -> None:
+    """Write the only plot of a result into a file, if one is given."""
+    if path is not None:
         from linnet.present.plot import Plot
 
         (picture,) = found.plots()
         assert isinstance(picture.drawing, Plot)
-        picture.drawing.write(text.plot)
-        note(f"plot: {text.plot}")
-    show_result(found, None, as_json)
+        picture.drawing.write(path)
+        note(f"plot: {path}")

@@ -15,7 +15,7 @@ from linnet.design.scores import Part, Score, ScoreSettings, parts_of, penalty, 
 from linnet.design.space import Space
 
 
-class Evaluation(NamedTuple):
+class CandidateScores(NamedTuple):
     """Scores `[C]` and metrics `[C, M]` of candidates."""
 
     score_C: Numbers
@@ -50,7 +50,7 @@ class CostTables:
         """Strength of the penalty for depth."""
         return self.score.strength(self.settings)
 
-    def evaluate(self, candidates_CN: Indices) -> Evaluation:
+    def evaluate(self, candidates_CN: Indices) -> CandidateScores:
         widths = self.width_B[candidates_CN]
         outer = np.full((len(candidates_CN), 1), self.outer)
         before, after = np.hstack([outer, widths]), np.hstack([widths, outer])
@@ -59,7 +59,7 @@ class CostTables:
         total_C = self.fixed_score + self.score_B[candidates_CN].sum(1) + self.join_score_WW[before, after].sum(1)
         depth_C, terms_CN = self.depth_B[candidates_CN].sum(1), self.term_B[candidates_CN]
         term_C = terms_CN.min(1) if self.settings.width == "minimum" else terms_CN.sum(1)
-        return Evaluation(total_C * self.penalty(depth_C, term_C), metrics_CM)
+        return CandidateScores(total_C * self.penalty(depth_C, term_C), metrics_CM)
 
     def penalty(self, depth: Numbers, term: Numbers) -> Numbers:
         """Apply `scores.penalty` with these settings."""

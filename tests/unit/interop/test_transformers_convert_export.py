@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from families.test_member import GPT2, LLAMA, members
+from families.test_matching import GPT2, LLAMA, members
 from hypothesis import given, settings
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file

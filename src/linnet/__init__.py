@@ -1,6 +1,6 @@
 """Workshop for small language models.
 
-Whatever a verb of the command line does, Python does with these names; each is imported when it is first used.
+These names do in Python what the verbs of the command line do. Each is imported when it is first used.
 """
 
 from importlib import import_module
@@ -34,7 +34,7 @@ PLACES = {
     "prepare": "linnet.data.prepare",
     "train": "linnet.training.run",
 }
-"""Where each name is defined, and under which name where that is another."""
+"""The module that defines each public name."""
 
 __all__ = [
     "ModelSpec",
@@ -53,10 +53,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `import linnet` alone stays fast."""
+    """Import a public name on first use, so that `import linnet` stays fast."""
     if name in PLACES:
-        module, _, defined = PLACES[name].partition(":")
-        return getattr(import_module(module), defined or name)
+        return getattr(import_module(PLACES[name]), name)
     if name == "__version__":
         from importlib.metadata import version
 
@@ -65,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -67,7 +67,7 @@ def test_show_names_the_fields_that_are_on_and_counts_what_they_cost(capsys: pyt
 
 def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     """What attention keeps for its gradient depends on the kernel, and so on who made the processor."""
-    monkeypatch.setattr("linnet.ops.blocked_attention.OTHERWISE_MOST", 1024)
+    monkeypatch.setattr("linnet.ops.blocked_attention.DEFAULT_MAX_TOKENS", 1024)
     lines = [" ".join(line.split()) for line in output(capsys, "show", "gpt2-124m").splitlines()]
     assert lines == [
         "gpt2-124m: 12 layers of width 768 (attention), vocabulary 50,257, context 1,024",

@@ -75,7 +75,7 @@ def train(
 ) -> None:
     """Train a model, or continue an interrupted run.
 
-    Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --tokens 2e6
+    Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --steps 2000
 
     Every field of the configuration is an option: --fields lists all of them, docs/training-reference.md explains them.
     The usual ones are --steps or --tokens, --batch-size, --training.context-length, --lr, --windows, --seed, --device,

@@ -17,7 +17,6 @@ from linnet.cli.console import (
     show,
 )
 from linnet.cli.options import (
-    MAX_AMOUNT,
     AsJson,
     Bootstrap,
     Changes,
@@ -30,6 +29,7 @@ from linnet.cli.options import (
     with_fields,
 )
 from linnet.core import units
+from linnet.core.bounds import MAX_AMOUNT
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -218,11 +218,11 @@ def _vocab_size(of_space: list[str], data: Path | None, vocab_size: int | None) 
 
 def _tokens(tokens: int | None, space: "Space") -> int:
     """Return the length for counting FLOPs."""
-    from linnet.design.metrics import MAX_TOKENS
+    from linnet.core.bounds import MAX_COUNTED_TOKENS
 
     model = space.model([0] * space.spec.blocks)
-    if tokens is not None and tokens > MAX_TOKENS:
-        raise UserError(f"--tokens {tokens}: expected at most {MAX_TOKENS:,}")
+    if tokens is not None and tokens > MAX_COUNTED_TOKENS:
+        raise UserError(f"--tokens {tokens}: expected at most {MAX_COUNTED_TOKENS:,}")
     if tokens is not None and tokens > model.context_length and model.embedding.positions == "learned":
         raise UserError(f"--tokens {tokens}: the models' learned positions end at {model.context_length}")
     return tokens or min(FLOPS_TOKENS, model.context_length)

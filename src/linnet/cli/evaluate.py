@@ -9,8 +9,6 @@ import typer
 
 from linnet.cli.console import check_out_folder, invocation, note, show_result
 from linnet.cli.options import (
-    MAX_AMOUNT,
-    MAX_RESAMPLES,
     AsJson,
     ContextLength,
     Device,
@@ -20,6 +18,7 @@ from linnet.cli.options import (
     refuse_options,
     with_option_groups,
 )
+from linnet.core.bounds import MAX_ABILITY_SHOTS, MAX_AMOUNT, MAX_RESAMPLES, MAX_TASK_ITEMS, MAX_TASK_SHOTS
 from linnet.core.errors import UserError
 from linnet.present.result import Answer, Result
 
@@ -35,7 +34,6 @@ ABILITIES = "abilities"
 MINIMAL_PAIRS = "minimal-pairs"
 """The suite of a single file, which may stand behind the models."""
 
-MAX_SHOTS, MAX_TASK_SHOTS = 64, 100
 TOKENS_AT_ONCE, RESAMPLES = 8192, 1000
 
 TEXT_OPTIONS = (
@@ -177,7 +175,7 @@ class TaskOptions:
     ] = None
     limit: Annotated[
         int | None,
-        typer.Option(min=1, max=1 << 20, help="The first N items of each task. Default: all; of each ability, 200."),
+        typer.Option(min=1, max=MAX_TASK_ITEMS, help="Items of each task, the first. Default: all; of an ability 200."),
     ] = None
     train_text: Annotated[
         Path | None,
@@ -211,8 +209,8 @@ class TaskOptions:
         assert self.shots is not None
         parts = self.shots.split(",")
         counts = [int(part) for part in parts if part.strip().isdecimal()]
-        if len(counts) < len(parts) or max(counts) > MAX_SHOTS or len(set(counts)) < len(counts):
-            accepted = f"whole numbers from 0 to {MAX_SHOTS} with commas between them, as in 0,1,4"
+        if len(counts) < len(parts) or max(counts) > MAX_ABILITY_SHOTS or len(set(counts)) < len(counts):
+            accepted = f"whole numbers from 0 to {MAX_ABILITY_SHOTS} with commas between them, as in 0,1,4"
             raise UserError(field="shots", value=self.shots, accepted=accepted)
         return sorted(counts)
 

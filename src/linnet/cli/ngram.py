@@ -8,6 +8,7 @@ import typer
 from linnet.cli.console import check_out_folder, invocation, note, show
 from linnet.cli.generate import MaxTokens, SamplingSeed, Temperature, TextAsJson, TopK, TopP
 from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option
+from linnet.core.bounds import MAX_NGRAM_ORDER
 from linnet.present.show import write, write_json, write_parts
 
 ngram = typer.Typer(
@@ -28,7 +29,7 @@ Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder made by 
 def train(
     data: Data,
     out: Annotated[Path, option("DIR", "The new folder of the model.")],
-    order: Annotated[int, typer.Option(min=1, max=40, help="Tokens of the longest n-grams.")] = 5,
+    order: Annotated[int, typer.Option(min=1, max=MAX_NGRAM_ORDER, help="Tokens of the longest n-grams.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Count the n-grams of the training split, up to an order.

@@ -18,13 +18,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from linnet.core.bounds import MAX_AMOUNT, MAX_RESAMPLES
 from linnet.core.errors import UserError
-
-MAX_AMOUNT = 1 << 48
-"""Largest number of tokens or sequences, as in descriptions; libraries break with larger numbers."""
-
-MAX_RESAMPLES = 10_000
-"""More resamples move the ends of a bootstrap interval by less than a hundredth of its length."""
 
 SEEDS = "a whole number from 0 to 2**63 - 1"
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.options import MAX_AMOUNT, AsJson, Changes, Fields, with_fields
+from linnet.cli.options import AsJson, Changes, Fields, with_fields
+from linnet.core.bounds import MAX_AMOUNT
 from linnet.core.errors import UserError
 from linnet.present import numbers
 from linnet.present.show import write, write_json, write_parts

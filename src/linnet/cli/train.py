@@ -10,6 +10,7 @@ import typer
 from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show
 from linnet.cli.options import AsJson, Changes, Fields, option, with_fields
 from linnet.cli.process import exit_code
+from linnet.core.bounds import MAX_VERIFIED_STEPS
 from linnet.core.errors import UserError
 from linnet.core.system import refuse_distributed
 from linnet.present import numbers
@@ -62,7 +63,7 @@ def train(
     ] = False,
     verify_steps: Annotated[
         int | None,
-        option("N", "With --verify-resume: the number of steps.", min=4, max=100_000, show_default="20"),
+        option("N", "With --verify-resume: the number of steps.", min=4, max=MAX_VERIFIED_STEPS, show_default="20"),
     ] = None,
     sweep: Annotated[
         str | None,

@@ -14,19 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from linnet.core.atomic import atomic_path
+from linnet.core.bounds import MAX_DEPTH, MAX_HASHED_BYTES, MAX_INTEGER_BITS, MAX_TEXT_BYTES, MAX_VALUES
 from linnet.core.errors import UserError
-
-MOST_HASHED_BYTES = 64 << 30
-"""More than any model has that linnet reads."""
-
-MOST_TEXT_BYTES = 256 << 20
-"""Of a file that is read at once: a tokenizer of a million tokens has a fifth of it."""
-
-MOST_DEPTH, MOST_VALUES = 60, 200_000
-"""Of what a person describes: nested so deep, so many values, those counted again that a YAML alias repeats."""
-
-MOST_BITS = 100
-"""Of a whole number."""
 
 PIPE_WAIT_S = 10.0
 
@@ -72,11 +61,11 @@ def _is_unicode(text: str) -> bool:
 
 
 def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal; `UserError` for one of more than `MOST_HASHED_BYTES`."""
+    """SHA-256 of a file's content, in hexadecimal; `UserError` for one of more than `MAX_HASHED_BYTES`."""
     with open_file(path) as handle:
         size = os.fstat(handle.fileno()).st_size
-        if size > MOST_HASHED_BYTES:
-            raise UserError(f"{path}: {size:,} bytes; expected at most {MOST_HASHED_BYTES:,}")
+        if size > MAX_HASHED_BYTES:
+            raise UserError(f"{path}: {size:,} bytes; expected at most {MAX_HASHED_BYTES:,}")
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
@@ -95,7 +84,7 @@ def parse_json(text: str, origin: str) -> Any:
         raise UserError(f"{origin}: not valid JSON (numbers or nesting beyond limits)") from None
 
 
-def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> str:
+def read_text(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
     """Read a UTF-8 file, or a pipe; what cannot be read, or is larger, is a `UserError` that names the file."""
     try:
         return read_bytes(path, most_bytes).decode("utf-8")
@@ -103,13 +92,13 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> str:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
-def read_bytes(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+def read_bytes(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Read a file, or a pipe, whole; `UserError` as from `read_text`."""
     with open_file(path, pipes=True) as handle:
         return read_whole(handle, str(path), most_bytes)
 
 
-def read_whole(handle: BinaryIO, name: str, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+def read_whole(handle: BinaryIO, name: str, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """All that comes from an open file; `UserError`, which names `name`, as soon as it is more."""
     content = bytearray()
     while block := handle.read(_BLOCK_BYTES):
@@ -173,10 +162,10 @@ def check_extent(value: Any, origin: str) -> None:
         node, depth = left.pop()
         children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         seen += len(children)
-        if isinstance(node, int) and node.bit_length() > MOST_BITS:
-            raise UserError(f"{origin}: a number of {node.bit_length()} bits; expected at most {MOST_BITS}")
-        if depth > MOST_DEPTH or seen > MOST_VALUES:
-            accepted = f"at most {MOST_DEPTH} levels and {MOST_VALUES:,} values"
+        if isinstance(node, int) and node.bit_length() > MAX_INTEGER_BITS:
+            raise UserError(f"{origin}: a number of {node.bit_length()} bits; expected at most {MAX_INTEGER_BITS}")
+        if depth > MAX_DEPTH or seen > MAX_VALUES:
+            accepted = f"at most {MAX_DEPTH} levels and {MAX_VALUES:,} values"
             raise UserError(f"{origin}: nested too deep or too large; expected {accepted}")
         left.extend((child, depth + 1) for child in children)
 

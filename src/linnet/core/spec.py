@@ -9,31 +9,33 @@ from typing import Annotated, Any, Self, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from linnet.core.bounds import (
+    MAX_AMOUNT,
+    MAX_COUNT,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_EXTENT,
+    MAX_INTEGER,
+    MAX_INTEGER_BITS,
+    MAX_VALUES,
+    MAX_VOCABULARY,
+    MAX_YAML_BYTES,
+)
 from linnet.core.errors import UserError, did_you_mean
-from linnet.core.files import MOST_BITS, MOST_DEPTH, MOST_VALUES, check_extent, read_text
+from linnet.core.files import check_extent, read_text
 
-MOST_YAML_BYTES = 1 << 20
-"""Of a description: a thousand times what one has."""
-
-MOST_COUNT = 2**63 - 1
-"""No whole number in a description is larger: 64 bits hold it."""
-
-
-Extent = Annotated[int, Field(gt=0, le=1 << 16)]
+Extent = Annotated[int, Field(gt=0, le=MAX_EXTENT)]
 """Of what is computed at once: a side of a matrix, the sequences of a batch. Two such sides are a matrix of 17 GB."""
 
-MOST_VOCABULARY = 1 << 22
-"""Tokens: the largest vocabularies in use have a million."""
+Vocabulary = Annotated[int, Field(gt=0, le=MAX_VOCABULARY)]
 
-Vocabulary = Annotated[int, Field(gt=0, le=MOST_VOCABULARY)]
-
-Count = Annotated[int, Field(gt=0, le=1 << 12)]
+Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 """Of things that are made, or trained, one by one: layers, shapes, batches of a step."""
 
-Amount = Annotated[int, Field(gt=0, le=1 << 48)]
+Amount = Annotated[int, Field(gt=0, le=MAX_AMOUNT)]
 """Of tokens or steps: more than all text that there is."""
 
-Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Seed = Annotated[int, Field(ge=0, lt=MAX_INTEGER + 1)]
 """What the random generators take."""
 
 
@@ -81,8 +83,8 @@ class Spec(BaseModel):
     def _no_number_beyond_counting(self) -> Self:
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, int) and abs(value) > MOST_COUNT:
-                raise ValueError(f"{name}: {_short(value)}: must be at most {MOST_COUNT}")
+            if isinstance(value, int) and abs(value) > MAX_INTEGER:
+                raise ValueError(f"{name}: {_short(value)}: must be at most {MAX_INTEGER}")
         return self
 
     @classmethod
@@ -190,16 +192,13 @@ def _child(data: Any, part: int | str) -> Any:
     return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
 
 
-_MOST_DIGITS = 400
-"""Of a number, as it is written."""
-
 _VALUE_ERRORS = (ValueError, OverflowError, AttributeError, LookupError, TypeError)
 """What PyYAML raises for values that are none of their kind: the 30th of February, `!!timestamp x`, `!!int ''`."""
 
 
 def read_yaml(path: str | Path) -> Any:
     """Plain data from a YAML file; a malformed one is a `UserError` that names file and line."""
-    return parse_yaml(read_text(path, MOST_YAML_BYTES), str(path))
+    return parse_yaml(read_text(path, MAX_YAML_BYTES), str(path))
 
 
 def parse_yaml(text: str, path: str) -> Any:
@@ -223,16 +222,16 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_scalar(self, node: Any) -> Any:
         """Numbers to the base 60 (`1:30`) take the square of their length."""
         is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-        if is_number and isinstance(node.value, str) and len(node.value) > _MOST_DIGITS:
-            problem = f"a number of {len(node.value):,} characters; expected at most {_MOST_DIGITS}"
+        if is_number and isinstance(node.value, str) and len(node.value) > MAX_DIGITS:
+            problem = f"a number of {len(node.value):,} characters; expected at most {MAX_DIGITS}"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
         return super().construct_scalar(node)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merged keys (`<<`) of merged keys double with each."""
         super().flatten_mapping(node)
-        if len(node.value) > MOST_VALUES:
-            problem = f"more than {MOST_VALUES:,} merged keys"
+        if len(node.value) > MAX_VALUES:
+            problem = f"more than {MAX_VALUES:,} merged keys"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -255,8 +254,8 @@ def override(data: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     result = copy.deepcopy(data)
     for assignment in assignments:
         path, value = read_assignment(assignment)
-        if path.count(".") > MOST_DEPTH:
-            raise UserError(field="set", value=_short(assignment), accepted=f"at most {MOST_DEPTH} levels of fields")
+        if path.count(".") > MAX_DEPTH:
+            raise UserError(field="set", value=_short(assignment), accepted=f"at most {MAX_DEPTH} levels of fields")
         _assign(result, path.split("."), value, assignment)
     return result
 
@@ -301,7 +300,7 @@ def _number(value: Any) -> Any:
 
 
 def _short(value: Any, limit: int = 60) -> str:
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         return f"a number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError
-from linnet.core.spec import MOST_VOCABULARY
 
 DEEPEST = 8
 """Normalizers within normalizers: the library takes time and stack out of proportion for each level."""
@@ -19,8 +19,8 @@ PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 def check_bounds(definition: dict[str, Any], origin: str) -> None:
     """`UserError`, which names `origin`, for token ids or nesting that no tokenizer has."""
     for token in _ids(definition):
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < MOST_VOCABULARY:
-            raise UserError(f"{origin}: token id {str(token)[:40]}: expected 0 to {MOST_VOCABULARY - 1:,}")
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < MAX_VOCABULARY:
+            raise UserError(f"{origin}: token id {str(token)[:40]}: expected 0 to {MAX_VOCABULARY - 1:,}")
     for part in PARTS:
         if _depth(definition.get(part)) > 2 * DEEPEST:  # a list, and what is in it
             raise UserError(f"{origin}: {part}: nested too deep; expected at most {DEEPEST} levels")
@@ -34,7 +34,7 @@ def _ids(definition: dict[str, Any]) -> Iterator[Any]:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
         yield from vocabulary.values()
-    elif isinstance(vocabulary, list) and len(vocabulary) > MOST_VOCABULARY:
+    elif isinstance(vocabulary, list) and len(vocabulary) > MAX_VOCABULARY:
         yield len(vocabulary)
     added = definition.get("added_tokens")
     yield from (token.get("id", 0) for token in added or () if isinstance(token, dict))

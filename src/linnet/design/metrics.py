@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
+from linnet.core.bounds import MAX_COUNTED_TOKENS
 from linnet.core.errors import UserError
 from linnet.core.units import parse_units
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
@@ -17,9 +18,6 @@ from linnet.nn.cost import Cost
 from linnet.present import numbers
 
 Unit = Literal["", "bytes", "seconds"]
-
-MAX_TOKENS = 10**12
-"""Upper bound for the tokens of a stream or sequence: its square times any model width still fits a float."""
 
 TOKENS = {"": 1.0, "k": 1024.0, "K": 1024.0, "M": 1024.0**2}
 """Suffixes of context lengths: 64k is 65,536 (`numbers.tokens`)."""
@@ -183,15 +181,16 @@ def read_state(text: str, option: str) -> tuple[float, int]:
     length = read_tokens(tokens)
     if not at or length is None:
         raise UserError(
-            f"{option} {text}: expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with at most {MAX_TOKENS:,} tokens"
+            f"{option} {text}: expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with at most"
+            f" {MAX_COUNTED_TOKENS:,} tokens"
         )
     return read_bytes(size, option), length
 
 
 def read_tokens(text: str) -> int | None:
-    """Parse a whole number of tokens from 1 to `MAX_TOKENS`: `4096`, `16k`; None for anything else."""
+    """Parse a whole number of tokens from 1 to `MAX_COUNTED_TOKENS`: `4096`, `16k`; None for anything else."""
     tokens = parse_units(text, TOKENS) or 0.0
-    return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MAX_TOKENS else None
+    return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MAX_COUNTED_TOKENS else None
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:

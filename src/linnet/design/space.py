@@ -21,20 +21,13 @@ from typing import Any
 
 from pydantic import PositiveInt
 
+from linnet.core.bounds import MAX_FFN_RATIO, MAX_REPEATS, MAX_SPACE_BLOCKS, MAX_SPACE_CHOICES
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml, unknown_key
 from linnet.layers.registry import MIXERS
 from linnet.model.spec import BlockSpec, ModelSpec, check_together
 
 SPACES = Path(__file__).parent / "spaces"
-MAX_BLOCKS = 20_000
-"""Combinations for a block; each is parsed and costed once."""
-
-MAX_PLACES, MAX_REPEATS, MAX_RATIO = 64, 1000, 1000
-"""Blocks of a model, layers of a block, hidden width over the block's width. Larger values are typing errors: they
-would take all memory or hours, and the number of models would exceed a float.
-"""
-
 FIELDS = (*BlockSpec.model_fields, "ratio", "head_width", "pattern")
 """Fields of a block in a space."""
 
@@ -139,8 +132,8 @@ def load_space(source: str | Path, changes: Sequence[str] = (), vocab_size: int 
 
 def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> Space:
     """Parse and check every block of the space; `UserError` as in `load_space`. assigned: fields set by the user."""
-    if spec.blocks > MAX_PLACES:
-        raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MAX_PLACES}")
+    if spec.blocks > MAX_SPACE_BLOCKS:
+        raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MAX_SPACE_BLOCKS}")
     for key, value in spec.block.items():
         if key not in FIELDS:
             raise UserError(f"{origin}: block: {unknown_key(key, value, FIELDS)}")
@@ -148,8 +141,8 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     source, spec = spec, spec.model_copy(update={"block": _with_numbered_pattern(spec.block, origin)})
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
-    if count > MAX_BLOCKS:
-        raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MAX_BLOCKS:,}")
+    if count > MAX_SPACE_CHOICES:
+        raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MAX_SPACE_CHOICES:,}")
     found, key_of, refused = _every_block(spec, choices, common.d_model, origin)
     plain, units, coordinates = zip(*found.values(), strict=True) if found else ((), (), ())
     described = [block for unit in units for block in unit]
@@ -255,8 +248,8 @@ def _completed(block: dict[str, Any], d_model: int, where: str) -> dict[str, Any
     ratio, head_width = block.pop("ratio", None), block.pop("head_width", None)
     width, mixer, feed_forward = block.get("width", d_model), block.get("mixer"), block.get("feed_forward")
     if ratio is not None and isinstance(feed_forward, dict) and isinstance(width, int):
-        if not isinstance(ratio, int | float) or not 0 < ratio <= MAX_RATIO:
-            raise UserError(f"{where}.ratio: {ratio!r}: must be a number greater than 0, at most {MAX_RATIO:,}")
+        if not isinstance(ratio, int | float) or not 0 < ratio <= MAX_FFN_RATIO:
+            raise UserError(f"{where}.ratio: {ratio!r}: must be a number greater than 0, at most {MAX_FFN_RATIO:,}")
         if "hidden" in feed_forward:
             raise UserError(f"{where}.feed_forward.hidden: is decided by ratio; leave one of both out")
         block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}

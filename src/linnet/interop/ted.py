@@ -18,6 +18,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tokenizers import AddedToken, decoders, models
 from torch import Tensor
 
+from linnet.core.bounds import MAX_JSON_WEIGHTS_BYTES
 from linnet.core.errors import UserError
 from linnet.core.files import parse_json, read_json, read_text, sha256_of
 from linnet.core.spec import Spec
@@ -30,8 +31,6 @@ from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, read_description, write_model
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
-MAX_WEIGHTS_BYTES = 8 << 30
-"""Size limit of `weights.json`: more than a billion numbers of 5 1/3 bytes."""
 PRESET = "ted-tinystories"
 """The published model, from whose description others differ only by their sizes."""
 END = "\N{OCTAGONAL SIGN}"
@@ -124,7 +123,7 @@ def _description(path: Path, context_length: int) -> ModelSpec:
 
 def read_json_weights(path: Path) -> dict[str, Tensor]:
     """Read the float32 tensors of a published `weights.json`; `UserError` names the tensor that cannot be read."""
-    content = parse_json(read_text(path, MAX_WEIGHTS_BYTES), str(path))
+    content = parse_json(read_text(path, MAX_JSON_WEIGHTS_BYTES), str(path))
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping of tensors, found {type(content).__name__}")
     return {name: _tensor(value, f"{path}: tensor {name}") for name, value in content.items()}

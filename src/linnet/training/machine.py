@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from linnet.core.bounds import MAX_THREADS_PER_PROCESSOR
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.core.system import available_bytes
@@ -40,9 +41,6 @@ attention, TED, Mamba and PLGA, in either precision."""
 
 PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}
-MAX_THREADS_PER_PROCESSOR = 16
-"""More threads gain nothing, and far more end the process: the system refuses them, and PyTorch does not expect it."""
-
 MEASURED_RUN_FLOPS = 2e12
 """Half a minute of a laptop; in shorter runs measuring the precision takes longer than it may save."""
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from linnet.core import files
+from linnet.core.bounds import MAX_DEPTH, MAX_VALUES
 from linnet.core.errors import UserError
 from linnet.core.files import (
-    MOST_DEPTH,
-    MOST_VALUES,
     check_extent,
     open_file,
     read_json,
@@ -132,9 +131,9 @@ def nested(depth: int) -> Any:
 
 
 def test_what_a_person_describes_has_an_extent():
-    check_extent(nested(MOST_DEPTH), "x")
-    check_extent(list(range(MOST_VALUES)), "x")
-    for value in (nested(MOST_DEPTH + 1), nested(100_000), list(range(MOST_VALUES + 1))):
+    check_extent(nested(MAX_DEPTH), "x")
+    check_extent(list(range(MAX_VALUES)), "x")
+    for value in (nested(MAX_DEPTH + 1), nested(100_000), list(range(MAX_VALUES + 1))):
         with pytest.raises(UserError, match=r"^x: nested too deep or too large; expected at most 60 levels and "):
             check_extent(value, "x")
 
@@ -178,6 +177,6 @@ def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(number: int, mon
 
 def test_what_is_larger_than_any_model_is_not_hashed(tmp_path: Path):
     with (tmp_path / "x.safetensors").open("wb") as handle:
-        handle.truncate(files.MOST_HASHED_BYTES + 1)
+        handle.truncate(files.MAX_HASHED_BYTES + 1)
     with pytest.raises(UserError, match="68,719,476,737 bytes; expected at most 68,719,476,736"):
         sha256_of(tmp_path / "x.safetensors")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from linnet.core import files
+from linnet.core.bounds import MAX_INTEGER
 from linnet.core.errors import UserError
 from linnet.core.spec import (
-    MOST_COUNT,
     Amount,
     Count,
     Extent,
@@ -194,7 +194,7 @@ MOST = {
     "vocabulary": 1 << 22,
     "count": 1 << 12,
     "amount": 1 << 48,
-    "whole": MOST_COUNT,
+    "whole": MAX_INTEGER,
 }
 
 
@@ -206,7 +206,7 @@ def test_every_amount_has_a_bound(field: str):
 
 
 def test_seeds_are_those_that_generators_take():
-    for seed in (0, MOST_COUNT):
+    for seed in (0, MAX_INTEGER):
         assert Bounded.parse({"seed": seed}, "x").seed == seed
     for seed in (-1, 1 << 63):
         with pytest.raises(UserError, match=r"^x: seed: "):
@@ -253,7 +253,7 @@ def test_a_hostile_file_is_one_line(text: str, tmp_path: Path):
 
 @pytest.mark.parametrize("text", (HOSTILE | {"many": "[" + "1, " * 2100 + "]"}).values(), ids=HOSTILE)
 def test_a_hostile_assignment_is_one_line(text: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "MOST_VALUES", 2000)  # a file is read up to the true bound, which takes seconds
+    monkeypatch.setattr(files, "MAX_VALUES", 2000)  # a file is read up to the true bound, which takes seconds
     with pytest.raises(UserError, match=r"^set") as refused:
         override(BASE, [f"seed={text}"])
     assert "\n" not in str(refused.value)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError
-from linnet.core.spec import MOST_VOCABULARY
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_bounds import DEEPEST, check_bounds
 
@@ -25,7 +25,7 @@ def refusal(definition: dict[str, Any], folder: Path) -> str:
     return str(refused.value).removeprefix(str(path))
 
 
-@pytest.mark.parametrize("number", [200_000_000, MOST_VOCABULARY, -1, True, "1", 1.5, None, [0] * 1000])
+@pytest.mark.parametrize("number", [200_000_000, MAX_VOCABULARY, -1, True, "1", 1.5, None, [0] * 1000])
 def test_a_token_id_that_no_vocabulary_has_is_refused(number: Any, written: dict[str, Any], tmp_path: Path):
     added = [{"id": number, "content": "<x>", "special": True}]
     line = refusal({**written, "added_tokens": [*written["added_tokens"], *added]}, tmp_path)
@@ -64,4 +64,4 @@ def test_replacements_that_make_a_text_as_long_as_they_like_are_refused(written:
 
 def test_a_vocabulary_that_is_too_long_is_refused():
     with pytest.raises(UserError, match=r"^x: token id 4194305: expected 0 to 4,194,303"):
-        check_bounds({"model": {"vocab": [None] * (MOST_VOCABULARY + 1)}}, "x")
+        check_bounds({"model": {"vocab": [None] * (MAX_VOCABULARY + 1)}}, "x")

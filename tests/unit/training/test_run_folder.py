@@ -317,7 +317,7 @@ def test_a_line_for_which_there_is_no_room_is_said_of_its_file(tmp_path):
 
 
 def test_figures_of_a_long_run_are_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_TEXT_BYTES", 10)
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 10)
     monkeypatch.setattr(files.read_bytes, "__defaults__", (10,))
     metrics = Metrics(tmp_path / "metrics.jsonl")
     for step in range(50):

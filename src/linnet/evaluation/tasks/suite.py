@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from linnet.core.bounds import MAX_TASK_SHOTS
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.tasks.items import ScoreName, TaskItem
@@ -15,7 +16,6 @@ from linnet.evaluation.tasks.rows import parse_item, parse_minimal_pair, read_ro
 
 SUITES = Path(__file__).parent / "suites"
 
-MAX_SHOTS = 100
 SHOTS_FILE = "{name}_train.jsonl"
 """The file with the examples of a task, beside its items; without it, examples are the first other items."""
 
@@ -41,7 +41,7 @@ class TaskSpec(Spec):
     context: str | None = None
     choices: list[str] | None = Field(None, min_length=2)
     score: ScoreName
-    shots: int | None = Field(None, ge=0, le=MAX_SHOTS)
+    shots: int | None = Field(None, ge=0, le=MAX_TASK_SHOTS)
 
 
 class SuiteSpec(Spec):
@@ -50,7 +50,7 @@ class SuiteSpec(Spec):
     name: str
     tasks: list[TaskSpec] = Field(min_length=1)
     averages: dict[str, list[str]] = Field(default_factory=dict)
-    shots: int = Field(0, ge=0, le=MAX_SHOTS)
+    shots: int = Field(0, ge=0, le=MAX_TASK_SHOTS)
 
     @model_validator(mode="after")
     def _averages_of_tasks(self) -> Self:

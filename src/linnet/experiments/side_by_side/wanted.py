@@ -6,12 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from linnet.core.bounds import MAX_TASK_SHOTS
 from linnet.core.errors import UserError
 from linnet.core.spec import Count, Seed, Spec, read_yaml
 from linnet.evaluation.abilities.contract import Ability
 from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
-from linnet.evaluation.tasks.suite import MAX_SHOTS, Suite, load_tasks
+from linnet.evaluation.tasks.suite import Suite, load_tasks
 from linnet.experiments.side_by_side.published import METRICS
 from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
 
@@ -22,7 +23,7 @@ class WantedTasks(Spec):
     suite: str | None = None
     files: str | None = None
     task_file: str | None = None
-    shots: int | None = Field(None, ge=0, le=MAX_SHOTS)
+    shots: int | None = Field(None, ge=0, le=MAX_TASK_SHOTS)
     limit: Count | None = None
 
     @property

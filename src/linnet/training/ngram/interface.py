@@ -16,6 +16,7 @@ from pydantic import Field
 
 from linnet.core.arrays import Indices, read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory, not_replaced, restore
+from linnet.core.bounds import MAX_NGRAM_ORDER
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
@@ -31,7 +32,7 @@ from linnet.model.store import NGRAM, check_new_folder
 from linnet.present import numbers
 from linnet.present.progress import progress
 from linnet.training.ngram.evaluation import NGramEvaluation, evaluate_tokens
-from linnet.training.ngram.model import MAX_ORDER, NGram, NGramTable, count_ngrams
+from linnet.training.ngram.model import NGram, NGramTable, count_ngrams
 
 BYTES_PER_TOKEN = 80
 """Memory for counting one more length: positions, keys, their order, and the table, if all n-grams differ."""
@@ -45,7 +46,7 @@ class NGramSpec(Spec):
 
     version: Literal[1] = 1
     smoothing: Literal["modified Kneser-Ney"] = "modified Kneser-Ney"
-    order: int = Field(ge=1, le=MAX_ORDER)
+    order: int = Field(ge=1, le=MAX_NGRAM_ORDER)
     vocab_size: Vocabulary
     end_id: int = Field(ge=0)
     tokenizer: str
@@ -66,8 +67,8 @@ def train_ngram(data: str | Path, out: str | Path, order: int = 5, command: str 
     order: tokens of the longest n-grams. command: stored in `run.json`. `UserError` for a folder that exists, data that
     cannot be read, an order out of bounds, or too little memory.
     """
-    if not 1 <= order <= MAX_ORDER:
-        raise UserError(field="order", value=order, accepted=f"1 to {MAX_ORDER}")
+    if not 1 <= order <= MAX_NGRAM_ORDER:
+        raise UserError(field="order", value=order, accepted=f"1 to {MAX_NGRAM_ORDER}")
     check_new_folder(out)
     start_s = time.perf_counter()
     source = TokenData.open(data)

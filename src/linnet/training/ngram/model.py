@@ -24,9 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.arrays import Indices, Numbers
-
-MAX_ORDER = 40
-"""A longer n-gram was seen once, or is copied text."""
+from linnet.core.bounds import MAX_NGRAM_ORDER
 
 NONE = -1
 """In place of an n-gram's number: it was never seen, or would extend beyond the beginning of a document."""
@@ -92,7 +90,7 @@ def count_ngrams(
     tokens_T: Indices, end_id: int, vocab_size: int, order: int, before: BeforeLength = lambda length: None
 ) -> list[NGramTable]:
     """The tables of lengths 1 to `order` of a text in which `end_id` stands before each document and at the end."""
-    assert len(tokens_T) > 1 and tokens_T[0] == end_id and 1 <= order <= MAX_ORDER
+    assert len(tokens_T) > 1 and tokens_T[0] == end_id and 1 <= order <= MAX_NGRAM_ORDER
     tables, begins_document = list[NGramTable](), list[NDArray[np.bool_]]()
     for table in _raw_tables(tokens_T, end_id, vocab_size, order, before):
         if not tables:

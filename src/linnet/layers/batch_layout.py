@@ -195,10 +195,21 @@ class BatchLayout:
 
     def _positions_in_documents(self, length: int, device: torch.device) -> Tensor:
         assert self.documents is not None
-        positions_BT = torch.zeros(len(self.documents), length, dtype=torch.int64, device=device)
-        for part in self.parts(len(self.documents), length):
-            positions_BT[part.row, part.begin : part.end] = torch.arange(part.position, part.after, device=device)
-        return positions_BT
+        batch = len(self.documents)
+
+        def positions_BT() -> Tensor:
+            # Computed on the CPU and copied once per pass, so that no row waits for the device.
+            rows_N, begins_N, ends_N, positions_N = torch.tensor(
+                [(part.row, part.begin, part.end, part.position) for part in self.parts(batch, length)]
+            ).unbind(1)
+            lengths_N = ends_N - begins_N
+            within = torch.arange(int(lengths_N.sum())) - (lengths_N.cumsum(0) - lengths_N).repeat_interleave(lengths_N)
+            places = (rows_N * length + begins_N).repeat_interleave(lengths_N) + within
+            found = torch.zeros(batch * length, dtype=torch.int64)
+            found[places] = positions_N.repeat_interleave(lengths_N) + within
+            return to_device(found.view(batch, length), device)
+
+        return self.remember(("document positions", length, device), positions_BT)
 
     def real(self, length: int, device: torch.device) -> Tensor | None:
         """`[B, T]` bool, False where a token of the chunk is padding; None where nothing is."""
@@ -264,6 +275,11 @@ class BatchLayout:
         """Add to the main loss; see `AuxiliaryLoss`."""
         if self.record is not None:
             self.record.losses.append(AuxiliaryLoss(name, value, coefficient))
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on a device; a copy to a GPU does not wait for what the GPU computes."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def at(

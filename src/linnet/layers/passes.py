@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs, BatchLayout, Counts, DocumentSegment
+from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs, BatchLayout, Counts, DocumentSegment, to_device
 from linnet.layers.contract import Sublayer
 from linnet.layers.state import State
 
@@ -32,44 +32,50 @@ def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLay
     return _by_groups(sublayer, x_BTD, state, layout)
 
 
-@dataclass
-class Piece:
-    """Places of a chunk that are read together, int64 `[N, L]` each, which are no padding, and what came of them."""
+@dataclass(frozen=True)
+class Places:
+    """Places of a chunk `[B, T]` that are read together as rows `[N, L]`, padding before the shorter ones.
+
+    rows_NL, places_NL: where in the chunk each one is read; at padding anywhere. real_M: the flat numbers of those that
+    are no padding among `N * L`; chunk_M: the same places among `B * T`. padding: of each row; None for none.
+    """
 
     rows_NL: Tensor
     places_NL: Tensor
-    real_NL: Tensor
+    real_M: Tensor
+    chunk_M: Tensor
+    padding: Counts | None
+
+    @classmethod
+    def of(cls, parts: Sequence[DocumentSegment], length: int, device: torch.device) -> "Places":
+        """Each part as a row. Everything is computed on the CPU, so that nothing waits for the device."""
+        longest = max(part.end - part.begin for part in parts)
+        rows_N1, begins_N1, ends_N1 = torch.tensor([(part.row, part.begin, part.end) for part in parts]).split(1, dim=1)
+        places_NL = ends_N1 - longest + torch.arange(longest)
+        real_M = (places_NL >= begins_N1).flatten().nonzero().flatten()
+        chunk_M = (rows_N1 * length + places_NL).flatten()[real_M]
+        padding = tuple(longest - part.end + part.begin for part in parts)
+        indices = rows_N1.expand_as(places_NL).contiguous(), places_NL.clamp(min=0), real_M, chunk_M
+        return cls(*(to_device(index, device) for index in indices), padding if any(padding) else None)
+
+
+@dataclass
+class Piece:
+    """Places of a chunk that are read together, and what came of them, `[N, L, D]`."""
+
+    places: Places
     record: AuxiliaryOutputs | None
     out_NLD: Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[DocumentSegment], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> "Piece":
-        """Each part a row, padding before the shorter ones."""
-        device = x_BTD.device
-        longest = max(part.end - part.begin for part in parts)
-        rows_N1, begins_N1, ends_N1 = (
-            torch.tensor([getattr(part, name) for part in parts], device=device)[:, None]
-            for name in ("row", "begin", "end")
-        )
-        places_NL = ends_N1 - longest + torch.arange(longest, device=device)
-        real_NL = places_NL >= begins_N1
-        places_NL = places_NL.clamp(min=0)
-        rows_NL = rows_N1.expand_as(places_NL)
-        piece = cls(rows_NL, places_NL, real_NL, None, x_BTD[rows_NL, places_NL])
+    def of(cls, places: Places, x_BTD: Tensor, record: AuxiliaryOutputs | None) -> "Piece":
+        """What is to be read, `out_NLD`, with the values that earlier layers left for it."""
+        piece = cls(places, None, x_BTD[places.rows_NL, places.places_NL])
         if record is not None:
-            piece.record = record.own({name: piece.cut(value) for name, value in record.values.items()})
+            values = {name: value[places.rows_NL, places.places_NL] for name, value in record.values.items()}
+            piece.record = record.own(values)
             piece.record.begin_layer()
         return piece
-
-    def cut(self, value_BT: Tensor) -> Tensor:
-        """Its places of `[B, T, ...]`: `[N, L, ...]`."""
-        return value_BT[self.rows_NL, self.places_NL]
-
-    @property
-    def padding(self) -> Counts | None:
-        """The padding of each row; None for none."""
-        found = tuple((~self.real_NL).sum(1).tolist())
-        return found if any(found) else None
 
 
 def _together(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> Tensor:
@@ -80,13 +86,12 @@ def _together(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs |
 
 
 def _placed(pieces: Sequence[Piece], values_NL: Sequence[Tensor], x_BTD: Tensor) -> Tensor:
-    out_BT = values_NL[0].new_zeros(*x_BTD.shape[:2], *values_NL[0].shape[2:])
+    batch, length = x_BTD.shape[:2]
+    out = values_NL[0].new_zeros(batch * length, *values_NL[0].shape[2:])
     for piece, value_NL in zip(pieces, values_NL, strict=True):
-        real_NL = piece.real_NL
-        out_BT = out_BT.index_put(
-            (piece.rows_NL[real_NL], piece.places_NL[real_NL]), value_NL[real_NL].to(out_BT.dtype)
-        )
-    return out_BT
+        real = value_NL.flatten(0, 1)[piece.places.real_M].to(out.dtype)
+        out = out.index_put((piece.places.chunk_M,), real)
+    return out.view(batch, length, *out.shape[1:])
 
 
 def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs) -> None:
@@ -97,7 +102,7 @@ def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs) ->
     by_name: dict[str, list[tuple[int, AuxiliaryLoss]]] = {}
     for piece, own in zip(pieces, records, strict=True):
         for loss in own.losses:
-            by_name.setdefault(loss.name, []).append((len(piece.rows_NL), loss))
+            by_name.setdefault(loss.name, []).append((len(piece.out_NLD), loss))
     for name, losses in by_name.items():
         mean = torch.stack([rows * loss.value for rows, loss in losses]).sum() / sum(rows for rows, _ in losses)
         record.losses.append(AuxiliaryLoss(name, mean, losses[0][1].coefficient))
@@ -116,8 +121,12 @@ def _read(
     position: int,
 ) -> Piece:
     """A pass over parts that stand at one position; `state`: of their rows."""
-    piece = Piece.of(parts, x_BTD, layout.record)
-    piece.out_NLD = run(sublayer, piece.out_NLD, state, BatchLayout(position, piece.padding, record=piece.record))
+    length, device = x_BTD.shape[1], x_BTD.device
+    # The same for all layers of a pass.
+    places = layout.remember(("places", tuple(parts), device), lambda: Places.of(parts, length, device))
+    piece = Piece.of(places, x_BTD, layout.record)
+    own = BatchLayout(position, places.padding, record=piece.record)
+    piece.out_NLD = run(sublayer, piece.out_NLD, state, own)
     return piece
 
 

@@ -25,7 +25,7 @@ from linnet.model.spec import ModelSpec
 from linnet.training.objectives import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
-from linnet.training.sections import ClipSpec, DagSpec, OptimizerSpec
+from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
 BATCH, LENGTH = 2, 512
@@ -47,7 +47,7 @@ def stepper(kind: str) -> Callable[[], object]:
     """One training step of a fresh model: forward, backward, clipping by value, AdamW."""
     torch.manual_seed(0)
     decoder = Decoder(spec_of(kind))
-    penalties = {"dag": DagSpec().model_dump()} if kind == "pldr with DAG terms" else {}
+    penalties = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}} if kind == "pldr with DAG terms" else {}
     objective = partial(next_token_loss, penalties=penalties)
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)

@@ -300,9 +300,9 @@ def test_a_start_that_is_refused_leaves_no_run_behind(data, tmp_path, capsys):
         "--set",
         "training.context_length=8",
     ]
-    assert main([*refused, "--set", "training.dag={}"]) == 2
+    assert main([*refused, "--set", "training.penalties={dag: {}}"]) == 2
     err = capsys.readouterr().err
-    assert "training.dag" in err and err.count("\n") == 1, "the vocabulary is told once the run begins"
+    assert "training.penalties.dag" in err and err.count("\n") == 1, "the vocabulary is told once the run begins"
     assert not (out / "config.yaml").exists()
 
 

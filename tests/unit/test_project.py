@@ -125,6 +125,41 @@ def test_tests_mirror_the_sources(test: Path):
     assert modules[-1].with_suffix("").is_dir() or any(module.is_file() for module in modules)
 
 
+GENERAL = (
+    *("core", "present", "model", "data", "inference", "training", "evaluation", "inspection", "design"),
+    *("scaling", "experiments", "cli"),
+)
+KIND_WORDS = re.compile(
+    r"(?<![a-z])(plga|pldr|ted|bank|evict\w*|operators?|power.law|g.cache|deduced?|deductive|acyclicity)(?![a-z])", re.I
+)
+NAMES = re.compile(
+    r"\b(runs|demo|models|pages|hf|onnx|data|experiments|ablations)/[\w./-]*|`?--cache-policy[ =]\S+|\btiny-\w+"
+    r"|\bted-tinystories|\bpldr-[\w-]+|import operator|operator\.\w+|linnet import .*|PLDR-LLM"
+)
+"""Names of runs, models and files, which users choose or presets have; Python's `operator`; the family's own name."""
+ALLOWED = {
+    "cli/import_.py": "the formats of published models are verbs of `linnet import`",
+    "cli/evaluate.py": "a built-in suite is called pldr",
+    "cli/demo.py": "the demo trains these three models",
+    "experiments/demo/recipes.py": "the demo trains these three models",
+    "experiments/demo/figures.py": "the demo trains these three models",
+    "experiments/demo/report.py": "the demo trains these three models",
+    "core/spec.py": "a docstring shows a path into a description",
+}
+
+
+@pytest.mark.parametrize("room", GENERAL)
+def test_no_general_package_knows_a_kind_of_layer(room: str):
+    """Power-law graph attention and TED bring their options, inspections and files themselves."""
+    found = []
+    for path in sorted((ROOT / "src" / "linnet" / room).rglob("*.py")):
+        name = path.relative_to(ROOT / "src" / "linnet").as_posix()
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if name not in ALLOWED and KIND_WORDS.search(NAMES.sub("", line)):
+                found.append(f"{name}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)
+
+
 def test_no_two_classes_share_a_name():
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "src" / "linnet").rglob("*.py")):

@@ -43,7 +43,7 @@ def compare(
     FILE describes what the models have in common and how each run differs; docs/comparison.md has every field, and
     experiments/ablations/pldr.yaml is an example. A field of model or training is also an option and changes all runs:
     --training.steps 100. All models are evaluated on the same held-out documents, and causally: no prediction depends
-    on the text after it. A PLDR-LLM, whose training pass sees the future, is evaluated with a frozen calibration; the
+    on the text after it. A model whose training pass sees the future is evaluated with a frozen calibration; the
     leak is what its own pass would have claimed beyond that.
 
     Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
@@ -167,5 +167,5 @@ def _said_lost(findings: "Findings", trained: int) -> str:
     lost = findings.broken_down
     diverged = ", ".join(f"{each.run} (seed {each.seed}, step {each.step})" for each in lost if each.step is not None)
     waiting = ", ".join(f"{each.run} (seed {each.seed})" for each in lost if each.step is None)
-    also = f"; not trained for want of their operators: {waiting}" if waiting else ""
+    also = f"; not trained for want of their calibration: {waiting}" if waiting else ""
     return f"{len(lost)} of {trained} trainings have no result: diverged: {diverged}{also}"

@@ -121,8 +121,8 @@ class CalibrationOptions:
         str | None,
         option(
             "FILE|identity|random",
-            "Replace the model's own calibration: by that of a .safetensors or .npz file (as `linnet inspect operator "
-            "--save` writes it), the identity, or random numbers.",
+            "Replace the model's own calibration: by that of a .safetensors or .npz file (as an inspection of "
+            "the kind writes it), or a name that the kind knows.",
         ),
     ] = None
     seed: Annotated[
@@ -318,8 +318,8 @@ def evaluate(
     Several models are compared on the same documents, each with its own tokenizer: the differences between them, with
     intervals.
 
-    The training pass of a PLDR-LLM sees the whole text, the future included. It is therefore evaluated with a
-    calibration that is frozen on other text (--calibrate-on). What its own pass would have claimed beyond that is
+    The training pass of some models sees the whole text, the future included. They are therefore evaluated with a
+    calibration that is frozen on other text (--calibrate-on). What their own pass would have claimed beyond that is
     printed beside it: the leak.
 
     --suite abilities needs nothing but the model: copying, recall, counting, state tracking, combined facts, a needle

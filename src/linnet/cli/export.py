@@ -34,10 +34,10 @@ def export(
         Path | None, option("PATH", "With --to web: the folder or .tgz of onnxruntime-web; from npm by default.")
     ] = None,
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="Replace the net that infers an operator by the inferred operator.")
+        bool, typer.Option("--freeze", help="Store what layers calibrate on a text instead of calibrating.")
     ] = False,
     prompt: Annotated[
-        str, option("TEXT", "With --freeze: the text that the operator is inferred from; by default the end token.")
+        str, option("TEXT", "With --freeze: the text that layers calibrate on; by default the end token.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -57,13 +57,13 @@ def export(
 
     --to onnx: a model becomes a folder of graphs for onnxruntime: one for a token, with the states as inputs and
     outputs, and one for a prompt if the architecture allows it. Logits over 350 tokens and bits per byte are compared;
-    `linnet generate --engine onnx` runs the graphs. A PLDR-LLM must be frozen.
+    `linnet generate --engine onnx` runs the graphs. A model that calibrates on a text must be frozen.
 
     --to web: one or several models become a page for any static web server (python -m http.server --directory site), on
     which they write side by side in the visitor's browser. Its runtime comes from npm, or from --runtime.
 
-    --freeze: a PLDR-LLM stores one matrix for each head instead of the net that infers it (the paper's v51Gi). The
-    result computes the same as the model with that operator in its G-cache.
+    --freeze: layers that calibrate on a text store the result instead (of a PLDR-LLM one matrix for each head instead
+    of a net). The exported model computes the same as the model after that text.
 
     Example: linnet export runs/llama --to transformers --out hf/llama
 

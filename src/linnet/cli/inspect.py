@@ -66,7 +66,7 @@ def causality(
 
     For any token mixer. Windows of text are read twice, the second time with other text behind a cut; what is before
     the cut has not changed, and a causal model does not notice. Once in the pass over the whole sequence, as in
-    training, once with a frozen operator. The leak is the difference of both in bits per byte, as of `linnet evaluate`.
+    training, once calibrated on other text. The leak is the difference in bits per byte, as of `linnet evaluate`.
 
     Example: linnet inspect causality runs/pldr --data data/stories
 

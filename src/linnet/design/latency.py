@@ -25,6 +25,7 @@ from linnet.inference.decode_programs import EMBEDDED, record_program, token_ste
 from linnet.inference.decode_steps import DecodeSteps, block_steps
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
+from linnet.layers.registry import PLAIN_MIXER
 from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import BlockSpec, ModelSpec
@@ -188,7 +189,7 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """Return a function that runs embedding, norm and head, the logits of one token included."""
-    bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])
+    bare = model.replace(blocks=[{"mixer": PLAIN_MIXER}])
     decoder, layout = Decoder(bare).to(timing.device).eval(), BatchLayout(timing.position(model))
     whole = None if timing.kind == "sequence" else token_step(decoder, [], AuxiliaryOutputs())
     if whole is not None:

@@ -12,6 +12,7 @@ from typing import Literal
 from linnet.core.bounds import MAX_COUNTED_TOKENS
 from linnet.core.errors import UserError
 from linnet.core.units import parse_units
+from linnet.layers.registry import PLAIN_MIXER
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost
@@ -82,7 +83,7 @@ def cost_metric(
         return of_part(block_cost(block, model) + more)
 
     def fixed(model: ModelSpec) -> float:
-        bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])  # begins with an rms norm, the most expensive one
+        bare = model.replace(blocks=[{"mixer": PLAIN_MIXER}])  # begins with an rms norm, the most expensive one
         return of_cost(model_cost(bare)) - of_block(bare.blocks[0], bare)
 
     return Metric(name, unit, of_block, lambda inputs, outputs: of_part(projection_cost(inputs, outputs)), fixed)

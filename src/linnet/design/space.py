@@ -6,7 +6,7 @@ feed-forward's hidden width over the block's width; `head_width`, which gives ev
 number that fills the width unless the mixer states it; and `pattern`, which puts several parts in the place of the
 block:
 
-    pattern: [{repeat: 3, mixer: {kind: ted}}, {mixer: {kind: attention}}]
+    pattern: [{repeat: 3, mixer: {kind: mamba}}, {mixer: {kind: attention}}]
 
 A part has the fields of a block, which override those beside the pattern; lists in a part are choices too. The pattern
 as a whole is repeated `repeat` times and never cut, so it fixes the ratio of layers of one mixer to another.
@@ -24,7 +24,7 @@ from pydantic import PositiveInt
 from linnet.core.bounds import MAX_FFN_RATIO, MAX_REPEATS, MAX_SPACE_BLOCKS, MAX_SPACE_CHOICES
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml, unknown_key
-from linnet.layers.registry import MIXERS
+from linnet.layers.registry import MIXERS, PLAIN_MIXER
 from linnet.model.spec import BlockSpec, ModelSpec, check_together
 
 SPACES = Path(__file__).parent / "spaces"
@@ -158,7 +158,7 @@ def _common(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> ModelSpec:
     if "blocks" in spec.model:
         raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
     of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
-    plain = {**spec.model, "blocks": [{"mixer": {"kind": "ted"}}]}
+    plain = {**spec.model, "blocks": [{"mixer": PLAIN_MIXER}]}
     return ModelSpec.parse(plain, f"{origin}: model", of_model, "`set` model.")
 
 
@@ -170,7 +170,7 @@ def _with_numbered_pattern(block: dict[str, Any], origin: str) -> dict[str, Any]
     if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
         raise UserError(
             f"{origin}: block.pattern: {parts!r}: expected a list of parts of a block, as in"
-            " [{repeat: 3, mixer: {kind: ted}}, {mixer: {kind: attention}}]"
+            " [{repeat: 3, mixer: {kind: mamba}}, {mixer: {kind: attention}}]"
         )
     if "share_weights" in block:
         raise UserError(f"{origin}: block.share_weights: belongs to a part of the pattern; set it there")

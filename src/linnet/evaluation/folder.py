@@ -75,7 +75,7 @@ def evaluate_folder(
     """Evaluate a model folder, or a run's, on a split of a data folder.
 
     Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that begin
-    with a document where they can (`document_windows`); `limit_tokens` spreads fewer windows evenly. `operator`,
+    with a document where they can (`document_windows`); `limit_tokens` spreads fewer windows evenly. `calibration`,
     `precision` and `seed` as in `model_on_data`. `UserError` where model and data do not fit.
     """
     found = model_on_data(model, data_folder, split, context_length, calibrate_on, device, calibration, precision, seed)
@@ -95,7 +95,7 @@ def model_on_data(
 ) -> ModelOnData:
     """Read a model folder, or a run's, for a split of a data folder; `UserError` where they do not fit.
 
-    `context_length`: tokens in a window, None for the model's. `operator`: what replaces the model's own
+    `context_length`: tokens in a window, None for the model's. `calibration`: what replaces the model's own
     calibration; random ones are drawn from `seed`. `precision`: the precision they are brought to
     (`inference.weights`); None: as stored.
     """

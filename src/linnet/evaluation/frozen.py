@@ -1,4 +1,4 @@
-"""A decoder whose pass without a state sees the future, made causal: its operator is frozen from another text.
+"""A decoder whose pass without a state sees the future, made causal: its layers are calibrated on another text.
 
 Legend: `B` batch, `T` tokens.
 """
@@ -17,7 +17,7 @@ CalibrationText = Literal["train", "empty"]
 
 
 def calibration_tokens(data: TokenData, source: CalibrationText, context_length: int) -> Tensor:
-    """The text that a frozen calibration is deduced from, int64 `[1, T]`.
+    """The text that layers calibrate on, int64 `[1, T]`.
 
     `train`: the first `context_length` tokens of the training split. `empty`: the empty prompt, the end token alone
     (Gokden, arXiv 2502.13502, for inference).

@@ -18,7 +18,7 @@ from linnet.model.decoder import Decoder
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is read. operator: what replaces the model's own calibration; random
+    """How a model is read. calibration: what replaces the model's own calibration; random
     ones are drawn from `seed`. precision: that the weights are converted to (`inference.weights`); None: as stored.
     """
 
@@ -31,7 +31,7 @@ class ModelOptions:
     def load(self, model: str | Path) -> LanguageModel:
         """A model folder, or a run's, read so; `UserError` where it is none, or an option does not fit it.
 
-        Operators are put in before the weights are converted: converted ones cannot be given to another decoder.
+        A calibration is put in before the weights are converted: converted weights cannot be given to another decoder.
         """
         found = load(model, self.device)
         if self.calibration is not None:
@@ -95,10 +95,10 @@ def checked_context(decoder: Decoder, context_length: int | None) -> int:
 
 
 def check_calibrate_on(decoder: Decoder, source: CalibrationText, split: str) -> None:
-    """`UserError` where the operator would come from the text that is evaluated."""
+    """`UserError` where the calibration would come from the text that is evaluated."""
     if not decoder.causal and split == "train" and source == "train":
         raise UserError(
-            "the operator would come from the evaluated text; with `split` train use empty",
+            "the calibration would come from the evaluated text; with `split` train use empty",
             field="calibrate_on",
             value="train",
         )

@@ -116,7 +116,7 @@ class LanguageModel:
         return self.stream(prompt, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, input=input)
 
     def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
-        """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
+        """The same model with a stored calibration: a name that the kind of layer knows (`seed` decides), or a file's.
 
         `UserError` where the model has no such layer, or the file does not fit it.
         """

@@ -4,7 +4,7 @@
 the matrices of all linear maps, the head's included, and the embedding's table, rounded to 8 bits with one scale for
 each output, or to 4 bits with a scale for each group of inputs; attention keeps most keys and values in bfloat16
 (`layers.key_value.kept_dtype`). All else is float32: norms, what a sublayer holds beside linear maps, and the parts
-that it keeps precise (the net behind PLGA's operator, whose powers multiply rounding). A tied head and the embedding
+that it keeps precise (parts whose powers multiply rounding). A tied head and the embedding
 are one table, held once.
 """
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -106,8 +107,8 @@ class Sublayer(nn.Module, ABC):
     """The sum, over all processes that read parts of a batch, of what a training pass counts in its own; set from
     outside where there are several."""
 
-    penalties: frozenset[str] = frozenset()
-    """The penalties that training may ask for (`BatchLayout.wanted`)."""
+    penalties: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """The penalties that training may request, by name, with the default coefficient of each term."""
 
     @abstractmethod
     def initial_state(

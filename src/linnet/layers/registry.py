@@ -6,6 +6,7 @@ package, of `layers.mixers` or `layers.feed_forwards`.
 
 import importlib.util
 import inspect
+import math
 import pkgutil
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, TypeVar, Union, get_args
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from linnet.layers import feed_forwards, mixers
 from linnet.layers.cache_policy import CachePolicy, FullCache, RecalibratingCache, parse_cache_policy
-from linnet.layers.contract import FeedForwardSpec, MixerSpec, SublayerSpec
+from linnet.layers.contract import FeedForwardSpec, MixerSpec, Place, SublayerSpec
 from linnet.layers.inspection import Inspection
 
 AnySpec = TypeVar("AnySpec", bound=SublayerSpec)
@@ -41,6 +42,26 @@ if TYPE_CHECKING:
 else:
     AnyMixer = Annotated[Union[tuple(MIXERS.values())], Field(discriminator="kind")]  # noqa: UP007
     AnyFeedForward = Annotated[Union[tuple(FEED_FORWARDS.values())], Field(discriminator="kind")]  # noqa: UP007
+
+
+def _plain_mixer() -> MixerSpec:
+    """The mixer with the fewest parameters of those that need no settings and take every width."""
+    needs = {kind: any(field.is_required() for field in kind.model_fields.values()) for kind in MIXERS.values()}
+    plain = [kind() for kind, needed in needs.items() if not needed]
+    place = Place(width=1, context_length=1)
+
+    def parameters(spec: MixerSpec) -> float:
+        try:
+            spec.check(1)
+        except ValueError:
+            return math.inf
+        return spec.cost(place).parameters
+
+    return min(plain, key=parameters)
+
+
+PLAIN_MIXER: dict[str, str] = {"kind": _plain_mixer().kind}
+"""The description of a mixer that stands for any, where only what is around it matters."""
 
 
 def kinds_with_calibration() -> str:

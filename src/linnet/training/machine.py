@@ -32,12 +32,12 @@ BATCH_TOKEN_BYTES = 16
 
 BFLOAT16_SHARE = {"cpu": 0.65, "cuda": 0.5}
 """Activation memory in bfloat16 relative to float32; autocast keeps some tensors in both. Measured on a CPU: 0.66 to
-0.67 with attention, 0.70 with TED, 0.77 with Mamba, 0.79 with PLGA. Not measured on a GPU: that of products alone."""
+0.79 with four kinds of mixers. Not measured on a GPU: that of products alone."""
 
 PEAK_SHARE = {"cpu": 1.25, "cuda": 1.0}
 """Peak memory of a step relative to its activations: temporary tensors of the backward pass, and fragmentation.
 Measured on a CPU, by resident memory over the batch: 1.3 with ten layers of attention, 1.4 to 2.2 with two layers of
-attention, TED, Mamba and PLGA, in either precision."""
+four kinds of mixers, in either precision."""
 
 PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}

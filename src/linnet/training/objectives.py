@@ -14,7 +14,6 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs
-from linnet.layers.registry import kinds_with_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_loss
 from linnet.ops.cross_entropy import IGNORE_INDEX
@@ -89,15 +88,19 @@ def mean_losses(losses: list[AuxiliaryLoss]) -> dict[str, Tensor]:
     return {name: torch.stack(each).mean() for name, each in values.items()}
 
 
-def check_penalties(decoder: Decoder, requested: Mapping[str, Mapping[str, float] | None]) -> Penalties:
-    """The requested penalties without terms of coefficient 0; `UserError` if no layer of the model has one."""
-    offered = {penalty for sublayer in decoder.sublayers for penalty in sublayer.penalties}
+def check_penalties(decoder: Decoder, requested: Penalties) -> Penalties:
+    """The coefficient of each term of the requested penalties that is not 0.
+
+    `UserError` for a penalty that no layer of the model has, or a term that it does not have.
+    """
+    offered = {name: terms for sublayer in decoder.sublayers for name, terms in sublayer.penalties.items()}
+    found = {}
     for name, terms in requested.items():
-        if terms is not None and name not in offered:
-            kinds = kinds_with_calibration()
-            raise UserError(f"training.{name}: the model has no {kinds} layer that deduces an operator; expected null")
-    return {
-        name: {term: value for term, value in terms.items() if value}
-        for name, terms in requested.items()
-        if terms is not None
-    }
+        if name not in offered:
+            accepted = ", ".join(offered) or "none, as the model has no layer with a penalty"
+            raise UserError(f"training.penalties.{name}: no layer of the model has it; expected {accepted}")
+        for term in terms:
+            if term not in offered[name]:
+                raise UserError(f"training.penalties.{name}.{term}: expected one of {', '.join(offered[name])}")
+        found[name] = {term: value for term, value in {**offered[name], **terms}.items() if value}
+    return found

@@ -38,7 +38,7 @@ WIDTH_POWER = -0.5
 """Exponent of the width, for the learning rate: common practice, not measured."""
 
 LOW_LR_SHARE = 0.02
-"""`low_lr` relative to the learning rate: measured from 0.001 to 1 on power-law graph attention."""
+"""`low_lr` relative to the learning rate: measured from 0.001 to 1 on layers that need it."""
 
 MAX_STEP_TOKENS = 1 << 20
 WARMUP_SHARE = 0.05

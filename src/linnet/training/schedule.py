@@ -23,7 +23,7 @@ CURVES: dict[str, Callable[[float], float]] = {
 }
 """From 1 to 0 as the progress after the warm-up goes from 0 to 1.
 
-`cosine` (Loshchilov and Hutter, arXiv 1608.03983) and `cosine_squared` (TED's name for it) are one curve:
+`cosine` (Loshchilov and Hutter, arXiv 1608.03983) and `cosine_squared` (another name for it) are one curve:
 `(1 + cos x) / 2 = cos(x / 2) ** 2`. `one_minus_sqrt`: Hägele et al., arXiv 2405.18392, equation 2.
 """
 

@@ -139,14 +139,6 @@ class ClipSpec(Spec):
     at: PositiveFloat = 1.0
 
 
-class DagSpec(Spec):
-    """Coefficients of PLDR-LLM's regularizer for each of its tensors (`acyclicity`); the paper's DAG model has 0.05."""
-
-    a_lm: NonNegativeFloat = 0.05
-    a_p: NonNegativeFloat = 0.05
-    g: NonNegativeFloat = 0.05
-
-
 class GuardSpec(Spec):
     """What happens at a loss spike: `skip` skips its batch before the update, `rewind` returns to the last checkpoint.
 

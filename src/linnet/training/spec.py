@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeFloat, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
@@ -16,7 +16,6 @@ from linnet.training.sections import (
     AveragingSpec,
     CheckpointSpec,
     ClipSpec,
-    DagSpec,
     EvaluateSpec,
     GrowthSpec,
     GuardSpec,
@@ -45,8 +44,9 @@ class TrainingSpec(Spec):
     growth: `context_length` and `batch_size` are the sizes at the end of the run.
     averaging: of the weights that are evaluated and saved as the model; null: those of the last step.
     z_loss: coefficient of `log^2 Z` in the objective, which keeps the logits from drifting (PaLM uses 1e-4).
-    dag: the regularizer of a model with plga layers; null for none. guard: what happens at loss spikes; null: nothing,
-    except that one that is not finite ends the run.
+    penalties: terms that kinds of layers can add to the objective, by the name that the kind gives them, with the
+    coefficient of each term; a term that is left out has the kind's default. guard: what happens at loss spikes; null:
+    nothing, except that one that is not finite ends the run.
     precision: of products; weights, optimizer state and sums are float32. `auto` is bfloat16 on a CUDA device that has
     it; on a processor the faster one, which is measured when the run begins and stored with it (`training.machine`).
     threads: null leaves the choice to PyTorch.
@@ -66,7 +66,7 @@ class TrainingSpec(Spec):
     averaging: AveragingSpec | None = None
     clip: ClipSpec = ClipSpec()
     z_loss: NonNegativeFloat = 0.0
-    dag: DagSpec | None = None
+    penalties: dict[str, dict[str, NonNegativeFloat]] = Field(default_factory=dict)
     guard: GuardSpec | None = None
     seed: Seed = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -103,11 +103,6 @@ class TrainingSpec(Spec):
                 "compile: True: needs document_mask: false; with the mask, shapes differ from batch to batch"
             )
         return self
-
-    @property
-    def penalties(self) -> dict[str, dict[str, float] | None]:
-        """The penalties that layers may have, by name, with the coefficients of their terms; None: not requested."""
-        return {"dag": None if self.dag is None else self.dag.model_dump()}
 
 
 class RunSpec(Spec):

@@ -11,7 +11,6 @@ from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.objectives import check_penalties, next_token_loss
 from linnet.training.run import train_run
 from linnet.training.run_folder import DivergedError
-from linnet.training.sections import DagSpec
 
 
 def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
@@ -31,7 +30,7 @@ def decoder(tiny_model):
 def test_terms_are_added_with_their_coefficients_and_logged_without(decoder):
     inputs, targets = torch.randint(257, (2, 2, 16), generator=torch.Generator().manual_seed(1))
     targets[0, :6] = IGNORE_INDEX
-    penalties = check_penalties(decoder, {"dag": DagSpec(a_lm=0.5, a_p=0, g=2.0).model_dump()})
+    penalties = check_penalties(decoder, {"dag": {"a_lm": 0.5, "a_p": 0, "g": 2.0}})
     loss = next_token_loss(decoder, Batch(inputs, targets), penalties)
     plain, outputs = next_token_loss(decoder, Batch(inputs, targets)), deductive_outputs(decoder, inputs)
     a_lm, g = (26 * mean(outputs, name) for name in ("a_lm", "g"))
@@ -59,8 +58,8 @@ def test_a_small_step_down_its_gradient_makes_it_smaller(decoder):
 
 
 def test_a_run_with_it_logs_its_three_terms(tmp_path, tiny_run):
-    for name, dag in (("with", {}), ("without", None)):
-        train_run(tiny_run("plga", dag=dag), tmp_path / name)
+    for name, penalties in (("with", {"dag": {}}), ("without", {})):
+        train_run(tiny_run("plga", penalties=penalties), tmp_path / name)
     last = {
         name: json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
         for name in ("with", "without")
@@ -70,11 +69,11 @@ def test_a_run_with_it_logs_its_three_terms(tmp_path, tiny_run):
 
 
 def test_a_tensor_that_is_not_finite_breaks_the_run_down_in_one_line(tmp_path, tiny_run):
-    run = tiny_run("plga", dag={}, optimizer={"lr": 1e30}, clip={"by": "none"})
+    run = tiny_run("plga", penalties={"dag": {}}, optimizer={"lr": 1e30}, clip={"by": "none"})
     with pytest.raises(DivergedError, match="not finite, stopped at step"):
         train_run(run, tmp_path)
 
 
 def test_a_model_without_an_operator_is_refused(tmp_path, tiny_run):
-    with pytest.raises(UserError, match=r"training\.dag: the model has no plga layer"):
-        train_run(tiny_run("ted", dag={}), tmp_path)
+    with pytest.raises(UserError, match=r"training\.penalties\.dag: no layer of the model has it; expected none"):
+        train_run(tiny_run("ted", penalties={"dag": {}}), tmp_path)

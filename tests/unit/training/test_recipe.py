@@ -49,9 +49,7 @@ def test_a_recipe_of_pldr_is_the_published_one(name: str):
         250_000,
         "bfloat16",
     )
-    assert (training.dag.model_dump() if training.dag else None) == (
-        {"a_lm": 0.05, "a_p": 0.05, "g": 0.05} if "dag" in name else None
-    )
+    assert (training.penalties.get("dag")) == ({"a_lm": 0.05, "a_p": 0.05, "g": 0.05} if "dag" in name else None)
 
 
 def test_the_recipe_of_ted_is_the_published_one():
@@ -62,7 +60,7 @@ def test_the_recipe_of_ted_is_the_published_one():
         1,
         2048,
     )
-    assert (training.windows, training.precision, training.dag) == ("stream", "float32", None)
+    assert (training.windows, training.precision, training.penalties) == ("stream", "float32", {})
     adamw = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "weight_decay_on": "all"}
     assert training.optimizer.model_dump().items() >= adamw.items() and training.optimizer.kind == "adamw"
     assert training.clip.model_dump() == {"by": "norm", "at": 1.0}

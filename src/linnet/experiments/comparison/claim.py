@@ -16,7 +16,7 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
     """Keep the description with what is made from it; `UserError` where the folder holds another comparison's, or
     a file is missing that `origin` names.
 
-    The hashes of the text's files belong to it, and a file of operators is its content, however it is named. Seeds and
+    The hashes of the text's files belong to it, and a file of calibrations is its content, whatever its name. Seeds and
     runs may be added: what is there stays true.
     """
     described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text, origin)}
@@ -25,10 +25,10 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
     refuse_link(folder / CALIBRATIONS)
     if path.exists():
         before = read_description(folder)
-        known = before.get("operators", {})
+        known = before.get("calibrations", {})
         hashes = {**known, **hashes}  # a file that is gone is taken for what it was
         _check_same(by_content(before, known), by_content(described, hashes), folder)
-    write_checked_json(path, {**described, "operators": hashes})
+    write_checked_json(path, {**described, "calibrations": hashes})
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

@@ -23,7 +23,7 @@ class _Run(BaseModel):
 class _Description(BaseModel):
     model: str | dict[str, Any]
     runs: list[_Run]
-    operators: dict[str, str] = Field(default_factory=dict)
+    calibrations: dict[str, str] = Field(default_factory=dict)
 
 
 class _Evaluated(BaseModel):

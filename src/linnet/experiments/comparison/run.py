@@ -47,7 +47,7 @@ class Runs:
         if not isinstance(teacher, Breakdown):
             return None
         what = "it was not trained" if teacher.step is None else "it diverged"
-        missing = Breakdown(run.name, seed, None, f"there are no operators of {teacher.run}: {what}")
+        missing = Breakdown(run.name, seed, None, f"there is no calibration of {teacher.run}: {what}")
         self.runner.say(str(missing))
         return missing
 

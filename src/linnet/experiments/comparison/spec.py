@@ -207,18 +207,18 @@ class ComparisonSpec(Spec):
         """The run of that name."""
         return next(run for run in self.runs if run.name == name)
 
-    def run_of(self, run: ComparedSpec, seed: int, data: Path, operators: Path | None = None) -> RunSpec:
-        """What is trained; `operators` is the file that `calibration_of` stands for."""
+    def run_of(self, run: ComparedSpec, seed: int, data: Path, calibrations: Path | None = None) -> RunSpec:
+        """What is trained; `calibrations` is the file that `calibration_of` stands for."""
         assignments = [f"{field}={json.dumps(value)}" for field, value in run.set.items()]
         assignments.append(f"training.seed={seed}")
-        if operators is not None:
-            assignments.append(f"model.calibration={json.dumps(str(operators))}")
+        if calibrations is not None:
+            assignments.append(f"model.calibration={json.dumps(str(calibrations))}")
         plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
         return run_of(plain, assignments, self.name, "set: ")
 
 
 FIGURES, CURVES, DESCRIPTION = "comparison.json", "curves.png", "description.json"
-DATA, CALIBRATIONS = "data", "operators"
+DATA, CALIBRATIONS = "data", "calibrations"
 
 
 def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
@@ -227,5 +227,5 @@ def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
 
 
 def taught_file(out: Path, teacher: ComparedSpec, seed: int) -> Path:
-    """Where the operators lie that a run taught others."""
+    """Where the calibrations lie that a run taught others."""
     return out / CALIBRATIONS / f"{teacher.folder}-seed-{seed}.safetensors"

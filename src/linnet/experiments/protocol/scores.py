@@ -66,13 +66,13 @@ def _row_name(one: ModelScores, result: SuiteResult) -> str:
 
 
 def _meaning(found: Sequence[ModelScores], spec: ScoresSpec) -> str:
-    said = "Per cent, ± standard error. A model's own operator is frozen from the empty prompt, the end token alone."
+    said = "Per cent, ± standard error. A model calibrates on the empty prompt, the end token alone."
     if any(one.operated for one in found):
         said += f" {', '.join(spec.calibrations)}: other calibrations in its place (random: from seed {spec.seed})."
     moves = [one.moved_by_caches for one in found if one.moved_by_caches is not None]
     if moves:
         said += (
-            " no KV-cache: every choice read with its whole context by the same operator; it moves a score by at most"
+            " no KV-cache: every choice read with its whole context, calibrated alike; it moves a score by at most"
             f" {100 * max(moves):.2g}."
         )
     return said

@@ -71,7 +71,7 @@ def draw_prompt(vocab_size: int, spec: TimesSpec) -> list[int]:
 
 
 def contestants(model: LanguageModel, name: str, spec: TimesSpec) -> list[Contestant]:
-    """A model with each setting of the caches that it has; one that deduces no operator has no G-cache."""
+    """A model with each setting of the caches that it has; one that does not calibrate has fewer."""
     decoder = model.decoder
     deduces = any(mixer.traits.calibrates for mixer in decoder.mixers)
     settings = SETTINGS if deduces else (Caches(kv=False), Caches())
@@ -87,7 +87,7 @@ def _contestant(
         return [token for (token,) in steps if token is not None]
 
     def logits_NV(ids: list[int]) -> Tensor:
-        if deduces and not caches.kv and not caches.calibration:  # the operator of the last step's text
+        if deduces and not caches.kv and not caches.calibration:  # calibrated on the text of the last step
             last_1V: Tensor = decoder(_row(prompt + ids[:-1], decoder))[0, -1:]
             return last_1V
         state = new_state(decoder, [prompt], tokens)

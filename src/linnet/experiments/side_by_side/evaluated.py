@@ -58,10 +58,10 @@ def _beside(folders: Mapping[str, Path], wanted: Wanted | None, read: ModelOptio
 
 def _facts(read: ModelOptions) -> dict[str, str]:
     drawn = f", drawn from seed {read.seed}" if read.calibration == "random" else ""
-    operator = {}
+    calibration = {}
     if read.calibration is not None:
-        operator = {"calibration": f"{read.calibration}, in place of the models' own{drawn}"}
-    return operator | ({} if read.precision is None else {"precision": f"weights converted to {read.precision}"})
+        calibration = {"calibration": f"{read.calibration}, in place of the models' own{drawn}"}
+    return calibration | ({} if read.precision is None else {"precision": f"weights converted to {read.precision}"})
 
 
 def _folders(names: Sequence[str]) -> dict[str, Path]:
@@ -69,7 +69,7 @@ def _folders(names: Sequence[str]) -> dict[str, Path]:
 
 
 def _memory(folders: Mapping[str, Path], read: ModelOptions) -> dict[str, MemoryFigures]:
-    """From the descriptions in the model folders; with given operators where those are measured."""
+    """From the descriptions in the model folders; with given calibrations where those are measured."""
     specs = {
         name: ModelSpec.parse(read_description(model_folder(folder)), str(folder)) for name, folder in folders.items()
     }

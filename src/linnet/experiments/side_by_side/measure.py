@@ -21,7 +21,7 @@ def measure_beside(folders: Mapping[str, Path], wanted: Wanted, read: ModelOptio
     """Of each model folder, or run's, by the name that the page calls it; `UserError` for questions that are missing.
 
     The models are read together: their speeds are measured in turns, so that what else the machine does meets all.
-    read: with which operators, and in which precision.
+    read: with which calibrations, and in which precision.
     """
     models = {name: read.load(folder) for name, folder in folders.items()}
     suite = None if wanted.tasks is None else wanted.tasks.load()

@@ -94,5 +94,5 @@ def test_operators_are_not_written_through_a_link(tmp_path: Path):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / CALIBRATIONS).symlink_to(tmp_path / "foreign")
-    with pytest.raises(UserError, match="out/operators: is a link"):
+    with pytest.raises(UserError, match="out/calibrations: is a link"):
         claim(of, tmp_path / "out")

@@ -46,7 +46,7 @@ def test_a_causal_model_has_no_leak():
 
 def broken(run: str, seed: int, step: int | None = 7) -> Breakdown:
     curve = [] if step is None else [CurvePoint(5, 3e9)]
-    return Breakdown(run, seed, step, "loss nan" if step else "no operators", curve)
+    return Breakdown(run, seed, step, "loss nan" if step else "no calibration", curve)
 
 
 def test_a_seed_that_came_to_nothing_has_no_part_in_the_means():

@@ -18,7 +18,7 @@ def outcome(seed: int, *bits: float) -> Outcome:
 
 def broken(run: str, seed: int, step: int | None = 7) -> Breakdown:
     curve = [] if step is None else [CurvePoint(5, 3e9)]
-    return Breakdown(run, seed, step, "loss nan" if step else "no operators", curve)
+    return Breakdown(run, seed, step, "loss nan" if step else "no calibration", curve)
 
 
 def test_there_is_one_axis_and_it_has_the_tables_unit(tmp_path: Path):

@@ -97,8 +97,8 @@ def test_where_and_why_is_recorded(compared: Path):
     first = lost["first half", 1]
     assert first["step"] == 3 and first["reason"].startswith("loss nan, learning rate ")
     assert lost["transferred", 1]["step"] is None
-    assert lost["transferred", 1]["reason"] == "there are no operators of first half: it diverged"
-    assert lost["again", 1]["reason"] == "there are no operators of transferred: it was not trained"
+    assert lost["transferred", 1]["reason"] == "there is no calibration of first half: it diverged"
+    assert lost["again", 1]["reason"] == "there is no calibration of transferred: it was not trained"
     record = read_checked_json(compared / "out" / "runs" / "first-half-seed-1" / "diverged.json")
     assert record == {"step": 3, "reason": first["reason"]}
 
@@ -112,7 +112,7 @@ def test_a_second_call_trains_nothing_and_says_what_it_does(compared: Path, caps
     assert len(left) == 3 and f"remove {compared / 'out' / 'runs' / 'first-half-seed-1'} to" in left[1]
     assert left[1].startswith("first half, seed 1: diverged at step 3: loss nan, learning rate ")
     assert err[-1].startswith("error: 5 of 8 trainings have no result: diverged: too fast (seed 0, step ")
-    assert err[-1].endswith("not trained for want of their operators: transferred (seed 1), again (seed 1)")
+    assert err[-1].endswith("not trained for want of their calibration: transferred (seed 1), again (seed 1)")
     rows = {line[:12].strip(): line[12:].split() for line in out.splitlines()}
     assert rows["too fast"] == ["0", "of", "2", "diverged", *["–"] * 6]
     assert rows["transferred"][:3] == ["1", "of", "2"]

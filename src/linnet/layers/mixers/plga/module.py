@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from linnet.layers.mixers.plga.spec import PlgaSpec
 
 PENALTY = "dag"
-"""The regularizer's name: training asks for it with a coefficient for each of `a_lm`, `a_p`, `g`."""
+PENALTIES = {PENALTY: {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
+"""The acyclicity regularizer, with the coefficients of the paper's DAG model for each of these tensors."""
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Plga(Mixer):
             self.traits = Traits()
             self.operator = FixedOperator(spec.heads, self.head_dim)
         else:
-            self.traits, self.penalties = spec.density.traits, frozenset({PENALTY})
+            self.traits, self.penalties = spec.density.traits, PENALTIES
             self.cache_policies = frozenset({FullCache, RecalibratingCache})
             self.operator = PowerLawOperator(
                 spec.heads, self.head_dim, spec.metric_hidden, spec.residual_units, spec.gated_units, spec.start

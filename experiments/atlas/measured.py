@@ -13,7 +13,7 @@ from trainings import Text, models_of, runs_of
 
 from linnet.data.loader import Batches
 from linnet.data.token_data import TokenData
-from linnet.evaluation.folder import model_on_data
+from linnet.evaluation.models import model_on_data
 from linnet.evaluation.name_recall import measure_name_recall
 from linnet.experiments.demo.measure import decode_speeds
 from linnet.inference.language_model import LanguageModel

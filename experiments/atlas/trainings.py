@@ -19,7 +19,7 @@ from wanted import Wanted, to_train, train
 from linnet.core.checksum import digest
 from linnet.core.files import sha256_of, write_text
 from linnet.core.spec import read_yaml
-from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.text import evaluate_folder
 from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner

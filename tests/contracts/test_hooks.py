@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
-from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.models import frozen_state
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import convert_weights
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout

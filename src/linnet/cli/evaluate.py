@@ -23,8 +23,8 @@ from linnet.core.errors import UserError
 from linnet.present.result import Answer, Result
 
 if TYPE_CHECKING:
+    from linnet.evaluation.models import ModelOptions
     from linnet.evaluation.results import ModelComparison, TextEvaluation
-    from linnet.evaluation.subject import ModelOptions
     from linnet.experiments.side_by_side.report import SideBySide
     from linnet.experiments.side_by_side.wanted import Wanted
 
@@ -228,7 +228,7 @@ class ComputeOptions:
 
     def model_options(self, calibrated: CalibrationOptions, seed: int | None) -> "ModelOptions":
         """Return how models are loaded. seed: of a random calibration."""
-        from linnet.evaluation.subject import ModelOptions
+        from linnet.evaluation.models import ModelOptions
 
         return ModelOptions(None, self.device, calibrated.calibration, self.precision, seed or 0)
 

@@ -87,7 +87,7 @@ def command_of(inspection: "Inspection") -> Callable[..., None]:
     """The command of an inspection that a kind of layer brings: its own options, then those that all have."""
 
     def command(model: str, out: Path | None, device: str, as_json: bool, **given: Any) -> None:
-        from linnet.inspection.subject import Target
+        from linnet.inspection.text_model import Target
 
         data, split = given.pop("data", None), given.pop("split", "validation")
         context_length = given.pop("context_length", None)

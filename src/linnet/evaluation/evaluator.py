@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.evaluation.documents import WindowBatch, right_shift
-from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.models import frozen_state
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, calibrated_state
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder

@@ -21,8 +21,8 @@ from linnet.evaluation.documents import (
 )
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, LossSums, Tokens
+from linnet.evaluation.models import TOKENS_AT_ONCE, EvaluatedModel, ModelOnData
 from linnet.evaluation.results import TextEvaluation
-from linnet.evaluation.subject import EvaluatedModel
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_losses
@@ -132,6 +132,25 @@ def measure(
         tuple(policies),
         text.single_pairs,
     )
+
+
+def evaluate_split(model: ModelOnData, limit_tokens: int | None = None) -> Evaluation:
+    """The sums over every token of a split but the first, or every target of pairs, each predicted once.
+
+    limit_tokens: fewer windows, evenly spaced.
+    """
+    sequence = model.sequence
+    spans = model.data.spans(sequence, model.context_length, model.decoder.encoder is not None)
+    rows = max(1, TOKENS_AT_ONCE // model.context_length)
+    with progress("evaluating", min(limit_tokens or len(sequence), len(sequence)), "tokens") as advance:
+
+        def batches() -> Iterator[Batch]:
+            for batch in validation_batches(sequence, spans, rows, limit_tokens):
+                yield batch
+                advance(batch.count)
+
+        token_bytes_V = torch.from_numpy(model.data.tokenizer.token_bytes())
+        return evaluate_windows(model.decoder, batches(), token_bytes_V, model.context_length, model.calibration())
 
 
 @torch.no_grad()

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData
-from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.models import TOKENS_AT_ONCE, ModelOnData, frozen_state
 from linnet.model.state import rows_of
 
 

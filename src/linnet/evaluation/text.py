@@ -20,12 +20,18 @@ from linnet.evaluation.documents import (
     texts_of_file,
     texts_of_split,
 )
-from linnet.evaluation.folder import TOKENS_AT_ONCE
-from linnet.evaluation.frozen import CalibrationText
-from linnet.evaluation.measure import measure, packed_windows, pair_rows, sliding_windows
+from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.measure import evaluate_split, measure, packed_windows, pair_rows, sliding_windows
+from linnet.evaluation.models import (
+    TOKENS_AT_ONCE,
+    CalibrationText,
+    EvaluatedModel,
+    ModelOptions,
+    check_calibrate_on,
+    model_on_data,
+)
 from linnet.evaluation.results import ModelComparison, TextEvaluation
 from linnet.evaluation.statistics import RESAMPLES
-from linnet.evaluation.subject import EvaluatedModel, ModelOptions, check_calibrate_on
 from linnet.model.store import TOKENIZER, model_folder
 
 
@@ -87,6 +93,27 @@ def evaluate(
         policies = parse_cache_policies(cache_policies, loaded.context_length)
     found = measure(loaded, windows, text.calibration(loaded), tokens_at_once, policies)
     return replace(found, about={"model": str(model), **text.about(options)})
+
+
+def evaluate_folder(
+    model: str | Path,
+    data_folder: str | Path,
+    split: Split = "validation",
+    limit_tokens: int | None = None,
+    context_length: int | None = None,
+    calibrate_on: CalibrationText = "train",
+    device: str = "auto",
+    calibration: str | None = None,
+    precision: str | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """The sums of a model folder, or a run, on a split of a data folder, without documents and positions.
+
+    Windows begin with a document if possible (`document_windows`); limit_tokens: fewer windows, evenly spaced. Other
+    arguments as for `evaluate`.
+    """
+    found = model_on_data(model, data_folder, split, context_length, calibrate_on, device, calibration, precision, seed)
+    return evaluate_split(found, limit_tokens)
 
 
 def evaluate_models(

@@ -17,10 +17,10 @@ from linnet.core.errors import UserError
 from linnet.core.files import json_safe
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.evaluation.frozen import CalibrationText, frozen_state
 from linnet.evaluation.likelihood import Evaluation
-from linnet.inspection.subject import text_model_on_data
-from linnet.inspection.windows import spread_windows
+from linnet.evaluation.measure import evaluate_split
+from linnet.evaluation.models import CalibrationText, frozen_state, text_model_on_data
+from linnet.inspection.text_model import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
 from linnet.present import numbers
@@ -186,7 +186,7 @@ def inspect_causality(
         calibrated = calibrated_pass(found.decoder, found.calibration(), context)
         frozen = logit_changes(calibrated, windows_NT, checked, advance)
     about = {"model": str(model), "data": str(data_folder), "split": split, "calibrate_on": calibrate_on}
-    return Causality(len(windows_NT), context, whole, frozen, found.evaluate(limit_tokens), about)
+    return Causality(len(windows_NT), context, whole, frozen, evaluate_split(found, limit_tokens), about)
 
 
 def _checked_cuts(cuts: Sequence[int] | None, context_length: int) -> list[int]:

@@ -20,12 +20,10 @@ from linnet.data.split import Split
 from linnet.evaluation.cache_policies import parse_cache_policies
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
-from linnet.evaluation.folder import TOKENS_AT_ONCE
-from linnet.evaluation.frozen import CalibrationText
 from linnet.evaluation.likelihood import text_bytes
+from linnet.evaluation.models import TOKENS_AT_ONCE, CalibrationText, text_model_on_data
 from linnet.evaluation.statistics import ratio
 from linnet.inference.cache_policy import chooses
-from linnet.inspection.subject import text_model_on_data
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.registry import CACHE_POLICIES, kinds_with_cache_policies
 from linnet.layers.state import CachePolicyState

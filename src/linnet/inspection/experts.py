@@ -14,8 +14,8 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.inspection.subject import text_model_on_data
-from linnet.inspection.windows import spread_windows
+from linnet.evaluation.models import text_model_on_data
+from linnet.inspection.text_model import spread_windows
 from linnet.layers.batch_layout import EXPERTS_USED
 from linnet.model.decoder import Decoder
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series

@@ -16,10 +16,9 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe
 from linnet.data.split import Split
-from linnet.evaluation.frozen import CalibrationText, frozen_state
+from linnet.evaluation.models import CalibrationText, frozen_state, text_model_on_data
 from linnet.evaluation.statistics import Estimate, ratio
-from linnet.inspection.subject import text_model_on_data
-from linnet.inspection.windows import spread_windows
+from linnet.inspection.text_model import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import decoder_with_weights
 from linnet.model.spec import ModelSpec

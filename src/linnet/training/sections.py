@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from linnet.core.spec import Amount, Count, Extent, Spec
-from linnet.evaluation.frozen import CalibrationText
+from linnet.evaluation.models import CalibrationText
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -11,9 +11,9 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.data.prepare import prepare_texts
 from linnet.data.token_data import TokenData
-from linnet.evaluation.frozen import calibration_tokens, frozen_state
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.evaluation.measure import evaluate_windows
+from linnet.evaluation.models import calibration_tokens, frozen_state
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops import cross_entropy as room

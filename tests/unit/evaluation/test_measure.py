@@ -14,9 +14,8 @@ import linnet
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare, prepare_pairs, prepare_texts
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.folder import evaluate_folder
-from linnet.evaluation.frozen import frozen_state
-from linnet.evaluation.text import evaluate
+from linnet.evaluation.models import frozen_state
+from linnet.evaluation.text import evaluate, evaluate_folder
 from linnet.model.store import load_decoder, save_decoder
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from linnet.data.prepare import prepare_texts
 from linnet.data.token_data import TokenData
-from linnet.evaluation.folder import ModelOnData
+from linnet.evaluation.models import ModelOnData
 from linnet.evaluation.name_recall import NameRecall, measure_name_recall
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -6,7 +6,7 @@ from torch import nn
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
-from linnet.inspection.subject import TextModel
+from linnet.inspection.text_model import TextModel
 from linnet.layers.contract import MixerSpec
 from linnet.layers.registry import MIXERS
 from linnet.model.decoder import Decoder

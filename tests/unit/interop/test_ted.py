@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare
-from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.text import evaluate_folder
 from linnet.inference.language_model import load
 from linnet.interop.ted import END, import_ted, read_json_weights
 from linnet.interop.tensor_names import TED, published_shapes

@@ -8,7 +8,7 @@ import pytest
 import linnet
 from linnet.core.errors import UserError
 from linnet.data.token_data import TokenData
-from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.text import evaluate_folder
 from linnet.inference.caches import Caches
 from linnet.inference.sampling import Sampling
 from linnet.training.data import fit_to_data

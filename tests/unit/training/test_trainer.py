@@ -13,8 +13,8 @@ from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
 from linnet.data.loader import document_windows, validation_batches
 from linnet.data.token_data import TokenData
-from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.measure import evaluate_windows
+from linnet.evaluation.models import calibration_tokens
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers

@@ -13,8 +13,8 @@ from linnet.core.errors import UserError
 from linnet.evaluation.abilities.contract import Ability, TextAbility
 from linnet.evaluation.abilities.measure import AnswerCounts, measure, measured_model
 from linnet.evaluation.abilities.symbols import Rules
+from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
-from linnet.evaluation.subject import ModelOptions
 from linnet.inference.language_model import LanguageModel
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series

@@ -16,9 +16,8 @@ from linnet.data.loader import Batch
 from linnet.data.prepare import Row
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.contract import Ability, AbilityItem, Chance, Question, SymbolEncoder, TextAbility
-from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.models import ModelOptions, frozen_state
 from linnet.evaluation.statistics import NOT_ABOVE_CHANCE, accuracy, beats_chance, exact_p_value, holm_correction
-from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
 from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.inference.language_model import LanguageModel

@@ -23,7 +23,7 @@ from linnet.evaluation.abilities.symbols import (
     Tracking,
 )
 from linnet.evaluation.abilities.texts import Arithmetic, Needle, StoryFacts, Whereabouts
-from linnet.evaluation.subject import ModelOptions
+from linnet.evaluation.models import ModelOptions
 from linnet.present.progress import progress
 
 ITEMS = 200

@@ -16,8 +16,8 @@ import numpy as np
 
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import json_safe
+from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Floats
-from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.results import SuiteReport, SuiteResult, TaskResult
 from linnet.evaluation.tasks.rows import normalize_row

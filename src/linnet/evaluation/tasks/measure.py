@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.evaluation.subject import ModelOptions
+from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.tasks.contamination import overlaps_with
 from linnet.evaluation.tasks.items import ScoreName
 from linnet.evaluation.tasks.results import SuiteReport, SuiteResult, TaskResult

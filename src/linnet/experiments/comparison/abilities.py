@@ -10,7 +10,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
 from linnet.evaluation.abilities.contract import Ability, Question, SymbolEncoder
 from linnet.evaluation.abilities.measure import TOKENS_AT_ONCE, final_answer_counts, final_answer_figures, score
-from linnet.evaluation.folder import model_on_data
+from linnet.evaluation.models import model_on_data
 from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec, TokenizerSpec
 from linnet.experiments.text import validation_stories

@@ -6,8 +6,8 @@ A run that diverges is recorded, and the others go on.
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from linnet.evaluation.folder import evaluate_folder
-from linnet.evaluation.subject import ModelOptions
+from linnet.evaluation.models import ModelOptions
+from linnet.evaluation.text import evaluate_folder
 from linnet.experiments.comparison.abilities import ability_figures
 from linnet.experiments.comparison.claim import claim
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.measure import evaluate_split
+from linnet.evaluation.models import model_on_data
 from linnet.evaluation.name_recall import NameRecall, measure_name_recall
 from linnet.experiments.demo import recipes
 from linnet.experiments.demo.corpus import DATA, Corpus, Settings, build_corpus, claim
@@ -126,7 +127,7 @@ def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.devi
     name: str = "cuda" if device.type == "cuda" else "cpu"
     held_out = model_on_data(run.folder, corpus.folder, device=name)
     names = measure_name_recall(held_out, names_of(recipes.NAMES))
-    return Trained(recipe, run, held_out.evaluate(), names, load(run.folder, str(device)))
+    return Trained(recipe, run, evaluate_split(held_out), names, load(run.folder, str(device)))
 
 
 def _measure(

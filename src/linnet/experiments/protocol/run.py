@@ -28,7 +28,7 @@ from linnet.experiments.protocol.times import (
 from linnet.experiments.side_by_side.report import SideBySide
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inspection.subject import Target, TextModel, inspect_model
+from linnet.inspection.text_model import Target, TextModel, inspect_model
 from linnet.layers.registry import inspections
 from linnet.present.result import Result
 from linnet.present.table import Table

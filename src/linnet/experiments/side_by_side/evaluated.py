@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.results import POSITIONS_CAPTION, ModelComparison, positions_panel
-from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.results import SuiteReport
 from linnet.experiments.side_by_side.measure import measure_beside, task_scores
 from linnet.experiments.side_by_side.record import Beside, MemoryFigures, TaskScore

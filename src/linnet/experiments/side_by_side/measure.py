@@ -6,8 +6,8 @@ from typing import Any
 
 from linnet.core.files import json_safe
 from linnet.evaluation.abilities.measure import AbilityResult, above_chance, measure_all
+from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Estimate
-from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.measure import measure_suite
 from linnet.evaluation.tasks.results import SuiteResult, verdicts
 from linnet.experiments.demo.measure import DECODE_RUNS, decode_speeds, describe_machine, write_story

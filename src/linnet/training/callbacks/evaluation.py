@@ -11,9 +11,9 @@ from torch import Tensor
 
 from linnet.data.loader import Batch, validation_batches
 from linnet.data.token_data import TokenData
-from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_windows
+from linnet.evaluation.models import calibration_tokens
 from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback
 from linnet.training.checkpoint import checkpoint_path

@@ -19,7 +19,7 @@ from linnet.evaluation.abilities.measure import AnswerCounts, measure
 from linnet.evaluation.abilities.suite import default_abilities
 from linnet.evaluation.abilities.symbols import Copying, Rules
 from linnet.evaluation.abilities.texts import Arithmetic, StoryFacts
-from linnet.evaluation.subject import ModelOptions
+from linnet.evaluation.models import ModelOptions
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

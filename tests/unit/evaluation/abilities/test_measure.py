@@ -21,7 +21,7 @@ from linnet.evaluation.abilities.measure import (
 from linnet.evaluation.abilities.suite import default_abilities, read_abilities
 from linnet.evaluation.abilities.symbols import Copying, Counting, Recall, Rules, Sorting
 from linnet.evaluation.abilities.texts import Arithmetic, Whereabouts
-from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.models import frozen_state
 from linnet.evaluation.statistics import exact_p_value
 from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.inference.language_model import LanguageModel

@@ -4,7 +4,7 @@ from protocol_models import save_models, save_questions
 from linnet.core.errors import UserError
 from linnet.experiments.protocol.run import run_protocol
 from linnet.experiments.protocol.spec import OtherModel, Protocol, ScoresSpec, TimesSpec
-from linnet.inspection.subject import Target, inspect_model
+from linnet.inspection.text_model import Target, inspect_model
 from linnet.interop.contestants import contestants
 
 SCORES = ScoresSpec(suite="pldr", columns={"PIQA": "piqa"})

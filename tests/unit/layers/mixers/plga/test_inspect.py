@@ -13,7 +13,7 @@ from small_models import inspected, small_decoder, small_spec, speaker
 from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.sampling import Sampling
-from linnet.inspection.subject import Target
+from linnet.inspection.text_model import Target
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
 from linnet.layers.mixers.plga.files import save_operators

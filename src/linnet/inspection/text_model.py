@@ -1,11 +1,10 @@
-"""What is inspected: models that read a text, and the data that they are read on."""
+"""The model and the text of an inspection, as inspections that a kind of layer brings see them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,50 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
+from linnet.data.loader import document_windows
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.evaluation.folder import ModelOnData, model_on_data
+from linnet.evaluation.models import ModelOnData, load_text_model, text_model_on_data
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
-from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
-from linnet.inspection.windows import spread_windows
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
 from linnet.layers.contract import Mixer
 from linnet.layers.registry import inspections
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
 from linnet.model.stack import Block
-from linnet.model.store import CONFIG, model_folder
-
-Others = ParamSpec("Others")
-Opened = TypeVar("Opened")
-Opening = Callable[Concatenate[str | Path, Others], Opened]
-"""Of a model folder, or a run's; `UserError` where it is none."""
-
-
-def _of_text(opening: Opening[Others, Opened]) -> Opening[Others, Opened]:
-    """The same, but of no model of pairs: `UserError`, whatever else does not fit."""
-
-    def checked(model: str | Path, /, *others: Others.args, **named: Others.kwargs) -> Opened:
-        _check_reads_text(model)
-        return opening(model, *others, **named)
-
-    return checked
-
-
-def _check_reads_text(model: str | Path) -> None:
-    """By its description alone, so that this is said before what else may not fit."""
-    if ModelSpec.load(model_folder(model) / CONFIG).prefix_field is not None:
-        raise UserError(f"{model}: a model of pairs (an encoder or a prefix); expected a decoder that reads a text")
-
-
-load_text_model = _of_text(load)
-"""`load` for models that read a text."""
-
-text_model_on_data = _of_text(model_on_data)
-"""`model_on_data` for models that read a text: windows of text say nothing of others."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +119,18 @@ class TextModel:
     def documents(self, count: int, tokens: int, seed: int) -> Tensor:
         assert self.on_data is not None
         return document_prompts(self.on_data.sequence, count, tokens, seed)
+
+
+def spread_windows(sequence: TokenSequence, count: int, context_length: int) -> Tensor:
+    """Up to `count` evenly spaced windows `[N, T]` that begin with a document if possible; `UserError` without one."""
+    if len(sequence) <= context_length:
+        raise UserError(
+            f"{sequence.name}: {len(sequence)} tokens: expected more than a window of {context_length};"
+            " prepare more text or choose a shorter `context_length`"
+        )
+    starts = document_windows(sequence, context_length).whole_windows(sequence, context_length).starts_N
+    chosen = np.unique(np.linspace(0, len(starts) - 1, min(count, len(starts))).astype(int))
+    return torch.from_numpy(np.stack([sequence.read(int(starts[i]), context_length) for i in chosen]))
 
 
 @contextmanager

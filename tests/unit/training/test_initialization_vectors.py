@@ -115,7 +115,10 @@ def test_stopped_it_goes_on_bit_for_bit_without_the_file(tmp_path, tiny_run, fil
     straight, reporter = train_run(run, tmp_path / "straight").summary, _StopAt(5)
     with pytest.raises(KeyboardInterrupt):
         train_run(run, tmp_path / "run", reporter)
-    told = f"note: training.embedding_from: {file}: a word vector for 18 of 257 tokens (7.0%); the others begin as ever"
+    told = (
+        f"note: training.embedding_from: {file}: a word vector for 18 of 257 tokens (7.0%); the others begin with random"
+        " vectors"
+    )
     assert told in reporter.notes
     file.unlink()
     reporter = _StopAt()

@@ -173,7 +173,7 @@ def test_a_run_that_does_not_tell_its_text_is_refused(tmp_path: Path, summary: d
     write_run(tmp_path / "a", 8, 2.0)
     told = {"finished": True, "validation": {"bits_per_byte": 1.0}, **summary}
     write_json(tmp_path / "a" / "model" / "run.json", told)
-    with pytest.raises(UserError, match=r"run.json: does not tell its data and its tokens; expected a run's"):
+    with pytest.raises(UserError, match=r"run.json: does not name its data and its tokens; expected a run's"):
         read_trained(tmp_path)
 
 

@@ -60,7 +60,7 @@ def test_a_learning_rate_alone_is_swept_about_the_one_that_is_configured():
         ("seed=0,1", "expected a number of training that decides what is learned, such as lr"),
         ("evaluate.every=1,2", "expected a number of training that decides what is learned"),
         ("optimizer.betas=1,2", "expected a number of training that decides what is learned"),
-        ("low_lr=1e-4,1e-3", "sweep: low_lr=1e-4,1e-3: no layer of the model has sensitive parameters"),
+        ("low_lr=1e-4,1e-3", "sweep: low_lr=1e-4,1e-3: no layer of the model has parameters with a low learning rate"),
         ("nothing.of.the.kind=1,2", "expected a number of training that decides what is learned"),
     ],
 )

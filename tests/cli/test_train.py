@@ -105,7 +105,7 @@ def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_en
     assert [line["step"] for line in _metrics(out)] == list(range(2, 141, 2))
 
 
-def test_the_folder_alone_goes_on_and_is_prolonged_through_kills(tmp_path, command, capsys):
+def test_the_folder_alone_goes_on_and_is_extended_through_kills(tmp_path, command, capsys):
     long = ("training.steps=60", "training.checkpoint.every=10", "training.evaluate.every=20")
     for name in ("killed", "straight"):
         assert main(command(tmp_path / name, "ted", *long)) == 0

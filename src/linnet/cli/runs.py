@@ -153,13 +153,13 @@ def show(run: Run, as_json: AsJson = False) -> None:
     folder, found, summary = RunFolder(run), as_listed.to_dict(), read_summary(run)
     lines = folder.metrics.read(folder.expected_steps(as_listed.step or 0))
     if as_json:
-        wanted = ("best", "prolonged", "spikes", "embedding_from", "machine")
+        wanted = ("best", "extensions", "spikes", "embedding_from", "machine")
         told = {name: summary[name] for name in wanted if summary.get(name)}
         write_json({**found, **told, "lines": lines})
         return
     rows = [(name.replace("_", " "), _figure(name, value)) for name, value in found.items() if value is not None]
     rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
-    rows += [("prolonged", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("prolonged") or []]
+    rows += [("extended", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("extensions") or []]
     rows += [("word vectors", _word_vectors(each)) for each in [summary.get("embedding_from")] if each]
     write_parts(Table("", ("", ""), rows, text=True))
     drawn = [line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]

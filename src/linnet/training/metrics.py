@@ -65,7 +65,7 @@ SUMMARY = _schema(
     ],
     embedding_from=_schema("WordVectors", file=(str, ...), tokens_found=(int, ...), tokens=(PositiveInt, ...)) | None,
     spikes=_schema("Spikes", count=(int, ...)) | None,
-    prolonged=list[_schema("Extended", step=(int, ...), steps=(int, ...))] | None,  # type: ignore[misc]
+    extensions=list[_schema("Extended", step=(int, ...), steps=(int, ...))] | None,  # type: ignore[misc]
     configuration=str | None,
 )
 """`run.json` of a training run."""

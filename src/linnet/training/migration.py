@@ -1,4 +1,4 @@
-"""Reads checkpoints that linnet 0.1 wrote; nothing else in `training` knows their form.
+"""Reads checkpoints and names files that linnet 0.1 wrote; nothing else in `training` knows their form.
 
 Version 1 has the hashes of its tensors in the summary and no manifest; versions 2 and 3 have a manifest. In all three
 the optimizer's tensors are in `optimiser.safetensors`, and the state of the run is one flat `standing`.
@@ -11,6 +11,9 @@ from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.training.state import TrainState
+
+EXTENSIONS_0_1 = "prolonged.json"
+"""Its list has the key `prolonged`."""
 
 WEIGHTS, OPTIMIZER_0_1, SUMMARY = "model.safetensors", "optimiser.safetensors", "checkpoint.json"
 VERSIONS_0_1 = (1, 2, 3)

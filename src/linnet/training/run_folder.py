@@ -1,8 +1,8 @@
 """The run folder: what a run leaves behind, and what it needs to be resumed.
 
-`config.yaml` (resolved), `files.json` (hashes of files that the model began with), `prolonged.json` (extensions to more
-steps), `precision.json` (if it was measured), `diverged.json` (if the run diverged), `pairs/` (a data folder, if the
-run was given a file of pairs), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the
+`config.yaml` (resolved), `files.json` (hashes of files that the model began with), `extensions.json` (extensions to
+more steps), `precision.json` (if it was measured), `diverged.json` (if the run diverged), `pairs/` (a data folder, if
+the run was given a file of pairs), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the
 weights of the last step.
 """
 
@@ -34,13 +34,14 @@ from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files
 from linnet.training.machine import Precision
 from linnet.training.metrics import DAMAGED, SUMMARY, Metrics
+from linnet.training.migration import EXTENSIONS_0_1
 from linnet.training.schedule import Extension, StepBudget, read_budget, write_budget
 from linnet.training.spec import RunSpec
 
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
 )  # fmt: skip
-EXTENSIONS, PRECISION = "prolonged.json", "precision.json"
+EXTENSIONS, PRECISION = "extensions.json", "precision.json"
 
 PAIRS = "pairs"
 """The data folder of a run that was given a file of pairs."""
@@ -86,7 +87,8 @@ class RunFolder:
 
         The data may have moved. Files that the run began with are compared by content, whatever their names.
         """
-        for name in (CONFIG, FILES, EXTENSIONS, PRECISION, DIVERGED, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
+        names = (CONFIG, FILES, EXTENSIONS, EXTENSIONS_0_1, PRECISION, DIVERGED, METRICS, DAMAGED, CURVES)
+        for name in (*names, CHECKPOINTS, MODEL):
             refuse_link(self.path / name)
         if not (self.path / CONFIG).is_file():
             if self.path.exists() and (not self.path.is_dir() or not all(map(_is_own, self.path.iterdir()))):
@@ -138,7 +140,7 @@ class RunFolder:
             return None
         if wrong := first_schema_error(summary, SUMMARY):
             raise UserError(f"{self.model / RUN}: {wrong}")
-        if (self.path / EXTENSIONS).is_file() and summary.get("steps") != self.configuration().training.steps:
+        if self._extensions().is_file() and summary.get("steps") != self.configuration().training.steps:
             return None
         expected = summary.get("configuration")
         found = self.configuration_checksum() if expected else None
@@ -198,7 +200,7 @@ class RunFolder:
         if not (self.path / CONFIG).is_file():
             return run
         known = self.configuration()
-        if not (is_longer(run, known) or (self.path / EXTENSIONS).is_file()):
+        if not (is_longer(run, known) or self._extensions().is_file()):
             return run
         changed: dict[str, Any] = {}
         if requested.training.schedule.warmup_steps is None:
@@ -213,7 +215,7 @@ class RunFolder:
         """How many steps the run has and had; if `run` extends it after `step`, that is stored."""
         known, steps = self.configuration(), run.training.steps
         assert known.training.steps is not None and steps is not None, "an unresolved run"
-        budget = read_budget(self.path / EXTENSIONS, known.training.steps)
+        budget = read_budget(self._extensions(), known.training.steps)
         if not is_longer(run, known):
             return budget
         extension = Extension(step=step, before=budget.steps, steps=steps)
@@ -221,6 +223,11 @@ class RunFolder:
         write_budget(self.path / EXTENSIONS, longer)
         self._write_configuration(run)
         return longer
+
+    def _extensions(self) -> Path:
+        """The file of extensions; until a run of linnet 0.1 is extended again, the one that linnet 0.1 wrote."""
+        old = self.path / EXTENSIONS_0_1
+        return old if old.is_file() and not (self.path / EXTENSIONS).is_file() else self.path / EXTENSIONS
 
     def _write_configuration(self, run: RunSpec) -> None:
         text = yaml.safe_dump(run.to_dict(), sort_keys=False, allow_unicode=True)

@@ -194,11 +194,11 @@ def read_budget(path: Path, steps: int) -> StepBudget:
     """
     if not path.is_file():
         return StepBudget(steps)
-    plain = read_checked_json(path)
-    listed = plain.get("prolonged") if isinstance(plain, dict) else None
+    plain, key = read_checked_json(path), path.stem  # `extensions`, or as linnet 0.1 named the file and its content
+    listed = plain.get(key) if isinstance(plain, dict) else None
     if not isinstance(listed, list):
-        raise UserError(f"{path}: expected a list under prolonged")
-    history = tuple(Extension.parse(each, f"{path}: prolonged[{number}]") for number, each in enumerate(listed))
+        raise UserError(f"{path}: expected a list under {key}")
+    history = tuple(Extension.parse(each, f"{path}: {key}[{number}]") for number, each in enumerate(listed))
     if history and history[-1].steps != steps and history[-1].before == steps:
         history = history[:-1]
     ends = [each.steps for each in history]
@@ -210,7 +210,7 @@ def read_budget(path: Path, steps: int) -> StepBudget:
 
 def write_budget(path: Path, budget: StepBudget) -> None:
     """Store the history."""
-    write_checked_json(path, {"version": 1, "prolonged": budget.to_dict()})
+    write_checked_json(path, {"version": 1, path.stem: budget.to_dict()})
 
 
 def extension_note(schedule: ScheduleSpec, peak: float, latest: Extension) -> str:

@@ -309,8 +309,8 @@ class Trainer:
         """The content of `run.json`: how the model was made, and its figures.
 
         The weights are those of step `step`, or an average up to it (`averaging`). `validation` is the latest
-        evaluation, `best` the one with the fewest bits per byte and its checkpoint; None before the first. `prolonged`
-        lists the extensions of the run.
+        evaluation, `best` the one with the fewest bits per byte and its checkpoint; None before the first. `extensions`
+        are those of the run.
         """
         run, state, device, hashes = self.run, self.state, self.context.device, self.folder.hashes()
         start_from, embedding_from = run.start_from, run.training.embedding_from
@@ -336,7 +336,7 @@ class Trainer:
             },
             "seed": state.seed,
             "averaging": run.training.averaging and run.training.averaging.model_dump(),
-            "prolonged": self.context.budget.to_dict(),
+            "extensions": self.context.budget.to_dict(),
             "spikes": None,
             **figures,
             "data": {

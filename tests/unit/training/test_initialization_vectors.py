@@ -116,8 +116,8 @@ def test_stopped_it_goes_on_bit_for_bit_without_the_file(tmp_path, tiny_run, fil
     with pytest.raises(KeyboardInterrupt):
         train_run(run, tmp_path / "run", reporter)
     told = (
-        f"note: training.embedding_from: {file}: a word vector for 18 of 257 tokens (7.0%); the others begin with random"
-        " vectors"
+        f"note: training.embedding_from: {file}: a word vector for 18 of 257 tokens (7.0%); the others begin with"
+        " random vectors"
     )
     assert told in reporter.notes
     file.unlink()

@@ -38,7 +38,7 @@ def test_a_finished_run(tmp_path, tiny_run):
     assert found.bits_per_byte == result.summary["validation"]["bits_per_byte"]
 
 
-def test_a_run_is_running_then_stopped_then_prolonged(tmp_path, tiny_run):
+def test_a_run_is_running_then_stopped_then_extended(tmp_path, tiny_run):
     reporter = Stops(7, tmp_path)
     result = train_run(tiny_run(), tmp_path, reporter)
     assert (reporter.seen.state, reporter.seen.step) == ("running", 6)

@@ -48,7 +48,7 @@ def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
     reporter = Stops()
     result = train_run(tiny_run(steps=20), tmp_path, reporter)
     assert result.finished and result.summary["step"] == 20
-    assert result.summary["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
+    assert result.summary["extensions"] == [{"step": 12, "before": 12, "steps": 20}]
     assert RunFolder(tmp_path).configuration().training.steps == 20
     assert RunFolder(tmp_path).configuration().training.schedule.warmup_steps == 1
     assert metrics_of(tmp_path)[: len(first)] == first and metrics_of(tmp_path)[-1]["step"] == 20
@@ -70,7 +70,7 @@ def test_a_constant_rate_simply_goes_on(tmp_path, tiny_run):
     assert same(tmp_path / "run", tmp_path / "straight")
 
 
-def test_from_any_checkpoint_a_prolonged_run_ends_the_same(tmp_path, tiny_run):
+def test_from_any_checkpoint_an_extended_run_ends_the_same(tmp_path, tiny_run):
     def longer(steps):
         return tiny_run(steps=steps, checkpoint={"every": 3, "keep": 20}, evaluate={"every": 5, "tokens": 128})
 
@@ -94,16 +94,16 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
         patch.setattr(run_folder.RunFolder, "_write_configuration", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train_run(tiny_run(steps=30), tmp_path / "run")
-    assert (tmp_path / "run" / "prolonged.json").is_file()
-    assert train_run(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never prolonged"
+    assert (tmp_path / "run" / "extensions.json").is_file()
+    assert train_run(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never extended"
     train_run(tiny_run(steps=20), tmp_path / "run")
     assert same(tmp_path / "run", tmp_path / "straight")
-    assert read_checked_json(tmp_path / "run" / "prolonged.json")["prolonged"] == [
+    assert read_checked_json(tmp_path / "run" / "extensions.json")["extensions"] == [
         {"step": 12, "before": 12, "steps": 20}
     ]
 
 
-def test_what_is_prolonged_is_not_finished_until_it_is(tmp_path, tiny_run):
+def test_what_is_extended_is_not_finished_until_it_is(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path)
     train_run(tiny_run(steps=20), tmp_path, Stops(at=13))
     shutil.rmtree(tmp_path / "model")
@@ -121,18 +121,29 @@ def test_other_changes_and_fewer_steps_are_refused(tmp_path, tiny_run):
     ):
         with pytest.raises(UserError, match=message):
             train_run(tiny_run(**changes), tmp_path)
-    assert not (tmp_path / "prolonged.json").exists()
+    assert not (tmp_path / "extensions.json").exists()
 
 
 def test_an_altered_record_is_named(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path)
     train_run(tiny_run(steps=20), tmp_path)
     for plain, message in (
-        ({"prolonged": [{"step": 12, "before": 12, "steps": 21}]}, r"extended to \[21\] steps.* config.yaml says 20"),
-        ({"prolonged": [{"step": 12, "before": 12}]}, r"prolonged\[0\]: steps: missing"),
+        ({"extensions": [{"step": 12, "before": 12, "steps": 21}]}, r"extended to \[21\] steps.* config.yaml says 20"),
+        ({"extensions": [{"step": 12, "before": 12}]}, r"extensions\[0\]: steps: missing"),
         ({}, "expected a list"),
     ):
         write_checked_json(tmp_path / run_folder.EXTENSIONS, plain)
         (tmp_path / "model" / "run.json").unlink(missing_ok=True)
         with pytest.raises(UserError, match=message):
             train(tmp_path)
+
+
+def test_a_run_that_linnet_0_1_extended_keeps_its_history(tmp_path, tiny_run):
+    train_run(tiny_run(), tmp_path)
+    train_run(tiny_run(steps=20), tmp_path)
+    history = read_checked_json(tmp_path / "extensions.json")["extensions"]
+    write_checked_json(tmp_path / "prolonged.json", {"version": 1, "prolonged": history})
+    (tmp_path / "extensions.json").unlink()
+    result = train_run(tiny_run(steps=24), tmp_path)
+    assert result.summary["extensions"] == [*history, {"step": 20, "before": 20, "steps": 24}]
+    assert read_checked_json(tmp_path / "extensions.json")["extensions"] == result.summary["extensions"]

@@ -148,7 +148,7 @@ def test_a_length_in_tokens_counts_those_of_each_stage(tmp_path, tiny_run):
     assert 250 <= summary["tokens"] < 250 + 32
 
 
-def test_a_run_that_grew_is_prolonged_with_the_stages_that_it_had(tmp_path, tiny_run):
+def test_a_run_that_grew_is_extended_with_the_stages_that_it_had(tmp_path, tiny_run):
     train_run(tiny_run(growth=GROWTH), tmp_path)
     reporter = Recorder()
     assert train_run(tiny_run(growth=GROWTH, steps=20), tmp_path, reporter).summary["tokens"] == 236 + 8 * 32

@@ -60,7 +60,7 @@ def _planned(asked: Sweep, value: float, folder: Path, run: RunSpec) -> Planned:
 
 
 def _check(plans: list[Planned]) -> None:
-    """Before the first is trained: whether each is new, or goes on as it began. One that is longer would be prolonged,
+    """Before the first is trained: whether each is new, or goes on as it began. One that is longer would be extended,
     which is not what a whole one is.
     """
     data = TokenData.open(plans[0].run.data)

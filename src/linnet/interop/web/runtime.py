@@ -29,16 +29,19 @@ def copy_runtime(out: Path, source: str | Path | None = None) -> list[str]:
     source: a folder of the package (`node_modules/onnxruntime-web`), or the result of its `npm pack`; None: the user's
     cache, or npm if it is not there. `UserError` if there is no such package.
     """
-    if source is None:
-        found = cache_folder() / PACKED
-        if not (found.is_file() and _integrity(found.read_bytes()) == INTEGRITY):
-            _fetch(found)
-    else:
-        found = Path(source)
+    found = _packed() if source is None else Path(source)
     files = _from_folder(found) if found.is_dir() else _from_package(found)
     for name, content in files.items():
         (out / name).write_bytes(content)
     return list(files)
+
+
+def _packed() -> Path:
+    """Return the package in the user's cache; it is fetched if it is missing or damaged."""
+    package = cache_folder() / PACKED
+    if not (package.is_file() and _integrity(package.read_bytes()) == INTEGRITY):
+        _fetch(package)
+    return package
 
 
 def _from_folder(folder: Path) -> dict[str, bytes]:

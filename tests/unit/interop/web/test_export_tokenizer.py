@@ -115,10 +115,10 @@ def check_page(script, tokenizer: Tokenizer, folder: Path, texts: list[str]) -> 
         """const { Tokenizer } = await import("./tokenizer.js");
         const tokenizer = new Tokenizer(given.definition, given.end);
         const said = ids => {
-            const speaker = tokenizer.speaker(), half = ids.length >> 1;
-            const first = ids.slice(0, half).map(token => speaker.say(token));
-            const other = tokenizer.speaker(speaker.standing);
-            return { said: [...first, ...ids.slice(half).map(token => other.say(token))], standing: other.standing };
+            const decoder = tokenizer.decoder(), half = ids.length >> 1;
+            const first = ids.slice(0, half).map(token => decoder.push(token));
+            const other = tokenizer.decoder(decoder.state);
+            return { said: [...first, ...ids.slice(half).map(token => other.push(token))], standing: other.state };
         };
         return { ids: given.texts.map(text => tokenizer.encode(text)), spoken: given.spoken.map(said),
                  noise: given.noise.map(said) };""",

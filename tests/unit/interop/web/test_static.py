@@ -75,7 +75,7 @@ def test_files_go_both_ways(script, tmp_path: Path):
     }
     write_tensors(tmp_path / "python", tensors, {"tokens": "[1]"}, checksum=True)
     found = script(
-        """const { read, written } = await import("./state_file.js");
+        """const { readTensors: read, writeTensors: written } = await import("./safetensors.js");
         const bytes = Uint8Array.from(Buffer.from(given, "base64"));
         const { tensors, notes } = read(bytes.buffer);
         const { checksum, ...others } = notes;
@@ -91,7 +91,7 @@ def test_files_go_both_ways(script, tmp_path: Path):
 
 @pytest.mark.parametrize("content", [b"", b"12345678", b"\xff" * 40, b"\x02\0\0\0\0\0\0\0{]"])
 def test_what_is_no_state_file_is_refused(content: bytes, script):
-    body = """const { read } = await import("./state_file.js");
+    body = """const { readTensors: read } = await import("./safetensors.js");
         try { read(Uint8Array.from(given).buffer); return null; } catch (error) { return error.message; }"""
     assert script(body, list(content))
 
@@ -99,8 +99,8 @@ def test_what_is_no_state_file_is_refused(content: bytes, script):
 @pytest.mark.parametrize(("position", "capacity"), [(0, 0), (0, -1), (-1, 4), (5, 4)])
 def test_a_stream_without_room_for_what_it_has_read_is_refused(script, position: int, capacity: int):
     """Room for no token never becomes enough by being doubled."""
-    body = """const { loaded } = await import("./kept_stream.js");
-        const { written } = await import("./state_file.js");
+    body = """const { loadStream: loaded } = await import("./stream_file.js");
+        const { writeTensors: written } = await import("./safetensors.js");
         const counts = given.map(count => ({ data: BigInt64Array.of(BigInt(count)), dims: [1] }));
         const identity = { model: "a", tokenizer: "b" }, notes = { stream: JSON.stringify(identity) };
         const bytes = written({ positions: counts[0], capacity: counts[1] }, notes);

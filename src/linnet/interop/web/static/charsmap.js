@@ -1,5 +1,5 @@
-// SentencePiece's rules for a text: a tree of bytes packed into whole numbers (an XOR-compressed double array), and behind
-// it the texts that they put in the place of others.
+// SentencePiece's normalization rules: a trie of bytes packed into integers (an XOR-compressed double array), followed by
+// the replacement texts.
 
 const encoder = new TextEncoder();
 
@@ -15,7 +15,7 @@ export class Charsmap {
     this.#texts = bytes.subarray(end);
   }
 
-  // The longest part of a text, from a place on, that has a replacement: its length, and what it becomes; or null.
+  // Returns the longest part of a text from `start` that has a replacement: its length and the replacement; or null.
   longest(text, start) {
     let node = this.#below(0), found = null;
     for (let end = start; end < text.length; ) {

@@ -1,10 +1,10 @@
-// The context of each layer over time, in tokens: one line for each, drawn on a canvas.
+// A chart of the context of each layer over time, in tokens, drawn on a canvas.
 
 import { layerColor } from "./colors.js";
 
 const HEIGHT = 150, LEFT = 42, BOTTOM = 20, TOP = 10, RIGHT = 8;
 
-// A round number at or above another, for the end of an axis.
+// Returns a round number at or above another, for the end of an axis.
 export function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
   return [1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10].map(factor => factor * power).find(end => end >= value);
@@ -14,7 +14,7 @@ export class Chart {
   #canvas;
   #series;
 
-  // names: of the lines.
+  // names: labels of the lines.
   constructor(canvas, names) {
     this.#canvas = canvas;
     this.names = names;
@@ -26,7 +26,7 @@ export class Chart {
     this.first = 0;
   }
 
-  // position: that of the first point that comes, where a stream goes on.
+  // position: of the first point, when a stream continues.
   begin(position) {
     this.clear();
     this.first = position;

@@ -1,4 +1,4 @@
-// How long a layer remembers a token, as a color: from cold, gone at once, to warm, for thousands of steps; and in words.
+// Colors of lifetimes, from cold (forgotten at once) to warm (thousands of steps), and their text.
 
 const STOPS = [[66, 84, 160], [62, 137, 190], [88, 178, 150], [190, 196, 84], [240, 166, 58], [214, 72, 54]];
 const LONGEST = 4096;
@@ -14,8 +14,8 @@ export function colorOf(steps) {
   return `rgb(${mixed.join(" ")})`;
 }
 
-export const inWords = steps =>
+export const formatSteps = steps =>
   steps === Infinity ? "for ever" : steps < 1e9 ? `${steps.toLocaleString("en")} steps` : `${steps.toExponential(1)} steps`;
 
-// Of the lines of a chart, one for each layer: from dark to light.
+// Colors of the lines of a chart, one for each layer.
 export const layerColor = (layer, layers) => `hsl(${205 + (110 * layer) / Math.max(1, layers - 1)} 62% ${"var(--line)"})`;

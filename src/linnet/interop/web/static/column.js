@@ -1,7 +1,7 @@
-// One model on the page: its text, its context over time, its figures, and its state as a file.
+// One model on the page: text, context over time, figures, and saving and loading of its state.
 
 import { Chart } from "./chart.js";
-import { loaded, saved } from "./kept_stream.js";
+import { loadStream, saveStream } from "./stream_file.js";
 import { choose } from "./sampling.js";
 import { Stream } from "./stream.js";
 import { TextView } from "./text_view.js";
@@ -11,7 +11,7 @@ const EVERYTHING = "all tokens";
 
 export class Column {
   #tokens = [];
-  #speaker;
+  #decoder;
   #spent = { tokens: 0, ms: 0 };
   left = 0;
   #parts;
@@ -25,9 +25,9 @@ export class Column {
     this.vocabulary = description.tokenizer.vocab_size;
     this.stream = new Stream(runtime, sessions, description);
     const places = description.states.filter(state => state.grows === "places").map(state => state.input.split(".")[1]);
-    this.keepsAll = new Set(places).size;
-    const names = [...this.stream.held.map(({ layer }) => `layer ${layer}`), ...(this.keepsAll ? [EVERYTHING] : [])];
-    this.view = new TextView(this.#parts("text"), this.stream.held, this.keepsAll > 0);
+    this.fullLayers = new Set(places).size;
+    const names = [...this.stream.held.map(({ layer }) => `layer ${layer}`), ...(this.fullLayers ? [EVERYTHING] : [])];
+    this.view = new TextView(this.#parts("text"), this.stream.held, this.fullLayers > 0);
     this.chart = new Chart(this.#parts("context"), names);
     this.#parts("name").textContent = entry.name;
     this.#parts("about").textContent = about(entry, description);
@@ -38,25 +38,25 @@ export class Column {
   #keeps() {
     const { length } = this.stream.held;
     if (length) return `tokens in the context of ${length} layer${length > 1 ? "s" : ""}, from the first (blue) to the last (pink)`;
-    if (this.keepsAll) return "tokens in the context: every layer keeps all of them";
-    return "its layers keep a state of one size, and no token by itself";
+    if (this.fullLayers) return "tokens in the context: every layer keeps all of them";
+    return "its layers keep a state of constant size and no individual tokens";
   }
 
   get busy() {
     return this.left > 0;
   }
 
-  // A new text; so many tokens behind the prompt.
-  begin(prompt, count) {
+  // Starts a new text with `count` tokens after the prompt.
+  start(prompt, count) {
     this.stream.restart();
     this.#show([this.tokenizer.endId, ...this.tokenizer.encode(prompt)]);
     this.left = count;
   }
 
-  // More tokens of the same text.
-  goOn(count) {
+  // Generates more tokens of the same text.
+  extend(count) {
     if (this.#tokens.length) this.left = count;
-    else this.begin("", count);
+    else this.start("", count);
     this.#spent = { tokens: 0, ms: 0 };
   }
 
@@ -64,24 +64,24 @@ export class Column {
     this.left = 0;
   }
 
-  #show(tokens, spoken) {
+  #show(tokens, decoded) {
     this.view.clear();
     this.chart.begin(this.stream.position);
     this.#tokens = [];
     this.#spent = { tokens: 0, ms: 0 };
     this.say("");
-    this.#speaker = this.tokenizer.speaker();
+    this.#decoder = this.tokenizer.decoder();
     tokens.forEach(token => this.#add(token, true));
-    if (tokens.includes(null)) this.#speaker = this.tokenizer.speaker(spoken);
+    if (tokens.includes(null)) this.#decoder = this.tokenizer.decoder(decoded);
   }
 
   #add(token, given = false) {
     this.#tokens.push(token);
-    const text = token !== null ? this.#speaker.say(token) : this.#tokens.length === 1 ? "[…] " : "";
+    const text = token !== null ? this.#decoder.push(token) : this.#tokens.length === 1 ? "[…] " : "";
     this.view.add(text, token, given);
   }
 
-  // Reads a token, or a piece of a prompt; behind the last one that is known it chooses the next.
+  // Reads a token or a piece of a prompt, and chooses the next token after the last known one.
   async advance(policy, sampling) {
     this.stream.policy = policy;
     const place = this.stream.position, began = performance.now();
@@ -91,7 +91,7 @@ export class Column {
     this.#spent.tokens += count;
     for (let read = place; read < this.stream.position; read++) {
       this.view.read(read, lives);
-      this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.keepsAll ? [read + 1] : [])]);
+      this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.fullLayers ? [read + 1] : [])]);
     }
     if (this.stream.position < this.#tokens.length) return;
     const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random());
@@ -106,22 +106,22 @@ export class Column {
     const { tokens, ms } = this.#spent;
     const speed = ms ? `${Math.round((1000 * tokens) / ms).toLocaleString("en")} tokens/s` : "– tokens/s";
     const count = this.#tokens.length.toLocaleString("en");
-    this.#parts("figures").textContent = `${count} tokens · ${speed} · state ${inBytes(this.stream.bytes)}`;
+    this.#parts("figures").textContent = `${count} tokens · ${speed} · state ${formatBytes(this.stream.bytes)}`;
   }
 
   say(problem) {
     this.#parts("problem").textContent = problem;
   }
 
-  // The stream as a file: its bytes.
+  // Returns the bytes of a file with the stream.
   save() {
-    return saved(this.stream, this.#tokens, this.#speaker.standing, this.identity);
+    return saveStream(this.stream, this.#tokens, this.#decoder.state, this.identity);
   }
 
-  // Goes on where a file's stream stood; the policy that it had, if any.
+  // Restores the stream of a file; returns its eviction policy, if any.
   load(buffer) {
-    const { tokens, spoken, policy } = loaded(buffer, this.stream, this.identity);
-    this.#show(tokens, spoken);
+    const { tokens, decoded, policy } = loadStream(buffer, this.stream, this.identity);
+    this.#show(tokens, decoded);
     const { lives } = this.stream;
     for (let place = 0; place < this.stream.position; place++)
       this.view.read(place, lives.map(ofLayer => ofLayer.get(place) ?? null));
@@ -129,7 +129,7 @@ export class Column {
   }
 }
 
-export function inBytes(bytes) {
+export function formatBytes(bytes) {
   if (bytes < 1e5) return `${(bytes / 1e3).toFixed(1)} kB`;
   return bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`;
 }
@@ -138,5 +138,5 @@ function about({ parameters, bytes }, { weights, model }) {
   const kinds = [...new Set(model.blocks.map(block => block.mixer.kind))].join(", ");
   const layers = model.blocks.reduce((sum, block) => sum + block.repeat, 0);
   const millions = parameters < 1e6 ? `${Math.round(parameters / 1e3)} k` : `${(parameters / 1e6).toFixed(1)} M`;
-  return `${kinds} · ${layers} layers · ${millions} parameters · ${weights}, ${inBytes(bytes)}`;
+  return `${kinds} · ${layers} layers · ${millions} parameters · ${weights}, ${formatBytes(bytes)}`;
 }

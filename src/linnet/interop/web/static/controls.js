@@ -1,4 +1,4 @@
-// Sliders: numbers on scales that suit them, with what they say beside them.
+// Sliders with a scale of values and their text.
 
 const LARGEST_TOP_K = 10;  // as a power of two
 const off = "off";
@@ -46,7 +46,7 @@ export class Controls {
     return { topK: this.#value("top_k"), threshold: this.#value("threshold"), minimum: this.#value("minimum") };
   }
 
-  // A policy from a file: its own numbers stay exact, the sliders stand as near as they can.
+  // Sets a policy from a file: its numbers stay exact, the sliders show the nearest values.
   set policy({ topK, threshold, minimum }) {
     for (const [name, value] of Object.entries({ top_k: topK, threshold, minimum })) {
       const { max, value: at } = SCALES[name];

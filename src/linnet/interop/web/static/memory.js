@@ -1,11 +1,11 @@
-// What a TED layer holds of a stream, which of it a policy evicts, and how long each token will last.
-// A layer's tokens are rows of two tensors: `entries`, [1, E, D + keys + 2 heads], whose last numbers are of each head
-// the rate times -1 and the norm of what the token has left behind, and `ages`, [1, E], in steps.
+// The tokens in the state of a TED layer, their eviction by a policy, and their lifetimes.
+// A layer's tokens are rows of two tensors: `entries`, [1, E, D + keys + 2 heads], whose last numbers are, for each head,
+// the negative rate and the norm of the token's contribution, and `ages`, [1, E], in steps.
 
 export const KEEP_ALL = { topK: 0, threshold: -1, minimum: 0 };
 
-// The layers that hold tokens one by one, from a model's description.
-export function heldLayers(description) {
+// Returns the layers that hold individual tokens, from a model's description.
+export function tokenLayers(description) {
   return description.states.filter(state => state.grows === "held" && state.input.endsWith(".entries")).map(state => {
     const layer = Number(/^layer\.(\d+)\./.exec(state.input)[1]);
     return { layer, prefix: `layer.${layer}.`, heads: headsOf(description, layer), width: state.shape[2] };
@@ -21,17 +21,17 @@ function headsOf(description, layer) {
   throw new Error(`layer ${layer} has no block`);
 }
 
-// Of the row in place `row`: per head the rate times -1, then the norm.
+// For a row: the negative rate of each head, then the norm of each head.
 const heads = (entries, row, { width, heads }) => entries.subarray((row + 1) * width - 2 * heads, (row + 1) * width);
 
-// The norm of what is left of a token, in float32 as the model computes it.
+// The norm of what remains of a token, in float32 as the model computes it.
 export function relevance(fields, age) {
   const count = fields.length / 2;
   const left = n => Math.fround(fields[count + n] * Math.fround(Math.exp(Math.fround(fields[n] * age))));
   return count === 1 ? left(0) : Math.hypot(...Array.from({ length: count }, (_, n) => left(n)));
 }
 
-// The rows that stay after a step, in their order: `survivors` of linnet.ops.decay.eviction.
+// Returns the rows that stay after a step, in order, like `survivors` of linnet.ops.decay.eviction.
 export function survivors(relevances, { topK, threshold, minimum }) {
   const rows = Array.from(relevances.keys());
   const above = rows.filter(row => relevances[row] >= threshold);
@@ -41,8 +41,8 @@ export function survivors(relevances, { topK, threshold, minimum }) {
   return ranked.filter(stays).sort((one, other) => one - other);
 }
 
-// The tensors of a layer without what the policy evicts.
-export function evicted(entries, ages, layer, policy) {
+// Returns the tensors of a layer without the tokens that the policy evicts.
+export function evict(entries, ages, layer, policy) {
   const relevances = Array.from(ages, (age, row) => relevance(heads(entries, row, layer), Number(age)));
   const stay = survivors(relevances, policy);
   if (stay.length === ages.length) return { entries, ages };
@@ -51,10 +51,10 @@ export function evicted(entries, ages, layer, policy) {
   return { entries: kept, ages: BigInt64Array.from(stay, row => ages[row]) };
 }
 
-// What decides about the life of the token in a row: a copy, which outlives the step.
-export const livesOf = (entries, row, layer) => heads(entries, row, layer).slice();
+// The numbers that determine the lifetime of a row's token, as a copy that outlives the step.
+export const lifetimeFields = (entries, row, layer) => heads(entries, row, layer).slice();
 
-// The first whole age at which less than the threshold is left of a token; Infinity where that never comes.
+// The first integer age at which less than the threshold remains of a token; Infinity if that never happens.
 export function lifetime(fields, threshold) {
   const count = fields.length / 2;
   const left = age => Math.hypot(...Array.from({ length: count }, (_, n) => fields[count + n] * Math.exp(fields[n] * age)));

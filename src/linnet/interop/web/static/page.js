@@ -1,9 +1,9 @@
-// The page: models that write side by side from one prompt, all of it in this browser, from this page's own files.
+// The page: models that write side by side from one prompt, in this browser, from this page's own files.
 
 import { colorOf, SCALE_STEPS } from "./colors.js";
 import { Column } from "./column.js";
 import { Controls } from "./controls.js";
-import { keepFiles } from "./keeping.js";
+import { cacheFiles } from "./offline.js";
 import { fetchedJson, loadModel, loadRuntime } from "./runtime.js";
 
 const DRAW_EVERY_MS = 60;
@@ -17,7 +17,7 @@ const say = text => (part("status").textContent = text);
 const pause = () => new Promise(resume => setTimeout(resume));
 
 function redraw() {
-  columns.forEach(column => column.view.recolour());
+  columns.forEach(column => column.view.recolor());
   draw();
 }
 
@@ -82,7 +82,7 @@ function wire(column) {
 
 function showLegend() {
   const entries = [...SCALE_STEPS.map(steps => [colorOf(steps), `${steps}`]), [colorOf(Infinity), "for ever"]];
-  part("legend").append("Under each token a stripe for each layer: it will remember it for so many tokens ");
+  part("legend").append("Each token has a stripe for each layer; its color shows for how many tokens the layer remembers it: ");
   for (const [color, text] of entries) {
     const entry = document.createElement("span");
     entry.className = "key";
@@ -98,8 +98,8 @@ async function start() {
   say("loading the runtime");
   const { runtime, threads } = await loadRuntime(site.runtime);
   for (const entry of site.models) {
-    const news = share => say(`loading ${entry.name}: ${Math.round(100 * Math.min(1, share))} %`);
-    const model = await loadModel(runtime, entry, news);
+    const onProgress = share => say(`loading ${entry.name}: ${Math.round(100 * Math.min(1, share))} %`);
+    const model = await loadModel(runtime, entry, onProgress);
     const column = new Column(part("column").content.firstElementChild, entry, { runtime, ...model });
     columns.push(column);
     part("columns").append(column.element);
@@ -107,25 +107,25 @@ async function start() {
   }
   part("memory").hidden = !columns.some(column => column.stream.held.length);
   if (!part("memory").hidden) showLegend();
-  const shared = crossOriginIsolated ? "" : " (the host does not allow more: it would send the headers of cross-origin isolation)";
+  const shared = crossOriginIsolated ? "" : " (more need the headers of cross-origin isolation from the host)";
   part("note").textContent = `${site.runtime.runtime} ${site.runtime.version}, ${threads} thread${threads > 1 ? "s" : ""}${shared}. `
-    + "Everything is loaded: the page goes on without a network";
+    + "Everything is loaded; the page works without a network";
   draw();
   setRunning(false);
-  const kept = await keepFiles();  // last: what was loaded comes from the browser's own copies
-  part("note").append(kept ? ", and opens without one." : ", but does not open without one: the browser keeps no files of it.");
+  const cached = await cacheFiles();  // last, so that the files loaded above come from the browser's cache
+  part("note").append(cached ? " and opens without one." : " but does not open without one, because the browser does not cache its files.");
 }
 
 part("controls").addEventListener("submit", event => {
   event.preventDefault();
   if (running) return;
-  columns.forEach(column => column.begin(part("prompt").value, Number(part("tokens").value)));
+  columns.forEach(column => column.start(part("prompt").value, Number(part("tokens").value)));
   write();
 });
 part("more").addEventListener("click", () => {
-  columns.forEach(column => column.goOn(Number(part("tokens").value)));
+  columns.forEach(column => column.extend(Number(part("tokens").value)));
   write();
 });
 part("stop").addEventListener("click", () => columns.forEach(column => column.stop()));
 addEventListener("resize", draw);
-start().catch(error => say(`cannot begin: ${error.message}`));
+start().catch(error => say(`cannot start: ${error.message}`));

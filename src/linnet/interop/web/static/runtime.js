@@ -1,17 +1,17 @@
-// onnxruntime-web from the page's own files: many threads where the host allows what they share, otherwise one.
+// Loads onnxruntime-web from the page's own files: several threads if the host allows shared memory, otherwise one.
 
-const MOST_THREADS = 4;
+const MAX_THREADS = 4;
 
 export async function loadRuntime({ folder, files: [entry] }) {
   const runtime = await import(new URL(`${folder}/${entry}`, document.baseURI).href);
-  const threads = crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+  const threads = crossOriginIsolated ? Math.min(MAX_THREADS, navigator.hardwareConcurrency || 1) : 1;
   runtime.env.wasm.numThreads = threads;
   runtime.env.logLevel = "error";
   return { runtime, threads };
 }
 
-// A file in full, with news of how much of it has come.
-export async function fetched(path, news = () => {}) {
+// Fetches a file; onProgress is called with the number of bytes received.
+export async function fetched(path, onProgress = () => {}) {
   const answer = await fetch(path);
   if (!answer.ok) throw new Error(`${path}: ${answer.status} ${answer.statusText}`);
   const parts = [];
@@ -20,18 +20,18 @@ export async function fetched(path, news = () => {}) {
     const { done, value } = await reader.read();
     if (done) break;
     parts.push(value);
-    news((bytes += value.length));
+    onProgress((bytes += value.length));
   }
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
 export const fetchedJson = async path => JSON.parse(new TextDecoder().decode(await fetched(path)));
 
-// The graphs of a model, ready to run, with its description and its tokenizer's data.
-export async function loadModel(runtime, { folder, weights, bytes }, news) {
+// Loads the graphs of a model, its description and the data of its tokenizer.
+export async function loadModel(runtime, { folder, weights, bytes }, onProgress) {
   const description = await fetchedJson(`${folder}/linnet.json`);
   const definition = await fetchedJson(`${folder}/${description.tokenizer.file}`);
-  const data = weights && await fetched(`${folder}/${weights}`, come => news(come / bytes));
+  const data = weights && await fetched(`${folder}/${weights}`, received => onProgress(received / bytes));
   const options = { executionProviders: ["wasm"], externalData: weights ? [{ path: weights, data }] : [] };
   const sessions = {};
   for (const [name, file] of [["step", description.step], ["prompt", description.prompt?.file]])

@@ -1,4 +1,4 @@
-// The next token from logits: temperature, then top-k, then top-p, as linnet.inference.sampling has them.
+// Samples the next token: temperature, then top-k, then top-p, like linnet.inference.sampling.
 
 export function greedy(logits) {
   let best = 0;
@@ -6,11 +6,11 @@ export function greedy(logits) {
   return best;
 }
 
-// The token where the cumulative probability first reaches `uniform`, which lies in (0, 1], of the total.
+// Returns the token where the cumulative probability first reaches `uniform`, in (0, 1], of the total.
 export function choose(logits, { temperature, topK, topP }, uniform) {
   if (!Number.isFinite(logits[greedy(logits)])) throw new Error("the model's logits are not finite");
   if (temperature === 0) return greedy(logits);
-  const order = warped(logits, temperature, topK, topP);
+  const order = filterTokens(logits, temperature, topK, topP);
   const weights = softmax(order.map(token => logits[token] / temperature));
   const target = uniform * weights.reduce((sum, weight) => sum + weight, 0);
   let sum = 0;
@@ -21,8 +21,8 @@ export function choose(logits, { temperature, topK, topP }, uniform) {
   return order.at(-1);
 }
 
-// The tokens that may be chosen, in the order of their ids.
-export function warped(logits, temperature, topK, topP) {
+// Returns the tokens that may be chosen, in the order of their ids.
+export function filterTokens(logits, temperature, topK, topP) {
   let tokens = Array.from(logits.keys());
   if (topK > 0) {
     const least = Float32Array.from(logits).sort().at(-Math.min(topK, logits.length));

@@ -1,14 +1,14 @@
-// What the sentencepiece package makes of a text, from what linnet.data.sentencepiece has put into a tokenizer.json.
+// Encodes like the sentencepiece package, from the tokenizer.json of linnet.data.sentencepiece.
 
 import { Charsmap } from "./charsmap.js";
-import { mergingByScore, unigram } from "./segments.js";
+import { mergeByScore, unigram } from "./segmentation.js";
 
 const SPACE = "▁";
 const UNKNOWN_PENALTY = 10;
 const LARGEST_SUM = 100_000;
 const isOneSpace = step => step.type === "Replace" && step.pattern.Regex === " {2,}";
 
-// null where the tokenizer was not made from a SentencePiece model.
+// Returns null if the tokenizer was not made from a SentencePiece model.
 export function sentencePieceOf({ model, normalizer, post_processor: after }) {
   const group = name => after.special_tokens[`sentencepiece:${name}`];
   if (!after?.special_tokens?.["sentencepiece:reserved"]) return null;
@@ -26,30 +26,30 @@ export function sentencePieceOf({ model, normalizer, post_processor: after }) {
 }
 
 class SentencePiece {
-  #told;
+  #options;
   #ids = new Map();
   #symbols = new Set();
   #longest;
   #split;
 
-  constructor(told) {
-    this.#told = told;
-    const { pieces, reserved, unused, userDefined } = told, scores = new Map(), normal = [];
+  constructor(options) {
+    this.#options = options;
+    const { pieces, reserved, unused, userDefined } = options, scores = new Map(), normal = [];
     pieces.forEach(([piece, score], token) => {
       if (!unused.has(token)) this.#ids.set(piece, token);
       if (reserved.has(token)) return;
       if (userDefined.has(token)) this.#symbols.add(piece);
       else if (!unused.has(token)) normal.push(score);
-      if (!told.isUnigram || !unused.has(token)) scores.set(piece, score);
+      if (!options.isUnigram || !unused.has(token)) scores.set(piece, score);
     });
     this.#longest = Math.max(0, ...[...this.#symbols].map(symbol => symbol.length));
     const unknown = Math.fround(normal.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN_PENALTY);
     const likeliest = unigram(scores, { unknown, round: Math.fround, largest: LARGEST_SUM });
-    this.#split = told.isUnigram ? text => likeliest(Array.from(text)) : this.#merging(scores);
+    this.#split = options.isUnigram ? text => likeliest(Array.from(text)) : this.#merge(scores);
   }
 
   encode(text) {
-    const { unknown, byteFallback, reserved } = this.#told, ids = [];
+    const { unknown, byteFallback, reserved } = this.#options, ids = [];
     for (const piece of this.#split(this.#normalized(text))) {
       const token = this.#ids.get(piece) ?? unknown;
       if (!reserved.has(token)) ids.push(token);
@@ -59,21 +59,21 @@ class SentencePiece {
     return ids;
   }
 
-  // What tokens stand for in bytes, and what they stand for while nothing has been said: as linnet.data.pieces has it.
-  get spelled() {
-    const { pieces, reserved, unknown, unknownText, byteFallback, prefix, collapse } = this.#told;
+  // The bytes of tokens, and their bytes while no text has been returned, as in linnet.data.pieces.
+  get tokenBytes() {
+    const { pieces, reserved, unknown, unknownText, byteFallback, prefix, collapse } = this.#options;
     const encode = text => [...new TextEncoder().encode(text)];
     const bytes = pieces.map(([piece], token) => {
       if (token === unknown) return encode(unknownText);
       if (!reserved.has(token)) return encode(piece.replaceAll(SPACE, " "));
-      return [byteFallback ? byteNamed(piece) : undefined].filter(byte => byte !== undefined);
+      return [byteFallback ? byteOfName(piece) : undefined].filter(byte => byte !== undefined);
     });
     const drops = ([piece], token) => (prefix || collapse) && token !== unknown && piece.startsWith(SPACE);
     return { bytes, opening: bytes.map((one, token) => (drops(pieces[token], token) ? one.slice(1) : one)), opensOnce: !collapse };
   }
 
   #normalized(text) {
-    const { prefix, collapse } = this.#told;
+    const { prefix, collapse } = this.#options;
     let said = prefix && text ? SPACE : "", isBehindSpace = collapse;
     for (const part of this.#replaced(text)) {
       const rest = isBehindSpace ? part.replace(/^ +/, "") : part;
@@ -84,9 +84,9 @@ class SentencePiece {
     return collapse ? said.replace(/▁+$/, "") : said;
   }
 
-  // The text in parts, each as the rules leave it; no rule changes a user-defined piece.
+  // Yields the text in normalized parts; no rule changes a user-defined piece.
   *#replaced(text) {
-    const { rules } = this.#told;
+    const { rules } = this.#options;
     for (let place = 0; place < text.length; ) {
       const symbol = this.#symbolAt(text, place);
       const rule = symbol ? null : rules?.longest(text, place);
@@ -96,7 +96,7 @@ class SentencePiece {
     }
   }
 
-  // The longest user-defined piece that begins here; or nothing.
+  // Returns the longest user-defined piece that begins here, or an empty text.
   #symbolAt(text, place) {
     for (let length = this.#longest; length > 0; length--) {
       const found = text.slice(place, place + length);
@@ -114,10 +114,10 @@ class SentencePiece {
     }
   }
 
-  // Unused pieces are merged, and then taken apart again.
-  #merging(scores) {
-    const { pieces, unused } = this.#told, names = new Set([...unused].map(token => pieces[token][0]));
-    const merged = mergingByScore(scores, names);
+  // Unused pieces are merged and then split again.
+  #merge(scores) {
+    const { pieces, unused } = this.#options, names = new Set([...unused].map(token => pieces[token][0]));
+    const merged = mergeByScore(scores, names);
     return text => {
       const { pieces: found, halves } = merged([...this.#parts(text)]);
       const apart = piece => (halves.has(piece) ? halves.get(piece).flatMap(apart) : [piece]);
@@ -126,11 +126,11 @@ class SentencePiece {
   }
 }
 
-// A piece that stands for one byte.
+// The name of the piece for a byte.
 export const nameOfByte = byte => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
 
-// The byte of such a piece; undefined for others.
-export function byteNamed(piece) {
+// The byte of such a name; undefined for others.
+export function byteOfName(piece) {
   const found = /^<0x([0-9A-F]{2})>$/.exec(piece);
   return found ? parseInt(found[1], 16) : undefined;
 }

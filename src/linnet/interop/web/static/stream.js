@@ -1,17 +1,16 @@
-// One stream of a model: a graph takes a token, or a piece of a prompt, and the states, and gives logits and the states
-// behind it.
+// One stream of a model: a graph maps a token, or a piece of a prompt, and the states to logits and the next states.
 
-import { KEEP_ALL, evicted, heldLayers, livesOf } from "./memory.js";
+import { KEEP_ALL, evict, tokenLayers, lifetimeFields } from "./memory.js";
 
-const FEWEST_PLACES = 64;
-const FEWEST_AT_ONCE = 8;  // tokens: fewer are read one by one
-const MOST_AT_ONCE = 256;  // all of their logits are in memory
+const MIN_PLACES = 64;
+const MIN_PIECE = 8;  // tokens: fewer are read one by one
+const MAX_PIECE = 256;  // all of their logits are in memory
 const ARRAYS = { float32: Float32Array, int64: BigInt64Array };
 
 const size = dims => dims.reduce((product, one) => product * one, 1);
 
-// A state as it begins, with room for so many tokens where it has room.
-function begins(state, places) {
+// Returns the initial tensor of a state, with room for `places` tokens if it has room.
+function initialState(state, places) {
   const dims = state.shape.map(one => one ?? (state.grows === "places" ? places : 0));
   const number = state.dtype === "int64" ? value => BigInt(value) : Number;
   const start = state.start === "-inf" ? -Infinity : state.start;
@@ -23,21 +22,21 @@ function begins(state, places) {
 export class Stream {
   #sessions;
   #tensor;
-  #places = FEWEST_PLACES;
+  #places = MIN_PLACES;
 
   // runtime: onnxruntime-web; sessions: the graphs, `step` and, where there is one, `prompt`; description: linnet.json.
   constructor(runtime, sessions, description) {
     this.#sessions = sessions;
     this.#tensor = (dtype, { data, dims }) => new runtime.Tensor(dtype, data, dims);
     this.description = description;
-    this.held = heldLayers(description);
+    this.held = tokenLayers(description);
     this.policy = KEEP_ALL;
     this.restart();
   }
 
   restart() {
-    this.#places = FEWEST_PLACES;
-    this.states = Object.fromEntries(this.description.states.map(state => [state.input, begins(state, this.#places)]));
+    this.#places = MIN_PLACES;
+    this.states = Object.fromEntries(this.description.states.map(state => [state.input, initialState(state, this.#places)]));
     this.position = 0;
   }
 
@@ -49,29 +48,29 @@ export class Stream {
     return Object.values(this.states).reduce((sum, { data }) => sum + data.byteLength, 0);
   }
 
-  // Of each layer that holds tokens one by one their ages.
+  // The ages of the tokens of each layer that holds individual tokens.
   get ages() {
     return this.held.map(({ prefix }) => this.states[`${prefix}ages`].data);
   }
 
-  // Of each such layer what decides about the lives of the tokens that it holds, by their places in the stream.
+  // For each such layer the numbers that determine the lifetimes of its tokens, by their positions in the stream.
   get lives() {
     return this.held.map(layer => {
       const entries = this.states[`${layer.prefix}entries`].data, ages = this.states[`${layer.prefix}ages`].data;
-      return new Map(Array.from(ages, (age, row) => [this.position - 1 - Number(age), livesOf(entries, row, layer)]));
+      return new Map(Array.from(ages, (age, row) => [this.position - 1 - Number(age), lifetimeFields(entries, row, layer)]));
     });
   }
 
-  // How many of so many tokens that are to be read are best read at once.
+  // Returns how many of the given number of tokens to read at once.
   piece(tokens) {
     const { prompt, longest } = this.description;
-    const count = Math.min(tokens, prompt?.length ?? MOST_AT_ONCE, (longest ?? Infinity) - this.position);
-    if (!this.#sessions.prompt || count < (prompt.length ?? FEWEST_AT_ONCE)) return 1;
+    const count = Math.min(tokens, prompt?.length ?? MAX_PIECE, (longest ?? Infinity) - this.position);
+    if (!this.#sessions.prompt || count < (prompt.length ?? MIN_PIECE)) return 1;
     return prompt.length && this.position % prompt.length ? 1 : count;
   }
 
-  // Reads tokens, one or a piece: the logits behind the last, and of each layer that holds tokens, which has a graph for
-  // one alone, what decides about its life.
+  // Reads a token or a piece of a prompt. Returns the logits after the last token, and for each layer that holds individual
+  // tokens (whose graph reads one token) the numbers that determine its lifetime.
   async read(tokens) {
     const { description } = this, end = this.position + tokens.length;
     if (description.longest !== null && end > description.longest)
@@ -90,7 +89,7 @@ export class Stream {
     this.position = end;
     const lives = this.held.map(layer => {
       const entries = this.states[`${layer.prefix}entries`].data;
-      return livesOf(entries, entries.length / layer.width - 1, layer);
+      return lifetimeFields(entries, entries.length / layer.width - 1, layer);
     });
     this.held.forEach(layer => this.#evict(layer, before));
     const { data, dims } = after[description.logits];
@@ -99,7 +98,7 @@ export class Stream {
 
   #evict(layer, before) {
     const name = field => `${layer.prefix}${field}`;
-    const { entries, ages } = evicted(this.states[name("entries")].data, this.states[name("ages")].data, layer, this.policy);
+    const { entries, ages } = evict(this.states[name("entries")].data, this.states[name("ages")].data, layer, this.policy);
     const held = BigInt(ages.length);
     this.states[name("entries")] = { data: entries, dims: [1, ages.length, layer.width] };
     this.states[name("ages")] = { data: ages, dims: [1, ages.length] };
@@ -108,13 +107,13 @@ export class Stream {
     this.states[name("largest")] = { data: BigInt64Array.of(largest > held ? largest : held), dims: [1] };
   }
 
-  // Room for twice as many tokens.
+  // Doubles the room for tokens.
   #grow() {
     this.#places *= 2;
     for (const state of this.description.states) {
       if (state.grows !== "places") continue;
       const kept = this.states[state.input];
-      const larger = begins(state, this.#places);
+      const larger = initialState(state, this.#places);
       const axis = state.shape.indexOf(null);
       const row = size(kept.dims.slice(axis)), wider = size(larger.dims.slice(axis));
       for (let outer = 0; outer < size(kept.dims.slice(0, axis)); outer++)
@@ -123,7 +122,7 @@ export class Stream {
     }
   }
 
-  // Goes on where another stream of this model stood: tensors by name, checked against the description.
+  // Restores the state of another stream of this model: tensors by name, checked against the description.
   adopt(tensors, position, capacity) {
     for (const state of this.description.states) {
       const found = tensors[state.input];

@@ -1,6 +1,6 @@
-// The text, token by token; under each of them a stripe for each layer, in the color of how long it remembers it.
+// The text, token by token, with a stripe for each layer whose color shows the token's lifetime.
 
-import { colorOf, inWords } from "./colors.js";
+import { colorOf, formatSteps } from "./colors.js";
 import { lifetime } from "./memory.js";
 
 const FORGOTTEN = "transparent", UNKNOWN = "var(--unknown)";
@@ -10,12 +10,12 @@ export class TextView {
   #tokens = [];
   #changed = new Set();
 
-  // held: the layers that hold tokens one by one; alwaysKept: how many others keep every token.
-  constructor(box, held, alwaysKept) {
+  // held: layers that hold individual tokens; fullLayers: number of other layers that keep every token.
+  constructor(box, held, fullLayers) {
     this.#box = box;
     this.held = held;
-    this.alwaysKept = alwaysKept;
-    box.style.setProperty("--stripes", held.length + (alwaysKept ? 1 : 0));
+    this.fullLayers = fullLayers;
+    box.style.setProperty("--stripes", held.length + (fullLayers ? 1 : 0));
   }
 
   clear() {
@@ -33,13 +33,13 @@ export class TextView {
     this.#changed.add(this.#tokens.length - 1);
   }
 
-  // lives: of each layer what decides about the life of the token in a place.
+  // lives: for each layer the numbers that determine the lifetime of the token at a position.
   read(place, lives) {
     this.#tokens[place].lives = lives;
     this.#changed.add(place);
   }
 
-  // ages: of each layer those of the tokens that it holds; so many tokens were read.
+  // ages: for each layer the ages of its tokens; position: number of tokens read.
   mark(ages, position) {
     ages.forEach((ofLayer, layer) => {
       const holds = new Set(Array.from(ofLayer, age => position - 1 - Number(age)));
@@ -52,7 +52,7 @@ export class TextView {
     });
   }
 
-  recolour() {
+  recolor() {
     this.#tokens.forEach((_, place) => this.#changed.add(place));
   }
 
@@ -72,7 +72,7 @@ export class TextView {
   #paint({ span, lives, gone }, threshold) {
     const steps = lives.map(life => life && (threshold > 0 ? lifetime(life, threshold) : Infinity));
     const colors = steps.map((life, layer) => (gone[layer] ? FORGOTTEN : life === null ? UNKNOWN : colorOf(life)));
-    if (this.alwaysKept) colors.push(colorOf(Infinity));
+    if (this.fullLayers) colors.push(colorOf(Infinity));
     const edge = n => `${((100 * n) / colors.length).toFixed(2)}%`;
     const stripes = colors.map((color, n) => `${color} ${edge(n)} ${edge(n + 1)}`);
     if (stripes.length) span.style.setProperty("--life", `linear-gradient(${stripes.join(", ")})`);
@@ -80,4 +80,4 @@ export class TextView {
   }
 }
 
-const said = (life, gone) => (gone ? "forgotten" : life === null ? "not read yet" : inWords(life));
+const said = (life, gone) => (gone ? "forgotten" : life === null ? "not read yet" : formatSteps(life));

@@ -1,8 +1,8 @@
-// Text to token ids and back, exactly as linnet.data.tokenizer does it, from the same tokenizer.json.
+// Text to token ids and back, exactly like linnet.data.tokenizer, from the same tokenizer.json.
 
-import { merging, unigram } from "./segments.js";
-import { byteNamed, nameOfByte, sentencePieceOf } from "./sentencepiece.js";
-import { Speaker } from "./speaker.js";
+import { mergeByRank, unigram } from "./segmentation.js";
+import { byteOfName, nameOfByte, sentencePieceOf } from "./sentencepiece.js";
+import { TokenDecoder } from "./token_decoder.js";
 
 const WORDS =
   /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
@@ -17,25 +17,25 @@ const BYTE_OF_LETTER = new Map(LETTER_OF_BYTE.map((letter, byte) => [letter, byt
 
 export class Tokenizer {
   #rule;
-  #spelled;
+  #tokenBytes;
 
   constructor(definition, endId) {
     this.endId = endId;
     this.#rule = sentencePieceOf(definition) ?? new OwnRule(definition);
-    this.#spelled = this.#rule.spelled;
+    this.#tokenBytes = this.#rule.tokenBytes;
   }
 
   encode(text) {
     return this.#rule.encode(text);
   }
 
-  // What says token after token, from the start of a text or from where another one stood.
-  speaker(standing) {
-    return new Speaker(this.#spelled, standing);
+  // Returns a decoder of tokens, from the start of a text or from the state of another decoder.
+  decoder(state) {
+    return new TokenDecoder(this.#tokenBytes, state);
   }
 }
 
-// Single characters or bytes, and what is learned over bytes.
+// Single characters or bytes, and vocabularies learned over bytes.
 class OwnRule {
   #ids = new Map();
   #bytes = [];
@@ -50,10 +50,10 @@ class OwnRule {
       this.#ids.set(piece, id);
       this.#bytes[id] = special.has(id) ? [] : before ? bytesOfLetters(piece) : bytesOfPiece(piece, model.byte_fallback);
     }
-    this.split = Array.isArray(model.vocab) ? unigram(new Map(model.vocab)) : merging(model, this.#ids);
+    this.split = Array.isArray(model.vocab) ? unigram(new Map(model.vocab)) : mergeByRank(model, this.#ids);
   }
 
-  get spelled() {
+  get tokenBytes() {
     return { bytes: this.#bytes };
   }
 
@@ -87,6 +87,6 @@ function bytesOfLetters(piece) {
 }
 
 function bytesOfPiece(piece, hasBytes) {
-  const byte = hasBytes ? byteNamed(piece) : undefined;
+  const byte = hasBytes ? byteOfName(piece) : undefined;
   return byte === undefined ? [...new TextEncoder().encode(piece)] : [byte];
 }

@@ -1,14 +1,14 @@
-// Keeps the site's own files in the browser, so that the page opens without a network. What is kept is one version of the
-// site, whole, of files with the contents that it was made with; a later one takes its place once no page shows this one.
+// Service worker that caches the site's files, so that the page opens without a network. The cache holds one complete
+// version of the site, checked against its hashes; a later version replaces it once no page shows this one.
 
 importScripts("files.js");  // self.site: version, and the SHA-256 of each file by its path
 
-const OURS = `linnet ${registration.scope} `;  // other sites of the same host keep theirs beside
+const OURS = `linnet ${registration.scope} `;  // other sites of the same host have their own caches
 const NAME = OURS + site.version;
 
 const hexadecimal = bytes => Array.from(new Uint8Array(bytes), byte => byte.toString(16).padStart(2, "0")).join("");
 
-// The file as it was made; a copy that the browser, or something on the way, has of an earlier one is none.
+// Fetches a file with the right hash; outdated copies in HTTP caches are bypassed.
 async function fetched(path) {
   for (const cache of ["default", "reload"]) {
     const answer = await fetch(path, { cache });

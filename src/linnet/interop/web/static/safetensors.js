@@ -1,10 +1,10 @@
-// Decode states as files: safetensors, with the tensors' names and the notes that linnet.inference.state has.
+// Reads and writes safetensors files, with the tensor names and metadata of linnet.inference.state.
 
 const ARRAYS = { F32: Float32Array, I64: BigInt64Array };
-const MOST_HEADER_BYTES = 2 ** 27;
+const MAX_HEADER_BYTES = 2 ** 27;
 
-// tensors: {name: {data, dims}}; notes: {name: text}.
-export function written(tensors, notes) {
+// tensors: {name: {data, dims}}; notes: metadata {name: text}.
+export function writeTensors(tensors, notes) {
   const names = Object.keys(tensors).sort();
   const header = { __metadata__: notes };
   let end = 0;
@@ -25,9 +25,9 @@ export function written(tensors, notes) {
   return bytes;
 }
 
-export function read(buffer) {
+export function readTensors(buffer) {
   const length = buffer.byteLength < 8 ? Infinity : Number(new DataView(buffer).getBigUint64(0, true));
-  if (length > Math.min(MOST_HEADER_BYTES, buffer.byteLength - 8)) throw new Error("not a safetensors file");
+  if (length > Math.min(MAX_HEADER_BYTES, buffer.byteLength - 8)) throw new Error("not a safetensors file");
   const { __metadata__: notes = {}, ...header } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
   const tensors = {};
   for (const [name, { dtype, shape, data_offsets: [start, end] }] of Object.entries(header)) {

@@ -1,14 +1,14 @@
-// The page opens without a network where the browser lets a worker keep its files: from a server by https, or this machine.
+// Caches the page for use without a network, if the browser allows a service worker: with https, or on this machine.
 
-// Whether all of them are kept.
-export async function keepFiles() {
+// Returns true if all files are cached.
+export async function cacheFiles() {
   try {
     const registration = await navigator.serviceWorker.register("worker.js", { updateViaCache: "none" });
     const worker = registration.installing ?? registration.waiting ?? registration.active;
     await settled(worker);
     return worker.state !== "redundant" || registration.active !== null;
   } catch {
-    return false;  // there is no such thing here, or it is forbidden: the page does without
+    return false;  // service workers are not supported or not allowed; the page works without one
   }
 }
 

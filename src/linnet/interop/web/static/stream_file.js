@@ -1,48 +1,48 @@
-// A stream as a file, and back: what `linnet generate --save-state` and `--load-state` write and read.
+// Reads and writes a stream in the format of `linnet generate --save-state` and `--load-state`.
 
-import { read, written } from "./state_file.js";
+import { readTensors, writeTensors } from "./safetensors.js";
 
-// tokens: all of the stream, those included that are yet to be read; spoken: where the speaker of its text stands;
-// identity: of model and tokenizer.
-export function saved(stream, tokens, spoken, identity) {
+// tokens: all tokens of the stream, including those not read yet; decoded: state of the token decoder;
+// identity: hashes of model and tokenizer.
+export function saveStream(stream, tokens, decoded, identity) {
   const tensors = { ...stream.states };
   tensors.positions = { data: BigInt64Array.of(BigInt(stream.position)), dims: [1] };
   tensors.capacity = { data: BigInt64Array.of(BigInt(stream.capacity)), dims: [] };
   const { topK, threshold, minimum } = stream.policy;
   const policy = { kind: "eviction", top_k: topK, threshold, min_tokens_to_keep: minimum };
   const contexts = stream.description.cache_policies.map(kept => (kept.kind === "eviction" ? policy : kept));
-  const text = { ...spoken, held: spoken.held.map(byte => byte.toString(16).padStart(2, "0")).join("") };
-  const standing = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0 };
-  return written(tensors, {
-    contexts: JSON.stringify(contexts), stream: JSON.stringify(standing), tokens: JSON.stringify(tokens),
+  const text = { ...decoded, held: decoded.held.map(byte => byte.toString(16).padStart(2, "0")).join("") };
+  const streamState = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0 };
+  return writeTensors(tensors, {
+    contexts: JSON.stringify(contexts), stream: JSON.stringify(streamState), tokens: JSON.stringify(tokens),
   });
 }
 
-// Lets the stream go on where the file's stood; gives its tokens (null: not in the file), those that are yet to be read
-// at the end, where a speaker of its text stands, and the policy if there was one.
-export function loaded(buffer, stream, identity) {
-  const { tensors, notes } = read(buffer);
+// Restores a stream from a file. Returns its tokens (null: not in the file), including those not read yet, the state of the
+// token decoder, and the eviction policy if there was one.
+export function loadStream(buffer, stream, identity) {
+  const { tensors, notes } = readTensors(buffer);
   const { positions, capacity } = tensors;
   if (positions?.data.length !== 1 || capacity?.data.length !== 1) throw new Error("not the state of one stream");
-  const standing = notes.stream ? JSON.parse(notes.stream) : null;
-  if (!standing) throw new Error("a decode state alone, without its stream");
+  const streamState = notes.stream ? JSON.parse(notes.stream) : null;
+  if (!streamState) throw new Error("a decode state without its stream");
   for (const field of ["model", "tokenizer"])
-    if (standing[field] !== identity[field]) throw new Error(`a stream of another ${field}`);
+    if (streamState[field] !== identity[field]) throw new Error(`a stream of another ${field}`);
   const position = Number(positions.data[0]), places = Number(capacity.data[0]);
   if (!(position >= 0 && position <= places && places > 0))
     throw new Error(`position ${position}: expected 0 to the capacity, which is ${places}`);
-  for (const layer of stream.held) ofAllTokens(tensors, layer, position);
+  for (const layer of stream.held) convertFullCache(tensors, layer, position);
   stream.adopt(tensors, position, places);
   const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "eviction");
   return {
-    tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...standing.pending],
-    spoken: { ...standing.text, held: (standing.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },
+    tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...streamState.pending],
+    decoded: { ...streamState.text, held: (streamState.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },
     policy: policy && { topK: policy.top_k, threshold: policy.threshold, minimum: policy.min_tokens_to_keep },
   };
 }
 
-// A TED layer that kept everything has its tokens by place; the same as rows with ages, for a policy to choose from.
-function ofAllTokens(tensors, { prefix, heads, width }, position) {
+// Converts the full cache of a TED layer, indexed by position, to rows with ages, from which a policy can evict.
+function convertFullCache(tensors, { prefix, heads, width }, position) {
   const [values, rates, keys] = ["values", "rates", "keys"].map(field => tensors[`${prefix}${field}`]);
   if (!values || !rates) return;
   const channels = values.dims[2], ofKeys = keys ? keys.dims[2] * keys.dims[3] : 0;

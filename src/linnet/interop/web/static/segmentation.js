@@ -1,7 +1,7 @@
-// How a text is cut into the pieces of a vocabulary.
+// Segmentation of a text into the pieces of a vocabulary.
 
-// Byte-pair encoding of a short word: the pair that was learned first is joined, the leftmost of equal ones.
-export function merging(model, ids) {
+// Byte-pair encoding of a short word: the pair that was learned first is merged, the leftmost of equal ones.
+export function mergeByRank(model, ids) {
   const ranks = new Map(model.merges.map((pair, rank) => [Array.isArray(pair) ? pair.join(" ") : pair, rank]));
   return letters => {
     const pieces = [...letters];
@@ -18,8 +18,8 @@ export function merging(model, ids) {
   };
 }
 
-// The pieces whose scores have the largest sum; of equal ones those whose last piece begins first. scores: of each piece;
-// unknown: of a letter without a piece of its own. round: what becomes of a sum; beyond `largest` sums begin at 0 again.
+// The pieces with the largest sum of scores; of equal ones those whose last piece begins first. scores: of each piece;
+// unknown: of a letter without a piece. round: rounds a sum; sums beyond `largest` are shifted back to 0.
 export function unigram(scores, { unknown, round = sum => sum, largest = Infinity } = {}) {
   const longest = [...scores.keys()].reduce((most, piece) => Math.max(most, piece.length), 0);
   return letters => {
@@ -50,10 +50,10 @@ function lowered(best, start, round) {
 
 const isBefore = (one, other) => one.score > other.score || (one.score === other.score && one.left < other.left);
 
-// Byte-pair encoding of a whole text: the pair that makes the piece with the highest score is joined, the leftmost of
-// equal ones. scores: of each piece that may be made. parts: of the text, [letters, whether they are kept as they are].
-// Gives the pieces, and for pieces of `unused` of which two each was made last.
-export function mergingByScore(scores, unused) {
+// Byte-pair encoding of a whole text: the pair whose merged piece has the highest score is merged, the leftmost of equal
+// ones. scores: of each piece that can be made. parts: of the text, [letters, whether they stay unchanged]. Returns the
+// pieces, and for each piece of `unused` the two pieces that it was last made of.
+export function mergeByScore(scores, unused) {
   return parts => {
     const pieces = parts.map(([letters]) => letters), kept = parts.map(([, isKept]) => isKept);
     const before = pieces.map((_, place) => place - 1), after = pieces.map((_, place) => place + 1);
@@ -79,7 +79,7 @@ export function mergingByScore(scores, unused) {
   };
 }
 
-// What comes first of all that was put in: a binary tree in a list.
+// A priority queue: a binary heap in an array.
 class Heap {
   #items = [];
   #isFirst;

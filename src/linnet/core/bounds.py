@@ -29,7 +29,7 @@ MAX_HASHED_BYTES = 64 << 30
 MAX_DEPTH, MAX_VALUES = 60, 200_000
 """Levels of nesting and values of a described structure; values that YAML aliases repeat are counted again."""
 MAX_JSON_WEIGHTS_BYTES = 8 << 30
-"""Weights in JSON, as the published TED code writes them."""
+"""Weights in JSON, as some published code writes them."""
 
 # Options
 MAX_RESAMPLES = 10_000

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
-from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.norms import RowFunction, norm_row
+from linnet.nn.packed_linear import gemv, gemv_of
 from linnet.ops.native import library
 from linnet.ops.native.elementwise import scale_add_row
 from linnet.ops.native.program import Program, Recording, UnrecordableError

@@ -22,8 +22,8 @@ from linnet.layers.contract import DecodeStep
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block, Layer
 from linnet.model.state import DecoderState, LayerStates
-from linnet.nn.gemv import gemv_of, native_library_of
 from linnet.nn.norms import RowFunction, norm_row
+from linnet.nn.packed_linear import gemv_of, native_library_of
 
 
 class DecodeSteps:

@@ -24,8 +24,8 @@ from linnet.layers.contract import DecodeStep, Place, Sublayer, SublayerSpec, Tr
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.packed_linear import gemv_of
 from linnet.ops.attention import full_attention, full_attention_reference
 
 

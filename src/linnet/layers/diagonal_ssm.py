@@ -124,3 +124,13 @@ class DiagonalKernel(nn.Module):
             return complex_exp(faded_EN2), complex_mul(c_EN2, complex_div(complex_expm1(faded_EN2), rate_EN2))
         half_EN2 = 0.5 * step_E11 * rate_EN2
         return complex_div(one + half_EN2, one - half_EN2), complex_div(c_EN2 * step_E11, one - half_EN2)
+
+
+SHORTEST_STEP, LONGEST_STEP, FLOOR = 0.001, 0.1, 1e-4
+
+
+def step_biases(count: int) -> Tensor:
+    """What softplus makes steps of, spread evenly in their logarithm from a thousandth to a tenth: `[count]`."""
+    spread = torch.rand(count) * math.log(LONGEST_STEP / SHORTEST_STEP)
+    steps = (spread.exp() * SHORTEST_STEP).clamp(min=FLOOR)
+    return steps + (-torch.expm1(-steps)).log()

@@ -1,23 +1,108 @@
-"""Heads with rotary positions: what attention of every kind has before its scores.
+"""Rotary positions: their specification, and the heads of attention that they rotate.
 
-Legend: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads, `J` heads of a row, `K` head width,
+Shapes: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads, `J` heads of a row, `K` head width,
 `C` capacity.
 """
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
-from linnet.core.spec import Spec
+from linnet.core.spec import Amount, Spec
 from linnet.layers.batch_layout import BatchLayout
-from linnet.layers.rotary_scaling import AnyRotaryScaling
-from linnet.nn.head_norm import HeadNorm
+from linnet.nn.norms import HeadNorm
 from linnet.ops.native.elementwise import rotate_row
-from linnet.ops.rotary import Pairing, Scaling, rotary_range, rotary_table, rotate, rotate_heads
+from linnet.ops.rotary import (
+    Interpolation,
+    NtkBase,
+    Pairing,
+    Scaling,
+    YarnRamp,
+    rotary_range,
+    rotary_table,
+    rotate,
+    rotate_heads,
+    yarn_gain,
+)
+
+Factor = Annotated[float, Field(ge=1)]
+"""How many times longer texts are than those of the training."""
+
+
+class RotaryScalingSpec(Spec, ABC):
+    """A scaling, chosen by `kind`."""
+
+    kind: str
+
+    @property
+    @abstractmethod
+    def law(self) -> Scaling:
+        """As the operations know it."""
+
+
+class LinearScaling(RotaryScalingSpec):
+    """Position interpolation: positions divided by `factor`."""
+
+    kind: Literal["linear"] = "linear"
+    factor: Factor
+
+    @property
+    def law(self) -> Scaling:
+        """See `RotaryScalingSpec`."""
+        return Interpolation(self.factor)
+
+
+class NtkScaling(RotaryScalingSpec):
+    """A larger base: the slowest pair divided by `factor`, the fastest not at all."""
+
+    kind: Literal["ntk"] = "ntk"
+    factor: Factor
+
+    @property
+    def law(self) -> NtkBase:
+        """See `RotaryScalingSpec`."""
+        return NtkBase(self.factor)
+
+
+class YarnScaling(RotaryScalingSpec):
+    """Slow pairs divided by `factor`, fast ones not, and scores made larger.
+
+    trained: tokens of a training sequence. fast, slow: pairs that turn more often within these than `fast` stay, those
+    that turn less often than `slow` are divided. attention_factor: what turned queries and keys are multiplied by
+    (null: `0.1 ln(factor) + 1`).
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    factor: Factor
+    trained: Amount
+    fast: PositiveFloat = 32.0
+    slow: PositiveFloat = 1.0
+    attention_factor: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _fast_is_faster(self) -> "YarnScaling":
+        if self.fast <= self.slow:
+            raise ValueError(f"fast: {self.fast}: must be above slow, which is {self.slow}")
+        return self
+
+    @property
+    def law(self) -> Scaling:
+        """See `RotaryScalingSpec`."""
+        gain = yarn_gain(self.factor) if self.attention_factor is None else self.attention_factor
+        return YarnRamp(self.factor, self.trained, self.fast, self.slow, gain)
+
+
+if TYPE_CHECKING:
+    AnyRotaryScaling = RotaryScalingSpec
+else:
+    AnyRotaryScaling = Annotated[LinearScaling | NtkScaling | YarnScaling, Field(discriminator="kind")]
+
 
 Turn = Callable[[Tensor, int], Tensor]
 """Turns the heads of a row, `[J, K]`, by the angles of a position; maybe in place."""

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.model.spec import EmbeddingSpec
-from linnet.nn.gemv import gemv_of, token_lookup_of
 from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
-from linnet.nn.packed_linear import QuantizedEmbedding
+from linnet.nn.packed_linear import QuantizedEmbedding, gemv_of, token_lookup_of
 from linnet.ops.native.elementwise import scale_add_row
 from linnet.ops.rotary import sinusoidal, sinusoidal_range
 from linnet.ops.support import is_exporting

@@ -15,8 +15,7 @@ from linnet.layers.contract import FeedForward, Mixer, Place
 from linnet.layers.passes import run
 from linnet.model.spec import BlockSpec
 from linnet.model.state import LayerStates
-from linnet.nn.linear import Linear
-from linnet.nn.scalar_mix import WeightedSum
+from linnet.nn.linear import Linear, WeightedSum
 
 
 class Layer(nn.Module):

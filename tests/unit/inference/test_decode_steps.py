@@ -14,12 +14,12 @@ from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.attention import AttentionSpec, RotarySpec
 from linnet.layers.mixers.plga import PlgaSpec
-from linnet.layers.mixers.plga.density import DensitySpec
+from linnet.layers.mixers.plga.module import DensitySpec
 from linnet.layers.mixers.rwkv7 import Rwkv7Spec
 from linnet.layers.mixers.ted import BankCache, EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-from linnet.nn import gemv as maps
+from linnet.nn import packed_linear as maps
 
 CONTEXTS: dict[str, CachePolicies] = {
     "full": FULL,

@@ -15,7 +15,7 @@ from torch import Tensor
 from linnet.core.spec import Spec
 from linnet.interop.tensor_names import TensorMaps
 from linnet.model.spec import ModelSpec
-from linnet.nn.activation import Activation
+from linnet.nn.gates import Activation
 
 Plain = Mapping[str, Any]
 """A normalized model description as plain data: `matching.plain_form`."""

@@ -7,7 +7,7 @@ from linnet.core.errors import UserError
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family, Plain
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.rotary_scaling import NtkScaling
+from linnet.layers.rotary import NtkScaling
 from linnet.model.spec import BlockSpec, ModelSpec
 
 Difference = tuple[str, Any, Any]

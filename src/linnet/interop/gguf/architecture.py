@@ -14,7 +14,7 @@ from linnet.interop.families.family import Plain
 from linnet.interop.families.llama import LlamaLike
 from linnet.interop.families.matching import differences, format_value, nearest_member, plain_form
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.rotary_scaling import LinearScaling, YarnScaling
+from linnet.layers.rotary import LinearScaling, YarnScaling
 from linnet.model.spec import ModelSpec
 from linnet.ops.rotary import Pairing
 

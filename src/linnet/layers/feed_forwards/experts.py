@@ -23,8 +23,8 @@ from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Muo
 from linnet.layers.feed_forwards.glu import GatedFeedForward, GatedSpec
 from linnet.layers.feed_forwards.mlp import PlainFeedForward, PlainSpec
 from linnet.layers.state import State
-from linnet.nn.activation import Activation
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gates import Activation
 from linnet.nn.linear import Linear
 from linnet.ops.experts import (
     Routes,

@@ -12,10 +12,10 @@ from torch import Tensor
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Place, Traits
 from linnet.layers.state import State
-from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of, native_library_of
+from linnet.nn.gates import ACTIVATIONS, Activation
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
+from linnet.nn.packed_linear import gemv_of, native_library_of
 from linnet.ops.gated_feed_forward import gated_feed_forward, gated_silu
 from linnet.ops.native.elementwise import glu_row
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Place, Traits
 from linnet.layers.state import State
-from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of, native_library_of
+from linnet.nn.gates import ACTIVATIONS, Activation
 from linnet.nn.linear import Linear
+from linnet.nn.packed_linear import gemv_of, native_library_of
 from linnet.ops.native.elementwise import activation_row
 
 

@@ -14,11 +14,11 @@ from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep, FeedForwardSpec, Place
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
-from linnet.nn.activation import ACTIVATIONS
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of
+from linnet.nn.gates import ACTIVATIONS
 from linnet.nn.linear import Linear
-from linnet.nn.token_shift import token_mixes, token_shift_cost
+from linnet.nn.neighbors import token_mixes, token_shift_cost
+from linnet.nn.packed_linear import gemv_of
 
 RELU_SQUARED = ACTIVATIONS["relu_squared"]
 

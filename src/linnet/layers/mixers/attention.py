@@ -16,12 +16,15 @@ from pydantic import PositiveFloat, model_validator
 from torch import Tensor, nn
 
 from linnet.core.spec import Amount, Extent
-from linnet.layers.attention_cost import AttentionShape
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.key_value import (
+    VALUE_RESIDUAL,
+    AttentionShape,
     KeyValueState,
+    ValueResidual,
+    ValueResidualSpec,
     VisibleKeys,
     WindowState,
     cache_dtype,
@@ -30,16 +33,13 @@ from linnet.layers.key_value import (
     visible_keys,
 )
 from linnet.layers.positions import AlibiSpec, AnyPositions, ShawSpec, T5Spec
-from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
-from linnet.layers.rotary_scaling import YarnScaling
+from linnet.layers.rotary import RotarySpec, YarnScaling, check_heads, queries_keys_values
 from linnet.layers.state import State
-from linnet.layers.value_residual import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import native_library_of
-from linnet.nn.head_norm import HeadNorm, head_norm_cost
+from linnet.nn.gates import GateKind, OutputGate, output_gate_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.norms import NormSpec
-from linnet.nn.output_gate import GateKind, OutputGate, output_gate_cost
+from linnet.nn.norms import HeadNorm, NormSpec, head_norm_cost
+from linnet.nn.packed_linear import native_library_of
 from linnet.ops.attention import (
     KeyRange,
     attention,

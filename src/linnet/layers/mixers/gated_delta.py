@@ -22,13 +22,13 @@ from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.diagonal_ssm import step_biases
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
-from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
 from linnet.nn.norms import RmsNorm
-from linnet.nn.state_steps import step_biases
 from linnet.ops.delta_rule import chunk_length
 from linnet.ops.gated_delta import gated_delta, gated_delta_flops, gated_delta_reference
 from linnet.ops.rms_norm import l2_normalize

@@ -22,9 +22,9 @@ from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Traits
 from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, DiagonalState
 from linnet.layers.state import State
-from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
 from linnet.ops.diagonal_ssm import (
     diagonal_ssm,
     diagonal_ssm_flops,

@@ -25,9 +25,9 @@ from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.rotary import RotarySpec, check_heads, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm, norm_row, normed
+from linnet.nn.packed_linear import gemv_of
 from linnet.ops.attention import (
     KeyRange,
     absorbed_is_cheaper,

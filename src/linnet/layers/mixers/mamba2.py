@@ -20,11 +20,11 @@ from linnet.core.spec import Count, Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
+from linnet.layers.diagonal_ssm import step_biases
 from linnet.layers.state import State
-from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
 from linnet.nn.norms import GroupedRmsNorm
-from linnet.nn.state_steps import step_biases
 from linnet.ops.state_space_dual import (
     CHUNK,
     elements_per_token,

@@ -21,8 +21,8 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
-from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
 from linnet.ops.linear_scan import rglru, rglru_reference
 
 SUM_BYTES = 4

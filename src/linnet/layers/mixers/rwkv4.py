@@ -22,9 +22,9 @@ from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import Linear
-from linnet.nn.token_shift import token_mixes, token_shift_cost
+from linnet.nn.neighbors import token_mixes, token_shift_cost
+from linnet.nn.packed_linear import gemv_of
 from linnet.ops.linear_scan import segments
 from linnet.ops.wkv import wkv, wkv_reference
 

@@ -26,9 +26,9 @@ from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.linear import Linear
-from linnet.nn.token_shift import token_mixes, token_shift_cost
+from linnet.nn.neighbors import token_mixes, token_shift_cost
+from linnet.nn.packed_linear import gemv, gemv_of
 from linnet.ops.rwkv7 import chunk_length, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
 from linnet.ops.support import recompute
 

@@ -22,9 +22,9 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
-from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
 from linnet.nn.norms import HeadLayerNorm
 from linnet.ops.xlstm import GATES, Memory, empty_memory, slstm, slstm_reference
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.nn.activation import ACTIVATIONS
+from linnet.nn.gates import ACTIVATIONS
 from linnet.ops.gated_feed_forward import gated_silu_reference
 from linnet.ops.native import library
 from linnet.ops.native.elementwise import (

@@ -1,32 +1,100 @@
 """Power-law graph attention: attention through an operator that a deep net deduces from the text.
 
-Scores are `q G k^T / sqrt(K)`, so a fused attention kernel serves once `q` is replaced by `q G` (Gokden, arXiv
-2502.13502).
+Gokden, "PLDR-LLMs learn a generalizable tensor operator that can replace its own deep neural net at inference" (arXiv
+2502.13502). Scores are `q G k^T / sqrt(K)`, so a fused attention kernel computes them once `q` is replaced by `q G`.
 
-Legend: `B` batch, `T` tokens of the chunk, `H` heads, `K` head width, `D` model width.
+Shapes: `B` batch, `T` tokens of the chunk, `H` heads, `K` head width, `D` model width.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from linnet.core.spec import Amount, Count, Extent, Spec
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache, RecalibratingCache
-from linnet.layers.contract import DecodeStep, Mixer, MuonParameter, Traits, muon_parameter_of
-from linnet.layers.key_value import KeyValueState, cache_dtype, key_value_decode_step, key_value_tensors, visible_keys
-from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
-from linnet.layers.rotary import queries_keys_values
+from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
+from linnet.layers.key_value import (
+    AttentionShape,
+    KeyValueState,
+    cache_dtype,
+    key_value_decode_step,
+    key_value_tensors,
+    visible_keys,
+)
+from linnet.layers.mixers.plga.files import OPERATOR, choose_operators, save_operators
+from linnet.layers.mixers.plga.operator import (
+    OUTPUTS,
+    DeductiveOutputs,
+    FixedOperator,
+    PowerLawOperator,
+    Start,
+    acyclicity,
+    fixed_cost,
+    operator_cost,
+)
+from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
-from linnet.nn.gemv import native_library_of
+from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.packed_linear import native_library_of
 from linnet.ops.attention import KeyRange, attention, attention_reference
 from linnet.ops.power_law import density
 
-if TYPE_CHECKING:
-    from linnet.layers.mixers.plga.spec import PlgaSpec
+
+class DensitySpec(Spec):
+    """Which tokens the density matrix is summed over.
+
+    sequence: all of the first chunk, in training the whole sequence (the paper), later tokens included.
+    prefix: the first `tokens` of a stream alone, 1 if not given (ours). Nothing that comes later moves the operator; it
+    is the same in training and in inference, and with 1, the token that begins a document, the mixer is causal.
+    """
+
+    scope: Literal["sequence", "prefix"] = "sequence"
+    tokens: Amount | None = None
+
+    @model_validator(mode="after")
+    def _tokens_of_a_prefix(self) -> Self:
+        if self.scope == "sequence" and self.tokens is not None:
+            raise ValueError(f"tokens: {self.tokens}: goes with scope: prefix; a sequence is taken whole")
+        return self
+
+    @property
+    def prefix(self) -> int | None:
+        """How many tokens count; None for all."""
+        return None if self.scope == "sequence" else self.tokens or 1
+
+    def part(self, q_BHTK: Tensor, real_BT: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The queries that count, and which of them are no padding."""
+        if self.prefix is None:
+            return q_BHTK, real_BT
+        if real_BT is None:
+            return q_BHTK[:, :, : self.prefix], None
+        return q_BHTK, real_BT & (real_BT.cumsum(dim=1) <= self.prefix)
+
+    @property
+    def traits(self) -> Traits:
+        """What holds for a mixer whose operator comes from these tokens."""
+        one = self.prefix == 1
+        return Traits(causal=one, exact_when_split=one, calibrates=True, calibrated_after=self.prefix)
+
+
+def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
+    """`q^T q` of every head over the first so many tokens of a sequence; None: over all."""
+    flops = 2 * heads * head_dim**2
+    copied = 2 * heads * head_dim if heads > 1 else 0
+    if tokens is None:
+        return Cost(flops_per_token=flops, activations_per_token=copied)
+    return Cost(
+        flops_by_length=(lambda length: flops * min(length, tokens),),
+        activation_memory=(lambda sequences, length: sequences * copied * min(length, tokens),),
+    )
+
 
 PENALTY = "dag"
 PENALTIES = {PENALTY: {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
@@ -182,3 +250,96 @@ class Plga(Mixer):
         return key_value_decode_step(
             self.query_key_value, self.out, state, self.heads, self.rotary, operator_NKK=operator_HKK.detach()
         )
+
+
+NET_FIELDS = ("metric_hidden", "residual_units", "gated_units", "density", "start")
+"""The fields that describe the net behind a learned operator."""
+
+
+class PlgaSpec(MixerSpec):
+    """Power-law graph attention; `metric_hidden` is the paper's `A_dff`.
+
+    operator: `learned`, deduced from the text by a net; or `fixed`, one matrix per head that is given and not trained
+    (the paper's v51G), without a net. The fields below `rotary` describe the net and go with `learned`.
+
+    density: the text that the operator is deduced from.
+
+    start: the operator's starting values, the paper's or near the identity (which short runs need).
+    """
+
+    cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = (RecalibratingCache,)
+
+    kind: Literal["plga"] = "plga"
+    heads: Extent
+    operator: Literal["learned", "fixed"] = "learned"
+    rotary: RotarySpec | None = RotarySpec(pairing="adjacent")
+    metric_hidden: Extent = 170
+    residual_units: Count = 8
+    gated_units: Count = 2
+    density: DensitySpec = DensitySpec()
+    start: Start = "paper"
+
+    @model_validator(mode="after")
+    def _no_net_behind_a_fixed_operator(self) -> Self:
+        for name in NET_FIELDS if self.operator == "fixed" else ():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: {value}: goes with operator: learned; a fixed operator has no net")
+        return self
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """One head and several; different depths of the net behind the operator; no positions; causal, nearly so."""
+        return [
+            cls(heads=2, metric_hidden=12, residual_units=2),
+            cls(heads=1, metric_hidden=5, residual_units=1, gated_units=1, rotary=None, start="identity"),
+            cls(heads=2, metric_hidden=6, residual_units=1, density=DensitySpec(scope="prefix")),
+            cls(
+                heads=2,
+                metric_hidden=6,
+                residual_units=1,
+                start="identity",
+                density=DensitySpec(scope="prefix", tokens=3),
+            ),
+            cls(heads=2, operator="fixed"),
+        ]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width."""
+        check_heads(self.heads, None, width, self.rotary)
+
+    @property
+    def calibration(self) -> Literal["text", "stored"]:
+        return "text" if self.operator == "learned" else "stored"
+
+    def with_calibration(self, where: Literal["text", "stored"]) -> "PlgaSpec":
+        """A fixed operator has no net, and so none of the fields that describe one."""
+        kept = self.model_dump(exclude=set(NET_FIELDS) if where == "stored" else None)
+        return PlgaSpec.model_validate({**kept, "operator": "learned" if where == "text" else "fixed"})
+
+    @classmethod
+    def read_calibrations(
+        cls, source: str, shapes: Sequence[Mapping[str, Sequence[int]]], origin: str
+    ) -> list[dict[str, Tensor]]:
+        operators = choose_operators(source, [shape[OPERATOR] for shape in shapes], origin)
+        return [{OPERATOR: operator} for operator in operators]
+
+    @classmethod
+    def save_calibrations(cls, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
+        save_operators(layers, path)
+
+    def build(self, place: Place) -> Plga:
+        """Build the module."""
+        return Plga(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Attention's cost, `q G` for each token, and the net behind a learned operator once per sequence."""
+        d_model = place.width
+        head_dim = d_model // self.heads
+        projections = linear_cost(d_model, d_model, bias=True).repeated(4)
+        shape = AttentionShape(self.heads, self.heads, head_dim, self.rotary is not None)
+        pairs = shape.cost() + Cost(flops_per_token=2 * d_model * head_dim, activations_per_token=2 * d_model)
+        if self.operator == "fixed":
+            return projections + pairs + fixed_cost(self.heads, head_dim)
+        net = operator_cost(self.heads, head_dim, self.metric_hidden, self.residual_units, self.gated_units)
+        return projections + pairs + net + density_cost(self.heads, head_dim, self.density.prefix)

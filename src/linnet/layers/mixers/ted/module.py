@@ -28,10 +28,10 @@ from linnet.layers.mixers.ted.full import FullState
 from linnet.layers.mixers.ted.policies import LONGEST, BankCache, EvictionCache
 from linnet.layers.mixers.ted.state import Shape, TedState
 from linnet.layers.state import State
-from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
+from linnet.nn.packed_linear import gemv, gemv_of
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
 from linnet.ops.decay.sums import TOLERANCE, Form, decay, decay_flops, default_chunk, uses_chunks

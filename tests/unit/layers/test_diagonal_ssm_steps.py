@@ -1,7 +1,7 @@
 import torch
 import torch.nn.functional as F
 
-from linnet.nn.state_steps import step_biases
+from linnet.layers.diagonal_ssm import step_biases
 
 
 def test_steps_are_spread_evenly_in_their_logarithm():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linnet.nn.token_shift import token_mixes, token_shift_cost
+from linnet.nn.neighbors import token_mixes, token_shift_cost
 
 
 def by_definition(x_BTD: Tensor, shares: list[Tensor]) -> list[Tensor]:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from linnet.nn.convolution import CausalConvolution, convolution_cost
+from linnet.nn.neighbors import CausalConvolution, convolution_cost
 
 
 @pytest.mark.parametrize("bias", [True, False])

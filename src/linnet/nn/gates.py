@@ -1,19 +1,32 @@
-"""A gate on what heads have read: the sigmoid of a map of the layer's input (Qiu et al., arXiv 2505.06708, G1).
+"""Activations by their names in descriptions, and a gate on what heads have read.
 
-Qwen3-Next has one for each channel. A token can then take nothing from the past, without a token to look away at.
+`relu_squared` is Primer's (So et al., arXiv 2109.08668). The gate is the sigmoid of a linear layer of the input (Qiu et
+al., arXiv 2505.06708, G1), as in Qwen3-Next: with it a token can take nothing from the past.
 
-Legend: `B` batch, `T` tokens, `D` model width, `N` heads, `K` head width, `F = N K`, `G` gates: `N` or `F`.
+Shapes: `B` batch, `T` tokens, `D` model width, `N` heads, `K` head width, `F = N K`, `G` gates: `N` or `F`.
 """
 
 from collections.abc import Callable
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import Linear
+from linnet.nn.packed_linear import gemv_of
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu_squared"]
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
+}
+
 
 GateKind = Literal["head", "channel"]
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from linnet.nn.activation import ACTIVATIONS
+from linnet.nn.gates import ACTIVATIONS
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,66 @@
-"""The token shift of RWKV: a token mixed with the one before it, each channel in a share of its own.
+"""Modules that mix a token with the ones just before it: a causal convolution and RWKV's token shift.
 
-`mixed_t = x_t + share (x_(t-1) - x_t)`, several mixes of the same tokens side by side (Peng et al., 2023, arXiv
-2305.13048, section 3.1; what is called mu there, and `time_mix` in published weights of version 4, is `1 - share`).
+The token shift is `mixed_t = x_t + share (x_(t-1) - x_t)` for each channel (Peng et al., 2023, arXiv 2305.13048,
+section 3.1; `1 - share` is called mu there, and `time_mix` in published weights of version 4).
 
-Legend: `B` batch, `T` tokens of the chunk, `D` channels.
+Shapes: `B` batch, `T` tokens of the chunk, `D` or `E` channels, `W` inputs of one output.
 """
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from linnet.nn.cost import Cost
+
+
+class KeepsInputs(Protocol):
+    """A state with the last inputs of a convolution, `[B, E, W - 1]`."""
+
+    inputs: Tensor
+
+
+class CausalConvolution(nn.Conv1d):
+    """`out_t = bias + sum over w = 0..W-1 of  weight_w x_(t-W+1+w)`; starts as PyTorch's convolution does."""
+
+    def __init__(self, channels: int, width: int, bias: bool) -> None:
+        super().__init__(channels, channels, width, groups=channels, bias=bias)
+
+    @property
+    def before(self) -> int:
+        """Inputs before the first token that an output depends on, W - 1."""
+        return self.kernel_size[0] - 1
+
+    def following(self, x_BET: Tensor, before_BEW: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The outputs `[B, E, T]`, and the inputs `[B, E, W - 1]` that the next chunk follows.
+
+        before_BEW: the inputs before the first token, `[B, E, W - 1]`; None for zeros.
+        """
+        if before_BEW is None:
+            x_BET = F.pad(x_BET, (self.before, 0))
+        else:
+            x_BET = torch.cat([before_BEW.to(x_BET.dtype), x_BET], dim=2)
+        out_BET: Tensor = self(x_BET)
+        return out_BET, x_BET[:, :, x_BET.shape[2] - self.before :]
+
+    def advancing(self, x_BET: Tensor, state: KeepsInputs | None) -> Tensor:
+        """The outputs `[B, E, T]` behind the inputs that a state keeps, and the state advanced; zeros without one."""
+        out_BET, last_BEW = self.following(x_BET, None if state is None else state.inputs)
+        if state is not None:
+            state.inputs = last_BEW.detach().to(state.inputs.dtype).clone()
+        return out_BET
+
+
+def convolution_cost(channels: int, width: int, bias: bool) -> Cost:
+    """Parameters, products, and the last inputs as state. What it reads is kept for it by whoever calls it."""
+    return Cost(
+        parameters=channels * (width + bias),
+        flops_per_token=2 * channels * width,
+        state_elements=channels * (width - 1),
+    )
 
 
 class KeepsLast(Protocol):

@@ -259,7 +259,7 @@ class Trainer:
             if not is_out_of_memory(error):
                 raise
         # Outside the handler the error is gone, and with it what it held of the step.
-        self.checkpointing.wait()  # the others, who wait in the step, still finish writing
+        self.checkpointing.writer.wait()  # the others, who wait in the step, still finish writing
         saved = checkpoint_steps(self.folder.checkpoints)
         newest = f"step {saved[-1]}" if saved else "none yet"
         raise too_large(self.take_step, batches, self.context.spec.batch_size, step + 1, newest)
@@ -269,7 +269,7 @@ class Trainer:
         step, position, target = self.state.step + 1, self.state.data_position + 1, skipped.rewind_to
         before = {callback.name: callback.state_dict() for callback in self.callbacks}
         if target is not None:
-            self.checkpointing.wait()
+            self.checkpointing.writer.wait()
             self.processes.broadcast_from_rank0(partial(discard_after, self.folder.checkpoints, target))
             self._load_newest()
             if self.state.step != target:  # it is damaged; the steps before it are repeated, and so is the spike
@@ -293,7 +293,7 @@ class Trainer:
 
     def finish(self, command: str | None) -> dict[str, Any]:
         """Write the model folder and the curves, wherever the run stands; returns the content of `run.json`."""
-        self.checkpointing.wait()
+        self.checkpointing.writer.wait()
         summary = self._summary(command)
         with self.context.saved_weights():
             decoder = self.model.whole()

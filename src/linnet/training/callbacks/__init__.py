@@ -6,7 +6,7 @@ resumed run continues as an uninterrupted one. All processes call all hooks in t
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +20,7 @@ from linnet.training.reporter import Reporter
 from linnet.training.run_folder import DivergedError, RunFolder, diverged_error
 from linnet.training.schedule import StepBudget
 from linnet.training.spec import RunSpec, TrainingSpec
-from linnet.training.state import TrainState
+from linnet.training.state import TrainState, parse_dataclass
 from linnet.training.step import StepResult
 
 
@@ -39,6 +39,7 @@ class Callback:
     """Key of its state in `TrainState.callbacks`; a callback that has state needs one."""
 
     context: "TrainingContext"
+    state: Any = None
 
     def on_load(self) -> None:
         """The state of the run was loaded, or is that of a new run; metrics after its step are gone."""
@@ -80,11 +81,13 @@ class Callback:
         return tensors
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state as plain data."""
-        return {}
+        """Its state as plain data; by default the dataclass `state`, if it has one."""
+        return {} if self.state is None else asdict(self.state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned; an empty mapping: from the start."""
+        if self.state is not None:
+            self.state = parse_dataclass(type(self.state), state, f"checkpoint: {self.name}")
 
     def summary(self) -> dict[str, Any]:
         """Its fields of `run.json`."""

@@ -19,7 +19,7 @@ class Checkpointing(Callback):
     """Saves a checkpoint every `checkpoint.every` steps, at a new best evaluation, at the end and at a stop."""
 
     def __init__(self, writer: CheckpointWriter, evaluate: Evaluate, guard: Guard | None) -> None:
-        self._writer, self._evaluate, self._guard = writer, evaluate, guard
+        self.writer, self._evaluate, self._guard = writer, evaluate, guard
         self._curves_due_s = time.monotonic() + CURVES_INTERVAL_S
         self.saved: tuple[int, bool] | None = None  # step and `callbacks_done` of the latest checkpoint
 
@@ -42,7 +42,7 @@ class Checkpointing(Callback):
         with context.saved_weights() as beside:
             tensors = optimizer_tensors(context.optimizer, decoder) | beside
             state = context.collect_state()
-            self._writer.save(context.folder.checkpoints, decoder, tensors, tokenizer, state, self.pruning())
+            self.writer.save(context.folder.checkpoints, decoder, tensors, tokenizer, state, self.pruning())
         self.saved = state.step, state.callbacks_done
         context.save_requested = False
         if processes.is_rank0 and time.monotonic() > self._curves_due_s:
@@ -55,7 +55,3 @@ class Checkpointing(Callback):
         guarded = None if self._guard is None else self._guard.state.checkpoint
         best = self._evaluate.state.best_step
         return partial(prune, context.folder.checkpoints, context.spec.checkpoint.keep, best, guarded)
-
-    def wait(self) -> None:
-        """Wait until the checkpoint in the background is complete."""
-        self._writer.wait()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +19,6 @@ from linnet.training.callbacks import Callback
 from linnet.training.checkpoint import checkpoint_path
 from linnet.training.distributed import Processes
 from linnet.training.spec import TrainingSpec
-from linnet.training.state import parse_dataclass
 
 
 class HeldOut:
@@ -62,7 +61,8 @@ class Evaluate(Callback):
     name = "evaluation"
 
     def __init__(self, held_out: HeldOut) -> None:
-        self._held_out, self.state = held_out, EvaluationState()
+        self._held_out = held_out
+        self.state: EvaluationState = EvaluationState()
 
     @property
     def figures(self) -> dict[str, Any] | None:
@@ -85,12 +85,6 @@ class Evaluate(Callback):
         if state.best_bits_per_byte is None or bits_per_byte < state.best_bits_per_byte:
             state.best_step, state.best_bits_per_byte = step, bits_per_byte
             context.save_requested = True
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self.state)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = parse_dataclass(EvaluationState, state, "checkpoint: evaluation")
 
     def summary(self) -> dict[str, Any]:
         """The latest evaluation and the best one with its checkpoint."""

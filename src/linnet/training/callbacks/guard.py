@@ -8,14 +8,13 @@ way, by mean and standard deviation, which the spike itself moves.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
 from linnet.training.callbacks import Callback, SkipStepError
 from linnet.training.sections import GuardSpec
-from linnet.training.state import parse_dataclass
 
 NORMAL = 1.4826
 SMALLEST_DEVIATION = 0.01
@@ -56,7 +55,8 @@ class Guard(Callback):
     name = "guard"
 
     def __init__(self, spec: GuardSpec) -> None:
-        self.spec, self.state = spec, GuardState()
+        self.spec = spec
+        self.state: GuardState = GuardState()
 
     def check_update(self, loss: float, gradient_norm: float) -> SkipStepError | None:
         """A refusal if the batch is a spike.
@@ -101,12 +101,6 @@ class Guard(Callback):
     def before_save(self, scheduled: bool) -> None:
         if scheduled:
             self.state.checkpoint = self.context.state.step
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self.state)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = parse_dataclass(GuardState, state, "checkpoint: guard")
 
     def summary(self) -> dict[str, Any]:
         return {"spikes": {"count": self.state.count, "latest": self.state.spikes}}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +18,6 @@ from linnet.training.distributed import Processes
 from linnet.training.machine import peak_memory_bytes
 from linnet.training.reporter import Progress
 from linnet.training.spec import RunSpec
-from linnet.training.state import parse_dataclass
 from linnet.training.step import StepResult
 from linnet.training.timing import Pace
 
@@ -141,7 +140,8 @@ class Log(Callback):
         """peak_tokens_per_s: of all processes, from the speed of one large matrix product in each."""
         self._evaluate, self._workload, self._stats = evaluate, workload, stats
         self._peak_tokens_per_s = peak_tokens_per_s
-        self.state, self._pace = LogState(), Pace(0.0)
+        self.state: LogState = LogState()
+        self._pace = Pace(0.0)
 
     def on_load(self) -> None:
         state = self.context.state
@@ -210,12 +210,6 @@ class Log(Callback):
         if evaluated:
             line["validation"] = progress.validation
         return line
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self.state)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = parse_dataclass(LogState, state, "checkpoint: log")
 
     def summary(self) -> dict[str, Any]:
         """Means over all steps; `share_of_peak` is relative to a large matrix product on this device."""

@@ -115,7 +115,7 @@ class ScheduleSpec(Spec):
 
 
 class AveragingSpec(Spec):
-    """The model is an average of the trained weights (`callbacks.averaging.weight_of`).
+    """The model is an average of the trained weights (`callbacks.saving.weight_of`).
 
     `ema`: all steps count, each `decay` times as much as the next one. `mean`: those of the last `share` count equally.
     """

@@ -25,11 +25,10 @@ from linnet.data.loader import Batch
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
-from linnet.training.callbacks.averaging import Averaging
-from linnet.training.callbacks.checkpointing import Checkpointing
 from linnet.training.callbacks.evaluation import Evaluate, HeldOut
 from linnet.training.callbacks.guard import Guard
 from linnet.training.callbacks.log import Log, ProcessStats, Steadiness, StepNotes, Workload
+from linnet.training.callbacks.saving import Averaging, Checkpointing
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, load
 from linnet.training.data import check_data, training_batches

@@ -18,7 +18,7 @@ from linnet.evaluation.models import calibration_tokens
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers
-from linnet.training.callbacks import checkpointing
+from linnet.training.callbacks import saving
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.distributed import SIGNALS
 from linnet.training.objectives import Loss, next_token_loss
@@ -171,7 +171,7 @@ def test_what_a_killed_process_had_no_time_to_prune_is_pruned_by_the_next(tmp_pa
     run = tiny_run(checkpoint={"every": 3, "keep": 1})
     train_run(run, tmp_path / "straight")
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointing, "prune", lambda *_: None)
+        patch.setattr(saving, "prune", lambda *_: None)
         train_run(run, tmp_path / "run")
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [3, 4, 6, 8, 9, 12]
     shutil.rmtree(tmp_path / "run" / "model")  # written after the last checkpoint
@@ -399,7 +399,7 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path, tiny_run):
 
 
 def test_the_picture_is_drawn_while_the_run_goes_on(tmp_path, tiny_run, monkeypatch):
-    monkeypatch.setattr(checkpointing, "CURVES_INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "CURVES_INTERVAL_S", 0.0)
 
     class Looks(Recorder):
         def step(self, progress):

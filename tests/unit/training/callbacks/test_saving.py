@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from linnet.model.decoder import Decoder
-from linnet.training.callbacks.averaging import Averaging, weight_of
+from linnet.training.callbacks.saving import Averaging, weight_of
 from linnet.training.sections import AveragingSpec
 
 

@@ -1,184 +1,343 @@
-"""The page of the atlas and its plots, from the record alone.
+"""The page of the atlas and its plots, from the record alone: `experiments/atlas.jsonl`, rows of the atlas's suites.
 
-A mixer that has no figure on a text yet has a dash there, and no point in its plot.
+A mixer without a figure on a text has a dash there, and no point in the plot.
 """
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abilities_page import section
-from origins_page import of_seeds, origin_of, origins_table
-from outdated import outdated, said
-from trainings import TITLES
-
 from linnet.core.files import write_text
 from linnet.evaluation.statistics import accuracy
+from linnet.experiments.results import (
+    ABILITY,
+    LIKELIHOOD,
+    NAME_RECALL,
+    ResultRow,
+    ResultTable,
+    inputs_of,
+)
+from linnet.experiments.run import TRAINING_SPEED, speed_inputs
+from linnet.experiments.suite import Suite
+from linnet.model.cost import model_cost
 from linnet.present import numbers
-from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 
-Mixer = Mapping[str, Any]
+HERE = Path(__file__).parent
+EXPERIMENTS = HERE.parent
+RECORD, PAGE = EXPERIMENTS / "atlas.jsonl", EXPERIMENTS.parent / "docs" / "atlas.md"
+
+TEXTS = {"tinystories": "TinyStories", "wikitext2": "WikiText-2"}
+ABILITIES = {"recall": "recall", "copying": "copying", "tracking": "following S3"}
+FILES = {"tinystories": EXPERIMENTS / "atlas.yaml"} | {key: EXPERIMENTS / f"{key}.yaml" for key in ABILITIES}
+SPEED_SUITE, STORIES = "tinystories", "stories"
+
+SHORT, LONG = 1024, 65_536
 SPEEDS = ("training_tokens_per_s", "decode_tokens_per_s")
-TEMPLATE = Path(__file__).parent / "page.md"
+CAN, CANNOT = 0.95, "no better than chance"
+"""From that share of symbols right on, a mixer is said to be able to do a task."""
+
+AHEAD_OF_CHANCE = 3
+"""Standard errors above chance from which a seed counts as better than chance."""
 
 
-def write_page(found: Mapping[str, Any], page: Path, abilities: Mapping[str, Any] | None = None) -> None:
-    """The page, and `atlas-time.png` and `atlas-state.png` beside it; its second part where that has a record."""
-    mixers = sorted(found["mixers"], key=rank)
-    quality_against_time(mixers).write(page.with_name("atlas-time.png"))
-    quality_against_state(mixers).write(page.with_name("atlas-state.png"))
-    first = TEMPLATE.read_text(encoding="utf-8").format(**parts(found, mixers))
-    write_text(page, first + section(abilities, page))
+def load_suites() -> dict[str, Suite]:
+    """All suites of the atlas, in the order in which they are carried out."""
+    keys = ("tinystories", "wikitext2", "tinystories-time", "wikitext2-time", STORIES, *ABILITIES)
+    return {key: Suite.load(FILES.get(key, HERE / f"{key}.yaml")) for key in keys}
 
 
-def rank(mixer: Mixer) -> float:
-    """Best on TinyStories first; who is not trained on them is last."""
-    return mean(mixer, "tinystories") if seeds_of(mixer, "tinystories") else math.inf
+class Atlas:
+    """The record, asked by suite, mixer and seed."""
+
+    def __init__(self, record: ResultTable, suites: Mapping[str, Suite] | None = None) -> None:
+        self.record = record
+        self.suites = suites or load_suites()
+        main = self.suites[SPEED_SUITE]
+        self.models = {run.name: main.run_spec(run, 0, Path("data")).model for run in main.runs}
+        costs = {name: model_cost(model) for name, model in self.models.items()}
+        self.state_bytes = {name: [cost.state_bytes(SHORT), cost.state_bytes(LONG)] for name, cost in costs.items()}
+
+    def rows(self, suite: str, mixer: str, measure: str = LIKELIHOOD) -> list[ResultRow]:
+        """The rows of a mixer, by seed."""
+        found = [row for row in self.record.of(self.suites[suite].name, measure) if row.run == mixer]
+        return sorted(found, key=lambda row: row.seed)
+
+    def row(self, suite: str, mixer: str, measure: str = LIKELIHOOD) -> ResultRow | None:
+        return next(iter(self.rows(suite, mixer, measure)), None)
+
+    def bits(self, text: str, mixer: str) -> list[float]:
+        """Bits per byte at equal tokens, of each seed."""
+        return [row.values["bits_per_byte"] for row in self.rows(text, mixer)]
+
+    def timed(self, text: str, mixer: str) -> ResultRow | None:
+        """The row of equal time; attention's is that of its first seed."""
+        return self.row(text if mixer == "attention" else f"{text}-time", mixer)
+
+    def speed(self, mixer: str) -> Mapping[str, float]:
+        row = self.row(SPEED_SUITE, mixer, TRAINING_SPEED)
+        return {} if row is None else row.values
+
+    def ranked(self) -> list[str]:
+        """Mixers, best on TinyStories first; without a result there, last."""
+        means = {name: self.bits(SPEED_SUITE, name) for name in self.models}
+        return sorted(self.models, key=lambda name: statistics.fmean(means[name]) if means[name] else math.inf)
+
+    def grows(self, mixer: str) -> bool:
+        """True if the state grows with the text."""
+        short, long = self.state_bytes[mixer]
+        return long > short
 
 
-def parts(found: Mapping[str, Any], mixers: Sequence[Mixer]) -> dict[str, str]:
-    """What the template leaves open."""
-    bits = {key: of_text["bits_per_byte"] for key, of_text in found["n_gram"]["bits_per_byte"].items()}
-    counted = " and ".join(f"{value:.3f} on {TITLES[key]}" for key, value in bits.items())
-    return {
-        "table": "\n".join(table(mixers)),
-        "noise": f"{noise(mixers):.3f}",
-        "order": found["n_gram"]["order"],
-        "counted": counted,
-        "tokens": numbers.grouped(found["tokens"]),
-        "story_tokens": numbers.grouped(found["story_tokens"]),
-        "origins": origins_table(found["origins"], origins(found)),
-        "outdated": said(outdated(found)),
-    }
+def deviation(values: Sequence[float]) -> float:
+    """Between seeds; 0 for one."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def origins(found: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Of each column the origin of each mixer's figure, by its number."""
-    mixers = {mixer["name"]: mixer for mixer in found["mixers"]}
-    columns: dict[str, dict[str, str]] = {}
-    for text, title in TITLES.items():
-        columns |= of_seeds(title, {name: seeds_of(mixer, text) for name, mixer in mixers.items()})
-        times = {name: timed(mixer, text) for name, mixer in mixers.items()}
-        columns[f"{title}, attention's time"] = {name: origin_of(time) for name, time in times.items() if time}
-    for key, title in {"speed": "tokens/s", "size": "state", "names": "names kept"}.items():
-        columns[title] = {name: origin_of(mixer[key]) for name, mixer in mixers.items() if mixer.get(key)}
-    counted = found["n_gram"]["bits_per_byte"]
-    return columns | {"counting": {TITLES[key]: origin_of(of_text) for key, of_text in counted.items()}}
-
-
-def noise(mixers: Sequence[Mixer]) -> float:
-    """Twice the root of the mean variance of the seeds, of all that have several, as a difference of two."""
-    spreads = [
-        deviation(mixer, text) ** 2
-        for mixer in mixers
-        for text in mixer["bits_per_byte"]
-        if len(seeds_of(mixer, text)) > 1
-    ]
+def noise(atlas: Atlas) -> float:
+    """Twice the root of the mean variance of the seeds, of all mixers that have several, as a difference of two."""
+    seeds = [atlas.bits(text, name) for name in atlas.models for text in TEXTS]
+    spreads = [deviation(bits) ** 2 for bits in seeds if len(bits) > 1]
     return 2 * math.sqrt(2 * statistics.fmean(spreads))
 
 
-def seeds_of(mixer: Mixer, text: str) -> Sequence[Mapping[str, Any]]:
-    """A figure for each seed at equal tokens."""
-    found: Sequence[Mapping[str, Any]] = mixer["bits_per_byte"].get(text, {}).get("equal_tokens", ())
-    return found
+def recall_cell(recall: Mapping[str, Any]) -> str:
+    """Name recall in percent, with the binomial standard error of so many mentions."""
+    found = accuracy(recall["right"], recall["mentions"])
+    return f"{100 * found.value:.1f} ± {100 * (found.standard_error or 0.0):.1f} %"
 
 
-def timed(mixer: Mixer, text: str) -> Mapping[str, Any] | None:
-    """The figure in attention's time; attention's own is that of its first seed."""
-    if mixer["name"] == "attention":
-        return next(iter(seeds_of(mixer, text)), None)
-    found: Mapping[str, Any] | None = mixer["bits_per_byte"].get(text, {}).get("equal_time")
-    return found
-
-
-def bits_of(mixer: Mixer, text: str) -> list[float]:
-    """Bits per byte at equal tokens, of each seed."""
-    return [seed["bits_per_byte"] for seed in seeds_of(mixer, text)]
-
-
-def mean(mixer: Mixer, text: str) -> float:
-    """Bits per byte at equal tokens."""
-    return statistics.fmean(bits_of(mixer, text))
-
-
-def deviation(mixer: Mixer, text: str) -> float:
-    """Between seeds; 0 where there is one."""
-    seeds = bits_of(mixer, text)
-    return statistics.stdev(seeds) if len(seeds) > 1 else 0.0
-
-
-def table(mixers: Sequence[Mixer]) -> list[str]:
-    """As Markdown, best on TinyStories first."""
-    heads = ["mixer", *TITLES.values(), *(f"{title}, attention's time" for title in TITLES.values())]
-    heads += ["training, tokens/s", "decoding, tokens/s", "state at 1k", "state at 64k", "names kept"]
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    return lines + ["| " + " | ".join(cells(mixer)) + " |" for mixer in mixers]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def cells(mixer: Mixer) -> list[str]:
-    """A row of the table."""
-    names, speeds = mixer.get("names"), mixer.get("speed", {})
-    times = [timed(mixer, text) for text in TITLES]
-    return [
-        mixer["name"],
-        *(quality(mixer, text) for text in TITLES),
-        *(f"{time['bits_per_byte']:.3f}" if time else "–" for time in times),
-        *(numbers.grouped(speeds[speed]) if speed in speeds else "–" for speed in SPEEDS),
-        *(numbers.binary(size) for size in mixer["size"]["state_bytes"].values()),
-        names_kept(names) if names else "–",
-    ]
+def quality_table(atlas: Atlas) -> str:
+    """All mixers, best on TinyStories first."""
+    heads = ["mixer", *TEXTS.values(), *(f"{title}, attention's time" for title in TEXTS.values())]
+    heads += ["training, tokens/s", "decoding, tokens/s", "state at 1k", "state at 64k", "name recall"]
+    rows = []
+    for name in atlas.ranked():
+        cells = []
+        for text in TEXTS:
+            bits = atlas.bits(text, name)
+            spread = f" ± {deviation(bits):.3f}" if len(bits) > 1 else ""
+            cells.append(f"{statistics.fmean(bits):.3f}{spread}" if bits else "–")
+        times = [atlas.timed(text, name) for text in TEXTS]
+        cells += ["–" if row is None else f"{row.values['bits_per_byte']:.3f}" for row in times]
+        speed, recall = atlas.speed(name), atlas.row(STORIES, name, NAME_RECALL)
+        cells += [numbers.grouped(speed[key]) if key in speed else "–" for key in SPEEDS]
+        cells += [numbers.binary(size) for size in atlas.state_bytes[name]]
+        rows.append([name, *cells, "–" if recall is None else recall_cell(recall.values["name_recall"])])
+    return markdown(heads, rows)
 
 
-def names_kept(names: Mapping[str, int]) -> str:
-    """In percent, with the binomial standard error of so many mentions."""
-    kept = accuracy(names["right"], names["mentions"])
-    return f"{100 * kept.value:.1f} ± {100 * (kept.standard_error or 0.0):.1f} %"
-
-
-def quality(mixer: Mixer, text: str) -> str:
-    """The mean, with the spread where there are several seeds."""
-    if not seeds_of(mixer, text):
-        return "–"
-    spread = deviation(mixer, text)
-    return f"{mean(mixer, text):.3f}" + (f" ± {spread:.3f}" if spread else "")
-
-
-def quality_against_time(mixers: Sequence[Mixer]) -> Plot:
-    """Microseconds of training a token, of those that were timed."""
-    mixers = [mixer for mixer in mixers if "speed" in mixer]
-    return scattered(mixers, "microseconds of training a token", lambda mixer: 1e6 / mixer["speed"][SPEEDS[0]])
-
-
-def quality_against_state(mixers: Sequence[Mixer]) -> Plot:
-    """KiB kept of a text of 65,536 tokens."""
-    return scattered(mixers, "KiB of state at 65,536 tokens", lambda one: one["size"]["state_bytes"]["65536"] / 1024)
-
-
-def scattered(mixers: Sequence[Mixer], title: str, measure: Callable[[Mixer], float]) -> Plot:
+def scattered(atlas: Atlas, names: Sequence[str], title: str, measure: Callable[[str], float]) -> Plot:
     """A panel for each text: a point with its spread and name for each mixer."""
     panels = []
-    for text, name in TITLES.items():
-        series, there = [], [mixer for mixer in mixers if seeds_of(mixer, text)]
-        for color, attends in enumerate((True, False)):
-            own = [mixer for mixer in there if grows(mixer) == attends]
-            bits, spread = [mean(one, text) for one in own], [deviation(one, text) for one in own]
-            low, high = ([b + sign * s for b, s in zip(bits, spread, strict=True)] for sign in (-1, 1))
-            x, labels = [measure(one) for one in own], [one["name"] for one in own]
-            kind = "state grows with the text" if attends else "state of constant size"
-            series.append(Series(x, bits, kind, "o", color, low, high, labels=labels))
-        panels.append(Panel(Axis(title, "log"), with_room([mean(one, text) for one in there]), series, title=name))
+    for text, text_name in TEXTS.items():
+        bits = {name: atlas.bits(text, name) for name in names}
+        means = {name: statistics.fmean(own) for name, own in bits.items() if own}
+        series = []
+        for color, grows in enumerate((True, False)):
+            own = [name for name in means if atlas.grows(name) == grows]
+            y, spread = [means[name] for name in own], [deviation(bits[name]) for name in own]
+            low, high = ([b + sign * s for b, s in zip(y, spread, strict=True)] for sign in (-1, 1))
+            kind = "state grows with the text" if grows else "state of constant size"
+            series.append(Series([measure(name) for name in own], y, kind, "o", color, low, high, labels=own))
+        room = 0.15 * (max(means.values()) - min(means.values()))  # for names above and below the points
+        axis = Axis("bits per byte", low=min(means.values()) - room, high=max(means.values()) + room)
+        panels.append(Panel(Axis(title, "log"), axis, series, title=text_name))
     return Plot(panels, columns=2, size=(6.5, 5.0))
 
 
-def with_room(bits: Sequence[float]) -> Axis:
-    """An axis with room for names above and below the points."""
-    low, high = min(bits), max(bits)
-    return Axis("bits per byte", low=low - 0.15 * (high - low), high=high + 0.15 * (high - low))
+def abilities_table(atlas: Atlas) -> str:
+    """A row for each mixer, the one that is right most often over all tasks first."""
+    heads = ["mixer", *(f"{title}, %" for title in ABILITIES.values()), "state, bytes"]
+    shares: dict[str, dict[str, list[float]]] = {}
+    for run in atlas.suites["recall"].runs:
+        shares[run.name] = {task: symbols_right(atlas.rows(task, run.name, ABILITY)) for task in ABILITIES}
+    total = {name: sum(statistics.fmean(own) for own in by_task.values() if own) for name, by_task in shares.items()}
+    rows = [["*chance*", *(f"{100 * chance(atlas, task):.1f}" for task in ABILITIES), "–"]]
+    for name in sorted(shares, key=lambda name: -total[name]):
+        of_tasks = [atlas.rows(task, name, ABILITY) for task in ABILITIES]
+        state = next((seeds[0].values["state_bytes"] for seeds in of_tasks if seeds), None)
+        rows.append([name, *map(ability_cell, of_tasks), "–" if state is None else numbers.grouped(state)])
+    return markdown(heads, rows)
 
 
-def grows(mixer: Mixer) -> bool:
-    """Whether its state does, with the text."""
-    short, long = mixer["size"]["state_bytes"].values()
-    return bool(long > short)
+def symbols_right(seeds: Sequence[ResultRow]) -> list[float]:
+    """Share of symbols that are right, of each seed."""
+    return [row.values["ability"]["symbols_right"] for row in seeds]
+
+
+def chance(atlas: Atlas, task: str) -> float:
+    """Chance of a symbol, the same for all mixers."""
+    return float(atlas.record.of(atlas.suites[task].name, ABILITY)[0].values["ability"]["symbols_chance"])
+
+
+def ability_cell(seeds: Sequence[ResultRow]) -> str:
+    """Share of symbols right with the range of the seeds, and a verdict: can, or no better than chance."""
+    if not seeds:
+        return "diverged"
+    shares = symbols_right(seeds)
+    verdict = ", **can**" if min(shares) >= CAN else ""
+    if not any(map(better_than_chance, seeds)):
+        verdict = f", {CANNOT}"
+    spread = f" ± {50 * (max(shares) - min(shares)):.1f}" if len(shares) > 1 else ""
+    return f"{100 * statistics.fmean(shares):.1f}{spread}{verdict}"
+
+
+def better_than_chance(row: ResultRow) -> bool:
+    """By symbols, counting an item as one draw."""
+    found = row.values["ability"]
+    expected = found["symbols_chance"]
+    error = (expected * (1 - expected) / found["items"]) ** 0.5
+    return bool(found["symbols_right"] > expected + AHEAD_OF_CHANCE * error)
+
+
+def abilities_plot(atlas: Atlas) -> Plot:
+    """A panel for each task: a point with its range and name for each mixer, and the line of chance."""
+    panels = []
+    for task, title in ABILITIES.items():
+        by_mixer = {run.name: atlas.rows(task, run.name, ABILITY) for run in atlas.suites[task].runs}
+        own = {name: seeds for name, seeds in by_mixer.items() if seeds}
+        shares = [symbols_right(seeds) for seeds in own.values()]
+        states = [seeds[0].values["state_bytes"] for seeds in own.values()]
+        y, low, high = map(statistics.fmean, shares), map(min, shares), map(max, shares)
+        points = Series(states, list(y), "", "o", 0, list(low), list(high), labels=list(own))
+        x = Axis("bytes of state after an item", "log2", format=numbers.binary)
+        share = Axis("share of symbols right", low=0.0, high=1.25)
+        panels.append(Panel(x, share, [points], title, [Rule(chance(atlas, task), "chance")]))
+    return Plot(panels, columns=2, size=(6.5, 5.0))
+
+
+def origins_table(columns: Mapping[str, Mapping[str, ResultRow]]) -> str:
+    """A row for each commit, day and machine, with the figures made there. columns: rows by column and mixer."""
+    held: dict[tuple[str, str, str], list[str]] = {}
+    for column, rows in columns.items():
+        by_origin: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for name, row in rows.items():
+            by_origin[origin_cells(row.origin)].append(name)
+        most = max(by_origin, key=lambda origin: len(by_origin[origin]), default=None)
+        for origin, names in by_origin.items():
+            all_names = "all" if len(by_origin) == 1 else "all others" if origin == most else ", ".join(names)
+            held.setdefault(origin, []).append(f"{column}: {all_names}")
+    lines = ["| commit | day | processor | figures |", "|---|---|---|---|"]
+    return "\n".join(lines + [f"| {' | '.join(origin)} | {'; '.join(figures)} |" for origin, figures in held.items()])
+
+
+def origin_cells(origin: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Commit (or the one that brought the figure into the record), day, processor and whether it has AMX."""
+    commit = origin.get("commit") or f"unknown; recorded in {origin.get('recorded') or 'unknown'}"
+    amx = {True: ", AMX", False: ", no AMX", None: ""}[origin.get("amx")]
+    return commit, origin.get("date") or "unknown", f"{origin.get('processor') or 'unknown'}{amx}"
+
+
+def by_seed(atlas: Atlas, suite: str, title: str, measure: str = LIKELIHOOD) -> dict[str, dict[str, ResultRow]]:
+    """The first seed of each mixer, and the others as a column of their own if they have other origins."""
+    first, more = {}, {}
+    for run in atlas.suites[suite].runs:
+        seeds = atlas.rows(suite, run.name, measure)
+        first |= {run.name: seeds[0]} if seeds else {}
+        more |= {run.name if len(seeds) == 2 else f"{run.name} with seed {row.seed}": row for row in seeds[1:]}
+        if len({origin_cells(row.origin) for row in seeds[1:]}) == 1:
+            more = {name: row for name, row in more.items() if not name.startswith(f"{run.name} with seed")}
+            more[run.name] = seeds[1]
+    same = all(
+        name in first and origin_cells(first[name].origin) == origin_cells(row.origin) for name, row in more.items()
+    )
+    return {title: first} if same else {title: first, f"{title}, more seeds": more}
+
+
+def quality_columns(atlas: Atlas) -> dict[str, dict[str, ResultRow]]:
+    """The rows behind the first table, by column and mixer."""
+    columns: dict[str, dict[str, ResultRow]] = {}
+    for text, title in TEXTS.items():
+        columns |= by_seed(atlas, text, title)
+        times = {name: atlas.timed(text, name) for name in atlas.models}
+        columns[f"{title}, attention's time"] = {name: row for name, row in times.items() if row is not None}
+    for suite, measure, title in ((SPEED_SUITE, TRAINING_SPEED, "tokens/s"), (STORIES, NAME_RECALL, "name recall")):
+        rows = {name: atlas.row(suite, name, measure) for name in atlas.models}
+        columns[title] = {name: row for name, row in rows.items() if row is not None}
+    counted = {title: atlas.row(text, "n-gram") for text, title in TEXTS.items()}
+    return columns | {"n-gram": {title: row for title, row in counted.items() if row is not None}}
+
+
+def outdated(atlas: Atlas, keys: Sequence[str]) -> str:
+    """A line about results that are missing, or of another model or recipe than today's.
+
+    A change of a text is noticed only by a training, which has its files.
+    """
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        suite = atlas.suites[key]
+        measure = ABILITY if key in ABILITIES else NAME_RECALL if key == STORIES else LIKELIHOOD
+        for run in suite.runs:
+            inputs = inputs_of(suite.run_spec(run, 0, Path("data")), None)
+            rows = atlas.rows(key, run.name, measure)
+            missing = not rows and run.name != suite.equal_time_as
+            if missing or any(row.outdated_by(inputs) for row in rows):
+                found.setdefault(key, []).append(run.name)
+            speed = atlas.row(SPEED_SUITE, run.name, TRAINING_SPEED) if key == SPEED_SUITE else None
+            if speed is not None and speed.outdated_by(speed_inputs(suite.run_spec(run, 0, Path("data")))):
+                found.setdefault("speeds", []).append(run.name)
+    if not found:
+        return "All results are of today's models and recipes."
+    named = "; ".join(f"{key}: {', '.join(names)}" for key, names in found.items())
+    return f"Missing, or of other models or recipes than today's, so that the next call makes them: {named}."
+
+
+def write_page(record: ResultTable, page: Path = PAGE) -> None:
+    """Write the page, and its plots beside it."""
+    atlas = Atlas(record)
+    names = [name for name in atlas.ranked() if atlas.speed(name)]
+    time_plot = scattered(
+        atlas, names, "microseconds of training a token", lambda name: 1e6 / atlas.speed(name)[SPEEDS[0]]
+    )
+    time_plot.write(page.with_name("atlas-time.png"))
+    state_plot = scattered(
+        atlas, atlas.ranked(), "KiB of state at 65,536 tokens", lambda name: atlas.state_bytes[name][1] / 1024
+    )
+    state_plot.write(page.with_name("atlas-state.png"))
+    abilities_plot(atlas).write(page.with_name("atlas-abilities.png"))
+    counted = {title: atlas.row(text, "n-gram") for text, title in TEXTS.items()}
+    known = {title: row for title, row in counted.items() if row is not None}
+    tokens = {}
+    for key in (SPEED_SUITE, STORIES):
+        run = atlas.suites[key].run_spec(atlas.suites[key].runs[0], 0, Path("data")).resolved()
+        tokens[key] = run.steps * run.training.batch_size * run.model.context_length
+    suites = [atlas.suites[task] for task in ABILITIES]
+    seeds = sorted({len(suite.seeds) for suite in suites})
+    ability_columns: dict[str, dict[str, ResultRow]] = {}
+    for task, title in ABILITIES.items():
+        ability_columns |= by_seed(atlas, task, title, ABILITY)
+    text = (
+        (HERE / "page.md")
+        .read_text(encoding="utf-8")
+        .format(
+            table=quality_table(atlas),
+            noise=f"{noise(atlas):.3f}",
+            order=next(iter(known.values())).values["order"],
+            counted=" and ".join(f"{row.values['bits_per_byte']:.3f} on {title}" for title, row in known.items()),
+            tokens=numbers.grouped(tokens[SPEED_SUITE]),
+            story_tokens=numbers.grouped(tokens[STORIES]),
+            origins=origins_table(quality_columns(atlas)),
+            outdated=outdated(atlas, [key for key in atlas.suites if key not in ABILITIES]),
+            abilities_table=abilities_table(atlas),
+            can=f"{CAN:.0%}",
+            cannot=CANNOT,
+            tasks="; ".join(suite.name for suite in suites),
+            steps=" or ".join(
+                numbers.grouped(steps) for steps in sorted({suite.training["steps"] for suite in suites})
+            ),
+            seeds=" or ".join(map(str, seeds)),
+            abilities_origins=origins_table(ability_columns),
+            abilities_outdated=outdated(atlas, list(ABILITIES)),
+        )
+    )
+    write_text(page, text)

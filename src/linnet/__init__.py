@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from linnet.data.prepare import prepare
     from linnet.design.search import design
     from linnet.evaluation.text import evaluate
-    from linnet.experiments.comparison.interface import compare
+    from linnet.experiments.run import compare
     from linnet.inference.language_model import load
     from linnet.inference.session import Session
     from linnet.interop.exporters import export
@@ -25,7 +25,7 @@ PLACES = {
     "ModelSpec": "linnet.model.spec",
     "Session": "linnet.inference.session",
     "UserError": "linnet.core.errors",
-    "compare": "linnet.experiments.comparison.interface",
+    "compare": "linnet.experiments.run",
     "design": "linnet.design.search",
     "evaluate": "linnet.evaluation.text",
     "export": "linnet.interop.exporters",

@@ -15,7 +15,7 @@ from campaigns.corruption import readable, written_by_linnet
 from campaigns.nasty import VALUES, mutated
 from campaigns.oracle import Finding, said
 from linnet.cli.main import load_verb
-from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.suite import Suite
 from linnet.model.spec import ModelSpec
 from linnet.training.spec import TrainingSpec
 
@@ -90,7 +90,7 @@ def fields(command: str) -> tuple[str, ...]:
     training = TrainingSpec.model_construct().model_dump(mode="json", warnings=False)
     listed = [f"training.{path}" for path in _paths(training)] + [f"model.{path}" for path in model]
     more = (
-        ["data", "model", "training", "start_from", *ComparisonSpec.model_fields]
+        ["data", "model", "training", "start_from", *Suite.model_fields]
         if command != "train"
         else ["data", "model", "training"]
     )

@@ -13,7 +13,7 @@ from linnet.cli.compare import compare
 from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
-from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.suite import Suite
 from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
@@ -34,8 +34,8 @@ def test_the_examples_of_its_help_describe_comparisons(example: str, monkeypatch
     monkeypatch.chdir(REPOSITORY)
     file, *options = shlex.split(example)
     changes = [value for option, value in itertools.pairwise(options) if option == "--set"]
-    spec = ComparisonSpec.load(file, changes)
-    steps = {spec.run_of(run, 0, Path("data")).steps for run in spec.runs}
+    spec = Suite.load(file, changes)
+    steps = {spec.run_spec(run, 0, Path("data")).steps for run in spec.runs}
     assert steps == {100 if changes else 2400}
 
 
@@ -64,7 +64,7 @@ def test_runs_that_exist_are_set_side_by_side(runs: Path, tmp_path: Path, capsys
     assert (cells[1], cells[3]) == ("2", "±")
     assert main(["compare", *folders, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == read_checked_json(tmp_path / "out" / "comparison.json")
+    assert printed == read_checked_json(tmp_path / "out" / "results.json")
     assert main(["compare", *folders, f"{folders[0]}/../{Path(folders[0]).name}", "--json"]) == 0
     again, said = capsys.readouterr()
     assert json.loads(again) == printed and said.startswith("note: ") and said.endswith("; it counts once\n")
@@ -122,7 +122,7 @@ def test_what_cannot_be_written_leaves_no_folder_that_refuses_the_next(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("linnet.experiments.comparison.output.draw", full)
+        patch.setattr("linnet.experiments.suite_report.curves_plot", full)
         assert main(command) == 1
     assert list(tmp_path.iterdir()) == []
     assert main(command) == 0
@@ -132,9 +132,9 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("linnet.experiments.comparison.run.prepare_parts", interrupt)
+    monkeypatch.setattr("linnet.experiments.run.prepare_data", interrupt)
     assert (
         main(["compare", str(REPOSITORY / "experiments" / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")])
         == 130
     )
-    assert capsys.readouterr() == ("", "preparing the text\ninterrupted; the same command goes on\n")
+    assert capsys.readouterr() == ("", "interrupted; the same command goes on\n")

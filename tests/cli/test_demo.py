@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from linnet.cli.main import main
-from linnet.experiments.demo import measure, recipes
-from linnet.experiments.demo.corpus import Settings, claim
-from linnet.experiments.text import validation_stories
+from linnet.experiments import demo
+from linnet.experiments.data import validation_stories
+from linnet.experiments.demo import Options, demo_suite
+from linnet.experiments.run import claim
 
 STEPS, STORIES = 3, 60
 OPTIONS = ["--steps", str(STEPS), "--stories", str(STORIES)]
-KEYS = [recipe.key for recipe in recipes.RECIPES]
+KEYS = [recipe.key for recipe in demo.RECIPES]
 
 Capture = pytest.CaptureFixture[str]
 
@@ -40,8 +41,7 @@ def test_a_demo_that_is_interrupted_gone_on_with_and_told_again(
     monkeypatch.chdir(tmp_path)
     _check_table(report)
     _check_against_evaluate_and_generate(report, capfd)
-    monkeypatch.setattr(measure, "DECODE_RUNS", 1)
-    monkeypatch.setattr(measure, "DECODE_TOKENS", 3)
+    monkeypatch.setattr("linnet.experiments.measures.DECODE_RUNS", 1)
     _tell_again_with_another_prompt(tmp_path, capfd)
 
 
@@ -79,16 +79,16 @@ def _check_table(report: dict[str, Any]) -> None:
         assert 1 < row["bits_per_byte"] < 5
         assert row["training_tokens_per_s"] == pytest.approx(row["training_tokens"] / row["training_seconds"])
         assert row["decode_tokens_per_s"] > 0
-        assert row["names_kept"] is None or 0 <= row["names_kept"] <= 1
+        assert row["name_recall"] is None or 0 <= row["name_recall"] <= 1
         assert row["state_bytes"]["65536"] > row["state_bytes"]["1024"] > 0
-        assert row["sample"].startswith(recipes.PROMPT)
+        assert row["sample"].startswith(demo.PROMPT)
         run = json.loads((Path(row["folder"]) / "model" / "run.json").read_text())
         assert run["parameters"] == row["parameters"]
     leaks = {row["model"]: row["leak"] for row in report["models"]}
     assert leaks["attention"] is leaks["ted"] is None
     pldr = report["models"][KEYS.index("pldr")]
     assert leaks["pldr"] == pytest.approx(pldr["bits_per_byte"] - pldr["whole_sequence_bits_per_byte"])
-    assert set(report["seconds"]) == {"training", "corpus", "evaluation", "decode speed", "stories"}
+    assert set(report["seconds"]) == {"training", "corpus", "decode speed", "stories"}
 
 
 def _check_against_evaluate_and_generate(report: dict[str, Any], capfd: Capture) -> None:
@@ -97,8 +97,8 @@ def _check_against_evaluate_and_generate(report: dict[str, Any], capfd: Capture)
     evaluated = json.loads(capfd.readouterr().out)
     assert evaluated["bits_per_byte"] == pytest.approx(ted["bits_per_byte"], rel=1e-5)
     assert evaluated["bytes"] == report["corpus"]["validation_bytes"]
-    shape = ["--temperature", str(recipes.TEMPERATURE), "--top-p", str(recipes.TOP_P), "--seed", "0"]
-    assert main(["generate", ted["folder"], "--prompt", recipes.PROMPT, *shape, "--max-tokens", "400"]) == 0
+    shape = ["--temperature", str(demo.TEMPERATURE), "--top-p", str(demo.TOP_P), "--seed", "0"]
+    assert main(["generate", ted["folder"], "--prompt", demo.PROMPT, *shape, "--max-tokens", "400"]) == 0
     written = capfd.readouterr().out.removesuffix("\n")
     assert written == ted["sample"] if ted["sample_complete"] else written.startswith(ted["sample"].rstrip("\ufffd"))
 
@@ -121,10 +121,10 @@ def _tell_again_with_another_prompt(folder: Path, capfd: Capture) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--steps", "4"], "--out demo: holds a demo with steps: 3, not 4; choose another --out"),
-        (["--seed", "1"], "--out demo: holds a demo with seed: 0, not 1;"),
-        (["--out", "demo/demo.json"], "--out demo/demo.json: is a file; expected a new folder or that of a demo"),
-        (["--out", "."], "--out .: holds other files (no demo.json)"),
+        (["--steps", "4"], "demo: holds a suite with training.steps: 3, not 4; choose another --out"),
+        (["--seed", "1"], "demo: holds a suite with seeds.0: 0, not 1;"),
+        (["--out", "demo/suite.json"], "--out demo/suite.json: is a file; expected a new folder or that of a demo"),
+        (["--out", "."], "--out .: holds other files (no suite.json)"),
         (["--prompt", "word " * 200], " tokens; expected at most "),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--stories", "5"], "Invalid value for '--stories'"),
@@ -136,7 +136,7 @@ def test_a_mistake_is_one_line(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ):
     monkeypatch.chdir(tmp_path)
-    claim(Path("demo"), Settings(STORIES, STEPS, seed=0))
+    claim(demo_suite(Options(Path("demo"), STEPS, stories=STORIES)), Path("demo"))
     assert main(["demo", *OPTIONS, *options]) == 2
     out, errors = capfd.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
@@ -147,7 +147,7 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("linnet.experiments.demo.run.build_corpus", interrupt)
+    monkeypatch.setattr("linnet.experiments.demo.prepare_data", interrupt)
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
     assert capfd.readouterr() == ("", "interrupted; the same command goes on\n")
 
@@ -158,7 +158,7 @@ def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.
     def break_down(*_: object, **__: object) -> None:
         raise DivergedError(3, "loss nan", None)
 
-    monkeypatch.setattr("linnet.experiments.runner.train", break_down)
+    monkeypatch.setattr("linnet.experiments.jobs.train", break_down)
     assert main(["demo", *OPTIONS, "--out", str(tmp_path / "demo")]) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "error: not finite, stopped at step 3: loss nan; last good checkpoint: none yet"

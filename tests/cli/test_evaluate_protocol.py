@@ -37,21 +37,22 @@ def test_the_shipped_tables(workspace, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     (model,) = found["scores"]["models"]
     assert [one["model"] for one in model["calibrations"]] == ["plga, identity", "plga, random"]
-    assert model["moved_by_kv_cache"] < 1e-5 and found["inspections"]["plga"]["caches"]["settings"][0]["tokens"] <= 3
+    assert model["kv_cache_effect"] < 1e-5 and found["inspections"]["plga"]["caches"]["settings"][0]["tokens"] <= 3
 
 
 def test_the_shipped_times(workspace, monkeypatch, capsys):
     pytest.importorskip("transformers")
     monkeypatch.chdir(workspace)
     shipped = yaml.safe_load((SHIPPED / "caches.yaml").read_text())
-    shipped["times"] |= {"tokens": 3, "runs": 1}
-    shipped["times"]["against"][0]["config"] |= {"hidden_size": 24, "vocab_size": 99}
+    times = shipped["measures"]["cache_times"]
+    times |= {"tokens": 3, "runs": 1}
+    times["against"][0]["config"] |= {"hidden_size": 24, "vocab_size": 99}
     Path("times.yaml").write_text(yaml.safe_dump(shipped))
     assert main(["evaluate", "plga", "--protocol", "times.yaml", "--report", "timed"]) == 0
     assert capsys.readouterr().out.startswith("Time with and without caches")
     assert "| none / all | GPT-Neo-125M / model |" in (workspace / "timed" / "report.md").read_text()
     assert main(["evaluate", "plga", "--protocol", "times.yaml", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["times"]["models"]
+    found = json.loads(capsys.readouterr().out)["cache_times"]["models"]
     assert [len(one["settings"]) for one in found.values()] == [4, 2]
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert main(["evaluate", "plga", "--protocol", "times.yaml"]) == 2

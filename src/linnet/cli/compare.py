@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note
-from linnet.cli.options import AsJson, Changes, Fields, option, with_fields
+from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show_result
+from linnet.cli.options import AsJson, Changes, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.experiments.comparison.figures import Findings
-    from linnet.experiments.side_by_side.published import PublishedTable
+    from linnet.experiments.executors import Executor
+    from linnet.experiments.results import Findings
+    from linnet.experiments.suite_report import PublishedTable
 
 COMMAND = with_fields("linnet.training.spec:RunSpec", "model.vocab_size", "data", "start_from", "training.seed")
 
@@ -34,6 +35,13 @@ def compare(
         Path | None,
         option("FILE.json", "A published table to show beside the results, with the differences."),
     ] = None,
+    executor: ExecutorName = "local",
+    workers: Workers = 1,
+    slurm_options: SlurmOptions = None,
+    record: Annotated[
+        Path | None,
+        option("FILE.jsonl", "Results of earlier calls, also of other machines: what it has is not trained again."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
@@ -48,16 +56,19 @@ def compare(
 
     Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
     the cost of training. DIR gets all results as one page (report.html) and one Markdown table (report.md), with memory
-    against context, and tasks, abilities, samples and speed if the file's section evaluate asks for them; the figures
-    as comparison.json, the curves as curves.png, the prepared text (data), and every run (runs). Ctrl-C saves and
+    against context, and tasks, abilities, samples and speed if the file's section measures asks for them; the result
+    table as results.jsonl, the curves as curves.png, the prepared text (data), and every run (runs). Ctrl-C saves and
     stops; the same command continues, and trains nothing twice.
+
+    --executor local --workers 2 trains two runs at a time in processes of their own; ray uses a Ray cluster
+    (pip install 'linnet[ray]'; RAY_ADDRESS, or workers on this machine); slurm submits a job array by sbatch and waits.
 
     A run that diverges with a seed is left out of the means. The table, the curves and the exit code (1) show it, and
     the other runs continue. The same command does not train it again; to try it again, remove its folder in DIR/runs.
 
     With folders of runs or of comparisons nothing is trained: the same table is made from what they recorded, and runs
     that differ only in their seed are one row. They must be finished, and trained on one data folder. --out DIR gets
-    the page, the Markdown table, comparison.json and curves.png, and must be a new folder.
+    the page, the Markdown table, results.json and curves.png, and must be a new folder.
 
     --against FILE.json shows the results beside a paper's table; docs/comparison.md has its fields, and
     experiments/ablations/pldr-published.json is an example.
@@ -75,28 +86,39 @@ def compare(
     if len(sources) > 1 or sources[0].is_dir():
         _set_side_by_side(sources, out, changes or [], against, as_json)
     else:
-        _train_and_compare(sources[0], out, changes or [], against, as_json)
+        from linnet.experiments.executors import make_executor
+
+        chosen = make_executor(executor, workers, slurm_options or ())
+        _train_and_compare(sources[0], out, changes or [], against, as_json, chosen, record)
 
 
 def _train_and_compare(
-    comparison: Path, out: Path | None, changes: list[str], against: Path | None, as_json: bool
+    comparison: Path,
+    out: Path | None,
+    changes: list[str],
+    against: Path | None,
+    as_json: bool,
+    executor: "Executor",
+    record: Path | None,
 ) -> None:
     from linnet.core.system import keep_freed_memory
-    from linnet.experiments.comparison.page import published_for
-    from linnet.experiments.comparison.run import compare as run_comparison
-    from linnet.experiments.comparison.spec import ComparisonSpec
-    from linnet.experiments.runner import Runner
+    from linnet.experiments.jobs import Runner
+    from linnet.experiments.results import ResultTable
+    from linnet.experiments.run import run_suite
+    from linnet.experiments.suite import Suite
+    from linnet.experiments.suite_report import SuiteResult, load_published
 
     folder = out or Path("runs") / comparison.stem
-    spec = ComparisonSpec.load(comparison, changes)
-    published = published_for(against, spec.evaluate)
+    suite = Suite.load(comparison, changes)
+    published = load_published(against, suite.measures)
+    known = None if record is None else ResultTable(record)
     keep_freed_memory()
     with interruptions_reported():
-        findings = run_comparison(spec, folder, Runner(note, invocation()), str(comparison))
+        findings = run_suite(suite, folder, Runner(note, invocation()), str(comparison), executor, known)
     _write_page(findings, published, folder)
-    _print(findings, published, folder, as_json)
-    if findings.broken_down:
-        note(f"error: {_said_lost(findings, len(spec.runs) * len(spec.seeds))}")
+    show_result(SuiteResult(findings, published, folder), None, as_json)
+    if findings.failures:
+        note(f"error: {_failures_message(findings, len(suite.runs) * len(suite.seeds))}")
         raise typer.Exit(1)
 
 
@@ -104,9 +126,10 @@ def _set_side_by_side(
     sources: list[Path], out: Path | None, changes: list[str], against: Path | None, as_json: bool
 ) -> None:
     from linnet.core.atomic import atomic_directory
-    from linnet.experiments.comparison.output import write_findings
-    from linnet.experiments.comparison.recorded import recorded
-    from linnet.experiments.side_by_side.published import PublishedTable
+    from linnet.core.checksum import write_checked_json
+    from linnet.experiments.recorded import recorded
+    from linnet.experiments.suite import CURVES
+    from linnet.experiments.suite_report import PublishedTable, SuiteResult, curves_plot
     from linnet.model.store import check_new_folder
 
     files = [source for source in sources if source.is_file()]
@@ -122,19 +145,20 @@ def _set_side_by_side(
         None
         if against is None
         else PublishedTable.load(
-            against, [score.task for run in findings.runs if run.beside for score in run.beside.tasks]
+            against, [score.task for run in findings.runs if run.extra for score in run.extra.tasks]
         )
     )
     if out is not None:
         with atomic_directory(out) as folder:
-            write_findings(findings, folder)
+            write_checked_json(folder / "results.json", findings.to_dict())
+            curves_plot(findings.runs, findings.name).write(folder / CURVES)
             _write_page(findings, published, folder)
-    _print(findings, published, out, as_json)
+    show_result(SuiteResult(findings, published, out), None, as_json)
 
 
 def _write_page(findings: "Findings", published: "PublishedTable | None", folder: Path) -> None:
-    from linnet.experiments.comparison.page import side_by_side
-    from linnet.experiments.side_by_side.report import write_report
+    from linnet.experiments.report import write_report
+    from linnet.experiments.suite_report import side_by_side
 
     write_report(side_by_side(findings, published), folder, invocation())
 
@@ -148,24 +172,9 @@ def _each_once(folders: list[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _print(findings: "Findings", published: "PublishedTable | None", folder: Path | None, as_json: bool) -> None:
-    from linnet.cli.console import show
-    from linnet.experiments.comparison.output import findings_table
-    from linnet.experiments.comparison.page import further
-    from linnet.experiments.comparison.spec import CURVES
-    from linnet.present.page import PAGE
-
-    figures = {} if folder is None else {"folder": str(folder)}
-    lost = [str(each) for each in findings.broken_down]
-    written = [] if folder is None else [f"report: {folder / PAGE}", f"curves: {folder / CURVES}"]
-    tables = [findings_table(findings), *further(findings, published)]
-    conclusion = "\n".join([*lost, *written])
-    show("Comparison", {"of": findings.name}, figures | findings.to_dict(), tables, list, None, as_json, conclusion)
-
-
-def _said_lost(findings: "Findings", trained: int) -> str:
-    lost = findings.broken_down
+def _failures_message(findings: "Findings", trained: int) -> str:
+    lost = findings.failures
     diverged = ", ".join(f"{each.run} (seed {each.seed}, step {each.step})" for each in lost if each.step is not None)
     waiting = ", ".join(f"{each.run} (seed {each.seed})" for each in lost if each.step is None)
-    also = f"; not trained for want of their calibration: {waiting}" if waiting else ""
+    also = f"; not trained because their calibration is missing: {waiting}" if waiting else ""
     return f"{len(lost)} of {trained} trainings have no result: diverged: {diverged}{also}"

@@ -75,7 +75,7 @@ def echo_export_result(made: "ExportResult", as_json: bool) -> None:
 @contextmanager
 def interruptions_reported() -> Iterator[None]:
     """End trainings that were stopped or diverged with one line and the exit code of the reason."""
-    from linnet.experiments.runner import ExperimentStopped
+    from linnet.experiments.jobs import ExperimentStopped
     from linnet.training.run_folder import DivergedError
 
     try:

@@ -36,9 +36,7 @@ def demo(
     Example: linnet demo --out tried --steps 20 --stories 200 --prompt "One day, Tom"
     """
     from linnet.core.system import keep_freed_memory
-    from linnet.experiments.demo.recipes import PROMPT
-    from linnet.experiments.demo.report import short_parts
-    from linnet.experiments.demo.run import Options, run_demo
+    from linnet.experiments.demo import PROMPT, Options, run_demo
     from linnet.present.page import PAGE
 
     options = Options(
@@ -57,7 +55,7 @@ def demo(
     if as_json:
         write_json({**figures.to_dict(), "report": str(out / PAGE)})
     else:
-        write_parts(*short_parts(figures))
+        write_parts(*figures.tables())
         write(f"\nreport: {out / PAGE}\n")
 
 

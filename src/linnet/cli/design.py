@@ -15,13 +15,17 @@ from linnet.cli.console import (
     note,
     note_replaced,
     show,
+    show_result,
 )
 from linnet.cli.options import (
     AsJson,
     Bootstrap,
     Changes,
+    ExecutorName,
     Fields,
     ReportFolder,
+    SlurmOptions,
+    Workers,
     is_on_command_line,
     option,
     option_of,
@@ -403,6 +407,9 @@ def study(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A field of all runs, as in training.optimizer.lr=1e-3."),
     ] = None,
+    executor: ExecutorName = "local",
+    workers: Workers = 1,
+    slurm_options: SlurmOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a stratified sample of shapes on the same text, and compare every score with the results.
@@ -417,8 +424,9 @@ def study(
     """
     from linnet.core.spec import read_assignment
     from linnet.design.space import load_space
-    from linnet.experiments.runner import Runner
-    from linnet.experiments.study import StudySettings, study_figures, study_pictures, study_tables
+    from linnet.experiments.executors import make_executor
+    from linnet.experiments.jobs import Runner
+    from linnet.experiments.study import StudySettings
     from linnet.experiments.study import study as run_study
 
     for change in changes or []:
@@ -429,7 +437,6 @@ def study(
     values |= {"files": tuple(text or ()), "seed": seed, "resamples": resamples}
     settings = StudySettings.parse(values, "the study")
     with interruptions_reported():
-        groups = run_study(load_space(space), settings, fields, out, Runner(note, invocation()))
-    facts = {"space": f"{shapes} shapes of space {space}, {seeds} seeds"}
-    figures, tables = study_figures(groups), study_tables(groups)
-    show("Study of shapes", facts, figures, tables, lambda: study_pictures(groups), out, as_json)
+        chosen = make_executor(executor, workers, slurm_options or ())
+        found = run_study(load_space(space), settings, fields, out, Runner(note, invocation()), chosen)
+    show_result(found, out, as_json)

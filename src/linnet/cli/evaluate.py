@@ -25,8 +25,8 @@ from linnet.present.result import Answer, Result
 if TYPE_CHECKING:
     from linnet.evaluation.models import ModelOptions
     from linnet.evaluation.results import ModelComparison, TextEvaluation
-    from linnet.experiments.side_by_side.report import SideBySide
-    from linnet.experiments.side_by_side.wanted import Wanted
+    from linnet.experiments.measures import Measures
+    from linnet.experiments.report import SideBySide
 
 ABILITIES = "abilities"
 """The suite that generates its own questions."""
@@ -257,18 +257,18 @@ class PageOptions:
         check_out_folder(self.report, "--report")
         self.questions()
 
-    def questions(self) -> "Wanted | None":
+    def questions(self) -> "Measures | None":
         """Return what the file of --also asks for."""
         if self.also is None:
             return None
-        from linnet.experiments.side_by_side.wanted import Wanted
+        from linnet.experiments.measures import Measures
 
-        wanted = Wanted.load(self.also)
-        wanted.check(str(self.also))
-        return wanted
+        measures = Measures.load(self.also)
+        measures.check(str(self.also))
+        return measures
 
     def write(self, found: "SideBySide") -> None:
-        from linnet.experiments.side_by_side.report import write_report
+        from linnet.experiments.report import write_report
 
         assert self.report is not None
         note(f"report: {write_report(found, self.report, invocation())}")
@@ -387,13 +387,15 @@ def _separate_pairs_file(models: list[Path], tasks: TaskOptions) -> tuple[list[P
 
 
 def _follow_protocol(models: list[Path], protocol: Path, tasks: TaskOptions, page: PageOptions, device: str) -> Any:
-    from linnet.experiments.protocol.run import run_protocol
-    from linnet.experiments.protocol.spec import Protocol
+    from linnet.experiments.protocol import run_protocol
+    from linnet.experiments.suite import Suite
     from linnet.interop.contestants import contestants
 
-    found = run_protocol(Protocol.load(protocol), models, contestants, tasks.place, tasks.limit, device)
+    suite = Suite.load(protocol)
+    suite.measures.check(f"{protocol}: measures")
+    found = run_protocol(suite, models, contestants, tasks.place, tasks.limit, device)
     if page.report is not None:
-        page.write(found.page())
+        page.write(found.side_by_side())
     return found
 
 
@@ -451,9 +453,9 @@ def _measure_tasks(
     how |= {"task_file": tasks.task_file, "train_text": tasks.train_text}
     found = evaluate_suite(models, tasks.suite, tasks.place, **how)
     if page.report is not None:
-        from linnet.experiments.side_by_side.evaluated import of_tasks
+        from linnet.experiments.report import page_of_tasks
 
-        page.write(of_tasks(found, page.questions(), compute.model_options(calibrated, seed)))
+        page.write(page_of_tasks(found, page.questions(), compute.model_options(calibrated, seed)))
     return found
 
 
@@ -490,10 +492,10 @@ def _measure_text(
 
         found = evaluate_models(models, resamples=resamples or RESAMPLES, **how)
         if page.report is not None:
-            from linnet.experiments.side_by_side.evaluated import of_text
+            from linnet.experiments.report import page_of_text
 
             options = compute.model_options(calibrated, calibrated.random_seed)
-            page.write(of_text(found, str(text.data), page.questions(), options))
+            page.write(page_of_text(found, str(text.data), page.questions(), options))
     elif resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
     else:

@@ -50,6 +50,14 @@ ContextLength = Annotated[
 ]
 Data = Annotated[Path, option("DIR", "A data folder made by `linnet prepare`.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="The device to compute on.")]
+ExecutorName = Annotated[
+    Literal["local", "ray", "slurm"], typer.Option(help="Where the trainings run: on this machine, Ray, or Slurm.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=4096, metavar="N", help="Trainings at a time, each in its process.")]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option("--slurm-option", metavar="OPTION", help="An option of sbatch, such as --time=4:00:00 (repeatable)."),
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
 Precision = Annotated[
     Literal["float32", "bfloat16", "int8", "int4"] | None,

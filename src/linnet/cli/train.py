@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show
+from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show_result
 from linnet.cli.options import AsJson, Changes, Fields, option, with_fields
 from linnet.cli.process import exit_code
 from linnet.core.bounds import MAX_VERIFIED_STEPS
@@ -198,17 +198,13 @@ def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None
 
 def _sweep(text: str, run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
     """Train with every value and print the table; the exit code is 1 if all diverge."""
-    from linnet.experiments.runner import Runner
-    from linnet.experiments.sweep.output import conclusion, sweep_table
-    from linnet.experiments.sweep.run import sweep
+    from linnet.experiments.jobs import Runner
+    from linnet.experiments.sweep import sweep
 
     check_out_folder(out, "--out")
     with interruptions_reported():
         findings = sweep(text, run, out, Runner(note, invocation()), steps)
-    length = "all steps" if steps is None else f"{steps:,} steps each"
-    facts = {"of": f"training.{findings.sweep.path}, {len(findings.runs)} values, {length}"}
-    figures = {"folder": str(out), **findings.to_dict()}
-    show("Sweep", facts, figures, [sweep_table(findings)], as_json=as_json, conclusion=conclusion(findings, out))
+    show_result(findings, None, as_json)
     if findings.best is None:
         note("error: every value diverged; lower values, or a longer warm-up, may not")
         raise typer.Exit(1)

@@ -1,1 +1,1 @@
-"""Many models: comparisons, studies, the demo."""
+"""Many runs: suites (runs x measures -> one result table), their executors, and the demo."""

@@ -1,4 +1,4 @@
-"""A study trains a sample of shapes on the same text and compares every score with the measured losses."""
+"""A study of shapes: a stratified_sample sample is trained as a suite, and every score is compared with the losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +12,12 @@ from linnet.design.sample import shares_weights, stratified_sample
 from linnet.design.scores import ScoreSettings, parts_of
 from linnet.design.space import Candidate, Space
 from linnet.design.validation import FEWEST, ScoreQuality, TrainedModel, TrainedSet, validate
-from linnet.experiments.comparison.run import compare
-from linnet.experiments.comparison.spec import ComparisonSpec
-from linnet.experiments.runner import Runner
+from linnet.experiments.executors import Executor
+from linnet.experiments.jobs import Runner
+from linnet.experiments.run import run_suite
+from linnet.experiments.suite import Suite
 from linnet.present import numbers
-from linnet.present.result import Picture
+from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 
 TRAINING = {
@@ -30,10 +31,10 @@ TRAINING = {
 
 
 class StudySettings(Spec):
-    """shapes: models, in `bands` of equal size. seeds: trainings of each. steps: of each training.
+    """shapes: number of models, in `bands` of equal size. seeds: trainings of each. steps: of each training.
 
-    stories: of the built-in text, used where there are no `files`. vocab_size: of the tokenizer that is trained on the
-    text. seed: of the sample. resamples: behind the intervals.
+    stories: of the built-in text, which is used if there are no `files`. vocab_size: of the tokenizer, which is trained
+    on the text. seed: of the sample. resamples: for the intervals.
     """
 
     shapes: Count = 24
@@ -48,7 +49,7 @@ class StudySettings(Spec):
 
 
 @dataclass(frozen=True)
-class Studied:
+class ModelGroup:
     """A group of the models, and the worth of every score on it; `band`: models in a window."""
 
     name: str
@@ -57,37 +58,103 @@ class Studied:
     worth: dict[str, ScoreQuality]
 
 
-def study(space: Space, settings: StudySettings, training: dict[str, Any], out: Path, runner: Runner) -> list[Studied]:
-    """Sample, train, compare; `training` changes fields of the runs. What is in `out` already is not made again.
+@dataclass(frozen=True)
+class StudyResult(Result):
+    """The groups: all models, those that share weights, and those that do not (if they are large enough)."""
 
-    The groups are all models, those that share weights, and those that do not. `UserError`, `ExperimentStopped`.
+    groups: list[ModelGroup]
+    sample: str = ""
+
+    def title(self) -> str:
+        return "Study of shapes"
+
+    def facts(self) -> dict[str, str]:
+        return {"space": self.sample}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every model's losses, and for each group what `linnet design validate` shows; ready for JSON."""
+        shapes = [_model_dict(model) for model in self.groups[0].trained.models] if self.groups else []
+        figures = {group.name: rank_figures(group.trained, group.worth, group.band) for group in self.groups}
+        return {"shapes": shapes, "groups": figures}
+
+    def tables(self) -> list[Table]:
+        """The models, best first; then the scores, group by group."""
+        if not self.groups:
+            return []
+        rows = []
+        for model in sorted(self.groups[0].trained.models, key=lambda model: model.loss):
+            plain = _model_dict(model)
+            size = numbers.metric(plain["decoder_parameters"])
+            losses = " ".join(f"{loss:.4f}" for loss in model.losses)
+            widths = "/".join(map(str, plain["widths"]))
+            rows.append([plain["name"], str(plain["layers"]), widths, size, f"{model.loss:.4f}", losses])
+        columns = ["model", "layers", "widths", "decoder parameters", "bits per byte", "seed by seed"]
+        meaning = "Trained on the same text with the same recipe; held-out text, causal."
+        scores = [
+            replace(rank_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}")
+            for group in self.groups
+        ]
+        return [Table("Models", columns, rows, meaning), *scores]
+
+    def plots(self) -> list[Picture]:
+        """The loss over each score, over all models."""
+        if not self.groups:
+            return []
+        return rank_plots(self.groups[0].trained, self.groups[0].worth, ScoreSettings())
+
+
+def _model_dict(model: TrainedModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "layers": sum(part.depth for part in model.parts),
+        "widths": [part.width for part in model.parts if part.depth],
+        "decoder_parameters": model.decoder_parameters,
+        "losses": list(model.losses),
+    }
+
+
+def study(
+    space: Space,
+    settings: StudySettings,
+    training: dict[str, Any],
+    out: Path,
+    runner: Runner,
+    executor: Executor | None = None,
+) -> StudyResult:
+    """Sample shapes, train them, compare scores with losses. `training` changes fields of the runs.
+
+    Existing results in `out` are not made again. Raises `UserError` and `ExperimentStopped`.
     """
     if settings.shapes < settings.bands * FEWEST:
-        raise UserError(
-            field="shapes",
-            value=settings.shapes,
-            accepted=f"at least {settings.bands * FEWEST}, {FEWEST} for each band",
-        )
+        least = settings.bands * FEWEST
+        raise UserError(field="shapes", value=settings.shapes, accepted=f"at least {least}, {FEWEST} for each band")
     candidates = stratified_sample(space, settings.shapes, settings.bands, settings.seed)
-    findings = compare(comparison(space, candidates, settings, training), out, runner)
+    findings = run_suite(study_suite(space, candidates, settings, training), out, runner, "study", executor)
     models = []
-    for candidate, found in zip(candidates, findings.runs, strict=True):
-        if found.outcomes:
-            losses = tuple(outcome.bits_per_byte for outcome in found.outcomes)
-            model = TrainedModel(found.name, parts_of(space.model(candidate)), losses)
+    for candidate, run in zip(candidates, findings.runs, strict=True):
+        if run.results:
+            losses = tuple(result.bits_per_byte for result in run.results)
+            model = TrainedModel(run.name, parts_of(space.model(candidate)), losses)
             models.append((model, shares_weights(space, candidate)))
-    groups = {
+    members = {
         "all": [model for model, _ in models],
         "shared weights": [model for model, shared in models if shared],
         "no shared weights": [model for model, shared in models if not shared],
     }
-    return [_studied(name, members, settings) for name, members in groups.items() if len(members) >= 2 * FEWEST]
+    groups = []
+    for name, group in members.items():
+        if len(group) >= 2 * FEWEST:
+            trained, band = TrainedSet(group, "bits per byte", []), max(FEWEST, len(group) // settings.bands)
+            worth = validate(trained, ScoreSettings(), band=band, resamples=settings.resamples)
+            groups.append(ModelGroup(name, trained, band, worth))
+    sample = f"{settings.shapes} shapes of space {space.spec.name}, {settings.seeds} seeds"
+    return StudyResult(groups, sample)
 
 
-def comparison(
+def study_suite(
     space: Space, candidates: Sequence[Candidate], settings: StudySettings, training: dict[str, Any]
-) -> ComparisonSpec:
-    """All shapes with all seeds as one comparison, which `linnet compare` could carry out as well."""
+) -> Suite:
+    """The suite of all shapes with all seeds; `linnet compare` could carry it out as well."""
     described = [space.describe(candidate) for candidate in candidates]
     runs = [
         {"name": f"shape {number:02}", "set": {"model.blocks": plain["blocks"], **training}}
@@ -102,57 +169,4 @@ def comparison(
         "seeds": list(range(settings.seeds)),
         "runs": runs,
     }
-    return ComparisonSpec.parse(plain, "study")
-
-
-def _studied(name: str, members: list[TrainedModel], settings: StudySettings) -> Studied:
-    trained = TrainedSet(members, "bits per byte", [])
-    band = max(FEWEST, len(members) // settings.bands)
-    return Studied(name, trained, band, validate(trained, ScoreSettings(), band=band, resamples=settings.resamples))
-
-
-def study_figures(groups: Sequence[Studied]) -> dict[str, Any]:
-    """Ready for JSON: every model's losses, and what `linnet design validate` would say of each group."""
-    return {
-        "shapes": [_plain(model) for model in groups[0].trained.models] if groups else [],
-        "groups": {group.name: rank_figures(group.trained, group.worth, group.band) for group in groups},
-    }
-
-
-def _plain(model: TrainedModel) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "layers": sum(part.depth for part in model.parts),
-        "widths": [part.width for part in model.parts if part.depth],
-        "decoder_parameters": model.decoder_parameters,
-        "losses": list(model.losses),
-    }
-
-
-def study_tables(groups: Sequence[Studied]) -> list[Table]:
-    """The models, from the best; then the scores, group by group."""
-    of_groups = [
-        replace(rank_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}") for group in groups
-    ]
-    return [_model_table(groups[0].trained.models), *of_groups] if groups else []
-
-
-def _model_table(models: Sequence[TrainedModel]) -> Table:
-    rows = [
-        [
-            plain["name"],
-            str(plain["layers"]),
-            "/".join(map(str, plain["widths"])),
-            numbers.metric(plain["decoder_parameters"]),
-            f"{model.loss:.4f}",
-            " ".join(f"{loss:.4f}" for loss in model.losses),
-        ]
-        for model, plain in ((model, _plain(model)) for model in sorted(models, key=lambda model: model.loss))
-    ]
-    columns = ["model", "layers", "widths", "decoder parameters", "bits per byte", "seed by seed"]
-    return Table("Models", columns, rows, "Trained on the same text with the same recipe; held-out text, causal.")
-
-
-def study_pictures(groups: Sequence[Studied]) -> list[Picture]:
-    """The loss over each score, over all models."""
-    return rank_plots(groups[0].trained, groups[0].worth, ScoreSettings()) if groups else []
+    return Suite.parse(plain, "study")

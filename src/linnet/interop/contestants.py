@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.experiments.protocol.spec import OtherModel, TimesSpec
-from linnet.experiments.protocol.times import Contestant, draw_prompt
+from linnet.experiments.measures import CacheTimes, OtherModel
+from linnet.experiments.protocol import Contestant, draw_prompt
 from linnet.inference.caches import Caches
 from linnet.interop import optional_package
 from linnet.interop.transformers_convert import load_original
@@ -20,7 +20,7 @@ NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """Settings that make generation ignore end tokens, so that it always has the requested length."""
 
 
-def contestants(other: OtherModel, spec: TimesSpec, device: torch.device) -> list[Contestant]:
+def contestants(other: OtherModel, spec: CacheTimes, device: torch.device) -> list[Contestant]:
     """Return the model without and with its KV cache; `UserError` if Transformers is missing or cannot build it."""
     model = _model(other).to(device)
     room = getattr(model.config, "max_position_embeddings", None)

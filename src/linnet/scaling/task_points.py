@@ -4,6 +4,7 @@ A CSV file has columns `parameters`, `loss` (nats per token), `training_flops` o
 that are right), `items` (how many were asked) and `chance`, the same for all.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.arrays import Numbers
-from linnet.core.checksum import read_checked_json
+from linnet.core.checksum import without_checksum
 from linnet.core.errors import UserError
+from linnet.core.files import read_text
 from linnet.core.units import Row, read_rows
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Points
@@ -27,7 +29,7 @@ SHARES: dict[Accuracy, tuple[str, str]] = {
 }
 """What is right and its chance, by their names in the record of a comparison."""
 
-FINDINGS = "comparison.json"
+RESULTS = "results.jsonl"
 
 
 @dataclass(frozen=True)
@@ -94,20 +96,24 @@ def _share(row: Row, column: str) -> float:
 
 
 def _of_comparison(folder: Path, accuracy: Accuracy) -> Iterator[Figures]:
-    """Every run and seed that came to its end."""
-    path = folder / FINDINGS
+    """Every run and seed that was trained to its end, from the result table of a suite."""
+    path = folder / RESULTS
     if not path.is_file():
-        raise UserError(f"{folder}: no {FINDINGS}; expected the folder of a finished `linnet compare` on an ability")
-    plain: dict[str, Any] = read_checked_json(path)
-    for run in plain["runs"]:
-        for seed in run["seeds"]:
-            measured, (right, chance) = seed.get("ability", {}), SHARES[accuracy]
-            if measured.get(right) is None or measured.get(chance) is None:
-                known = [name for name, (share, _) in SHARES.items() if measured.get(share) is not None]
-                accepted = f"one of {', '.join(known)}" if known else "a comparison on an ability"
-                raise UserError(f"{path}: {run['name']}: has no accuracy {accuracy}; expected {accepted}")
-            yield {
-                "parameters": run["parameters"], "tokens": run["tokens"], "flops": run["training_flops"],
-                "loss": seed["nats_per_token"], "right": measured[right], "items": measured["items"],
-                "chance": measured[chance],
-            }  # fmt: skip
+        raise UserError(f"{folder}: no {RESULTS}; expected the folder of a finished `linnet compare` on an ability")
+    by_measure: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        row = without_checksum(json.loads(line), f"{path}, line {number}")
+        if row.get("status", "measured") == "measured":
+            by_measure.setdefault((row["run"], row["seed"]), {})[row["measure"]] = row["values"]
+    right, chance = SHARES[accuracy]
+    for (run, _), found in by_measure.items():
+        training, measured = found["training"], found.get("ability", {}).get("ability", {})
+        if measured.get(right) is None or measured.get(chance) is None:
+            known = [name for name, (share, _) in SHARES.items() if measured.get(share) is not None]
+            accepted = f"one of {', '.join(known)}" if known else "a comparison on an ability"
+            raise UserError(f"{path}: {run}: has no accuracy {accuracy}; expected {accepted}")
+        yield {
+            "parameters": training["parameters"], "tokens": training["tokens"], "flops": training["training_flops"],
+            "loss": found["likelihood"]["nats_per_token"], "right": measured[right], "items": measured["items"],
+            "chance": measured[chance],
+        }  # fmt: skip

@@ -5,12 +5,14 @@ FLOPs here are exact, from the model's description: forward and backward, with t
 
 import statistics
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psutil
 import torch
 
 from linnet.data.loader import Batch
+from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -63,36 +65,54 @@ def measure(model: ModelSpec, batch_size: int, device: torch.device) -> Throughp
     flops_per_token = training_flops_per_token(model, None)
     window_s = flops_per_token * model.context_length / guessed_flops_per_s(device)
     rows = max(1, min(batch_size, int(MOST_STEP_S / window_s)))
-    take_step, batch = _stepper(model, rows, device)
+    take_step = training_step(model, TrainingSpec(device=str(device)), rows)
     times_s: list[float] = []
     with progress(f"measure {device}", 1 + MOST_STEPS, "steps") as advance:
-        _timed_s(take_step, batch, device)
+        _timed_s(take_step, device)
         advance(1)
         while len(times_s) < 2 or (sum(times_s) < ENOUGH_S and len(times_s) < MOST_STEPS):
-            times_s.append(_timed_s(take_step, batch, device))
+            times_s.append(_timed_s(take_step, device))
             advance(1)
         advance(MOST_STEPS - len(times_s))
     flops = flops_per_token * rows * model.context_length
     return Throughput(flops / statistics.median(times_s), model_cost(model).parameters, str(device))
 
 
-def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper, Batch]:
-    """A training step as `linnet train` takes it, and a batch of random tokens; the caller's random numbers stay."""
-    spec = TrainingSpec()
+def training_step(model: ModelSpec, training: TrainingSpec, rows: int) -> Callable[[], object]:
+    """A training step as `linnet train` takes it, on one batch of random tokens, with random weights.
+
+    The caller's random numbers are left as they are.
+    """
+    device = resolve_device(training.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         decoder = Decoder(model).to(device)
         tokens = torch.randint(model.vocab_size, (rows, model.context_length + 1))
     bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
-    optimizer = build_optimizer(spec.optimizer, decoder)
     batch = Batch(tokens[:, :-1], tokens[:, 1:].contiguous())
-    precision = configured_precision(spec, device) or measure_precision(decoder, next_token_loss, batch)
-    return Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, precision.dtype, bytes_V), batch
+    precision = configured_precision(training, device) or measure_precision(decoder, next_token_loss, batch)
+    optimizer = build_optimizer(training.optimizer, decoder, precision.dtype)
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, training.clip, precision.dtype, bytes_V)
+    return lambda: step([batch], lr=1e-4)
 
 
-def _timed_s(take_step: Stepper, batch: Batch, device: torch.device) -> float:
+def seconds_in_turn(steps: Mapping[str, Callable[[], object]], rounds: int = 15, warm_up: int = 2) -> dict[str, float]:
+    """Median time of each step; they take turns, so that other load of the machine affects all of them."""
+    times_s: dict[str, list[float]] = {name: [] for name in steps}
+    with progress("time of a step", rounds + warm_up, "rounds") as advance:
+        for number in range(warm_up + rounds):
+            for name, step in steps.items():
+                start_s = time.perf_counter()
+                step()
+                if number >= warm_up:
+                    times_s[name].append(time.perf_counter() - start_s)
+            advance(1)
+    return {name: statistics.median(own) for name, own in times_s.items()}
+
+
+def _timed_s(take_step: Callable[[], object], device: torch.device) -> float:
     start_s = time.perf_counter()
-    take_step([batch], lr=1e-4)
+    take_step()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - start_s

@@ -9,9 +9,9 @@ from linnet.core.errors import UserError
 from linnet.design.sample import shares_weights, stratified_sample
 from linnet.design.space import load_space
 from linnet.experiments import study as study_module
-from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
-from linnet.experiments.runner import Runner
-from linnet.experiments.study import StudySettings, comparison, study, study_figures, study_pictures, study_tables
+from linnet.experiments.jobs import Runner
+from linnet.experiments.results import Failure, Findings, RunSummary, SeedResult
+from linnet.experiments.study import StudyResult, StudySettings, study, study_suite
 from linnet.model.cost import model_cost
 
 SETTINGS = StudySettings(shapes=12, bands=2, seeds=2, steps=7, stories=100, resamples=20)
@@ -27,7 +27,7 @@ def pretended(space, monkeypatch):
     """Training in no time: larger models are better, but for a little noise; the last one diverges."""
     asked = []
 
-    def compare(spec, out, runner):
+    def run_suite(spec, out, runner, origin, executor):
         asked.append(spec)
         draws, runs = np.random.default_rng(0), []
         for run in spec.runs:
@@ -35,34 +35,34 @@ def pretended(space, monkeypatch):
             model = space.model([[alone for (alone,) in space.plain].index(block) for block in blocks])
             loss = 20 - np.log(model_cost(model).blocks.parameters)
             losses = [loss + 1e-3 * draws.standard_normal() for _ in spec.seeds]
-            outcomes = [Outcome(s, {"bits_per_byte": each}, []) for s, each in zip(spec.seeds, losses, strict=True)]
-            runs.append(ComparedFigures(run.name, 1, 1, outcomes))
-        lost = [Breakdown(runs[-1].name, seed, 3, "too fast") for seed in spec.seeds]
-        runs[-1] = ComparedFigures(runs[-1].name, None, None, [], lost)
+            outcomes = [SeedResult(s, {"bits_per_byte": each}, []) for s, each in zip(spec.seeds, losses, strict=True)]
+            runs.append(RunSummary(run.name, 1, 1, outcomes))
+        lost = [Failure(runs[-1].name, seed, 3, "too fast") for seed in spec.seeds]
+        runs[-1] = RunSummary(runs[-1].name, None, None, [], lost)
         return Findings("study", runs, lost)
 
-    monkeypatch.setattr(study_module, "compare", compare)
+    monkeypatch.setattr(study_module, "run_suite", run_suite)
     return asked
 
 
 def test_every_shape_is_a_run_that_can_be_compared(space):
     candidates = stratified_sample(space, 6, 1, seed=0)
-    described = comparison(space, candidates, SETTINGS, {"training.batch_size": 4})
+    described = study_suite(space, candidates, SETTINGS, {"training.batch_size": 4})
     assert described.seeds == (0, 1)
     assert [run.name for run in described.runs] == [f"shape {n:02}" for n in range(1, 7)]
     for candidate, run in zip(candidates, described.runs, strict=True):
-        trained = described.run_of(run, 1, "data")
+        trained = described.run_spec(run, 1, "data")
         assert trained.model.blocks == space.model(candidate).blocks
         assert trained.training.steps == 7
         assert trained.training.batch_size == 4
         assert trained.training.seed == 1
     assert described.text.stories == 100
-    on_files = comparison(space, candidates, SETTINGS.model_copy(update={"files": ("a.txt",)}), {})
+    on_files = study_suite(space, candidates, SETTINGS.model_copy(update={"files": ("a.txt",)}), {})
     assert (on_files.text.files, on_files.text.stories) == (["a.txt"], None)
 
 
 def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
-    groups = study(space, SETTINGS, {}, tmp_path, Runner(print))
+    groups = study(space, SETTINGS, {}, tmp_path, Runner(print)).groups
     assert [group.name for group in groups] == ["all", "no shared weights"]  # of the others five are left
     everything, own = groups
     assert len(everything.trained.models) == 11
@@ -77,18 +77,18 @@ def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
 
 
 def test_what_is_shown(space, pretended, tmp_path):
-    groups = study(space, SETTINGS, {}, tmp_path, Runner(print))
-    figures = json.loads(json.dumps(study_figures(groups)))
+    found = study(space, SETTINGS, {}, tmp_path, Runner(print))
+    groups, figures = found.groups, json.loads(json.dumps(found.to_dict()))
     assert len(figures["shapes"]) == 11
     assert figures["groups"].keys() == {"all", "no shared weights"}
     assert figures["groups"]["all"]["scores"]["entropy"]["spearman"] == groups[0].worth["entropy"].spearman.value
-    models, *scores = study_tables(groups)
+    models, *scores = found.tables()
     losses = [float(row[4]) for row in models.rows]
     assert losses == sorted(losses)
     assert [table.title for table in scores] == ["Scores: all", "Scores: no shared weights"]
-    assert len(study_pictures(groups)) == 1
-    assert study_figures([]) == {"shapes": [], "groups": {}}
-    assert study_tables([]) == study_pictures([]) == []
+    assert len(found.plots()) == 1
+    nothing = StudyResult([])
+    assert nothing.to_dict() == {"shapes": [], "groups": {}} and nothing.tables() == nothing.plots() == []
 
 
 def test_too_few_shapes_for_the_bands(space, tmp_path):

@@ -8,16 +8,17 @@ import yaml
 from small_originals import tokenizer
 
 from linnet.core.errors import UserError
-from linnet.experiments.protocol.spec import OtherModel, Protocol, TimesSpec
-from linnet.experiments.protocol.times import check
+from linnet.experiments.measures import CacheTimes, OtherModel
+from linnet.experiments.protocol import check
+from linnet.experiments.suite import Suite
 from linnet.interop.contestants import contestants
 from linnet.model.spec import ModelSpec
 
 transformers = pytest.importorskip("transformers")
 SHIPPED = Path(__file__).parents[3] / "experiments" / "caches.yaml"
-NEO = yaml.safe_load(SHIPPED.read_text())["times"]["against"][0]["config"]
+NEO = yaml.safe_load(SHIPPED.read_text())["measures"]["cache_times"]["against"][0]["config"]
 SMALL = {**NEO, "hidden_size": 24, "vocab_size": 99, "max_position_embeddings": 20}
-SPEC = TimesSpec(prompt_tokens=4, tokens=6, runs=1)
+SPEC = CacheTimes(prompt_tokens=4, tokens=6, runs=1)
 CPU = torch.device("cpu")
 
 
@@ -30,7 +31,7 @@ def test_with_and_without_its_cache_it_says_the_same():
 
 
 def test_the_shipped_shape_is_that_of_the_preset():
-    (other,) = Protocol.load(SHIPPED).times.against
+    (other,) = Suite.load(SHIPPED).measures.cache_times.against
     preset = ModelSpec.load("gpt-neo-125m")
     shape = (other.config["vocab_size"], other.config["hidden_size"], other.config["num_layers"])
     assert shape == (preset.vocab_size, preset.d_model, preset.layers)

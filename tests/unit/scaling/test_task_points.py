@@ -1,11 +1,12 @@
 """Where a task's accuracies come from: tables, and what comparisons record."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from linnet.core.checksum import write_checked_json
+from linnet.core.checksum import with_checksum
 from linnet.core.errors import UserError
 from linnet.scaling.task_points import read_task_points
 
@@ -43,10 +44,16 @@ def test_tables_that_are_wrong_are_refused(tmp_path: Path, rows: list[str], said
 
 
 def comparison(folder: Path, **ability: Any) -> Path:
-    seeds = [{"seed": n, "nats_per_token": 1.5 + n, "ability": {**ability, "items": 200}} for n in (0, 1)]
-    run = {"name": "small", "parameters": 1000, "tokens": 500, "training_flops": 4e6, "seeds": seeds}
+    about = {"parameters": 1000, "tokens": 500, "training_flops": 4e6}
+    measured = {"ability": {**ability, "items": 200}}
+    rows = [
+        {"run": "small", "seed": n, "measure": measure, "values": values}
+        for n in (0, 1)
+        for measure, values in (("training", about), ("likelihood", {"nats_per_token": 1.5 + n}), ("ability", measured))
+    ]
+    rows.append({"run": "large", "seed": 0, "measure": "training", "status": "diverged", "values": {"step": 3}})
     folder.mkdir()
-    write_checked_json(folder / "comparison.json", {"name": "x", "runs": [run], "broken_down": []})
+    (folder / "results.jsonl").write_text("".join(f"{json.dumps(with_checksum(row))}\n" for row in rows))
     return folder
 
 
@@ -68,7 +75,7 @@ def test_every_seed_of_a_comparison_is_a_point(tmp_path: Path):
 def test_what_is_neither_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match="no such file or folder; expected a CSV file, or folders of comparisons"):
         read_task_points([tmp_path / "none"])
-    with pytest.raises(UserError, match=r"no comparison.json; expected the folder of a finished `linnet compare`"):
+    with pytest.raises(UserError, match=r"no results.jsonl; expected the folder of a finished `linnet compare`"):
         read_task_points([tmp_path])
     table = write(tmp_path / "a.csv", "10,20,3,0.5,9,0.1")
     with pytest.raises(UserError, match="one CSV file, or folders of comparisons; not several and not both"):

@@ -1,1 +1,0 @@
-"""Training several models on the same text and comparing them, with the spread between seeds."""

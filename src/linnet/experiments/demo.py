@@ -1,0 +1,276 @@
+"""The demo: a suite of three tiny models on the same stories, measured and shown on one page, in minutes."""
+
+import lzma
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from linnet.core.atomic import is_leftover
+from linnet.core.checksum import MANIFEST
+from linnet.core.errors import UserError
+from linnet.data.token_data import TokenData
+from linnet.data.tokenizer import Tokenizer
+from linnet.experiments.data import prepare_data
+from linnet.experiments.demo_report import (
+    LONG_TOKENS,
+    SHORT_TOKENS,
+    CorpusFigures,
+    DemoFigures,
+    ModelFigures,
+    Point,
+)
+from linnet.experiments.jobs import Log, Runner
+from linnet.experiments.measures import (
+    DECODE_RUNS,
+    DECODE_TOKENS,
+    WrittenText,
+    decode_speeds,
+    describe_machine,
+    write_text,
+)
+from linnet.experiments.results import LIKELIHOOD, NAME_RECALL, TRAINING, read_rows
+from linnet.experiments.run import claim, run_suite
+from linnet.experiments.suite import RESULTS, SUITE, Suite
+from linnet.inference.device import resolve_device
+from linnet.inference.language_model import load
+from linnet.inference.sampling import Sampling
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
+from linnet.present import numbers
+from linnet.present.page import write_page
+from linnet.stories import names_of
+from linnet.training.run_folder import DivergedError, RunFolder
+
+# What the demo trains and how. The three models differ in their preset alone; the stories, the batches and their order,
+# the number of tokens, the optimizer and its learning rate are shared. Chosen by how well names persist after a minute
+# of training for each model (experiments/LOG.md).
+STORIES, NAMES, VOCAB_SIZE = 6000, 3, 1024
+STEPS, BATCH_SIZE = 2700, 4
+LEARNING_RATE, SENSITIVE_RATE = 4e-3, 8e-5
+WARMUP_SHARE = 0.05
+PROMPT = "Once upon a time"
+TEMPERATURE, TOP_P = 0.4, 0.95
+
+EVALUATIONS, LINES, VALIDATION_TOKENS = 12, 100, 8192
+"""Points of a validation curve, points of a training curve, and tokens that each validation point is measured on."""
+
+STATE_CURVE_TOKENS = tuple(2**power for power in range(17))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model of the demo. key: its folder; idea: how it makes use of earlier text, for people."""
+
+    key: str
+    title: str
+    preset: str
+    idea: str
+
+
+RECIPES = (
+    Recipe(
+        key="attention",
+        title="attention",
+        preset="tiny-attention",
+        idea="compares a query with the key of every earlier token, and takes most from those that match best.",
+    ),
+    Recipe(
+        key="pldr",
+        title="PLDR-LLM",
+        preset="tiny-pldr",
+        idea="is attention through an operator that a small net deduces from the text; once deduced from the prompt,"
+        " the operator is kept and the net is not run again.",
+    ),
+    Recipe(
+        key="ted",
+        title="TED",
+        preset="tiny-ted",
+        idea="compares nothing: every token leaves a quantity that fades at a rate that it chose itself.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The user's choices; None: the recipe's number. command: how `linnet` is called; invocation: this command line."""
+
+    out: Path
+    steps: int | None = None
+    seed: int = 0
+    stories: int | None = None
+    prompt: str = PROMPT
+    device: str = "auto"
+    command: str = "linnet"
+    invocation: str = "linnet demo"
+
+
+def demo_suite(options: Options) -> Suite:
+    """The demo as a suite."""
+    steps = options.steps or STEPS
+    training = {
+        "batch_size": BATCH_SIZE,
+        "steps": steps,
+        "windows": "documents",
+        "optimizer": {"kind": "muon", "lr": LEARNING_RATE, "low_lr": SENSITIVE_RATE, "betas": [0.9, 0.99]},
+        "schedule": {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0},
+        "clip": {"by": "norm", "at": 1.0},
+        "device": options.device,
+        "evaluate": {"every": max(1, steps // EVALUATIONS), "tokens": VALIDATION_TOKENS},
+        "log": {"every": max(1, steps // LINES)},
+        "checkpoint": {"every": steps, "keep": 1},
+    }
+    plain = {
+        "name": "demo",
+        "text": {"stories": options.stories or STORIES, "names": NAMES},
+        "tokenizer": {"kind": "bpe", "vocab_size": VOCAB_SIZE},
+        "training": training,
+        "seeds": [options.seed],
+        "runs": [{"name": recipe.key, "model": recipe.preset} for recipe in RECIPES],
+        "measures": {"name_recall": {}},
+        "flat": True,
+    }
+    return Suite.parse(plain, "demo")
+
+
+def run_demo(options: Options, log: Log) -> DemoFigures:
+    """Build the corpus, train, measure; write `report.html` into the folder. Existing results are not made again.
+
+    Raises `UserError`, `ExperimentStopped`, and `DivergedError` if a model diverges.
+    """
+    device, suite, out = resolve_device(options.device), demo_suite(options), options.out
+    specs = [ModelSpec.load(recipe.preset) for recipe in RECIPES]
+    check_folder(out)
+    claim(suite, out, "demo")
+    parts_s: dict[str, float] = {}
+    with _timed(parts_s, "corpus"):
+        (data_folder,), before = suite.data_folders(out), time.time()
+        prepare_data(suite, out, "demo")
+        data = TokenData.open(data_folder)
+    check_prompt(options.prompt, data.tokenizer, specs[0].context_length)
+    corpus = corpus_figures(data)
+    made = "written" if (data_folder / MANIFEST).stat().st_mtime >= before else "reused"
+    log(
+        f"corpus: {numbers.grouped(corpus.train_stories)} short stories to train on,"
+        f" {numbers.grouped(corpus.validation_stories)} held out, {made} ({data_folder});"
+        f" {numbers.metric(corpus.train_bytes)}B of text as {numbers.metric(corpus.train_tokens)} tokens"
+    )
+    sizes = ", ".join(numbers.metric(model_cost(spec).parameters) for spec in specs)
+    tokens = numbers.grouped(BATCH_SIZE * specs[0].context_length)
+    log(f"models: {', '.join(recipe.title for recipe in RECIPES)}; {sizes} parameters; steps of {tokens} tokens")
+    findings = run_suite(suite, out, Runner(log, options.invocation), "demo")
+    for failure in findings.failures:
+        raise DivergedError(failure.step or 0, failure.reason, None)
+    log("measuring decode speed, writing stories")
+    models = [load(out / recipe.key, str(device)) for recipe in RECIPES]
+    sampling = Sampling(TEMPERATURE, top_p=TOP_P, seed=options.seed)
+    with _timed(parts_s, "decode speed"):
+        speeds = decode_speeds(models, options.prompt, sampling)
+    with _timed(parts_s, "stories"):
+        samples = [write_text(model, options.prompt, sampling) for model in models]
+    rows = {(row.run, row.measure): row.values for row in read_rows(out / RESULTS)}
+    figures = DemoFigures(
+        models=[
+            _model_figures(recipe, out / recipe.key, rows, spec, speed, sample)
+            for recipe, spec, speed, sample in zip(RECIPES, specs, speeds, samples, strict=True)
+        ],
+        corpus=corpus,
+        context_length=specs[0].context_length,
+        seed=options.seed,
+        temperature=TEMPERATURE,
+        top_p=TOP_P,
+        decode_tokens=DECODE_TOKENS,
+        decode_runs=DECODE_RUNS,
+        parts_s=parts_s,
+        machine=describe_machine(device, rows[RECIPES[0].key, TRAINING]["precision"]),
+        command=options.command,
+        invocation=options.invocation,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+    )
+    write_page(figures, out, options.invocation, figures.made)
+    return figures
+
+
+def check_folder(out: Path) -> None:
+    """`UserError` if `out` is a file, or holds anything but a demo."""
+    accepted = "a new folder or that of a demo"
+    if out.exists() and not out.is_dir():
+        raise UserError("is a file", field="out", value=out, accepted=accepted)
+    if out.is_dir() and not (out / SUITE).is_file() and not all(map(is_leftover, out.iterdir())):
+        raise UserError(f"holds other files (no {SUITE})", field="out", value=out, accepted=accepted)
+
+
+def check_prompt(prompt: str, tokenizer: Tokenizer, context_length: int) -> None:
+    """`UserError` for a prompt that leaves less than half of the context for the story."""
+    tokens, limit = len(tokenizer.encode(prompt)), context_length // 2
+    if tokens > limit:
+        shown = prompt if len(prompt) <= 40 else f"{prompt[:40]}…"
+        raise UserError(f"{tokens} tokens", field="prompt", value=repr(shown), accepted=f"at most {limit}")
+
+
+def corpus_figures(data: TokenData) -> CorpusFigures:
+    """Size of the corpus, and bits per byte of a general compressor (xz) on the held-out text."""
+    train, validation = (data.manifest.splits[split] for split in ("train", "validation"))
+    sequence = data.split("validation")
+    text = data.tokenizer.decode(sequence.read(0, len(sequence)).tolist()).encode()
+    return CorpusFigures(
+        folder=str(data.folder),
+        vocab_size=data.manifest.tokenizer.vocab_size,
+        names=len(names_of(NAMES)),
+        train_stories=train.documents,
+        train_tokens=train.tokens,
+        train_bytes=train.bytes,
+        validation_stories=validation.documents,
+        validation_tokens=validation.tokens,
+        validation_bytes=validation.bytes,
+        xz_bits_per_byte=8 * len(lzma.compress(text, preset=9)) / len(text),
+    )
+
+
+@contextmanager
+def _timed(parts_s: dict[str, float], name: str) -> Iterator[None]:
+    start_s = time.monotonic()
+    yield
+    parts_s[name] = time.monotonic() - start_s
+
+
+def _model_figures(
+    recipe: Recipe,
+    folder: Path,
+    rows: Mapping[tuple[str, str], Mapping[str, Any]],
+    spec: ModelSpec,
+    decode_tokens_per_s: float,
+    sample: WrittenText,
+) -> ModelFigures:
+    training, evaluation = rows[recipe.key, TRAINING], rows[recipe.key, LIKELIHOOD]
+    cost = model_cost(spec)
+    training_curve, validation_curve = curves(RunFolder(folder).lines_to_end(training["steps"]))
+    return ModelFigures(
+        key=recipe.key,
+        title=recipe.title,
+        idea=recipe.idea,
+        folder=str(folder),
+        parameters=training["parameters"],
+        bits_per_byte=evaluation["bits_per_byte"],
+        whole_sequence_bits_per_byte=evaluation.get("whole_sequence_bits_per_byte"),
+        leak=evaluation.get("leak"),
+        name_recall=rows[recipe.key, NAME_RECALL]["name_recall"]["share"],
+        tokens=training["tokens"],
+        training_s=training["seconds"],
+        training_tokens_per_s=training["tokens_per_s"],
+        decode_tokens_per_s=decode_tokens_per_s,
+        state_bytes={n: cost.state_bytes(n) for n in (*STATE_CURVE_TOKENS, SHORT_TOKENS, LONG_TOKENS)},
+        training_curve=training_curve,
+        validation_curve=validation_curve,
+        sample=sample,
+    )
+
+
+def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:
+    """Training and validation points (tokens, bits per byte) of a run's metrics."""
+    training = [(line["tokens"], line["bits_per_byte"]) for line in lines]
+    evaluated = [line for line in lines if "validation" in line]
+    return training, [(line["tokens"], line["validation"]["bits_per_byte"]) for line in evaluated]

@@ -1,0 +1,431 @@
+"""The measures of a suite: what can be measured of a trained model, the settings of each, and the records it leaves.
+
+`bits per byte` is always measured; everything else is asked for in the section `measures` of a suite's file.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Literal, Self
+
+import psutil
+import torch
+from pydantic import Field, model_validator
+
+from linnet import __version__
+from linnet.core.bounds import MAX_TASK_SHOTS
+from linnet.core.errors import UserError, did_you_mean
+from linnet.core.files import json_safe
+from linnet.core.spec import Count, Seed, Spec, read_yaml
+from linnet.evaluation.abilities.contract import Ability
+from linnet.evaluation.abilities.measure import above_chance, measure_all
+from linnet.evaluation.abilities.suite import default_abilities as ability_suite
+from linnet.evaluation.abilities.suite import read_abilities
+from linnet.evaluation.models import ModelOptions
+from linnet.evaluation.statistics import Estimate
+from linnet.evaluation.tasks.measure import measure_suite
+from linnet.evaluation.tasks.results import SuiteResult, verdicts
+from linnet.evaluation.tasks.suite import Suite, load_tasks, suite_spec
+from linnet.inference.engine import decode
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
+from linnet.layers.registry import inspections
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
+from linnet.present import numbers
+from linnet.present.progress import progress
+
+METRICS = (
+    "bits_per_byte", "accuracy", "parameters", "training_tokens", "training_tokens_per_s", "decode_tokens_per_s",
+    "decode_100_tokens_ms", "weights_bytes", "state_bytes_1k", "state_bytes_64k", "state_bytes_1M",
+)  # fmt: skip
+"""Figures that a published column can name, besides tasks and their averages (accuracy and tasks in per cent)."""
+
+CONTEXTS = tuple(1 << power for power in range(10, 21))
+"""Lengths of text, in tokens, for which memory is computed: 1k to 1M."""
+
+DECODE_TOKENS, DECODE_RUNS, WARM_UP_TOKENS = 200, 5, 20
+
+
+class TaskMeasure(Spec):
+    """Multiple-choice tasks, as `linnet evaluate` asks them: a `suite` with its `files`, or a `task_file`."""
+
+    suite: str | None = None
+    files: str | None = None
+    task_file: str | None = None
+    shots: int | None = Field(None, ge=0, le=MAX_TASK_SHOTS)
+    limit: Count | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path in (self.files, self.task_file) if path is not None]
+
+    def load(self) -> Suite:
+        """The tasks; `UserError` for files that cannot be read and for a task with the name of another figure."""
+        found = load_tasks(self.suite, self.files, self.task_file, self.shots, self.limit)
+        for name in found.names:
+            if name in METRICS:
+                raise UserError(f"{name}: is the name of a figure that is not a task; rename the file of the task")
+        return found
+
+
+class AbilityMeasure(Spec):
+    """`items` generated questions of each ability: those described in `files`, or the built-in list."""
+
+    items: Count = 200
+    files: list[str] = Field(default_factory=list)
+    seed: Seed = 0
+
+    @property
+    def paths(self) -> list[str]:
+        return self.files
+
+    def load(self) -> list[Ability]:
+        """The abilities; `UserError` for a file that cannot be read."""
+        return [ability for file in self.files for ability in read_abilities(file)] or ability_suite()
+
+
+class SampleMeasure(Spec):
+    """Text that every model writes after the same prompts: at most `tokens` each, sampled with the same seed."""
+
+    prompts: list[str] = Field(default_factory=lambda: [""], min_length=1)
+    tokens: Count = 100
+    temperature: Annotated[float, Field(ge=0)] = 0.8
+    top_p: float = Field(1.0, ge=0, le=1)
+    seed: Seed = 0
+
+
+class SpeedMeasure(Spec):
+    """Decoding speed of one stream: `tokens` in each of five runs, the models taking turns."""
+
+    tokens: Count = 200
+
+
+class NameRecallMeasure(Spec):
+    """How often the right name is the likeliest where a held-out story mentions somebody again (built-in stories)."""
+
+    documents: Count = 300
+
+
+class ScoreMeasure(Spec):
+    """Scores of a task suite, models as rows.
+
+    columns: the task (or average) of the suite under each heading. calibrations: replacements for the calibration of
+    models that have some, each a further row: `identity`, `random` (drawn from `seed`), or a file. without_kv_cache:
+    adds a row in which every choice is read with its whole context instead of a shared state.
+    """
+
+    suite: str
+    columns: dict[str, str] = Field(min_length=1)
+    calibrations: list[str] = Field(default_factory=list)
+    seed: Seed = 0
+    without_kv_cache: bool = False
+
+    def check(self) -> None:
+        """`UserError` for an unknown suite, or a column that is no task or average of it."""
+        suite = suite_spec(self.suite)
+        known = [*(task.name for task in suite.tasks), *suite.averages]
+        for heading, task in self.columns.items():
+            if task not in known:
+                accepted = f"expected one of {', '.join(known)}"
+                message = "; ".join(part for part in (did_you_mean(task, known, ""), accepted) if part)
+                raise UserError(message, field=f"columns.{heading}", value=task)
+
+
+class OtherModel(Spec):
+    """A Transformers model to time against: from a `config` (with `model_type`) and random weights, or a `folder`."""
+
+    name: str = Field(min_length=1)
+    config: dict[str, Any] | None = None
+    folder: str | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.config is None) == (self.folder is None):
+            raise ValueError("expected one of config, folder")
+        if self.config is not None and not isinstance(self.config.get("model_type"), str):
+            raise ValueError("config.model_type: missing; expected a kind of model that Transformers has, as gpt_neo")
+        return self
+
+
+class CacheTimes(Spec):
+    """Time to generate `tokens` after a random prompt, with each cache setting, and that of other models."""
+
+    prompt_tokens: Count = 12
+    tokens: Count = 100
+    runs: Count = 5
+    seed: Seed = 0
+    against: list[OtherModel] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [other.name for other in self.against]
+        if len(set(names)) < len(names):
+            raise ValueError(f"against: {', '.join(names)}: expected each name once")
+        return self
+
+
+class Measures(Spec):
+    """What is measured of every model; sections that are left out are not measured.
+
+    likelihood: `full` measures all held-out text after training; `recorded` takes the last evaluation of the training.
+    inspections: options of `linnet inspect NAME`, by its name, for inspections that need no data; models without the
+    inspected layers are left out. Paths are relative to the working folder.
+    """
+
+    likelihood: Literal["full", "recorded"] = "full"
+    name_recall: NameRecallMeasure | None = None
+    tasks: TaskMeasure | None = None
+    abilities: AbilityMeasure | None = None
+    samples: SampleMeasure | None = None
+    speed: SpeedMeasure | None = None
+    scores: ScoreMeasure | None = None
+    inspections: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    cache_times: CacheTimes | None = None
+
+    @property
+    def compares_models(self) -> bool:
+        """True if something is measured of finished models side by side."""
+        return any(getattr(self, name) is not None for name in ("tasks", "abilities", "samples", "speed"))
+
+    @property
+    def is_protocol(self) -> bool:
+        """True if a section asks for the tables of a paper."""
+        return any(getattr(self, name) is not None for name in ("scores", "cache_times")) or bool(self.inspections)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a YAML file with these sections; `UserError` names the field that is wrong."""
+        plain = read_yaml(path)
+        if not isinstance(plain, dict):
+            raise UserError(f"{path}: expected a mapping with some of {', '.join(cls.model_fields)}")
+        return cls.parse(plain, str(path))
+
+    def check(self, origin: str) -> None:
+        """`UserError` (after `origin`) if a file of questions cannot be read; called before anything takes time."""
+        for name, section in (("tasks", self.tasks), ("abilities", self.abilities)):
+            if section is None:
+                continue
+            try:
+                section.load()
+            except UserError as error:
+                gone = [path for path in section.paths if not Path(path).is_absolute() and not Path(path).exists()]
+                where = f"; {gone[0]} is looked for in the working folder, {Path.cwd()}" if gone else ""
+                raise UserError(f"{origin}: {name}: {error}{where}") from None
+        if self.scores is not None:
+            try:
+                self.scores.check()
+            except UserError as error:
+                raise UserError(f"{origin}: scores.{error}") from None
+        known = {name: one for name, one in inspections().items() if one.data != "required"}
+        for name, options in self.inspections.items():
+            if name not in known:
+                raise UserError(f"{origin}: inspections.{name}: expected one of {', '.join(known)}")
+            known[name].options.parse(options, f"{origin}: inspections.{name}")
+        if self.samples is not None and 0 < self.samples.temperature < LOWEST_TEMPERATURE:
+            raise UserError(f"{origin}: samples: temperature: {self.samples.temperature}: expected 0 or more than 1e-6")
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """Bytes needed to decode one stream in float32, exact: weights, and state by tokens of text."""
+
+    weights_bytes: int
+    state_bytes: dict[int, int]
+
+    @classmethod
+    def from_spec(cls, spec: ModelSpec) -> "MemoryFigures":
+        cost = model_cost(spec)
+        return cls(cost.weights_bytes("float32"), {tokens: cost.state_bytes(tokens) for tokens in CONTEXTS})
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "MemoryFigures":
+        return cls(plain["weights_bytes"], {int(tokens): size for tokens, size in plain["state_bytes"].items()})
+
+    def total(self, tokens: int) -> int:
+        """Weights and state together."""
+        return self.weights_bytes + self.state_bytes[tokens]
+
+    def to_dict(self) -> dict[str, Any]:
+        state = {str(tokens): size for tokens, size in self.state_bytes.items()}
+        return {"weights_bytes": self.weights_bytes, "state_bytes": state}
+
+
+class TaskScore(Spec):
+    """Score of a task, or of an average of tasks (`averaged`, without verdict). Shares, not per cent; None if NaN."""
+
+    task: str
+    value: float | None
+    standard_error: float | None
+    chance: float
+    items: int
+    verdict: str = ""
+    averaged: bool = False
+
+
+class AbilityScore(Spec):
+    """Share of whole answers that are right; None if it could not be measured, for the reason in `missing`."""
+
+    ability: str
+    chance: float
+    items: int = 0
+    right: float | None = None
+    standard_error: float | None = None
+    above_chance: bool = False
+    missing: str = ""
+
+
+class WrittenText(Spec):
+    """A prompt and its continuation. complete: the model ended the text itself."""
+
+    prompt: str
+    text: str
+    complete: bool
+
+
+class DecodingSpeed(Spec):
+    """Tokens per second of one stream: the median of `runs` runs of `tokens` tokens; `machine`: facts by name."""
+
+    tokens_per_s: float
+    runs: int
+    tokens: int
+    machine: dict[str, str]
+
+
+class ModelMeasures(Spec):
+    """Results of the measures that compare finished models. seed: of the training that made the model."""
+
+    seed: int | None = None
+    speed: DecodingSpeed | None = None
+    tasks: list[TaskScore] = Field(default_factory=list)
+    abilities: list[AbilityScore] = Field(default_factory=list)
+    samples: list[WrittenText] = Field(default_factory=list)
+
+
+def measure_models(folders: Mapping[str, Path], measures: Measures, options: ModelOptions) -> dict[str, ModelMeasures]:
+    """Measure model folders (or run folders) by name; `UserError` for questions that are missing or do not fit.
+
+    All models are loaded together: their speeds are measured in turns, so that other load of the machine affects all.
+    """
+    models = {name: options.load(folder) for name, folder in folders.items()}
+    tasks = None if measures.tasks is None else measures.tasks.load()
+    speeds: Sequence[DecodingSpeed | None] = [None] * len(models)
+    if measures.speed is not None:
+        speeds = _decoding_speeds([*models.values()], measures.speed, options.precision)
+    return {
+        name: ModelMeasures(
+            speed=speed,
+            tasks=[] if tasks is None else task_scores(measure_suite(model, name, tasks)),
+            abilities=[] if measures.abilities is None else _ability_scores(model, name, measures.abilities),
+            samples=[] if measures.samples is None else _samples(model, measures.samples),
+        )
+        for (name, model), speed in zip(models.items(), speeds, strict=True)
+    }
+
+
+def task_scores(result: SuiteResult) -> list[TaskScore]:
+    """Scores of the tasks, with their verdicts against chance, then of the averages."""
+
+    def score(name: str, mean: Estimate, chance: float | None, items: int, **more: Any) -> TaskScore:
+        assert chance is not None, name
+        value, error = json_safe(mean.value), json_safe(mean.standard_error)
+        return TaskScore(task=name, value=value, standard_error=error, chance=chance, items=items, **more)
+
+    scores = [
+        score(task.task.name, task.mean, task.chance, task.mean.count, verdict=verdict)
+        for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
+    ]
+    return scores + [score(one.name, one.mean, one.chance, one.items, averaged=True) for one in result.averages]
+
+
+def _ability_scores(model: LanguageModel, name: str, settings: AbilityMeasure) -> list[AbilityScore]:
+    measured = measure_all(model, settings.load(), settings.items, settings.seed, f"{name}: abilities")
+    scores = []
+    for one, above in zip(measured, above_chance(measured), strict=True):
+        about: dict[str, Any] = {"ability": one.ability.label, "chance": one.ability.chance.answer}
+        if one.score is None:
+            scores.append(AbilityScore(**about, missing=one.missing))
+        else:
+            right = {"right": one.score.accuracy, "standard_error": one.score.standard_error}
+            scores.append(AbilityScore(**about, **right, items=one.score.items, above_chance=above))
+    return scores
+
+
+def _samples(model: LanguageModel, settings: SampleMeasure) -> list[WrittenText]:
+    sampling = Sampling(settings.temperature, top_p=settings.top_p, seed=settings.seed)
+    return [write_text(model, prompt, sampling, settings.tokens) for prompt in settings.prompts]
+
+
+def write_text(model: LanguageModel, prompt: str, sampling: Sampling, max_tokens: int | None = None) -> WrittenText:
+    """Continue the prompt for as long as the context allows, for at most `max_tokens` tokens."""
+    limit = max(1, model.spec.context_length - len(model.prompt_tokens(prompt)))
+    limit = limit if max_tokens is None else min(limit, max_tokens)
+    continuation = model.stream(prompt, limit, sampling)
+    text = "".join(continuation)
+    return WrittenText(prompt=prompt, text=text, complete=continuation.figures.tokens < limit)
+
+
+def _decoding_speeds(
+    models: Sequence[LanguageModel], settings: SpeedMeasure, precision: str | None
+) -> list[DecodingSpeed]:
+    machine = describe_machine(models[0].decoder.device, "float32")
+    machine |= {} if precision is None else {"precision": precision}
+    room = min(model.spec.context_length for model in models) - 2  # learned positions end there
+    tokens = max(1, min(settings.tokens, room))
+    speeds = decode_speeds(models, "", Sampling(seed=0), tokens)
+    return [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in speeds]
+
+
+def decode_speeds(
+    models: Sequence[LanguageModel], prompt: str, sampling: Sampling, tokens: int = DECODE_TOKENS
+) -> list[float]:
+    """Tokens per second of each model while it continues the prompt as one stream: the median of several runs.
+
+    The models take turns, so that other load of the machine affects all of them. The pass over the prompt is not
+    counted.
+    """
+    for model in models:
+        _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
+    speeds: list[list[float]] = [[] for _ in models]
+    with progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:
+        for _ in range(DECODE_RUNS):
+            for model, own in zip(models, speeds, strict=True):
+                own.append(_tokens_per_s(model, prompt, sampling, tokens))
+                advance(1)
+    return [median(own) for own in speeds]
+
+
+def _tokens_per_s(model: LanguageModel, prompt: str, sampling: Sampling, tokens: int) -> float:
+    steps = decode(model.decoder, [model.prompt_tokens(prompt)], tokens + 1, sampling)
+    next(steps)  # the prompt, and the first token after it
+    start_s = time.perf_counter()
+    made = sum(1 for _ in steps)
+    assert made == tokens
+    return tokens / (time.perf_counter() - start_s)
+
+
+def describe_machine(device: torch.device, precision: str) -> dict[str, str]:
+    """Facts about this machine by name. precision: of the products in training."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    facts = {
+        "processor": next(iter(named), platform.processor() or platform.machine()),
+        "cores": f"{os.cpu_count()}, of which PyTorch uses {torch.get_num_threads()}",
+        "memory": numbers.binary(psutil.virtual_memory().total),
+    }
+    if device.type == "cuda":
+        facts["GPU"] = torch.cuda.get_device_name(device)
+    return facts | {
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "precision": precision if precision == "float32" else f"{precision} products in training, else float32",
+        "linnet": __version__,
+        "PyTorch": torch.__version__,
+        "Python": platform.python_version(),
+    }

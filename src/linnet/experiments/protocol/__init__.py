@@ -1,1 +1,0 @@
-"""A paper's measurements as a file, for any models: `linnet evaluate MODEL... --protocol FILE.yaml`."""

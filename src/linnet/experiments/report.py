@@ -1,0 +1,343 @@
+"""Several models on one page, and in Markdown: quality, memory against context, speed, tasks, abilities, samples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from linnet.core.files import write_text
+from linnet.evaluation.models import ModelOptions
+from linnet.evaluation.results import POSITIONS_CAPTION, ModelComparison, positions_panel
+from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
+from linnet.evaluation.tasks.results import SuiteReport, percent
+from linnet.experiments.measures import (
+    CONTEXTS,
+    AbilityScore,
+    Measures,
+    MemoryFigures,
+    ModelMeasures,
+    TaskScore,
+    WrittenText,
+    measure_models,
+    task_scores,
+)
+from linnet.model.calibration import stored_spec
+from linnet.model.spec import ModelSpec
+from linnet.model.store import model_folder, read_description
+from linnet.present import numbers
+from linnet.present.page import timestamp, write_page
+from linnet.present.plot import Axis, Panel, Plot, Series, line_style
+from linnet.present.result import Answer, Paragraph, Part, Passage, Picture
+from linnet.present.table import MISSING, Table, cell_markdown, table_markdown
+
+MARKDOWN = "report.md"
+CHANCE = "chance, %"
+TABLE_CONTEXTS = CONTEXTS[::2]
+"""Lengths of text that the memory table has a row for."""
+
+CHART_INCHES = (4.9, 3.9)
+"""Readable on a telephone, two in a row on a desk."""
+
+MAX_NAMES_AT_ENDS = 8
+"""With more lines than that, names stand in a legend: at the ends of the lines they would be hard to follow."""
+
+Extras = Mapping[str, ModelMeasures]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Content of a page about several models; empty parts are left out.
+
+    quality: tables with a row for each model; differences: with models as columns; further: tables about other things.
+    memory, extras: by model, in the order of columns.
+    """
+
+    title: str
+    quality: Sequence[Table]
+    pictures: Sequence[Picture]
+    memory: Mapping[str, MemoryFigures]
+    extras: Extras
+    differences: Sequence[Table] = ()
+    further: Sequence[Table] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    conclusion: str = ""
+
+    def report(self) -> Answer:
+        """The page."""
+        memory: list[Part] = [memory_picture(self.memory), memory_table(self.memory)] if self.memory else []
+        heading: list[Part] = [Paragraph("In pictures", "")] if self.pictures or memory else []
+        measured = [*speed_table(self.extras), *task_table(self.extras), *ability_table(self.extras)]
+        parts: list[Part] = [
+            *self.quality,
+            *self.differences,
+            *heading,
+            *self.pictures,
+            *memory,
+            *measured,
+            *self.further,
+            *sample_parts(self.extras),
+        ]
+        return Answer(self.title, self.facts, {}, parts, ending=self.conclusion)
+
+    def summary(self) -> Table:
+        """All tables about models joined into one, models as columns."""
+        tables = [
+            *map(_transposed, self.quality),
+            *self.differences,
+            *speed_table(self.extras),
+            *([memory_table(self.memory)] if self.memory else []),
+            *task_table(self.extras),
+            *ability_table(self.extras),
+            *sample_table(self.extras),
+        ]
+        models = list(dict.fromkeys(name for table in tables for name in table.columns[table.leading :]))
+        rows = []
+        for table in tables:
+            for row in table.rows:
+                by_model = dict(zip(table.columns[table.leading :], row[table.leading :], strict=True))
+                rows.append([_row_name(table, row), *(by_model.get(model, MISSING) for model in models)])
+        return Table(self.title, ("", *models), rows)
+
+    def notes(self) -> list[str]:
+        """The meaning of the rows of the summary."""
+        tables = [part for part in self.report().parts if isinstance(part, Table)]
+        explained = [table for table in tables if table.meaning and table not in self.further]
+        return [": ".join(part for part in (table.title, table.meaning) if part) for table in explained]
+
+    def markdown(self, command: str, made: str) -> str:
+        """One table, the meaning of its rows, then the tables that are not about models."""
+        summary, notes = self.summary(), [*self.notes(), *([self.conclusion] if self.conclusion else [])]
+        lists = [[f"{name}: {fact}" for name, fact in self.facts.items()], notes]
+        facts, remarks = ["".join(f"- {cell_markdown(line)}\n" for line in lines) for lines in lists]
+        parts = [f"# {cell_markdown(self.title)}\n", f"Made by {cell_markdown(command)}, {made}.\n"]
+        parts += [part for part in (facts, table_markdown(summary) if summary.rows else "", remarks) if part]
+        for table in self.further:
+            parts += [f"## {cell_markdown(table.title)}\n", table_markdown(table)]
+            parts += [f"{cell_markdown(table.meaning)}\n"] if table.meaning else []
+        return "\n".join(parts)
+
+
+def write_report(found: SideBySide, folder: Path, command: str) -> Path:
+    """Write `report.html` with its pictures, and `report.md`; returns the path of the page."""
+    made = timestamp()
+    path = write_page(found.report(), folder, command, made)
+    write_text(folder / MARKDOWN, found.markdown(command, made))
+    return path
+
+
+def _transposed(table: Table) -> Table:
+    """Models as columns; rows that are parts of the row above are left out."""
+    rows = [row for row in table.rows if not row[0].startswith(" ")]
+    names, *columns = [list(column) for column in zip(*rows, strict=True)]
+    transposed = [[name, *cells] for name, cells in zip(table.columns[1:], columns, strict=True)]
+    return Table(table.title, ("", *names), transposed, table.meaning)
+
+
+def _row_name(table: Table, row: Sequence[str]) -> str:
+    """The kind of row, its name, and what holds for all models: `task arc_easy (chance 25.0 %)`."""
+    kind, *headings = table.columns[: table.leading]
+    parts = [(*heading.partition(", ")[::2], cell) for heading, cell in zip(headings, row[1:], strict=False)]
+    shared = "".join(f" ({heading} {cell} {unit})" for heading, unit, cell in parts)
+    return f"{kind} {row[0]}{shared}".strip()
+
+
+def chart(panel: Panel) -> Plot:
+    """A picture whose lines differ in marks and dashes, not only in color, with names at their ends."""
+    named = sum(1 for series in panel.series if series.name)
+    return Plot([panel], CHART_INCHES, names="ends" if named <= MAX_NAMES_AT_ENDS else "legend")
+
+
+def memory_table(memory: Mapping[str, MemoryFigures]) -> Table:
+    """Bytes of weights and state together, with the state's below."""
+    rows = [("weights alone", *(numbers.binary(one.weights_bytes) for one in memory.values()))]
+    for tokens in TABLE_CONTEXTS:
+        cells = (
+            f"{numbers.binary(one.total(tokens))}\n{numbers.binary(one.state_bytes[tokens])} of state"
+            for one in memory.values()
+        )
+        rows.append((f"at {numbers.tokens(tokens)}", *cells))
+    meaning = (
+        "Bytes of the weights and of the state of one stream with room for so many tokens of text, both in float32,"
+        " exact, computed from the descriptions; below, the state alone. A model may not have been trained to read text"
+        " of that length."
+    )
+    return Table("Memory against context", ("memory", *memory), rows, meaning)
+
+
+def memory_picture(memory: Mapping[str, MemoryFigures]) -> Picture:
+    """Weights and state over the tokens of text, both axes logarithmic.
+
+    Each line has its marks at other lengths, so that lines that lie on each other can be told apart.
+    """
+    turns = min(len(memory), len(CONTEXTS))
+    series = [
+        Series(CONTEXTS, [one.total(tokens) for tokens in CONTEXTS], name, line_style(number), number, dots=dots)
+        for number, (name, one) in enumerate(memory.items())
+        for dots in [range(number % turns, len(CONTEXTS), turns)]
+    ]
+    x = Axis("tokens of text", "log2", places={tokens: numbers.tokens(tokens) for tokens in TABLE_CONTEXTS})
+    caption = (
+        "Weights and state of one stream, both axes logarithmic. A rising line has a state that grows with the text; a"
+        " level line has a state that does not grow, or that is small beside the weights."
+    )
+    panel = Panel(x, Axis("bytes", "log2", numbers.binary), series)
+    return Picture("memory", "Memory against context", chart(panel), caption)
+
+
+def speed_table(extras: Extras) -> list[Table]:
+    """Decoding speed, if it was measured."""
+    speeds = {name: one.speed for name, one in extras.items()}
+    first = next((speed for speed in speeds.values() if speed is not None), None)
+    if first is None:
+        return []
+    cells = (MISSING if speed is None else numbers.grouped(speed.tokens_per_s) for speed in speeds.values())
+    machine = ", ".join(f"{name} {fact}" for name, fact in first.machine.items())
+    meaning = (
+        f"One stream: the median of {first.runs} runs of {first.tokens} tokens, the models taking turns. Measured on"
+        f" this machine: {machine}."
+    )
+    return [Table("Speed of decoding", ("", *speeds), [["decoding, tokens/s", *cells]], meaning)]
+
+
+def task_table(extras: Extras) -> list[Table]:
+    """A row for each task that any model was asked: chance, then score with standard error and verdict."""
+    by_model = {name: {score.task: score for score in one.tasks} for name, one in extras.items()}
+    asked = {task: score for scores in by_model.values() for task, score in scores.items()}
+    if not asked:
+        return []
+
+    def shown(score: TaskScore | None) -> str:
+        if score is None:
+            return MISSING
+        error = "" if score.standard_error is None else f" ± {percent(score.standard_error)}"
+        return f"{percent(score.value)}{error}\n{score.verdict}".rstrip("\n")
+
+    rows = [
+        [task, percent(score.chance), *(shown(scores.get(task)) for scores in by_model.values())]
+        for task, score in asked.items()
+    ]
+    items = sum(score.items for score in asked.values() if not score.averaged)
+    meaning = (
+        f"Per cent, ± standard error, {numbers.grouped(items)} items in all; chance: what guessing gives; below each"
+        " score whether it differs from chance (two-sided, 5 % for all tasks together, Holm)."
+    )
+    return [Table("Tasks", ("task", CHANCE, *by_model), rows, meaning, leading=2)]
+
+
+def ability_table(extras: Extras) -> list[Table]:
+    """A row for each ability that could be measured of any model."""
+    by_model = {name: {score.ability: score for score in one.abilities} for name, one in extras.items()}
+    every = [score for scores in by_model.values() for score in scores.values()]
+    asked = {score.ability: score for score in every if score.right is not None}
+    if not asked:
+        return []
+
+    def shown(score: AbilityScore | None) -> str:
+        if score is None or score.right is None:
+            return MISSING if score is None else f"{MISSING}\n{score.missing}"
+        verdict = "above chance" if score.above_chance else NOT_ABOVE_CHANCE
+        return f"{percent(score.right)} ± {percent(score.standard_error)}\n{verdict}"
+
+    rows = [
+        [name, numbers.percent_of(score.chance), *(shown(scores.get(name)) for scores in by_model.values())]
+        for name, score in asked.items()
+    ]
+    meaning = (
+        f"Whole answers that are right, greedily, per cent ± standard error, of"
+        f" {numbers.grouped(max(score.items for score in asked.values()))} questions each; below each whether it is"
+        " above chance (exact, 5 % for all abilities together, Holm)."
+    )
+    # Abilities that no model could be asked, by kind and reason.
+    left_out = []
+    for reason, mark in (("too long for the context", "tokens or more"), ("of symbols that are no tokens", "symbols")):
+        missing = [score for score in every if score.ability not in asked and mark in score.missing]
+        kinds = dict.fromkeys(score.ability.split()[0] for score in missing)
+        left_out += [f"{reason}: {', '.join(kinds)}"] if kinds else []
+    meaning += f" Not asked of any model: {'; '.join(left_out)}." if left_out else ""
+    return [Table("Abilities", ("ability", CHANCE, *by_model), rows, meaning, leading=2)]
+
+
+def _samples(extras: Extras) -> dict[str, list[tuple[str, int, WrittenText]]]:
+    """By prompt: model, its number, and what it wrote."""
+    found: dict[str, list[tuple[str, int, WrittenText]]] = {}
+    for number, (name, one) in enumerate(extras.items()):
+        for sample in one.samples:
+            found.setdefault(sample.prompt, []).append((name, number, sample))
+    return found
+
+
+def sample_parts(extras: Extras) -> list[Part]:
+    """The texts of all models, side by side for each prompt."""
+    parts: list[Part] = []
+    for prompt, samples in _samples(extras).items():
+        parts.append(Paragraph(f"Continuations of “{prompt}”" if prompt else "Samples", ""))
+        for name, number, sample in samples:
+            end, note = ("", "") if sample.complete else (" …", "Cut here.")
+            parts.append(Passage(name, sample.prompt, sample.text + end, number, note))
+    return parts
+
+
+def sample_table(extras: Extras) -> list[Table]:
+    """The same as rows of a table."""
+    rows = []
+    for prompt, samples in _samples(extras).items():
+        texts = {name: sample.text.strip() + ("" if sample.complete else " …") for name, _, sample in samples}
+        rows.append([f"continuation of “{prompt}”", *(texts.get(name, MISSING) for name in extras)])
+    return [Table("Samples", ("", *extras), rows, text=True)] if rows else []
+
+
+def page_of_text(found: ModelComparison, text: str, measures: Measures | None, options: ModelOptions) -> SideBySide:
+    """A page about finished models that were measured on the same documents of `text`."""
+    quality, differences = found.tables()
+    folders = {name: Path(name) for name in found.names}
+    panel = positions_panel(found.names, found.evaluations)
+    return SideBySide(
+        "Models compared",
+        [quality],
+        [Picture("positions", "Loss by position", chart(panel), POSITIONS_CAPTION)],
+        _memory(folders, options),
+        _extras(folders, measures, options),
+        further=[differences],
+        facts={"text": text, **_facts(options)},
+    )
+
+
+def page_of_tasks(found: SuiteReport, measures: Measures | None, options: ModelOptions) -> SideBySide:
+    """A page about finished models that were asked the same tasks."""
+    folders = {result.model: Path(result.model) for result in found.results}
+    extras = _extras(folders, measures, options)
+    for result in found.results:
+        scores = task_scores(result)
+        names = {score.task for score in scores}
+        # A task of `measures` that has the same name was asked in another way.
+        also = [
+            score.model_copy(update={"task": f"{score.task} (also)"}) if score.task in names else score
+            for score in extras[result.model].tasks
+        ]
+        extras[result.model] = extras[result.model].model_copy(update={"tasks": [*scores, *also]})
+    memory, differences = _memory(folders, options), found.difference_tables()
+    return SideBySide("Models compared", [], [], memory, extras, further=differences, facts=_facts(options))
+
+
+def _extras(folders: Mapping[str, Path], measures: Measures | None, options: ModelOptions) -> dict[str, ModelMeasures]:
+    if measures is None:
+        return {name: ModelMeasures() for name in folders}
+    return measure_models(folders, measures, options)
+
+
+def _facts(options: ModelOptions) -> dict[str, str]:
+    facts = {}
+    if options.calibration is not None:
+        drawn = f", drawn from seed {options.seed}" if options.calibration == "random" else ""
+        facts["calibration"] = f"{options.calibration}, in place of the models' own{drawn}"
+    if options.precision is not None:
+        facts["precision"] = f"weights converted to {options.precision}"
+    return facts
+
+
+def _memory(folders: Mapping[str, Path], options: ModelOptions) -> dict[str, MemoryFigures]:
+    """From the descriptions in the model folders; with fixed calibrations if those are measured."""
+    found = {}
+    for name, folder in folders.items():
+        spec = ModelSpec.parse(read_description(model_folder(folder)), str(folder))
+        found[name] = MemoryFigures.from_spec(spec if options.calibration is None else stored_spec(spec))
+    return found

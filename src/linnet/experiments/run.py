@@ -1,0 +1,465 @@
+"""Carrying out a suite: prepare the text, train every run with every seed, measure all, write the result table."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnet.core.atomic import refuse_link
+from linnet.core.checksum import write_checked_json
+from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.models import ModelOptions
+from linnet.experiments.data import file_hashes, prepare_data, text_hash
+from linnet.experiments.executors import Executor, JobContext, LocalExecutor, read_suite_folder
+from linnet.experiments.jobs import Job, Log, Runner, job_spec, job_title, origin
+from linnet.experiments.measures import Measures, ModelMeasures, decode_speeds, measure_models
+from linnet.experiments.report import write_report
+from linnet.experiments.results import (
+    LIKELIHOOD,
+    TRAINING,
+    Findings,
+    ResultRow,
+    ResultTable,
+    hash_of,
+    inputs_of,
+    read_rows,
+    summarize,
+    write_rows,
+)
+from linnet.experiments.suite import CALIBRATIONS, CURVES, RESULTS, SUITE, Suite, SuiteRun
+from linnet.experiments.suite_report import curves_plot, load_published, side_by_side
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.sampling import Sampling
+from linnet.model.calibration import check_calibration, check_calibration_fits, save_calibration
+from linnet.model.decoder import Decoder
+from linnet.model.spec import calibration_file
+from linnet.model.store import TOKENIZER, load_decoder
+from linnet.scaling.throughput import seconds_in_turn, training_step
+from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.initialization import flatten
+from linnet.training.run_folder import RunFolder
+from linnet.training.spec import RunSpec
+
+TRAINING_SPEED = "training_speed"
+STEP_FIELDS = ("batch_size", "gradient_accumulation", "context_length", "windows", "precision", "clip")
+"""Fields of a training that decide how long a step takes, besides the kind of optimizer."""
+
+STEPS_TOLERANCE = 1.1
+"""A training for equal time is made again if its number of steps has changed by more than this ratio: measured times
+always differ a little."""
+
+
+def compare(
+    comparison: str | Path | Mapping[str, Any],
+    out: str | Path,
+    say: Log | None = None,
+    against: str | Path | None = None,
+) -> Findings:
+    """Train every run of a suite with every seed and evaluate all alike, causally; `.to_dict()` has the figures.
+
+    comparison: a YAML file, or its plain data: text, tokenizer, model, training, seeds, runs (docs/comparison.md).
+    out: the folder to create or continue; it gets the page (report.html), the Markdown table (report.md), the result
+    table (results.jsonl), curves.png, the prepared text and every run. say: gets messages. against: a JSON file with a
+    paper's table, beside which own numbers stand on the page. Raises `UserError` that names the field that is wrong.
+    """
+    if isinstance(comparison, Mapping):
+        suite, source = Suite.parse(dict(comparison), "comparison"), "comparison"
+    else:
+        suite, source = Suite.load(comparison), str(comparison)
+    published = load_published(against, suite.measures)
+    findings = run_suite(suite, out, Runner(say or (lambda line: None)), source)
+    write_report(side_by_side(findings, published), Path(out), "linnet.compare")
+    return findings
+
+
+def run_suite(
+    suite: Suite,
+    out: str | Path,
+    runner: Runner,
+    origin: str = "suite",
+    executor: Executor | None = None,
+    record: ResultTable | None = None,
+) -> Findings:
+    """Train and measure; write `results.jsonl` and `curves.png` into `out`. Existing results are not made again.
+
+    A run that diverges is a result. record: results of earlier calls, perhaps of other machines; what it has, made with
+    the same inputs, is not trained, and new results are added to it. Raises `UserError` (about the description, with
+    `origin` in front) and `ExperimentStopped`.
+    """
+    if not suite.trains:
+        raise UserError(f"{origin}: has no runs to train; linnet evaluate MODEL... --protocol measures finished models")
+    folder = Path(out)
+    check_calibrations(suite, folder, origin)
+    suite.measures.check(f"{origin}: measures")
+    text = claim(suite, folder, origin)
+    prepare_data(suite, folder, origin, runner.log)
+    return _SuiteRun(suite, folder, runner, text, executor or LocalExecutor(), record).run()
+
+
+def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
+    """Record the suite in its folder; `UserError` if the folder holds another one, or a file that it names is missing.
+
+    The text is compared by the hashes of its files, and calibration files by their content, whatever their names.
+    Seeds and runs may be added. Returns the hash of the text.
+    """
+    described: dict[str, Any] = {**suite.model_dump(mode="json"), "files": file_hashes(suite.text, origin)}
+    hashes = _calibration_hashes(described, folder)
+    refuse_link(folder / CALIBRATIONS)
+    if (folder / SUITE).exists():
+        _, before = read_suite_folder(folder)
+        known = before.get("calibrations", {})
+        hashes = {**known, **hashes}  # a file that no longer exists is taken for what it was
+        earlier, now = _by_content(before, known), _by_content(described, hashes)
+        names = ["text", "data", "tokenizer", "model", "start_from", "training", *(["seeds"] if suite.flat else [])]
+        old, new = (flatten({name: plain.get(name) for name in names}) for plain in (earlier, now))
+        for path in dict.fromkeys([*old, *new]):
+            if old.get(path) != new.get(path):
+                raise UserError(
+                    f"{folder}: holds a suite with {path}: {old.get(path)!r}, not {new.get(path)!r}; choose another"
+                    " `out`, or the same settings to continue"
+                )
+        if earlier.get("files") != now["files"]:
+            raise UserError(f"{folder}: holds a suite with another content of the files; choose another `out`")
+        runs = {run["name"]: run for run in now["runs"]}
+        for run in earlier["runs"]:
+            if runs.get(run["name"], run) != run:
+                raise UserError(f"{folder}: holds another run {run['name']!r}; rename it, or choose another `out`")
+        text = before.get("text_hash") or text_hash(suite)
+    else:
+        text = text_hash(suite)
+    write_checked_json(folder / SUITE, {**described, "calibrations": hashes, "text_hash": text})
+    return str(text)
+
+
+def _calibration_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """SHA-256 of each calibration file that is named, except those that the suite itself makes."""
+
+    def strings(value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from strings(part)
+
+    found = [described["model"], *(part for run in described["runs"] for part in (run["model"], run["set"]))]
+    names = sorted({name for part in found for name in strings(part)})
+    files = {name: file for name in names if (file := calibration_file(name)) is not None and file.is_file()}
+    own = (folder / CALIBRATIONS).resolve()
+    return {name: sha256_of(file) for name, file in files.items() if file.resolve().parent != own}
+
+
+def _by_content(described: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
+    """The description with the hash of each calibration file in place of its name."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: replaced(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [replaced(part) for part in value]
+        return hashes.get(value, value) if isinstance(value, str) else value
+
+    runs = [{**run, "set": replaced(run["set"])} for run in described["runs"]]
+    return {**described, "model": replaced(described["model"]), "runs": runs}
+
+
+def check_calibrations(suite: Suite, out: Path, origin: str) -> None:
+    """`UserError` naming the run, the field and the calibration file that cannot be read or do not fit.
+
+    Two kinds of files may be missing: those that an earlier run will have made by then, and those of runs that have
+    begun with every seed, whose checkpoints hold the calibration.
+    """
+    seed, made = suite.seeds[0], set[Path]()
+    for run in suite.runs:
+        where = f"{origin}: runs: {run.name}"
+        model = suite.run_spec(run, seed, Path("data")).model
+        source = model.initialization.calibration
+        file = calibration_file(source)
+        if file is None or file.exists() or not (file.resolve() in made or _has_begun(suite, run, out)):
+            named = [field for field, value in run.set.items() if value == source]
+            field_name = f"set: {named[0]}" if named else "model.initialization.calibration"
+            check_calibration(model, f"{where}: {field_name}")
+        if run.calibration_of is not None:
+            teacher = suite.run(run.calibration_of)
+            where = f"{where}: calibration_of: {teacher.name}"
+            try:
+                model = suite.run_spec(run, seed, Path("data"), Path("calibration.safetensors")).model
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
+            check_calibration_fits(suite.run_spec(teacher, seed, Path("data")).model, model, where)
+            made.add(suite.calibration_file(out, teacher, seed).resolve())
+
+
+def _has_begun(suite: Suite, run: SuiteRun, out: Path) -> bool:
+    """True if the run has a checkpoint with every seed."""
+    folders = [RunFolder(suite.run_folder(out, run, seed)) for seed in suite.seeds]
+    return all(checkpoint_steps(folder.checkpoints) or folder.finished() is not None for folder in folders)
+
+
+def passed_calibration(suite: Suite, out: Path, job: Job) -> Path | None:
+    """The calibration file that a run takes from another, which has been trained; None if it takes none.
+
+    It is inferred from the empty prompt, the end token alone.
+    """
+    run = suite.run(job.run)
+    if run.calibration_of is None:
+        return None
+    teacher = suite.run(run.calibration_of)
+    path = suite.calibration_file(out, teacher, job.seed)
+    if not path.exists():
+        model = RunFolder(suite.run_folder(out, teacher, job.seed)).model
+        end = Tokenizer.load(model / TOKENIZER).end_id
+        save_calibration(load_decoder(model), torch.tensor([[end]]), str(path))
+    return path
+
+
+@dataclass
+class _SuiteRun:
+    """The state of one call of `run_suite`. rows: the results so far, by run, seed and measure."""
+
+    suite: Suite
+    out: Path
+    runner: Runner
+    text: str
+    executor: Executor
+    record: ResultTable | None
+    rows: dict[tuple[str, int, str], ResultRow] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = set(ModelMeasures.model_fields)
+        self.compared_before = [row for row in read_rows(self.out / RESULTS) if row.measure in names]
+
+    def run(self) -> Findings:
+        suite = self.suite
+        steps = self._equal_time_steps() if suite.equal_time_as is not None else {}
+        # Whole seeds first: an interrupted suite has results of all runs for its first seeds.
+        jobs = [
+            Job(run=run.name, seed=seed, steps=steps.get(run.name))
+            for seed in suite.seeds
+            for run in suite.runs
+            if not steps or run.name in steps
+        ]
+        self._execute(jobs)
+        if suite.more_seeds is not None:
+            self._execute([Job(run=name, seed=seed) for seed in suite.more_seeds.seeds for name in self._best_runs()])
+        self._write()
+        if suite.measures.compares_models and self._measure_models():
+            self._write()
+        return self.findings()
+
+    def findings(self) -> Findings:
+        shown = [run.name for run in self.suite.runs if run.shown]
+        return summarize(self.suite.name, list(self.rows.values()), shown, self.suite.measures.likelihood == "recorded")
+
+    def _write(self) -> None:
+        write_rows(self.out / RESULTS, self.rows.values())
+        findings = self.findings()
+        curves_plot(findings.runs, findings.name).write(self.out / CURVES)
+
+    def _execute(self, jobs: Sequence[Job]) -> None:
+        """Carry out the jobs that the record does not have; add their rows."""
+        jobs = [job for job in jobs if not self._take_from_record(job)] if self.record is not None else jobs
+        if self.record is not None:
+            self.runner.log(f"{self.suite.name}: {len(jobs)} to train; {len(self.rows)} rows are in the record")
+        for group in self._groups(jobs):
+            ready = [job for job in group if not self._skip_without_teacher(job)]
+            context = JobContext(
+                self.suite, self.out, self.runner, self.text, lambda job: passed_calibration(self.suite, self.out, job)
+            )
+            self.executor.run(ready, context)
+            for job in ready:
+                run = self.suite.run(job.run)
+                rows = read_rows(self.suite.run_folder(self.out, run, job.seed) / RESULTS)
+                if job.steps is not None:
+                    rows = [row.model_copy(update={"values": {**row.values, "steps": job.steps}}) for row in rows]
+                self._add(rows)
+
+    def _add(self, rows: Sequence[ResultRow]) -> None:
+        self.rows |= {(row.run, row.seed, row.measure): row for row in rows}
+        if self.record is not None:
+            self.record.add(rows)
+
+    def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Jobs that may run at the same time: those whose teachers are trained. One by one for a serial executor."""
+        if isinstance(self.executor, LocalExecutor) and self.executor.workers == 1:
+            yield from ([job] for job in jobs)
+            return
+        rest = list(jobs)
+        while rest:
+            names = {(job.run, job.seed) for job in rest}
+            ready = [job for job in rest if (self.suite.run(job.run).calibration_of, job.seed) not in names]
+            yield ready
+            rest = [job for job in rest if job not in ready]
+
+    def _skip_without_teacher(self, job: Job) -> bool:
+        """Add a row for a job whose teacher (the run that it takes its calibration from) has no result."""
+        teacher = self.suite.run(job.run).calibration_of
+        found = None if teacher is None else self.rows[teacher, job.seed, TRAINING]
+        if found is None or found.status == "measured":
+            return False
+        why = "it was not trained" if found.status == "skipped" else "it diverged"
+        reason = f"the calibration of {teacher} is missing: {why}"
+        self.runner.log(f"{job_title(self.suite, job)}: not trained: {reason}")
+        about = {"suite": self.suite.name, "run": job.run, "seed": job.seed, "origin": origin()}
+        self._add([ResultRow(**about, measure=TRAINING, status="skipped", values={"reason": reason})])
+        return True
+
+    def _take_from_record(self, job: Job) -> bool:
+        """Take the rows of a job from the record, if they were made with the same inputs; log why not."""
+        assert self.record is not None
+        name, measures = self.suite.name, self.suite.measures
+        needed = [LIKELIHOOD] if measures.name_recall is None else ["name_recall"]
+        needed = ["ability"] if self.suite.text is not None and self.suite.text.ability is not None else needed
+        found = [self.record.find(name, job.run, job.seed, measure) for measure in needed]
+        inputs = inputs_of(job_spec(self.suite, self.out, job.model_copy(update={"steps": None})), self.text)
+        reason = "missing" if None in found else None
+        for row in found:
+            if row is None:
+                continue
+            reason = reason or row.outdated_by(inputs)
+            before = row.values.get("steps")
+            if reason is None and job.steps is not None and before is not None:
+                ratio = max(job.steps, before) / min(job.steps, before)
+                reason = f"{before} steps then, {job.steps} by measured times" if ratio > STEPS_TOLERANCE else None
+        if reason is not None:
+            self.runner.log(f"{name}: {job_title(self.suite, job)}: {reason}")
+            return False
+        rows = [row for row in self.record.rows.values() if row.key[:3] == (name, job.run, job.seed)]
+        self.rows |= {(row.run, row.seed, row.measure): row for row in rows}
+        return True
+
+    def _best_runs(self) -> list[str]:
+        """The best runs by the first seed, and those that have further seeds already."""
+        assert self.suite.more_seeds is not None
+        seed, rows = self.suite.seeds[0], self.rows
+        rated = [
+            (row.values["bits_per_byte"], run) for (run, s, m), row in rows.items() if (s, m) == (seed, LIKELIHOOD)
+        ]
+        best = {run for _, run in sorted(rated)[: self.suite.more_seeds.best]}
+        recorded = [] if self.record is None else self.record.of(self.suite.name, LIKELIHOOD)
+        best |= {row.run for row in recorded if row.seed != seed}
+        return [run for _, run in rated if run in best]
+
+    def _equal_time_steps(self) -> dict[str, int]:
+        """Steps of each run that take as long as the reference's training; the reference itself is left out."""
+        suite, reference = self.suite, self.suite.equal_time_as
+        assert reference is not None
+        specs = {run.name: suite.run_spec(run, suite.seeds[0], suite.data_folders(self.out)[0]) for run in suite.runs}
+        step_s = self.step_seconds({name: spec.resolved() for name, spec in specs.items()})
+        others = {name: spec.steps for name, spec in specs.items() if name != reference}
+        return {name: round(steps * step_s[reference] / step_s[name]) for name, steps in others.items()}
+
+    def step_seconds(self, runs: Mapping[str, RunSpec]) -> dict[str, float]:
+        """Seconds of a training step of each run: from the record, or measured now if any is missing there."""
+        inputs = {name: speed_inputs(run) for name, run in runs.items()}
+        recorded = [] if self.record is None else list(self.record.rows.values())
+        known = {
+            row.run: row
+            for row in recorded
+            if row.measure == TRAINING_SPEED and row.run in runs and row.outdated_by(inputs[row.run]) is None
+        }
+        if known.keys() != runs.keys():
+            self.runner.log("measuring the time of a step of every run")
+            measured = measure_speeds(runs, self.suite.data_folders(self.out)[0])
+            rows = [
+                ResultRow(
+                    suite=self.suite.name, run=name, seed=self.suite.seeds[0], measure=TRAINING_SPEED, values=values,
+                    inputs=inputs[name], origin=origin(),
+                )
+                for name, values in measured.items()
+            ]  # fmt: skip
+            self._add(rows)
+            known = {row.run: row for row in rows}
+        return {name: float(row.values["step_s"]) for name, row in known.items()}
+
+    def _measure_models(self) -> bool:
+        """Compare the models of the first seed of each shown run that was trained to its end; False if there is none.
+
+        Rows of an earlier call are kept if weights and settings are the same (all of them, as speed is relative).
+        """
+        chosen: dict[str, ResultRow] = {}
+        for run in (run for run in self.suite.runs if run.shown):
+            for seed in reversed(self.suite.seeds):
+                row = self.rows.get((run.name, seed, TRAINING))
+                if row is not None and row.status == "measured":
+                    chosen[run.name] = row
+        if not chosen:
+            return False
+        settings = self.suite.measures
+        wanted = [name for name in ModelMeasures.model_fields if name != "seed" and getattr(settings, name) is not None]
+        needed: dict[tuple[str, int, str], dict[str, str]] = {}
+        for name, row in chosen.items():
+            for measure in wanted:
+                setting = hash_of(getattr(settings, measure).model_dump(mode="json"))
+                needed[name, row.seed, measure] = {"weights": row.inputs["weights"], "measure": setting}
+        earlier = {(row.run, row.seed, row.measure): row for row in self.compared_before}
+        if any(key not in earlier or earlier[key].inputs != inputs for key, inputs in needed.items()):
+            self.runner.log("measuring the models of the first seed")
+            folders = {
+                run: self.suite.run_folder(self.out, self.suite.run(run), row.seed) for run, row in chosen.items()
+            }
+            only = Measures(**{measure: getattr(settings, measure) for measure in wanted})
+            found = {
+                run: one.model_dump(mode="json") for run, one in measure_models(folders, only, ModelOptions()).items()
+            }
+            about = {"suite": self.suite.name, "origin": origin()}
+            earlier = {
+                key: ResultRow(
+                    **about, run=key[0], seed=key[1], measure=key[2], values={"result": found[key[0]][key[2]]},
+                    inputs=inputs,
+                )
+                for key, inputs in needed.items()
+            }  # fmt: skip
+        self._add([earlier[key] for key in needed])
+        return True
+
+
+def speed_inputs(run: RunSpec) -> dict[str, str]:
+    """Hashes of what the time of a step, and of a decoded token, depends on besides the machine."""
+    training = run.resolved().training.model_dump(mode="json")
+    step = {name: training[name] for name in STEP_FIELDS} | {"optimizer": training["optimizer"]["kind"]}
+    return {"model": hash_of(run.model.model_dump(mode="json", exclude={"name"})), "step": hash_of(step)}
+
+
+def measure_speeds(runs: Mapping[str, RunSpec], data: Path) -> dict[str, dict[str, float]]:
+    """Seconds of a training step, training tokens per second and decoded tokens per second, with random weights.
+
+    Medians; all runs take turns, so that other load of the machine affects all of them.
+    """
+    tokenizer = Tokenizer.load(data / "tokenizer.json")
+    steps = {name: training_step(run.model, run.training, run.training.batch_size) for name, run in runs.items()}
+    step_s = seconds_in_turn(steps)
+    models = [LanguageModel(Decoder(run.model).eval(), tokenizer) for run in runs.values()]
+    decoded = decode_speeds(models, "Once upon a time", Sampling(temperature=0.0))
+    return {
+        name: {
+            "step_s": step_s[name],
+            "training_tokens_per_s": run.training.batch_size * run.model.context_length / step_s[name],
+            "decode_tokens_per_s": speed,
+        }
+        for (name, run), speed in zip(runs.items(), decoded, strict=True)
+    }
+
+
+def read_suite_findings(folder: Path) -> Findings:
+    """The results of a suite's folder, as `run_suite` returned them; `UserError` if it is not finished."""
+    suite, _ = read_suite_folder(folder)
+    rows = read_rows(folder / RESULTS)
+    check_finished(suite, rows, folder)
+    shown = [run.name for run in suite.runs if run.shown]
+    return summarize(suite.name, rows, shown, suite.measures.likelihood == "recorded")
+
+
+def check_finished(suite: Suite, rows: Sequence[ResultRow], folder: Path) -> None:
+    """`UserError` naming the first run and seed that has no result."""
+    known = {(row.run, row.seed) for row in rows if row.measure == TRAINING}
+    for run in suite.runs:
+        for seed in suite.seeds:
+            if run.shown and (run.name, seed) not in known and not (suite.equal_time_as == run.name):
+                raise UserError(
+                    f"{folder}: the suite is not finished ({run.name}, seed {seed});"
+                    " go on with it by the same command that began it"
+                )

@@ -1,0 +1,307 @@
+"""The description of a suite: one text, model and recipe; runs that differ from it; seeds; measures.
+
+Every experiment is one: `linnet compare`, `design study`, a scaling ladder, `train --sweep`, the demo, the atlas.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from linnet.core.errors import UserError
+from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
+from linnet.evaluation.abilities.contract import Ability, TextAbility
+from linnet.evaluation.abilities.suite import AnyAbility
+from linnet.experiments.measures import Measures
+from linnet.model.store import RUNS, read_description
+from linnet.training.spec import RunSpec, run_of
+
+SUITE, RESULTS, CURVES, DATA, CALIBRATIONS = "suite.json", "results.jsonl", "curves.png", "data", "calibrations"
+"""Names in the folder of a suite."""
+
+Form = Literal["answer", "steps"]
+"""The answer alone, or the steps that lead to it and then the answer."""
+
+
+class TextSpec(Spec):
+    """The text: `stories` of the built-in corpus (`names` of each kind), `files` as `linnet prepare` takes them, or
+    `items` questions of an `ability`, of which only the answers are learned and measured.
+
+    parts: the text is cut into that many parts, document by document; each run trains on one part. The held-out
+    documents are the same for all. forms: the forms in which the questions of an ability in words are answered; each
+    form is a part, with the same questions.
+    """
+
+    stories: Amount | None = None
+    names: Count = 3
+    files: list[str] | None = Field(None, min_length=1)
+    ability: AnyAbility | None = None
+    items: Amount = 20_000
+    parts: Count = 1
+    forms: tuple[Form, ...] = ()
+
+    @property
+    def part_count(self) -> int:
+        return max(self.parts, len(self.forms))
+
+    def ability_of(self, part: int) -> Ability:
+        """The ability that a run on that part (counted from 1) learns; only for a text that is an ability."""
+        assert self.ability is not None
+        steps = {"steps": self.forms[part - 1] == "steps"} if self.forms else {}
+        return self.ability.model_copy(update=steps)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = [name for name in ("stories", "files", "ability") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            field = sources[1] if sources else "stories"
+            raise ValueError(f"{field}: give one of stories, files, ability; the others null")
+        if self.ability is not None and self.parts > 1:
+            raise ValueError(f"parts: {self.parts}: expected 1 with an ability, which can have any number of items")
+        if self.forms and not isinstance(self.ability, TextAbility):
+            raise ValueError(f"forms: {', '.join(self.forms)}: need an ability in words, whose steps can be written")
+        if len(set(self.forms)) < len(self.forms):
+            raise ValueError(f"forms: {', '.join(self.forms)}: expected each once")
+        return self
+
+
+class TokenizerSpec(Spec):
+    """The tokenizer of all runs: a kind that is trained on the whole text, or a tokenizer.json."""
+
+    kind: str = "bpe"
+    vocab_size: Vocabulary | None = None
+
+
+class SuiteRun(Spec):
+    """One run: the ways in which it differs from the suite.
+
+    part: the part of the text that it trains on. model: a model in place of the suite's. set: fields of `model` and
+    `training` by their paths. calibration_of: the name of an earlier run, whose calibration (from the empty prompt,
+    same seed) becomes the fixed one of this run. shown: false keeps it out of tables and plots.
+    """
+
+    name: str = Field(pattern=r"^\w+([ .+-]+\w+)*$")
+    part: Count = 1
+    model: str | dict[str, Any] | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+    calibration_of: str | None = None
+    shown: bool = True
+
+    @property
+    def folder(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+class MoreSeeds(Spec):
+    """Further `seeds` for the `best` runs by bits per byte, which are trained after all others."""
+
+    best: Count
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+
+
+def _expanded(runs: list[Any], grid: dict[str, Any]) -> list[Any]:
+    """Each run with each combination of the grid's values, named after both: `TED lr 0.001 batch_size 8`."""
+    for field, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid.{field}: {values!r}: expected a list of values")
+    expanded = []
+    for run, values in itertools.product(runs or [{}], itertools.product(*grid.values())):
+        if not isinstance(run, dict):
+            return runs  # refused where runs are parsed
+        assignment = dict(zip(grid, values, strict=True))
+        words = [run["name"]] if "name" in run else []
+        words += [f"{field.rpartition('.')[2]} {value}" for field, value in assignment.items()]
+        expanded.append({**run, "name": " ".join(words), "set": {**run.get("set", {}), **assignment}})
+    return expanded
+
+
+class Suite(Spec):
+    """A whole suite: every run is trained with every seed, then measured.
+
+    source: the paper that it repeats. text: the data, which is prepared once; or data: a data folder that exists.
+    start_from: a model folder whose weights all runs begin with. runs: a list; with `grid` (fields and their values)
+    each run with every combination of values. equal_time_as: the name of a run; every other run gets as many steps as
+    fit into the time of that run's training, by measured times of a step.
+    flat: run folders lie directly in the suite's folder, without their seed; for suites of one seed.
+    """
+
+    name: str = "suite"
+    source: str = ""
+    text: TextSpec | None = None
+    data: str | None = None
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    model: str | dict[str, Any] | None = None
+    start_from: str | None = None
+    training: dict[str, Any] = Field(default_factory=dict)
+    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
+    more_seeds: MoreSeeds | None = None
+    runs: list[SuiteRun] = Field(default_factory=list)
+    equal_time_as: str | None = None
+    measures: Measures = Measures()
+    flat: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_grid(cls, plain: Any) -> Any:
+        if isinstance(plain, dict) and isinstance(plain.get("grid"), dict):
+            runs = _expanded(plain.get("runs") or [], plain["grid"])
+            plain = {name: value for name, value in plain.items() if name != "grid"} | {"runs": runs}
+        return plain
+
+    @property
+    def trains(self) -> bool:
+        """False for a protocol, which only measures models that exist."""
+        return bool(self.runs)
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if not self.runs:
+            if not self.measures.is_protocol:
+                raise ValueError("runs: missing; expected runs to train, or measures of finished models (scores, ...)")
+            return self
+        if (self.text is None) == (self.data is None):
+            raise ValueError("text: give either text or data, a data folder that exists already")
+        if self.model is None and any(run.model is None for run in self.runs):
+            raise ValueError("model: missing; expected one here, or one in each run")
+        ability = None if self.text is None else self.text.ability
+        if ability is not None and ability.alphabet and self.tokenizer != TokenizerSpec():
+            raise ValueError("tokenizer: is decided by text.ability, whose symbols are tokens; leave it out")
+        if self.measures.name_recall is not None and (self.text is None or self.text.stories is None):
+            raise ValueError("measures.name_recall: needs text.stories, whose names are known")
+        if self.flat and len(self.seeds) > 1:
+            raise ValueError(f"flat: goes with one seed; the suite has {len(self.seeds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _runs_fit(self) -> Self:
+        earlier: list[str] = []
+        for index, run in enumerate(self.runs):
+            if run.folder in {other.folder for other in self.runs[:index]}:
+                raise ValueError(f"runs[{index}].name: {run.name}: another run has that name; expected a new one")
+            for field, decided_by in _decided_fields(run).items():
+                if field in run.set:
+                    raise ValueError(f"runs[{index}].set: {field}: is decided by {decided_by}; leave it out")
+            parts = 1 if self.text is None else self.text.part_count
+            if run.part > parts:
+                of = "the number of text.forms" if self.text is not None and self.text.forms else "text.parts"
+                raise ValueError(f"runs[{index}].part: {run.part}: expected at most {of}, {parts}")
+            if run.calibration_of is not None and run.calibration_of not in earlier:
+                known = ", ".join(earlier) or "there is none"
+                where = f"runs[{index}].calibration_of: {run.calibration_of}"
+                raise ValueError(f"{where}: expected an earlier run: {known}")
+            earlier.append(run.name)
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {self.seeds}: expected each once")
+        if self.runs and not any(run.shown for run in self.runs):
+            raise ValueError("runs: none is shown; expected at least one")
+        if self.equal_time_as is not None and self.equal_time_as not in earlier:
+            raise ValueError(f"equal_time_as: {self.equal_time_as}: expected one of the runs: {', '.join(earlier)}")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, assignments: Sequence[str] = ()) -> Self:
+        """Read a YAML file; `UserError` names the field that is wrong, in any of its runs.
+
+        A field `base` names another such file, whose fields are taken where this one has none. assignments:
+        `training.steps=200` or `model.d_model=64`, for all runs, as if the file said so.
+        """
+        suite = cls.parse(_read_with_base(Path(path)), str(path))
+        if assignments:
+            suite = suite.changed(assignments, str(path))
+        for run in suite.runs:
+            try:
+                suite.run_spec(run, suite.seeds[0], Path("data")).resolved()
+            except UserError as error:
+                raise UserError(f"{path}: runs: {run.name}: {error}") from None
+        return suite
+
+    def changed(self, assignments: Sequence[str], origin: str) -> Self:
+        """A copy with fields of `model` and `training` set for all runs; `UserError` names the assignment at fault.
+
+        A field that a run sets itself is refused, because it is not clear which value is meant.
+        """
+        for assignment in assignments:
+            self._check_assignment(assignment)
+        first = self.runs[0]
+        common = {"model": self.model, "training": dict(self.training)}
+        if isinstance(self.model, str):
+            common["model"] = read_description(self.model)
+        own = [f"{field}={json.dumps(value)}" for field, value in first.set.items()]
+        changed = run_of({**override(common, own), "data": "data"}, list(assignments), origin)
+        try:
+            changed.resolved()
+        except UserError as error:
+            raise UserError(f"{origin}: {error}") from None
+        if not any(assignment.startswith("model.") for assignment in assignments):
+            common["model"] = self.model
+        return self.model_copy(update=override(common, list(assignments)))
+
+    def _check_assignment(self, assignment: str) -> None:
+        field, _ = read_assignment(assignment)
+        if not field.startswith(("model.", "training.")):
+            raise UserError(field="set", value=assignment, accepted="a field of all runs, model.* or training.*")
+        if field == "training.seed":
+            raise UserError("is decided by seeds; leave it out", field="set", value=assignment)
+        for run in self.runs:
+            if field == "model.calibration" and run.calibration_of is not None:
+                raise UserError(f"run {run.name!r} has calibration_of; change it there", field="set", value=assignment)
+            for own in run.set:
+                if f"{own}.".startswith(f"{field}.") or f"{field}.".startswith(f"{own}."):
+                    message = f"run {run.name!r} sets {own} itself; change it there"
+                    raise UserError(message, field="set", value=assignment)
+
+    def run(self, name: str) -> SuiteRun:
+        """The run of that name."""
+        return next(run for run in self.runs if run.name == name)
+
+    def run_spec(self, run: SuiteRun, seed: int, data: Path, calibration: Path | None = None) -> RunSpec:
+        """The training of a run with a seed; `calibration`: the file that `calibration_of` stands for."""
+        assignments = [f"{field}={json.dumps(value)}" for field, value in run.set.items()]
+        assignments.append(f"training.seed={seed}")
+        if calibration is not None:
+            assignments.append(f"model.calibration={json.dumps(str(calibration))}")
+        model = self.model if run.model is None else run.model
+        plain: dict[str, Any] = {"model": model, "data": str(data), "training": dict(self.training)}
+        if self.start_from is not None:
+            plain["start_from"] = self.start_from
+        return run_of(plain, assignments, self.name, "set: ")
+
+    def run_folder(self, out: Path, run: SuiteRun, seed: int) -> Path:
+        return out / run.folder if self.flat else out / RUNS / f"{run.folder}-seed-{seed}"
+
+    def data_folders(self, out: Path) -> list[Path]:
+        """The data folder of each part of the text."""
+        if self.text is None:
+            assert self.data is not None
+            return [Path(self.data)]
+        count = self.text.part_count
+        return [out / DATA] if count == 1 else [out / DATA / f"part-{part}" for part in range(1, count + 1)]
+
+    def calibration_file(self, out: Path, teacher: SuiteRun, seed: int) -> Path:
+        """The calibration file that a run passes on to others."""
+        return out / CALIBRATIONS / f"{teacher.folder}-seed-{seed}.safetensors"
+
+
+def _decided_fields(run: SuiteRun) -> dict[str, str]:
+    """Fields that a run cannot set, and what decides them."""
+    fields = {"data": "text and part", "training.seed": "seeds"}
+    return fields if run.calibration_of is None else {**fields, "model.calibration": "calibration_of"}
+
+
+def _read_with_base(path: Path, depth: int = 0) -> dict[str, Any]:
+    plain = read_yaml(path)
+    if not isinstance(plain, dict):
+        raise UserError(f"{path}: expected a mapping with text, model, runs, found {type(plain).__name__}")
+    if "base" not in plain:
+        return plain
+    base, own = plain["base"], {name: value for name, value in plain.items() if name != "base"}
+    if not isinstance(base, str) or depth > 3:
+        raise UserError(f"{path}: base: {base!r}: expected the path of another suite, at most three in a row")
+    below = _read_with_base(path.parent / base, depth + 1)
+    for section in ("training", "model"):  # the fields of these are replaced one by one
+        if isinstance(own.get(section), dict) and isinstance(below.get(section), dict):
+            own[section] = {**below[section], **own[section]}
+    return {**below, **own}

@@ -1,1 +1,0 @@
-"""A sweep: one run, trained once for each value of one of its fields."""

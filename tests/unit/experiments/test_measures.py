@@ -1,0 +1,83 @@
+"""Measuring: the story is what `generate` gives, the speed a median of runs in turn."""
+
+import pytest
+import torch
+
+from linnet.core.errors import UserError
+from linnet.data.tokenizer import Tokenizer
+from linnet.experiments import measures as measure
+from linnet.experiments.demo import check_prompt
+from linnet.experiments.measures import decode_speeds, write_text
+from linnet.inference.caches import CachedReader
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.sampling import Sampling
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+CONTEXT = 48
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    """A random model over bytes."""
+    tokenizer = Tokenizer.train("bytes", [])
+    block = {"mixer": {"kind": "ted"}, "feed_forward": {"kind": "glu", "hidden": 24}}
+    description = {"vocab_size": tokenizer.vocab_size, "d_model": 16, "context_length": CONTEXT, "blocks": [block]}
+    torch.manual_seed(0)
+    return LanguageModel(Decoder(ModelSpec.parse({**description, "head": {"tied": False}}, "test")), tokenizer)
+
+
+def test_a_story_is_what_the_model_generates_with_that_seed(model: LanguageModel):
+    story = write_text(model, "Once", Sampling(0.7, top_p=0.9, seed=4))
+    assert story.prompt == "Once"
+    assert story.text == model.generate("Once", CONTEXT - 5, temperature=0.7, top_p=0.9, seed=4)
+
+
+@pytest.mark.parametrize(("end_bias", "complete"), [(50.0, True), (-50.0, False)])
+def test_a_story_is_complete_when_the_model_ends_it(end_bias: float, complete: bool, model: LanguageModel):
+    decoder = model.decoder
+    biased = decoder.head.bias is not None
+    assert not biased
+    decoder.head.bias = torch.nn.Parameter(torch.zeros(decoder.spec.vocab_size))
+    with torch.no_grad():
+        decoder.head.bias[model.tokenizer.end_id] = end_bias
+    try:
+        story = write_text(model, "Once", Sampling(seed=0))
+    finally:
+        decoder.head.bias = None
+    assert story.complete is complete
+    assert (story.text == "") is complete
+
+
+def test_speeds_are_medians_and_the_models_take_turns(monkeypatch: pytest.MonkeyPatch):
+    measured = {"a": [0.0, 5.0, 1.0, 3.0, 2.0, 4.0], "b": [0.0, 50.0, 10.0, 30.0, 20.0, 40.0]}
+    asked = []
+
+    def fake(model: str, prompt: str, sampling: Sampling, tokens: int) -> float:
+        asked.append((model, tokens))
+        return measured[model].pop(0)
+
+    monkeypatch.setattr(measure, "_tokens_per_s", fake)
+    assert decode_speeds(["a", "b"], "Once", Sampling(seed=0)) == [3.0, 30.0]
+    warm_up = [("a", measure.WARM_UP_TOKENS), ("b", measure.WARM_UP_TOKENS)]
+    assert asked == warm_up + [("a", measure.DECODE_TOKENS), ("b", measure.DECODE_TOKENS)] * measure.DECODE_RUNS
+
+
+def test_a_speed_counts_passes_over_one_token_and_not_the_prompt(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
+    passes, logits = [], CachedReader.logits
+
+    def counted(reader: CachedReader, tokens: torch.Tensor) -> torch.Tensor:
+        passes.append(tokens.shape[1])
+        return logits(reader, tokens)
+
+    monkeypatch.setattr(CachedReader, "logits", counted)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(0.5 if length == 1 else 100.0 for length in passes))
+    assert measure._tokens_per_s(model, "Once", Sampling(seed=0), 8) == 2.0
+    assert passes == [5] + [1] * 8
+
+
+def test_a_prompt_leaves_half_of_the_context_to_the_story(model: LanguageModel):
+    check_prompt("x" * (CONTEXT // 2), model.tokenizer, CONTEXT)
+    with pytest.raises(UserError) as refused:
+        check_prompt("x" * 50, model.tokenizer, CONTEXT)
+    assert str(refused.value) == f"prompt: '{'x' * 40}…': 50 tokens; expected at most {CONTEXT // 2}"

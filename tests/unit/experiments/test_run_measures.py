@@ -1,0 +1,62 @@
+"""What a comparison measures beside the likelihood: asked for in its file, kept with its figures, read again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnet.core.errors import UserError
+from linnet.experiments.recorded import recorded
+from linnet.experiments.run import compare
+from linnet.experiments.suite import Suite
+
+PLAIN: dict[str, Any] = {
+    "text": {"stories": 30},
+    "tokenizer": {"kind": "bytes"},
+    "model": {
+        "vocab_size": 257,
+        "d_model": 8,
+        "context_length": 32,
+        "blocks": [{"mixer": {"kind": "attention", "heads": 2}}],
+    },
+    "training": {"steps": 2, "batch_size": 2, "threads": 1, "evaluate": {"every": 1, "tokens": 64}},
+    "seeds": [3],
+    "runs": [{"name": "one"}, {"name": "two", "set": {"model.d_model": 12}}],
+}
+
+
+def test_what_is_wanted_is_measured_kept_and_read_again(tmp_path: Path):
+    rows = [{"context": "A bird", "choices": ["sang", "was"], "gold": 0}] * 3
+    (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    wanted = {"tasks": {"task_file": str(tmp_path / "q.jsonl")}, "samples": {"tokens": 3}}
+    before = compare(PLAIN, tmp_path / "out")
+    assert before.runs[0].extra is None
+    found = compare({**PLAIN, "measures": wanted}, tmp_path / "out")
+    one, two = (run.extra for run in found.runs)
+    assert one is not None and two is not None and (one.seed, one.speed, one.abilities) == (3, None, [])
+    assert [score.task for score in two.tasks] == ["q"] and [sample.prompt for sample in one.samples] == [""]
+    again = recorded([tmp_path / "out"])
+    assert [run.extra for run in again.runs] == [one, two] and again.to_dict() == found.to_dict()
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| task q (chance 50.0 %) |" in text and "decoding" not in text
+
+
+def test_questions_that_cannot_be_read_are_told_before_anything_is_made(tmp_path: Path):
+    wanted = {"tasks": {"task_file": str(tmp_path / "none.jsonl")}}
+    with pytest.raises(UserError, match=r"measures: tasks: .*none\.jsonl"):
+        compare({**PLAIN, "measures": wanted}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_section_is_refused():
+    with pytest.raises(UserError, match=r"measures.*task_file"):
+        Suite.parse({**PLAIN, "measures": {"task_file": "q.jsonl"}}, "test")
+
+
+def test_questions_that_do_not_fit_cost_nothing_that_was_trained(tmp_path: Path):
+    rows = [{"context": "A bird " * 20, "choices": ["sang", "was " * 40], "gold": 0}] * 3
+    (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(UserError):
+        compare({**PLAIN, "measures": {"tasks": {"task_file": str(tmp_path / "q.jsonl")}}}, tmp_path / "out")
+    assert len(recorded([tmp_path / "out"]).runs) == 2

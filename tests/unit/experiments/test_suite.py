@@ -1,0 +1,145 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from linnet.core.errors import UserError
+from linnet.experiments.suite import Suite
+from linnet.model.cost import model_cost
+
+ABLATION = Path(__file__).parents[3] / "experiments" / "ablations" / "pldr.yaml"
+PLAIN = {
+    "text": {"stories": 40, "parts": 2},
+    "model": "tiny-pldr",
+    "training": {"steps": 5},
+    "runs": [{"name": "first"}, {"name": "second", "part": 2, "calibration_of": "first"}],
+}
+
+
+def load(tmp_path: Path, **changes) -> Suite:
+    path = tmp_path / "compared.yaml"
+    path.write_text(yaml.safe_dump({**PLAIN, **changes}))
+    return Suite.load(path)
+
+
+def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_operator():
+    spec = Suite.load(ABLATION)
+    runs = {
+        run.name: spec.run_spec(run, 1, Path("data"), Path("G.npz") if run.calibration_of else None)
+        for run in spec.runs
+    }
+    operators = {
+        name: (run.model.blocks[0].mixer.operator, run.model.initialization.calibration) for name, run in runs.items()
+    }
+    assert operators == {
+        "first half": ("learned", "identity"),
+        "learned": ("learned", "identity"),
+        "transferred": ("fixed", "G.npz"),
+        "identity": ("fixed", "identity"),
+        "random": ("fixed", "random"),
+    }
+    assert {run.training for run in runs.values()} == {runs["learned"].training}
+    assert [run.part for run in spec.runs] == [1, 2, 2, 2, 2]
+    assert [run.name for run in spec.runs if not run.shown] == ["first half"]
+
+
+def test_the_example_of_the_documentation_compares_what_it_says(tmp_path: Path):
+    page = (ABLATION.parents[2] / "docs" / "comparison.md").read_text()
+    (tmp_path / "example.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    spec = Suite.load(tmp_path / "example.yaml")
+    models = {run.name: spec.run_spec(run, 0, Path("data")).model for run in spec.runs}
+    kinds = {name: model.blocks[0].mixer.kind for name, model in models.items()}
+    for name, parameters in (("attention", 557_828), ("TED", 557_440)):
+        assert model_cost(models[name]).parameters == parameters and f"{parameters:,}" in page
+    assert spec.name == "attention against TED"
+    assert kinds == {"attention": "attention", "attention slower": "attention", "TED": "ted"}
+
+
+def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
+    changes = {"model.d_model": 64, "training.optimizer.lr": 1e-5, "training.schedule": {"kind": "linear"}}
+    spec = load(tmp_path, runs=[{"name": "one", "set": changes}, {"name": "two"}])
+    one, two = (spec.run_spec(run, 7, Path("data")) for run in spec.runs)
+    assert (one.model.d_model, one.training.optimizer.lr, one.training.schedule.kind) == (64, 1e-5, "linear")
+    assert (two.model.d_model, two.training.optimizer.lr, two.training.schedule.kind) == (128, 1e-3, "cosine")
+    assert (one.training.seed, one.training.steps) == (7, 5)
+
+
+def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
+    runs = [{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, {"name": "two"}]
+    load(tmp_path, runs=runs)
+    path = tmp_path / "compared.yaml"
+    spec = Suite.load(path, ["training.steps=3", "training.tokens=null"])
+    assert (spec.model, spec.training) == ("tiny-pldr", {"steps": 3, "tokens": None})
+    spec = Suite.load(path, ["model.d_model=64", "training.optimizer.betas=[0.8, 0.9]"])
+    for name, lr in (("one", 1e-5), ("two", 1e-3)):
+        run = spec.run_spec(spec.run(name), 0, Path("data"))
+        assert (run.model.d_model, run.training.optimizer.betas, run.training.optimizer.lr) == (64, (0.8, 0.9), lr)
+        assert run.training.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("training.stepz=3", "`set` training.stepz: unknown key (value 3); did you mean steps?"),
+        ("model.d_model=wide", "`set` model.d_model: 'wide': must be a whole number"),
+        (
+            "training.schedule.warmup_steps=9",
+            "compared.yaml: training.schedule.warmup_steps: 9: must be at most the 5 steps",
+        ),
+        ("seeds=[1]", "set: seeds=[1]: expected a field of all runs, model.* or training.*"),
+        ("model=tiny-ted", "set: model=tiny-ted: expected a field of all runs, model.* or training.*"),
+        ("training.seed=4", "set: training.seed=4: is decided by seeds; leave it out"),
+        ("training.optimizer.lr=1", "set: training.optimizer.lr=1: run 'one' sets training.optimizer.lr itself"),
+        ("training.optimizer={}", "set: training.optimizer={}: run 'one' sets training.optimizer.lr itself"),
+        ("model.calibration=identity", "set: model.calibration=identity: run 'two' has calibration_of; change it"),
+    ],
+)
+def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):
+    taught = {"name": "two", "calibration_of": "one"} if "calibration" in assignment else {"name": "two"}
+    load(tmp_path, runs=[{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, taught])
+    with pytest.raises(UserError, match=re.escape(message)):
+        Suite.load(tmp_path / "compared.yaml", [assignment])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": {"parts": 2}}, "text.stories: give one of stories, files, ability; the others null"),
+        (
+            {"text": {"stories": 5, "files": ["a.txt"]}},
+            "text.files: give one of stories, files, ability; the others null",
+        ),
+        ({"seeds": [1, 1]}, "seeds: (1, 1): expected each once"),
+        ({"seeds": []}, "seeds: []: must not be empty"),
+        ({"runs": [{"name": "a"}, {"name": "a"}]}, "runs[1].name: a: another run has that name; expected a new one"),
+        ({"runs": [{"name": "a/b"}]}, "runs[0].name: 'a/b': "),
+        ({"runs": [{"name": "a", "part": 3}]}, "runs[0].part: 3: expected at most text.parts, 2"),
+        (
+            {"runs": [{"name": "a", "calibration_of": "b"}]},
+            "runs[0].calibration_of: b: expected an earlier run: there is none",
+        ),
+        ({"runs": [{"name": "a", "shown": False}]}, "runs: none is shown; expected at least one"),
+        ({"runs": [{"name": "a", "sets": {}}]}, "runs[0].sets: unknown key (value {}); did you mean set?"),
+        ({"runs": [{"name": "a", "set": {"training.stepz": 4}}]}, "runs: a: set: training.stepz: unknown key"),
+        (
+            {"runs": [{"name": "a", "set": {"model": "tiny-ted"}}]},
+            "runs: a: set: model: 'tiny-ted': expected its fields",
+        ),
+        ({"runs": [{"name": "a", "set": {"recipe": "x"}}]}, "runs: a: set: recipe: unknown key (value 'x')"),
+        ({"text": {"files": "a.txt"}}, "text.files: 'a.txt': must be a list: [a.txt]"),
+        (
+            {"runs": [{"name": "a b"}, {"name": "a-b"}]},
+            "runs[1].name: a-b: another run has that name; expected a new one",
+        ),
+        ({"runs": [{"name": "a", "set": {"training.seed": 4}}]}, "runs[0].set: training.seed: is decided by seeds"),
+        ({"training": {"steps": 5, "schedule": {"warmup_steps": 9}}}, "runs: first: training.schedule.warmup_steps: 9"),
+        ({"model": "no-such"}, "runs: first: no-such: no such file, and no preset of that name"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_path: Path, changes, message: str):
+    with pytest.raises(UserError) as refused:
+        load(tmp_path, **changes)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith(str(tmp_path / "compared.yaml"))
+    assert "\n" not in str(refused.value)

@@ -63,7 +63,7 @@ def test_a_text_and_all_that_is_wanted_beside_it(workspace: Path, monkeypatch: p
     assert rows["task questions (chance 50.0 %)"][0].startswith("50.0 ± ")
     assert "±" in rows["bits per byte"][1] and any(name.startswith("ability arithmetic") for name in rows)
     assert [float(cell.replace(",", "")) > 0 for cell in rows["decoding, tokens/s"]] == [True, True]
-    assert len(rows["writes behind “the bird”"]) == 2 and "memory at 1M" in rows
+    assert len(rows["continuation of “the bird”"]) == 2 and "memory at 1M" in rows
     page = (workspace / "page" / "report.html").read_text()
     assert "Differences" in page and "Loss by position" in page and "<script" not in page
 
@@ -94,7 +94,7 @@ def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch:
         assert main(["evaluate", "plga", "plga/../plga", *asked, "own"]) == 0
         replaced, expected, own = (_without_names(workspace / name) for name in ("replaced", "expected", "own"))
         assert replaced == expected
-        for row in ("writes behind “the bird”", "memory weights alone"):
+        for row in ("continuation of “the bird”", "memory weights alone"):
             assert replaced[row] != own[row], row
         said = "- calibration: random, in place of the models' own, drawn from seed 3"
         assert said in (workspace / "replaced" / "report.md").read_text()
@@ -136,7 +136,7 @@ def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: C
         (["ted", "attention", "--data", "data", "--report", "x", "--also", "odd.yaml"], "odd.yaml: taks: "),
         (
             ["ted", "attention", "--data", "data", "--report", "x", "--also", "called.yaml"],
-            "called.yaml: tasks: accuracy: a figure that is no task has that name",
+            "called.yaml: tasks: accuracy: is the name of a figure that is not a task",
         ),
         (
             ["ted", "plga", "--data", "data", "--report", "x", "--calibration", "identity"],

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json, write_text
-from linnet.experiments.jobs import ExperimentStopped, Job, Log, Runner, is_complete, job_title, perform
+from linnet.experiments.jobs import ExperimentStopped, Job, Runner, is_complete, job_title, perform
 from linnet.experiments.suite import SUITE, Suite
+from linnet.training.distributed import StopRequest
 from linnet.training.reporter import LineReporter
-from linnet.training.stop import StopRequest
 
 JOBS = "jobs.json"
 DONE, REFUSED, STOPPED = 0, 2, 75
@@ -71,41 +71,40 @@ class LocalExecutor:
         waiting = list(enumerate(_write_jobs(jobs, context)))
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
-        with _own_process_group_stops(running) as stop:
-            while running or (waiting and not stop.requested):
-                while waiting and len(running) < self.workers and not stop.requested:
-                    index, job = waiting.pop(0)
-                    command = [sys.executable, "-m", __name__, str(context.out), str(index), str(threads)]
-                    running[index] = job, subprocess.Popen(command, start_new_session=True)
-                for index, (job, process) in list(running.items()):
-                    if (code := process.poll()) is not None:
-                        del running[index]
-                        if code not in (DONE, STOPPED):
-                            for _, other in running.values():
-                                other.send_signal(signal.SIGTERM)
-                            waiting.clear()
-                            _refuse(job, context, f"its process ended with code {code}")
-                time.sleep(POLL_S)
+        asked = False
+        with StopRequest() as stop:
+            try:
+                while running or (waiting and not stop.requested):
+                    while waiting and len(running) < self.workers and not stop.requested:
+                        index, job = waiting.pop(0)
+                        command = [sys.executable, "-m", __name__, str(context.out), str(index), str(threads)]
+                        running[index] = job, subprocess.Popen(command, start_new_session=True)
+                    if stop.requested and not asked:
+                        asked = True
+                        _ask_to_stop(running)
+                    _collect(running, context)
+                    time.sleep(POLL_S)
+            finally:
+                _ask_to_stop(running)
+                for _, process in running.values():
+                    process.wait()
         if stop.requested:
             raise ExperimentStopped("stopped; all jobs have saved their state", stop.signal)
 
 
-@contextmanager
-def _own_process_group_stops(running: dict[int, tuple[Job, subprocess.Popen[bytes]]]) -> Any:
-    """Pass a signal on to the workers, which save and end; wait for them whatever happens."""
+def _ask_to_stop(running: dict[int, tuple[Job, subprocess.Popen[bytes]]]) -> None:
+    """The workers save their state, and end."""
+    for _, process in running.values():
+        process.send_signal(signal.SIGTERM)
 
-    class Forwarding(StopRequest):
-        def _ask(self, number: int, frame: Any) -> None:
-            super()._ask(number, frame)
-            for _, process in list(running.values()):
-                process.send_signal(signal.SIGTERM)
 
-    with Forwarding() as stop:
-        try:
-            yield stop
-        finally:
-            for _, process in list(running.values()):
-                process.wait()
+def _collect(running: dict[int, tuple[Job, subprocess.Popen[bytes]]], context: JobContext) -> None:
+    """Remove the workers that have ended; raise `UserError` if one of them failed."""
+    for index, (job, process) in list(running.items()):
+        if (code := process.poll()) is not None:
+            del running[index]
+            if code not in (DONE, STOPPED):
+                _refuse(job, context, f"its process ended with code {code}")
 
 
 @dataclass(frozen=True)
@@ -267,12 +266,6 @@ def _write_jobs(jobs: Sequence[Job], context: JobContext) -> list[Job]:
 
 def _refuse(job: Job, context: JobContext, reason: str) -> None:
     raise UserError(f"{context.out}: {job_title(context.suite, job)}: not trained: {reason}; the same command goes on")
-
-
-def _log_nothing(_: str) -> None: ...
-
-
-SILENT: Log = _log_nothing
 
 
 if __name__ == "__main__":

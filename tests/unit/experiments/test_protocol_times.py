@@ -77,7 +77,16 @@ def test_milliseconds_by_setting_and_ratios_of_the_same_turn():
     ]
     spec = CacheTimes(runs=3, against=[{"name": "theirs", "folder": "x"}])
     table = times_table(found, spec, CPU)
-    assert table.columns == ["model", "parameters", "none", "KV", "calibration", "KV and calibration", "none / all", "theirs / model"]
+    assert table.columns == [
+        "model",
+        "parameters",
+        "none",
+        "KV",
+        "calibration",
+        "KV and calibration",
+        "none / all",
+        "theirs / model",
+    ]
     ours, theirs = table.rows
     assert ours == [
         "ours", "1,234", "8,000.0\n4,000.0 to 9,000.0", "–", "–", "2,000.0\n1,000.0 to 3,000.0", "4.00", "2.00",

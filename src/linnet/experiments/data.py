@@ -18,7 +18,6 @@ from linnet.experiments.results import hash_of
 from linnet.experiments.suite import Suite, TextSpec, TokenizerSpec
 from linnet.present.progress import progress
 from linnet.stories import texts
-from linnet.training.data import manifest_hash
 
 STORIES_SEED, ABILITY_SEED = 0, 0
 STORIES_PER_VALIDATION_STORY = 20
@@ -135,7 +134,7 @@ def text_hash(suite: Suite) -> str:
     """Hash of the documents, wherever their files lie, and of the tokenizer that is made of them."""
     text, tokenizer = suite.text, suite.tokenizer.model_dump(mode="json")
     if text is None:
-        return manifest_hash(TokenData.open(suite.data_folders(Path())[0]))
+        return TokenData.open(suite.data_folders(Path())[0]).hash
     if text.ability is not None:
         return hash_of([text.model_dump(mode="json"), tokenizer])
     if text.stories is not None:

@@ -1,7 +1,8 @@
-"""Seals: what was written, so that a later change of it is found before it changes a result.
+"""Checksums of files, so that a later change is found before it changes a result.
 
-A folder's manifest holds the size and the BLAKE3 hash of each of its files; a JSON file that linnet reads back holds a
-hash of itself (`checksum`). What has none (made by hand, or by an earlier linnet) is taken as it is.
+The manifest of a folder holds the size and the BLAKE3 hash of each of its files; a JSON file that linnet reads back
+holds a hash of its own content (`checksum`). A file without one (written by hand, or by an early version) is read
+unchecked.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from linnet.core import migration
 from linnet.core.atomic import errors_naming
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
@@ -56,12 +58,15 @@ def with_checksum(plain: Mapping[str, Any], field: str = CHECKSUM) -> dict[str, 
     return {**rest, field: digest(canonical.encode())}
 
 
-def without_checksum(plain: Any, origin: str, field: str = CHECKSUM) -> Any:
+def without_checksum(plain: Any, origin: str) -> Any:
     """The data without its checksum; data without one is returned as it is.
 
     `UserError`, which begins with `origin`, if the checksum does not match.
     """
-    if not isinstance(plain, dict) or field not in plain:
+    if not isinstance(plain, dict):
+        return plain
+    field = next((name for name in (CHECKSUM, migration.CHECKSUM) if name in plain), None)
+    if field is None:
         return plain
     found = plain.pop(field)
     if with_checksum(plain, field)[field] != found:
@@ -86,18 +91,24 @@ def text_with_checksum(text: str) -> str:
     return f"{text}# {CHECKSUM}: {digest(text.encode())}\n"
 
 
+def _split_checksum(text: str) -> tuple[str, str | None]:
+    """A text before its last line with a checksum, and that checksum; the whole text and None if it has none."""
+    for field in (CHECKSUM, migration.CHECKSUM):
+        body, mark, found = text.rpartition(f"# {field}: ")
+        if mark:
+            return body, found.strip()
+    return text, None
+
+
 def checksum_of_text(text: str) -> str | None:
-    """The hash in the last line of such a text; None where there is none."""
-    _, mark, found = text.rpartition(f"# {CHECKSUM}: ")
-    return found.strip() if mark else None
+    """The checksum in the last line of a text that `text_with_checksum` made; None if there is none."""
+    return _split_checksum(text)[1]
 
 
 def text_without_checksum(text: str, origin: str) -> str:
-    """Without that line; `UserError`, which names `origin`, where it does not fit. Without one as it is."""
-    body, mark, found = text.rpartition(f"# {CHECKSUM}: ")
-    if not mark:
-        return text
-    if digest(body.encode()) != found.strip():
+    """The text without that line; `UserError`, which begins with `origin`, if the checksum does not match."""
+    body, found = _split_checksum(text)
+    if found is not None and digest(body.encode()) != found:
         raise UserError(
             f"{origin}: {CHECKSUM_MISMATCH}; expected it unchanged, or without its last line if it is yours"
         )

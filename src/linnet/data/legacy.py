@@ -18,8 +18,6 @@ from linnet.core.errors import UserError
 from linnet.data.shards import CheckedArray, Column, Manifest, Tokens, TokenSequence
 
 VERSION = 1
-CHECKSUM = "seal"
-"""The field of the manifest that held its checksum."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def _read_manifest(folder: Path) -> tuple[Manifest, legacy.Kind | None]:
     plain = without_checksum(read_json(path), str(path))
     version = plain.get("version") if isinstance(plain, dict) else None
     if version == legacy.VERSION:
-        return legacy.upgrade_manifest(without_checksum(plain, str(path), legacy.CHECKSUM), str(path))
+        return legacy.upgrade_manifest(plain, str(path))
     if version != VERSION:
         raise UserError(f"{path}: version: {version!r}: expected {VERSION}; prepare the text again")
     return Manifest.parse(plain, str(path)), None

@@ -16,6 +16,7 @@ from linnet.core.atomic import atomic_directory, clean_up, not_replaced
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import read_json, write_json
+from linnet.core.migration import upgrade_model
 from linnet.core.spec import read_yaml
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import decoder_with_weights, meta_decoder
@@ -75,7 +76,7 @@ def read_description(source: str | Path) -> dict[str, Any]:
     if not path.exists():
         instead = did_you_mean(str(source), preset_names(), f"presets: {', '.join(preset_names())}")
         raise UserError(f"{source}: no such file, and no preset of that name; {instead}")
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    data = upgrade_model(read_json(path), str(path)) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(data, dict):
         kind = "nothing" if data is None else type(data).__name__
         raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {kind}")

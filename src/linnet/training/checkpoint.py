@@ -23,15 +23,22 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from linnet.core import migration
 from linnet.core.atomic import atomic_directory, check_free_space, remove_folder
-from linnet.core.checksum import MANIFEST, LaterVersionError, check_files, refuse_later_version, write_file_checksums
+from linnet.core.checksum import (
+    CHECKSUM_MISMATCH,
+    MANIFEST,
+    LaterVersionError,
+    check_files,
+    refuse_later_version,
+    write_file_checksums,
+)
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, write_json
+from linnet.core.files import read_json, sha256_of, write_json
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, check_tensors, shapes_of
 from linnet.training.distributed import SINGLE_PROCESS, Processes, as_shard, is_sharded, local
-from linnet.training.migration import OPTIMIZER_0_1, VERSIONS_0_1, check_checkpoint_0_1, state_of_0_1
 from linnet.training.state import TrainState
 
 VERSION = 4
@@ -245,18 +252,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint, whose files are compared with their checksums; `UserError` names what is wrong."""
     check_files(path, (SUMMARY,))
     summary = _read_summary(path)
-    old = summary["version"] in VERSIONS_0_1
-    if old:
-        check_files(path, (CONFIG, TOKENIZER))
-        check_checkpoint_0_1(path, summary)
+    old = summary["version"] in migration.CHECKPOINT_VERSIONS
+    if old and isinstance(summary.get("sha256"), dict):  # version 1 had these hashes and no manifest
+        for name in (WEIGHTS, migration.OPTIMIZER):
+            if sha256_of(path / name) != summary["sha256"].get(name):
+                raise UserError(f"{path / name}: {CHECKSUM_MISMATCH}")
     elif not (path / MANIFEST).exists():
         raise UserError(f"{path / MANIFEST}: missing")
     else:
-        check_files(path, FILES)
+        check_files(path, (*FILES, migration.OPTIMIZER) if old else FILES)
     state = _state_in(path, summary)
     if checkpoint_path(path.parent, state.step) != path:
         raise UserError(f"{path / SUMMARY}: state.step: {state.step}: expected that of the folder's name")
-    return Checkpoint(path, state, OPTIMIZER_0_1 if old else OPTIMIZER)
+    return Checkpoint(path, state, migration.OPTIMIZER if old else OPTIMIZER)
 
 
 def read_state(path: Path) -> TrainState:
@@ -268,15 +276,16 @@ def _read_summary(path: Path) -> dict[str, Any]:
     summary = read_json(path / SUMMARY)
     if isinstance(summary, dict) and (path / MANIFEST).exists():
         refuse_later_version(path / SUMMARY, summary.get("version"), VERSION)
-    if not isinstance(summary, dict) or summary.get("version") not in (*VERSIONS_0_1, VERSION):
+    if not isinstance(summary, dict) or summary.get("version") not in (*migration.CHECKPOINT_VERSIONS, VERSION):
         raise UserError(f"{path / SUMMARY}: not a summary of version {VERSION}")
     return summary
 
 
 def _state_in(path: Path, summary: dict[str, Any]) -> TrainState:
-    if summary["version"] in VERSIONS_0_1:
-        return state_of_0_1(summary, str(path / SUMMARY))
-    return TrainState.from_dict(summary.get("state"), str(path / SUMMARY))
+    origin, state = str(path / SUMMARY), summary.get("state")
+    if summary["version"] in migration.CHECKPOINT_VERSIONS:
+        state = migration.upgrade_train_state(summary, origin)
+    return TrainState.from_dict(state, origin)
 
 
 def _shapes_in(path: Path) -> dict[str, Tensor]:

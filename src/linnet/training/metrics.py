@@ -15,6 +15,7 @@ from linnet.core.atomic import errors_naming
 from linnet.core.checksum import with_checksum, without_checksum
 from linnet.core.errors import note
 from linnet.core.files import open_file, write_text
+from linnet.core.migration import upgrade_figures
 from linnet.core.spec import first_schema_error
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
@@ -148,7 +149,7 @@ def _to_text(line: dict[str, Any]) -> str:
 def _from_text(text: bytes, origin: str) -> dict[str, Any] | None:
     """The figures of a line; None if it is damaged or was changed."""
     try:
-        line: dict[str, Any] = without_checksum(json.loads(text), origin)
+        line: dict[str, Any] = upgrade_figures(without_checksum(json.loads(text), origin))
     except (ValueError, RecursionError):  # UserError is a ValueError
         return None
     return line if first_schema_error(line, LINE) is None else None

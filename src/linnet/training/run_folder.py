@@ -25,6 +25,7 @@ from linnet.core.checksum import (
 )
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, read_text, sha256_of, write_text
+from linnet.core.migration import upgrade_figures, upgrade_hashes, upgrade_run
 from linnet.core.spec import first_schema_error, parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -121,7 +122,7 @@ class RunFolder:
         """The run in `config.yaml`; `UserError` if it is missing, wrong, or was changed."""
         config = self.path / CONFIG
         text = text_without_checksum(read_text(config), str(config))
-        return RunSpec.parse(parse_yaml(text, str(config)), str(config))
+        return RunSpec.parse(upgrade_run(parse_yaml(text, str(config)), str(config)), str(config))
 
     def configuration_checksum(self) -> str | None:
         """The checksum in the last line of `config.yaml`; None if it was edited."""
@@ -135,7 +136,7 @@ class RunFolder:
         if not (self.model / RUN).is_file():
             return None
         check_files(self.model, (RUN, *also))
-        summary: dict[str, Any] = read_json(self.model / RUN)
+        summary: dict[str, Any] = upgrade_figures(read_json(self.model / RUN))
         if not isinstance(summary, dict) or summary.get("finished") is not True:
             return None
         if wrong := first_schema_error(summary, SUMMARY):
@@ -247,7 +248,7 @@ class RunFolder:
     def hashes(self) -> dict[str, str]:
         """By field, the SHA-256 of the files that the run began with."""
         path = self.path / FILES
-        known = read_checked_json(path) if path.is_file() else {}
+        known = upgrade_hashes(read_checked_json(path)) if path.is_file() else {}
         if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
             raise UserError(f"{path}: expected a hash for each file that the run began with")
         return known

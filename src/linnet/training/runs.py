@@ -13,6 +13,7 @@ from linnet.core.atomic import lock_holder
 from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
+from linnet.core.migration import upgrade_figures
 from linnet.core.spec import first_schema_error
 from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
@@ -256,7 +257,7 @@ def check_run(path: Path) -> None:
 def read_summary(path: Path) -> dict[str, Any]:
     """The content of a run's `run.json`; empty before it was first stopped or finished. `UserError` if it is wrong."""
     file = path / MODEL / RUN
-    found: dict[str, Any] = read_json(file) if file.is_file() else {}
+    found: dict[str, Any] = upgrade_figures(read_json(file)) if file.is_file() else {}
     if wrong := first_schema_error(found, SUMMARY):
         raise UserError(f"{file}: {wrong}")
     return found

@@ -9,7 +9,7 @@ import pytest
 
 from linnet.core.checksum import with_checksum
 from linnet.core.errors import UserError
-from linnet.data.legacy import CHECKSUM
+from linnet.core.migration import CHECKSUM
 from linnet.data.loader import Batch, Batches, document_windows, validation_batches
 from linnet.data.token_data import TokenData, read_manifest
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from linnet.core.checksum import MANIFEST, LaterVersionError, write_file_checksums
 from linnet.core.files import sha256_of
+from linnet.core.migration import OPTIMIZER as OPTIMIZER_0_1
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, load_decoder
@@ -29,7 +30,6 @@ from linnet.training.checkpoint import (
     load,
     prune,
 )
-from linnet.training.migration import OPTIMIZER_0_1
 from linnet.training.state import TrainState, parse_dataclass
 
 

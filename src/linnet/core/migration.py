@@ -17,6 +17,9 @@ CHECKSUM = "seal"
 OPTIMIZER = "optimiser.safetensors"
 CHECKPOINT_VERSIONS = (1, 2, 3)
 
+EXTENSIONS = "prolonged.json"
+"""Its list has the key `prolonged`, as in the summary of a run."""
+
 _MODEL = {"initialisation": "initialization"}
 _INITIALIZATION = {"operator": "calibration"}
 _LAYER = {
@@ -32,7 +35,7 @@ _SECTIONS = {
     "guard": {"of": "metric", "in_a_row": "max_consecutive"},
 }
 _VALUES = {"joined": False, "apart": True, "back": "rewind"}
-_FIGURES = {"orthogonalising_share": "orthogonalizing_share"}
+_FIGURES = {"orthogonalising_share": "orthogonalizing_share", "prolonged": "extensions"}
 _HASHED = {"model.initialisation.operator": "model.initialization.calibration"}
 _STATE = {
     "orthogonalising_s": "orthogonalizing_s",

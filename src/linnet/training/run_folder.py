@@ -25,6 +25,7 @@ from linnet.core.checksum import (
 )
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, read_text, sha256_of, write_text
+from linnet.core.migration import EXTENSIONS as EXTENSIONS_0_1
 from linnet.core.migration import upgrade_figures, upgrade_hashes, upgrade_run
 from linnet.core.spec import first_schema_error, parse_yaml
 from linnet.data.tokenizer import Tokenizer
@@ -35,7 +36,6 @@ from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files
 from linnet.training.machine import Precision
 from linnet.training.metrics import DAMAGED, SUMMARY, Metrics
-from linnet.training.migration import EXTENSIONS_0_1
 from linnet.training.schedule import Extension, StepBudget, read_budget, write_budget
 from linnet.training.spec import RunSpec
 

@@ -185,6 +185,16 @@ class Mixer(Sublayer):
     """A sublayer that moves information between tokens."""
 
 
+class RecurrentMixer(Mixer):
+    """A mixer whose state has a constant size, and which does not know at which positions its tokens are."""
+
+    traits: Traits = Traits(constant_state=True)
+
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
+        """Rows at any positions, without padding."""
+        return layout.padding is None
+
+
 class FeedForward(Sublayer):
     """A sublayer that works on each token by itself, unless it has a state (a token shift)."""
 

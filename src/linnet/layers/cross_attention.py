@@ -58,7 +58,6 @@ class CrossAttentionSpec(SublayerSpec):
         return self.heads, self.kv_heads or self.heads, self.head_dim or width // self.heads
 
     def build(self, place: Place) -> "CrossAttention":
-        """Build the module."""
         return CrossAttention(self, place)
 
     def cost(self, place: Place) -> Cost:

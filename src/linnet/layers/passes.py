@@ -50,13 +50,19 @@ class Places:
     def of(cls, parts: Sequence[DocumentSegment], length: int, device: torch.device) -> "Places":
         """Each part as a row. Everything is computed on the CPU, so that nothing waits for the device."""
         longest = max(part.end - part.begin for part in parts)
-        rows_N1, begins_N1, ends_N1 = torch.tensor([(part.row, part.begin, part.end) for part in parts]).split(1, dim=1)
+        parts_N3 = torch.tensor([(part.row, part.begin, part.end) for part in parts])
+        rows_N1, begins_N1, ends_N1 = (parts_N3[:, [column]] for column in range(3))
         places_NL = ends_N1 - longest + torch.arange(longest)
         real_M = (places_NL >= begins_N1).flatten().nonzero().flatten()
         chunk_M = (rows_N1 * length + places_NL).flatten()[real_M]
         padding = tuple(longest - part.end + part.begin for part in parts)
-        indices = rows_N1.expand_as(places_NL).contiguous(), places_NL.clamp(min=0), real_M, chunk_M
-        return cls(*(to_device(index, device) for index in indices), padding if any(padding) else None)
+        return cls(
+            to_device(rows_N1.expand_as(places_NL).contiguous(), device),
+            to_device(places_NL.clamp(min=0), device),
+            to_device(real_M, device),
+            to_device(chunk_M, device),
+            padding if any(padding) else None,
+        )
 
 
 @dataclass

@@ -77,11 +77,9 @@ class AlibiSpec(PositionsSpec):
     kind: Literal["alibi"] = "alibi"
 
     def build(self, heads: int, head_dim: int) -> "Alibi":
-        """See `PositionsSpec`."""
         return Alibi(heads)
 
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
-        """See `PositionsSpec`."""
         return Cost(activation_memory=(lambda sequences, tokens: heads * tokens,))
 
 
@@ -93,7 +91,6 @@ class Alibi(Positions):
         self.heads = heads
 
     def relative(self, keys: int, device: torch.device) -> Relative:
-        """See `Positions`."""
         distances_R = torch.arange(keys, dtype=torch.float32, device=device)
         return Relative(torch.outer(_alibi_slopes(self.heads, device), -distances_R))
 
@@ -130,15 +127,12 @@ class T5Spec(PositionsSpec):
 
     @property
     def sees_ahead(self) -> bool:
-        """See `PositionsSpec`."""
         return self.both_ways
 
     def build(self, heads: int, head_dim: int) -> "T5Bias":
-        """See `PositionsSpec`."""
         return T5Bias(self, heads)
 
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
-        """See `PositionsSpec`."""
         kept = heads * self.furthest
         return Cost(parameters=heads * self.buckets, activation_memory=(lambda *_: kept,))
 
@@ -152,12 +146,10 @@ class T5Bias(Positions):
         self.bias_UN = nn.Parameter(torch.zeros(spec.buckets, heads))
 
     def relative(self, keys: int, device: torch.device) -> Relative:
-        """See `Positions`."""
         buckets_R = self._buckets(-torch.arange(self.furthest + 1, device=device))
         return Relative((self.bias_UN[buckets_R[:-1]] - self.bias_UN[buckets_R[-1]]).t())
 
     def pairs(self, offsets: Tensor) -> Tensor:
-        """See `Positions`."""
         return bucket_bias(self.bias_UN, offsets, self.furthest, self.both_ways)
 
     def _buckets(self, offsets: Tensor) -> Tensor:
@@ -174,11 +166,9 @@ class ShawSpec(PositionsSpec):
     clip: Extent = 16
 
     def build(self, heads: int, head_dim: int) -> "Shaw":
-        """See `PositionsSpec`."""
         return Shaw(self, head_dim)
 
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
-        """See `PositionsSpec`."""
         clip, table = self.clip, self.clip * head_dim
         return Cost(
             parameters=2 * (clip + 1) * head_dim,
@@ -198,15 +188,12 @@ class Shaw(Positions):
             nn.init.normal_(table_RK, std=0.02)
 
     def relative(self, keys: int, device: torch.device) -> Relative:
-        """See `Positions`."""
         return Relative(None, self.keys_RK[:-1] - self.keys_RK[-1], self.values_RK[:-1] - self.values_RK[-1])
 
     def added(self, out_BNTK: Tensor) -> Tensor:
-        """See `Positions`."""
         return out_BNTK + self.values_RK[-1].to(out_BNTK.dtype)
 
     def near_row(self) -> RelativePositionRow:
-        """See `Positions`."""
         _, keys_RK, values_RK = self.relative(0, torch.device("cpu"))
         assert keys_RK is not None and values_RK is not None
         return RelativePositionRow(keys_RK.detach(), values_RK.detach(), self.values_RK[-1].detach())

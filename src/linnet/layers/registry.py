@@ -47,7 +47,7 @@ else:
 def _plain_mixer() -> MixerSpec:
     """The mixer with the fewest parameters of those that need no settings and take every width."""
     needs = {kind: any(field.is_required() for field in kind.model_fields.values()) for kind in MIXERS.values()}
-    plain = [kind() for kind, needed in needs.items() if not needed]
+    plain = [kind.model_validate({}) for kind, needed in needs.items() if not needed]
     place = Place(width=1, context_length=1)
 
     def parameters(spec: MixerSpec) -> float:

@@ -54,7 +54,6 @@ class LinearScaling(RotaryScalingSpec):
 
     @property
     def law(self) -> Scaling:
-        """See `RotaryScalingSpec`."""
         return Interpolation(self.factor)
 
 
@@ -66,7 +65,6 @@ class NtkScaling(RotaryScalingSpec):
 
     @property
     def law(self) -> NtkBase:
-        """See `RotaryScalingSpec`."""
         return NtkBase(self.factor)
 
 
@@ -93,7 +91,6 @@ class YarnScaling(RotaryScalingSpec):
 
     @property
     def law(self) -> Scaling:
-        """See `RotaryScalingSpec`."""
         gain = yarn_gain(self.factor) if self.attention_factor is None else self.attention_factor
         return YarnRamp(self.factor, self.trained, self.fast, self.slow, gain)
 

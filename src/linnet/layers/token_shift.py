@@ -34,11 +34,9 @@ class ShiftedFeedForward(FeedForward):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> LastTokenState:
-        """Of nothing."""
         return LastTokenState(torch.zeros(batch, self.d_model, device=device, dtype=dtype))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
         return layout.padding is None
 
 

@@ -168,31 +168,25 @@ class Int8Linear(QuantizedLinear):
 
     @property
     def weight(self) -> Tensor:
-        """See `PackedLinear`."""
         return int8_linear.dequantize(self._plain())
 
     @property
     def device(self) -> torch.device:
-        """See `PackedLinear`."""
         return self._weight.scale_O.device
 
     @property
     def nbytes(self) -> int:
-        """See `PackedLinear`."""
         return int8_linear.int8_nbytes(self.out_features, self._weight.inputs)
 
     def _product(self, x: Tensor) -> Tensor:
-        """See `PackedLinear`."""
         if self._fast:
             return int8_linear.int8_linear(x, self._weight, self.bias)
         return int8_linear.int8_linear_reference(x, self._plain(), self.bias)
 
     def rows(self, places: Tensor) -> Tensor:
-        """See `QuantizedLinear`."""
         return int8_linear.gather_rows(self._plain(), places)
 
     def row(self, x_1I: Tensor) -> Tensor:
-        """See `QuantizedLinear`."""
         if self._fast:
             return int8_linear.int8_row(x_1I, self._weight)
         return int8_linear.int8_linear_reference(x_1I, self._plain())
@@ -236,21 +230,17 @@ class Int4Linear(QuantizedLinear):
 
     @property
     def weight(self) -> Tensor:
-        """See `PackedLinear`."""
         return int4_linear.dequantize(self._plain())
 
     @property
     def device(self) -> torch.device:
-        """See `PackedLinear`."""
         return self._weight[0].device
 
     @property
     def nbytes(self) -> int:
-        """See `PackedLinear`."""
         return int4_linear.int4_nbytes(self.out_features, self._weight.inputs, self._group)
 
     def _product(self, x: Tensor) -> Tensor:
-        """See `PackedLinear`."""
         if isinstance(self._weight, PackedInt4Weight):
             return int4_linear.int4_linear(x, self._weight, self.bias)
         if isinstance(self._weight, BlockedInt4Weight):
@@ -258,7 +248,6 @@ class Int4Linear(QuantizedLinear):
         return int4_linear.int4_linear_reference(x, self._weight, self.bias)
 
     def rows(self, places: Tensor) -> Tensor:
-        """See `QuantizedLinear`."""
         if self.look_up is not None and places.numel() == 1:
             return self.look_up(int(places)).view(*places.shape, -1)
         if isinstance(self._weight, BlockedInt4Weight) and places.numel():
@@ -285,7 +274,6 @@ class Int4Linear(QuantizedLinear):
         return int4_matrix(compiled, blocks_NGb, inputs, group, first, count)
 
     def row(self, x_1I: Tensor) -> Tensor:
-        """See `QuantizedLinear`."""
         if isinstance(self._weight, PackedInt4Weight):
             return int4_linear.int4_packed_rows(x_1I, self._weight)
         return int4_linear.int4_linear_reference(x_1I, self._plain())
@@ -337,21 +325,17 @@ class Bfloat16Linear(PackedLinear):
 
     @property
     def weight(self) -> Tensor:
-        """See `PackedLinear`."""
         return self._weight.to_dense()
 
     @property
     def device(self) -> torch.device:
-        """See `PackedLinear`."""
         return self._weight.device
 
     @property
     def nbytes(self) -> int:
-        """See `PackedLinear`."""
         return self._weight.numel() * self._weight.element_size()
 
     def _product(self, x: Tensor) -> Tensor:
-        """See `PackedLinear`."""
         if self._weight.is_mkldnn:
             return packed_bfloat16_linear(x, self._weight, self.bias)
         return linear(x, self._weight, self.bias)

@@ -56,7 +56,7 @@ def test_the_first_tokens_stay_beside_a_window():
     assert state.nbytes == before == 2 * 16 * 8 * 8
 
 
-@pytest.mark.parametrize("mixer", [{"first": 2}, {"first": 2, "window": 4, "positions": {"kind": "alibi"}}])
+@pytest.mark.parametrize("mixer", [{"sink_tokens": 2}, {"sink_tokens": 2, "window": 4, "positions": {"kind": "alibi"}}])
 def test_first_tokens_need_a_window_and_true_positions(mixer: dict):
     block = {"mixer": {"kind": "attention", "heads": 2, **mixer}}
     with pytest.raises(UserError, match=r"mixer.sink_tokens: 2: must be null without a window, and with positions"):

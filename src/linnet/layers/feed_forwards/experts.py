@@ -85,7 +85,6 @@ class ExpertsSpec(FeedForwardSpec):
         return kind(hidden=hidden, activation=self.activation)
 
     def build(self, place: Place) -> "Experts":
-        """Build the module."""
         return Experts(self, place)
 
     def cost(self, place: Place) -> Cost:
@@ -146,7 +145,6 @@ class Experts(FeedForward):
         self.mix = experts
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         logits_BTE = self.router(x_BTD)
         found = self._routes(logits_BTE)
         if layout.collects_outputs:
@@ -220,7 +218,6 @@ class Experts(FeedForward):
                 yield from part.output_projections()
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         found = [part.decode_step(None) for part in self._parts()]
         steps = [step for step in found if step is not None]
         shared = None if self.shared is None else self.shared.decode_step(None)

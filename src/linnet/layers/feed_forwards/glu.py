@@ -34,7 +34,6 @@ class GatedSpec(FeedForwardSpec):
         return [*fused, cls(hidden=12, activation="gelu_tanh"), cls(hidden=12, activation="relu_squared")]
 
     def build(self, place: Place) -> "GatedFeedForward":
-        """Build the module."""
         return GatedFeedForward(place.width, self.hidden, self.bias, self.activation)
 
     def cost(self, place: Place) -> Cost:
@@ -79,11 +78,9 @@ class GatedFeedForward(FeedForward):
 
     @property
     def bfloat16_decode(self) -> bool:
-        """See `Sublayer`."""
         return True
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         up, down, activation = gemv_of(self.up), gemv_of(self.down), ACTIVATIONS[self.activation]
         if up is None or down is None:
             return None

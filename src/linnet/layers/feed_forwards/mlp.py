@@ -31,7 +31,6 @@ class PlainSpec(FeedForwardSpec):
         return [cls(hidden=24), relu, cls(hidden=12, activation="relu_squared")]
 
     def build(self, place: Place) -> "PlainFeedForward":
-        """Build the module."""
         return PlainFeedForward(place.width, self.hidden, self.bias, self.activation)
 
     def cost(self, place: Place) -> Cost:
@@ -54,17 +53,14 @@ class PlainFeedForward(FeedForward):
         self.activation, self.inner = activation, ACTIVATIONS[activation]
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
 
     @property
     def bfloat16_decode(self) -> bool:
-        """See `Sublayer`."""
         return True
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         up, down, activation, compiled = gemv_of(self.up), gemv_of(self.down), self.inner, native_library_of(self.up)
         if up is None or down is None:
             return None

@@ -35,7 +35,6 @@ class Rwkv4ChannelSpec(FeedForwardSpec):
         return [cls(hidden=24), cls(hidden=12)]
 
     def build(self, place: Place) -> "Rwkv4Channel":
-        """Build the module."""
         return Rwkv4Channel(place, self.hidden)
 
     def cost(self, place: Place) -> Cost:
@@ -59,7 +58,6 @@ class Rwkv4Channel(ShiftedFeedForward):
         nn.init.zeros_(self.receptance.weight)
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, LastTokenState)
         key_BTD, receptance_BTD = token_mixes(x_BTD, self._shares(), state)
         out_BTD: Tensor = self.receptance(receptance_BTD).sigmoid() * self.value(RELU_SQUARED(self.key(key_BTD)))
@@ -70,7 +68,6 @@ class Rwkv4Channel(ShiftedFeedForward):
         return [1 - mix.flatten() for mix in (self.time_mix_key, self.time_mix_receptance)]
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         key, receptance, value = (gemv_of(part) for part in (self.key, self.receptance, self.value))
         if key is None or receptance is None or value is None:
             return None

@@ -34,7 +34,6 @@ class Rwkv7ChannelSpec(FeedForwardSpec):
         return [cls(hidden=24), cls(hidden=12)]
 
     def build(self, place: Place) -> "Rwkv7Channel":
-        """Build the module."""
         return Rwkv7Channel(place, self.hidden)
 
     def cost(self, place: Place) -> Cost:
@@ -53,14 +52,12 @@ class Rwkv7Channel(ShiftedFeedForward):
         self.value = Linear(hidden, place.width, bias=False)
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, LastTokenState)
         (mixed_BTD,) = token_mixes(x_BTD, [self.x_k.flatten()], state)
         out_BTD: Tensor = self.value(RELU_SQUARED(self.key(mixed_BTD)))
         return out_BTD
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         key, value = gemv_of(self.key), gemv_of(self.value)
         if key is None or value is None:
             return None

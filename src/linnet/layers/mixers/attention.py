@@ -177,7 +177,6 @@ class AttentionSpec(MixerSpec):
         return self.bias if self.out_bias is None else self.out_bias
 
     def build(self, place: Place) -> "Attention":
-        """Build the module."""
         return Attention(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -257,7 +256,6 @@ class Attention(Mixer):
         return length == 1 and layout.padding is None and self.positions is None
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         heads = (self.heads, self.kv_heads, self.kv_heads)
         q_BNTK, k_BMTK, v_BMTK = queries_keys_values(
             self.query_key_value(x_BTD), heads, self.rotary, layout, self.query_key_norm

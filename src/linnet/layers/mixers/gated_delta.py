@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.diagonal_ssm import step_biases
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
@@ -90,7 +90,6 @@ class GatedDeltaSpec(MixerSpec):
         return self.key_heads or self.heads
 
     def build(self, place: Place) -> "GatedDelta":
-        """Build the module."""
         return GatedDelta(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -138,10 +137,9 @@ class GatedDeltaState(State):
     matrices: Tensor
 
 
-class GatedDelta(Mixer):
+class GatedDelta(RecurrentMixer):
     """The gated delta rule between short convolutions and a gated norm."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": gated_delta_reference}
 
     def __init__(self, spec: GatedDeltaSpec, d_model: int) -> None:
@@ -172,18 +170,12 @@ class GatedDelta(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> GatedDeltaState:
-        """Of nothing."""
         inputs = torch.zeros(batch, sum(self.parts), self.conv1d.before, device=device, dtype=dtype)
         shape = (batch, self.spec.heads, self.key_width, self.value_width)
         wide = torch.promote_types(dtype, torch.float32)
         return GatedDeltaState(inputs, torch.zeros(shape, device=device, dtype=wide))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, GatedDeltaState)
         joint, rest = self.query_key_value_gate(x_BTD), self.share_decay(x_BTD)
         mixed_BTF, gate = joint.split([sum(self.parts), joint.shape[-1] - sum(self.parts)], dim=-1)

@@ -20,7 +20,7 @@ from torch import Tensor
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
+from linnet.layers.contract import MixerSpec, MuonParameter, Place, RecurrentMixer, muon_parameter_of
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -72,7 +72,6 @@ class GlaSpec(MixerSpec):
         return self.head_dim or d_model // 2 // self.heads, self.value_dim or d_model // self.heads
 
     def build(self, place: Place) -> "Gla":
-        """Build the module."""
         return Gla(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -112,10 +111,9 @@ class GlaState(State):
     matrices: Tensor
 
 
-class Gla(Mixer):
+class Gla(RecurrentMixer):
     """Linear attention with a decay for each channel of the key, a norm for each head and a gate."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": gla_reference}
 
     def __init__(self, spec: GlaSpec, d_model: int) -> None:
@@ -136,16 +134,10 @@ class Gla(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> GlaState:
-        """Of nothing."""
         shape = (batch, self.spec.heads, self.key_width, self.value_width)
         return GlaState(torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32)))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, GlaState)
         q_BTE, k_BTE, v_BTF, gate_BTF = self.query_key_value_gate.split(self.query_key_value_gate(x_BTD))
         decay_BTE = self.decay_out(self.decay_in(x_BTD))

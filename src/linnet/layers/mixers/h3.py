@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, Place, Traits
+from linnet.layers.contract import Place, RecurrentMixer
 from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, DiagonalState
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
@@ -48,12 +48,10 @@ class H3Spec(DiagonalSpec):
         return [cls(state=6, shift=5), cls(head_dim=4, shift=1, state=2, **inv)]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width."""
         if width % self.head_dim:
             raise ValueError(f"head_dim: {self.head_dim}: must divide the width {width}")
 
     def build(self, place: Place) -> "H3":
-        """Build the module."""
         return H3(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -84,14 +82,13 @@ class H3State(DiagonalState):
     inputs: Tensor
 
 
-class H3(Mixer):
+class H3(RecurrentMixer):
     """Keys through the shift model, times values, through the diagonal model, times queries.
 
     A model's input and output vectors act only as a product, so there is one vector: C of the diagonal model; for the
     shift model, where the input vector is the first unit vector (section 3.1), the weights of a convolution.
     """
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"ssm": diagonal_ssm_reference}
 
     def __init__(self, spec: H3Spec, d_model: int) -> None:
@@ -109,18 +106,12 @@ class H3(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> H3State:
-        """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         shape = (batch, self.head_dim, self.head_dim, *self.kernel.C.shape)
         inputs = torch.zeros(batch, self.shift.in_channels, self.shift.before, device=device, dtype=dtype)
         return H3State(torch.zeros(shape, device=device, dtype=wide), inputs)
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, H3State)
         q_BDT, k_BDT, v_BDT = (part.mT for part in self.query_key_value.split(self.query_key_value(x_BTD)))
         k_BDT = self.shift.advancing(k_BDT, state)

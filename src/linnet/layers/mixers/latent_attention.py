@@ -83,7 +83,6 @@ class LatentAttentionSpec(MixerSpec):
         return content, self.value_dim or content
 
     def build(self, place: Place) -> "LatentAttention":
-        """Build the module."""
         return LatentAttention(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -163,11 +162,9 @@ class LatentAttention(Mixer):
         return LatentState(torch.zeros(batch, capacity, entry, device=device, dtype=dtype))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Anything."""
         return True
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         query_BTQ, rotary_BTP, latent_BTR = self.down.split(self.down(x_BTD))
         if self.query_norm is not None and self.query_up is not None:
             query_BTQ = self.query_up(normed(self.query_norm, query_BTQ))
@@ -219,7 +216,6 @@ class LatentAttention(Mixer):
         return key, value
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         queries, out_row = self._query_row(), gemv_of(self.out)
         norm = norm_row(self.latent_norm)
         if queries is None or out_row is None or norm is None or not isinstance(state, LatentState):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Count, Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
+from linnet.layers.contract import MixerSpec, MuonParameter, Place, RecurrentMixer, muon_parameter_of
 from linnet.layers.diagonal_ssm import step_biases
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
@@ -51,7 +51,6 @@ class MambaSpec(MixerSpec):
         return self.expand * d_model, self.step_rank or math.ceil(d_model / 16)
 
     def build(self, place: Place) -> "Mamba":
-        """Build the module."""
         return Mamba(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -83,13 +82,12 @@ class MambaState(State):
     states: Tensor
 
 
-class Mamba(Mixer):
+class Mamba(RecurrentMixer):
     """A selective state-space model, with the names of its published parameters.
 
     The maps start as PyTorch's do and not as the model's description says, as in the published code.
     """
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": selective_scan_reference}
 
     def __init__(self, spec: MambaSpec, d_model: int) -> None:
@@ -119,7 +117,6 @@ class Mamba(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MambaState:
-        """Of nothing."""
         channels, state = self.A_log.shape
         inputs = torch.zeros(batch, channels, self.conv1d.before, device=device, dtype=dtype)
         wide = torch.promote_types(dtype, torch.float32)
@@ -130,12 +127,7 @@ class Mamba(Mixer):
         yield MuonParameter(self.in_proj.weight, (self.in_proj.out_features // 2,) * 2)
         yield muon_parameter_of(self.out_proj)
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MambaState)
         x_BTE, gate_BTE = self.in_proj(x_BTD).chunk(2, dim=-1)
         x_BTE = F.silu(self.conv1d.advancing(x_BTE.transpose(1, 2), state)).transpose(1, 2).contiguous()

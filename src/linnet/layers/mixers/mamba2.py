@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Count, Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
+from linnet.layers.contract import MixerSpec, MuonParameter, Place, RecurrentMixer, muon_parameter_of
 from linnet.layers.diagonal_ssm import step_biases
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
@@ -92,7 +92,6 @@ class Mamba2Spec(MixerSpec):
         return channels, channels + 2 * self.groups * self.state, channels // self.head_dim
 
     def build(self, place: Place) -> "Mamba2":
-        """Build the module."""
         return Mamba2(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -136,13 +135,12 @@ class Mamba2State(State):
     states: Tensor
 
 
-class Mamba2(Mixer):
+class Mamba2(RecurrentMixer):
     """A state-space model with a rate for each head, with the names of its published parameters.
 
     The maps start as PyTorch's do and not as the model's description says, as in the published code.
     """
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"dual": state_space_dual_reference}
 
     def __init__(self, spec: Mamba2Spec, d_model: int) -> None:
@@ -171,7 +169,6 @@ class Mamba2(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> Mamba2State:
-        """Of nothing."""
         heads, head_dim, _, state = self.shape
         inputs = torch.zeros(batch, self.parts[1], self.conv1d.before, device=device, dtype=dtype)
         wide = torch.promote_types(dtype, torch.float32)
@@ -183,12 +180,7 @@ class Mamba2(Mixer):
         yield MuonParameter(self.in_proj.weight, (channels, channels, sum(self.parts) - 2 * channels))
         yield muon_parameter_of(self.out_proj)
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Mamba2State)
         gate_BTE, convolved_BTF, dt_BTN = torch.split(self.in_proj(x_BTD), self.parts, dim=-1)
         convolved_BFT = F.silu(self.conv1d.advancing(convolved_BTF.transpose(1, 2), state))

@@ -16,7 +16,7 @@ from torch import Tensor
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -38,7 +38,6 @@ class MinLstmSpec(MixerSpec):
         return [cls(), cls(channels=11, candidate="linear")]
 
     def build(self, place: Place) -> "MinLstm":
-        """Build the module."""
         return MinLstm(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -63,10 +62,9 @@ class MinLstmState(State):
     hidden: Tensor
 
 
-class MinLstm(Mixer):
+class MinLstm(RecurrentMixer):
     """One map to both gates and what is taken in, the recurrence, and a map back."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": minlstm_reference}
 
     def __init__(self, spec: MinLstmSpec, d_model: int) -> None:
@@ -79,16 +77,10 @@ class MinLstm(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MinLstmState:
-        """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         return MinLstmState(torch.zeros(batch, self.channels, device=device, dtype=wide))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MinLstmState)
         joint_BTF = self.forget_input_candidate(x_BTD)
         with torch.autocast(x_BTD.device.type, enabled=False):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -67,7 +67,6 @@ class MlstmSpec(MixerSpec):
         return self.head_dim or value // 2, value
 
     def build(self, place: Place) -> "Mlstm":
-        """Build the module."""
         return Mlstm(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -105,10 +104,9 @@ class MlstmState(State):
     peak: Tensor
 
 
-class Mlstm(Mixer):
+class Mlstm(RecurrentMixer):
     """A matrix memory for each head between one joint map and a gated norm."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"remember": mlstm_reference}
 
     def __init__(self, spec: MlstmSpec, d_model: int) -> None:
@@ -132,18 +130,12 @@ class Mlstm(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MlstmState:
-        """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         shape = (batch, self.heads, self.key_width, self.value_width + 1)
         memory, peak = (torch.zeros(part, device=device, dtype=wide) for part in (shape, shape[:2]))
         return MlstmState(memory, peak)
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MlstmState)
         keys, values = self.heads * self.key_width, self.heads * self.value_width
         *of_heads, gate_BTF = self.query_key_value_gate(x_BTD).split([keys, keys, values, values], dim=-1)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Count, Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
@@ -49,7 +49,6 @@ class RetentionSpec(MixerSpec):
         return [cls(heads=4), cls(heads=2, head_dim=6, expand=1, rotary=None)]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width."""
         check_heads(self.heads, self.head_dim, width, self.rotary)
 
     def widths(self, d_model: int) -> tuple[int, int]:
@@ -58,7 +57,6 @@ class RetentionSpec(MixerSpec):
         return keys, self.expand * keys
 
     def build(self, place: Place) -> "MultiScaleRetention":
-        """Build the module."""
         return MultiScaleRetention(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -96,10 +94,9 @@ class RetentionState(State):
     sums: Tensor
 
 
-class MultiScaleRetention(Mixer):
+class MultiScaleRetention(RecurrentMixer):
     """Retention with a rate, a norm and a gate for each head."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"retain": retention_reference}
 
     def __init__(self, spec: RetentionSpec, d_model: int) -> None:
@@ -119,12 +116,7 @@ class MultiScaleRetention(Mixer):
         shape = (batch, self.heads, self.key_width, self.value_width)
         return RetentionState(torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32)))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         keys, values = self.heads * self.key_width, self.heads * self.value_width
         turned_BTF, v_BTF, gate_BTF = self.query_key_value_gate(x_BTD).split([2 * keys, values, values], dim=-1)
         q_BNTK, k_BNTK, _ = queries_keys_values(turned_BTF, (self.heads, self.heads, 0), self.rotary, layout)

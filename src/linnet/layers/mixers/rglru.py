@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.neighbors import CausalConvolution, convolution_cost
@@ -56,7 +56,6 @@ class RglruSpec(MixerSpec):
             raise ValueError(f"heads: {self.heads}: must divide the {channels} channels")
 
     def build(self, place: Place) -> "Rglru":
-        """Build the module."""
         return Rglru(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -118,10 +117,9 @@ class RealGates(nn.Module):
         return SHARPNESS * F.softplus(self.recurrent_param.to(dtype))
 
 
-class Rglru(Mixer):
+class Rglru(RecurrentMixer):
     """Two branches, one through a GeLU, the other through convolution and recurrence; their product is mapped back."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": rglru_reference}
 
     def __init__(self, spec: RglruSpec, d_model: int) -> None:
@@ -153,18 +151,12 @@ class Rglru(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> RglruState:
-        """Of nothing."""
         channels, before = self.conv_1d.in_channels, self.conv_1d.before
         inputs = torch.zeros(batch, channels, before, device=device, dtype=dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return RglruState(inputs, torch.zeros(batch, channels, device=device, dtype=wide))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, RglruState)
         gate_BTE = F.gelu(self.linear_y(x_BTD), approximate="tanh")
         convolved_BET = self.conv_1d.advancing(self.linear_x(x_BTD).transpose(1, 2), state)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import DecodeStep, MixerSpec, Place, RecurrentMixer
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
 from linnet.nn.cost import Cost, linear_cost
@@ -46,7 +46,6 @@ class Rwkv4Spec(MixerSpec):
         return [cls(), cls(channels=24)]
 
     def build(self, place: Place) -> "Rwkv4":
-        """Build the module."""
         return Rwkv4(self, place)
 
     def cost(self, place: Place) -> Cost:
@@ -81,10 +80,9 @@ class Rwkv4State(LastTokenState):
         return self.with_tensors({**empty, "log_weight": torch.full_like(self.log_weight, -math.inf)})
 
 
-class Rwkv4(Mixer):
+class Rwkv4(RecurrentMixer):
     """Key, value and receptance are maps of three mixes of each token with the one before."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"wkv": wkv_reference}
 
     def __init__(self, spec: Rwkv4Spec, place: Place) -> None:
@@ -122,19 +120,13 @@ class Rwkv4(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> Rwkv4State:
-        """Of nothing."""
         last_BD = torch.zeros(batch, self.time_mix_key.numel(), device=device, dtype=dtype)
         mean_BE = torch.zeros(
             batch, len(self.time_decay), device=device, dtype=torch.promote_types(dtype, torch.float32)
         )
         return Rwkv4State(last_BD, mean_BE, torch.full_like(mean_BE, -math.inf))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Rwkv4State)
         key_BTD, value_BTD, receptance_BTD = token_mixes(x_BTD, self._shares(), state)
         gate_BTE = self.receptance(receptance_BTD).sigmoid()
@@ -163,7 +155,6 @@ class Rwkv4(Mixer):
             return out_BTE
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         key, value, receptance, output = map(gemv_of, (self.key, self.value, self.receptance, self.output))
         if key is None or value is None or receptance is None or output is None:
             return None

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import DecodeStep, MixerSpec, Place, RecurrentMixer
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
@@ -97,7 +97,6 @@ class Rwkv7Spec(MixerSpec):
         return self.first_values
 
     def build(self, place: Place) -> "Rwkv7":
-        """Build the module."""
         return Rwkv7(self, place)
 
     def cost(self, place: Place) -> Cost:
@@ -164,10 +163,9 @@ class LowRank(nn.Module):
         return lambda x_1D: up.of(self.function(down.of(x_1D)))
 
 
-class Rwkv7(Mixer):
+class Rwkv7(RecurrentMixer):
     """Token shift, the generalized delta rule, a norm of each head, a bonus for the token itself, a gate."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": rwkv7_reference}
 
     def __init__(self, spec: Rwkv7Spec, place: Place) -> None:
@@ -216,18 +214,12 @@ class Rwkv7(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> Rwkv7State:
-        """Of nothing."""
         last = torch.zeros(batch, self.shares.shape[1], device=device, dtype=dtype)
         shape = (batch, self.heads, self.head_width, self.head_width)
         wide = torch.promote_types(dtype, torch.float32)
         return Rwkv7State(last, torch.zeros(shape, device=device, dtype=wide))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Rwkv7State)
         for_r, for_w, for_k, for_v, for_a, for_g = token_mixes(x_BTD, self.shares.unbind(), state)
         r_BTE, w_BTE, k_BTE = self.receptance(for_r), self.decay(for_w), self.key(for_k)
@@ -269,7 +261,6 @@ class Rwkv7(Mixer):
         return recompute(partial(rwkv7_output, eps=self.norm.eps), *read, mixed_NK, *others).flatten(2)
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         receptance, key, value, out = map(gemv_of, (self.receptance, self.key, self.value, self.out))
         if receptance is None or key is None or value is None or out is None:
             return None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, Place, Traits
+from linnet.layers.contract import Place, RecurrentMixer
 from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, DiagonalState
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
@@ -41,7 +41,6 @@ class S4dSpec(DiagonalSpec):
         return [cls(state=6), other]
 
     def build(self, place: Place) -> "S4d":
-        """Build the module."""
         return S4d(self, place.width)
 
     def cost(self, place: Place) -> Cost:
@@ -63,10 +62,9 @@ class S4dSpec(DiagonalSpec):
         )
 
 
-class S4d(Mixer):
+class S4d(RecurrentMixer):
     """A diagonal state-space model for each channel, behind it a GeLU and a gated map between channels."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"ssm": diagonal_ssm_reference}
 
     def __init__(self, spec: S4dSpec, d_model: int) -> None:
@@ -80,16 +78,10 @@ class S4d(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> DiagonalState:
-        """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         return DiagonalState(torch.zeros(batch, *self.kernel.C.shape, device=device, dtype=wide))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, DiagonalState)
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)

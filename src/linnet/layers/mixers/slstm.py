@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -59,7 +59,6 @@ class SlstmSpec(MixerSpec):
             raise ValueError(f"heads: {self.heads}: must divide the {channels} channels")
 
     def build(self, place: Place) -> "Slstm":
-        """Build the module."""
         return Slstm(self, place)
 
     def cost(self, place: Place) -> Cost:
@@ -113,10 +112,9 @@ class SlstmState(State):
         return empty
 
 
-class Slstm(Mixer):
+class Slstm(RecurrentMixer):
     """A recurrent network between the maps to its gates and a norm for each head. It cannot be parallel over tokens."""
 
-    traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"recur": slstm_reference}
 
     def __init__(self, spec: SlstmSpec, place: Place) -> None:
@@ -144,18 +142,12 @@ class Slstm(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> SlstmState:
-        """Of nothing."""
         before = 0 if self.conv1d is None else self.conv1d.before
         inputs = torch.zeros(batch, self.width, before, device=device, dtype=dtype)
         shape = (batch, self.heads, self.channels // self.heads)
         return SlstmState(inputs, *empty_memory(shape, device, torch.promote_types(dtype, torch.float32)))
 
-    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, which it does not know; no padding."""
-        return layout.padding is None
-
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, SlstmState)
         near_BTD = x_BTD
         if self.conv1d is not None:

@@ -43,7 +43,6 @@ class OrderParameter:
     signed: float
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         return dict(json_safe({"rms": self.rms, "signed": self.signed}))
 
 
@@ -103,7 +102,6 @@ class LayerCriticality:
     not_commuting: list[float]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         ranked = {
             name: {"smallest": least, "largest": most}
             for name, (least, most) in (("rank_a", self.rank_a), ("rank_a_lm", self.rank_a_lm))
@@ -124,7 +122,6 @@ class TextDependence:
     layers: dict[int, OrderParameter]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         per_layer = [{"layer": layer, **found.figures()} for layer, found in self.layers.items()]
         return {**self.overall.figures(), "per_layer": per_layer}
 

@@ -284,7 +284,6 @@ class Variation:
     largest: float
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         return dict(json_safe({"variation": self.rms, "largest": self.largest}))
 
 
@@ -297,7 +296,6 @@ class OutputVariation:
     layers: dict[int, Variation]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         per_layer = [{"layer": layer, **variation.figures()} for layer, variation in self.layers.items()]
         return {**self.overall.figures(), "per_layer": per_layer}
 
@@ -337,7 +335,6 @@ class Invariance(Result):
         return invariance_pictures(self)
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         named = {one.name: one.figures() for one in self.outputs}
         return {"prompts": self.prompts, "tokens": self.tokens, **named}
 
@@ -480,7 +477,6 @@ class CacheRun:
         return " and ".join(name for name, on in (("KV", self.kv_cache), ("G", self.g_cache)) if on) or "none"
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         named = {
             one.name: {"rmse": one.rmse, **one.determinant.figures(), "distance": self.distances[one.name]}
             for one in self.outputs
@@ -519,7 +515,6 @@ class CacheComparison(Result):
         return {"model": self.model, **self.figures()}
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         return {
             "prompt": self.prompt,
             "prompt_tokens": self.prompt_tokens,

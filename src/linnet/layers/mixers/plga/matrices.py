@@ -218,7 +218,6 @@ class OutputFigures:
         return Determinant(largest([layer.determinant.log10 for layer in self.layers]))
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         found = [rank for layer in self.layers for rank in layer.ranks if rank is not None]
         named: dict[str, Any] = {
             "rmse": self.rmse,
@@ -246,7 +245,6 @@ class DeductiveFigures:
     outputs: list[OutputFigures]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         return {"rank_tolerance": self.rank_tolerance, **{one.name: one.figures() for one in self.outputs}}
 
 

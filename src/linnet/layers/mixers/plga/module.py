@@ -164,11 +164,9 @@ class Plga(Mixer):
         return PlgaState(*tensors, recalibrate=isinstance(cache_policy, RecalibratingCache))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Anything."""
         return True
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, PlgaState)
         heads = (self.heads, self.heads, self.heads)
         q_BHTK, k_BHTK, v_BHTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, layout)
@@ -305,7 +303,6 @@ class PlgaSpec(MixerSpec):
         ]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width."""
         check_heads(self.heads, None, width, self.rotary)
 
     @property
@@ -329,7 +326,6 @@ class PlgaSpec(MixerSpec):
         save_operators(layers, path)
 
     def build(self, place: Place) -> Plga:
-        """Build the module."""
         return Plga(self, place.width)
 
     def cost(self, place: Place) -> Cost:

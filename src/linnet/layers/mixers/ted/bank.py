@@ -87,7 +87,6 @@ class BankState(TedState):
         return out_B1NC.flatten(2)
 
     def row_reader(self) -> RowReader:
-        """See `TedState`."""
         if self.keys is not None:
             return super().row_reader()
         row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))

@@ -39,7 +39,6 @@ class FullState(TedState):
         return FULL
 
     def supports(self, layout: BatchLayout, length: int) -> bool:
-        """Anything."""
         return True
 
     @classmethod

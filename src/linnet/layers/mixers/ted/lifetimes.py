@@ -151,7 +151,6 @@ class Curves:
     curves: list[Curve]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         curves = [{"token": one.token, "entry": one.name, "relevance": one.relevance} for one in self.curves]
         return {"layer": 0, "ages": self.ages, "curves": curves}
 
@@ -276,7 +275,6 @@ class LayerLifetimes:
         return float(torch.minimum(self.lifetimes_WT, to_the_end_T).sum(dim=1).mean() / length)
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         return {
             "layer": self.layer,
             "median": json_steps(self.median),
@@ -302,7 +300,6 @@ class TextLifetimes:
         return (self.tokens + 1) / 2
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
         return {
             "windows": self.windows,
             "tokens": self.tokens,

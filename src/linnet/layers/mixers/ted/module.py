@@ -70,12 +70,10 @@ class TedSpec(MixerSpec):
         return [cls(), cls(heads=4, rate_bias=True), linear, keyed, linear.model_copy(update={"key_width": 5})]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width."""
         if width % self.heads:
             raise ValueError(f"heads: {self.heads}: must divide the width {width}")
 
     def build(self, place: Place) -> "Ted":
-        """Build the module."""
         return Ted(self, place.width, place.context_length)
 
     def cost(self, place: Place) -> Cost:
@@ -192,7 +190,6 @@ class Ted(Mixer):
         return state.supports(layout, length) and (self.conv is None or layout.padding is None or layout.starts == 0)
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, TedState)
         real_BT = layout.real(x_BTD.shape[1], x_BTD.device)
         x_BTD = self._convolved(x_BTD, real_BT, state)
@@ -298,7 +295,6 @@ class Ted(Mixer):
         return None if wide is None else lambda x_1D: torch.cat([wide.of(x_1D), rest.of(x_1D)], dim=1)
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`."""
         assert isinstance(state, TedState)
         out, joint = gemv_of(self.out), self._joint_row()
         if out is None or joint is None or any(len(held) != 1 for held in state.tensors().values()):

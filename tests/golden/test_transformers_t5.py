@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.inference.engine import decode
-from linnet.inference.prefill import begun
+from linnet.inference.engine import decode, prefill_inputs
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 
@@ -70,7 +69,7 @@ def test_greedy_generation_with_caches_is_theirs(pair):
     inputs = [torch.randint(2, VOCABULARY, (length,)).tolist() for length in (9, 5)]
     for row in inputs:
         expected = reference.generate(torch.tensor([row]), max_new_tokens=20, eos_token_id=-1, do_sample=False)
-        first = begun(decoder, [[0]], [row])
+        first = prefill_inputs(decoder, [[0]], [row])
         steps = decode(decoder, first.prompts, 20, Sampling(0), given=first.given(decoder))
         found = [token for (token,) in steps]
         assert found == expected[0, 1:].tolist()

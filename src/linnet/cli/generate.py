@@ -14,7 +14,7 @@ from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
-    from linnet.inference.continuation import Continuation
+    from linnet.inference.language_model import Continuation
 
 Prompt = typer.Option(help="The text to continue; - reads it from the standard input, without one final newline.")
 MaxTokens = Annotated[int, typer.Option(help="Stop after this many tokens if the text has not ended.")]
@@ -122,12 +122,11 @@ def generate(
     from torch import set_num_threads
 
     from linnet.inference.cache_policy import chooses
-    from linnet.inference.caches import Caches
+    from linnet.inference.engine import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
-    from linnet.inference.weights import weights_nbytes
-    from linnet.inference.weights_gain import convert_and_report
+    from linnet.inference.weights import convert_and_report, weights_nbytes
     from linnet.layers.cache_policy import FULL
 
     if show_context and not kv_cache:

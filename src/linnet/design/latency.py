@@ -21,8 +21,7 @@ from linnet.design.feasibility import UnmetError
 from linnet.design.metrics import Budget, Metric, joined_widths
 from linnet.design.search import SearchResult, SearchTask, search
 from linnet.design.space import Space
-from linnet.inference.decode_programs import EMBEDDED, record_program, token_step
-from linnet.inference.decode_steps import DecodeSteps, block_steps
+from linnet.inference.decode_steps import EMBEDDED, DecodeSteps, block_steps, record_program, token_step
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.registry import PLAIN_MIXER

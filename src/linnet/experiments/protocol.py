@@ -25,9 +25,8 @@ from linnet.evaluation.tasks.suite import load_tasks
 from linnet.experiments.measures import CacheTimes, OtherModel, ScoreMeasure, describe_machine
 from linnet.experiments.report import SideBySide
 from linnet.experiments.suite import Suite
-from linnet.inference.caches import Caches
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import decode, new_state
+from linnet.inference.engine import Caches, decode, new_state
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.inspection.text_model import Target, TextModel, inspect_model

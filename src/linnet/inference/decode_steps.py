@@ -1,46 +1,63 @@
-"""One stream, one token at a time, in as few operations as can be.
+"""Decoding one stream token by token with few operations, and whole steps as one native call.
 
-A step of decoding reads each weight once and does little else, so that on a processor what lies between the products
-may take as long as they do: calls of modules, views, norms. Here are the same steps on rows `[1, D]`, as sublayers
-(`Sublayer.decode_step`) and norms have them. What is served, `DecodeSteps.of` decides; everything else takes the
-decoder's own pass.
+A decoding step reads each weight once and does little else, so on a processor the calls between the products (modules,
+views, norms) may take as long as the products. `DecodeSteps` runs the same steps on rows `[1, D]`, in the forms that
+sublayers (`Sublayer.decode_step`) and norms provide; `DecodeSteps.of` decides which models have them, and all others
+use the ordinary pass of the decoder. If a whole step consists of native calls, these are recorded at the first token
+and then run as a program, one call per token (`ops.native.program`).
 
-Legend: `D` width; rows are `[1, D]`.
+Legend: `D` width, `V` vocabulary; rows are `[1, D]`.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from linnet.inference.decode_programs import EMBEDDED, Step, Whole, through, token_step
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block, Layer
 from linnet.model.state import DecoderState, LayerStates
 from linnet.nn.norms import RowFunction, norm_row
-from linnet.nn.packed_linear import gemv_of, native_library_of
+from linnet.nn.packed_linear import gemv, gemv_of, native_library_of
+from linnet.ops.native import library
+from linnet.ops.native.elementwise import scale_add_row
+from linnet.ops.native.program import Program, Recording, UnrecordableError
+
+LayerStep = Callable[[Tensor, int], Tensor]
+"""A layer, or a projection between blocks: `[1, D]` and the position -> `[1, D]`."""
+
+TokenStep = Callable[[int, int], Tensor]
+"""A token and its position -> a row."""
+
+EMBEDDED = "embedding"
+"""The name of the embedding's output among the values that layers leave for later ones."""
 
 
 class DecodeSteps:
-    """The layers of a decoder and their states; `read` advances them, and so does `logits`."""
+    """The layers of a decoder and their states, which `read` and `logits` advance."""
 
     def __init__(
-        self, decoder: Decoder, state: DecoderState, steps: list[Step], record: AuxiliaryOutputs, whole: Whole | None
+        self,
+        decoder: Decoder,
+        state: DecoderState,
+        steps: list[LayerStep],
+        record: AuxiliaryOutputs,
+        whole: TokenStep | None,
     ) -> None:
         self._decoder, self._state, self._steps, self._record = decoder, state, steps, record
         self._whole = whole
 
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
-        """For one stream on a processor, its prompt read, where some layer has row steps; else None.
+        """For one stream on a CPU whose prompt has been read, if some layer has a decode step; else None.
 
-        In float32, and in bfloat16 where all layers have steps for it; rows are float32 then too.
-        It holds the tensors of `state`, which nothing else may advance or crop from here on.
+        In float32, and in bfloat16 if all layers have steps for it; rows are float32 then too. It holds the tensors of
+        `state`, which nothing else may advance or crop from here on.
         """
         if decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             return None
@@ -53,8 +70,8 @@ class DecodeSteps:
         known = [_step_of(*layer, record) for layer in layers]
         if not any(known) or (decoder.dtype != torch.float32 and not all(known)):
             return None
-        each = (step or _as_it_is(*layer, record) for step, layer in zip(known, layers, strict=True))
-        steps: list[Step] = []
+        each = (step or _ordinary_step(*layer, record) for step, layer in zip(known, layers, strict=True))
+        steps: list[LayerStep] = []
         for block in decoder.blocks_in_order():
             if block.project is not None:
                 steps.append(_projection(block.project))
@@ -62,7 +79,7 @@ class DecodeSteps:
         return cls(decoder, state, steps, record, token_step(decoder, steps, record))
 
     def logits(self, token_11: Tensor) -> Tensor:
-        """As `Decoder.logits` of one token: `[1, V]`, in float32 where the step is a program."""
+        """`Decoder.logits` of one token: `[1, V]`, in float32 if the step is a program."""
         if self._whole is None:
             return self._decoder.logits(self.read(token_11))[:, 0]
         position = self._position()
@@ -72,15 +89,15 @@ class DecodeSteps:
 
     @torch.inference_mode()
     def read(self, token_11: Tensor) -> Tensor:
-        """As `Decoder.hidden` of one token: `[1, 1, D]`."""
+        """`Decoder.hidden` of one token: `[1, 1, D]`."""
         state, decoder, position = self._state, self._decoder, self._position()
         x_11D = decoder.embedding(token_11, BatchLayout(position))
-        x_1D = through(self._steps, x_11D, position, self._record)
+        x_1D = run_layers(self._steps, x_11D, position, self._record)
         state.positions = (position + 1,)
         return decoder.after_blocks(x_1D[None].to(x_11D.dtype))
 
     def _position(self) -> int:
-        """Where the next token stands; `ValueError` where there is no room for it."""
+        """The position of the next token; `ValueError` if the state has no room for it."""
         position = self._state.position
         if position >= self._state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
@@ -88,24 +105,24 @@ class DecodeSteps:
 
 
 def _in_bfloat16(decoder: Decoder) -> bool:
-    """Whether every layer has row steps over weights and states of bfloat16."""
+    """True if every layer has decode steps for weights and states in bfloat16."""
     layers = decoder.layers
     parts = [part for layer in layers for part in (layer.mixer, layer.feed_forward) if part is not None]
     plain = all(layer.skip is None and layer.cross_attention is None for layer in layers)
     return plain and all(part.bfloat16_decode for part in parts)
 
 
-def block_steps(block: Block, states: Sequence[LayerStates], record: AuxiliaryOutputs) -> list[Step]:
-    """The layers of a block, its projection left out; a layer without row steps runs as it is.
+def block_steps(block: Block, states: Sequence[LayerStates], record: AuxiliaryOutputs) -> list[LayerStep]:
+    """The steps of the layers of a block, without its projection; a layer without a decode step runs its ordinary pass.
 
-    record: of the step, what the embedding gave (`EMBEDDED`) and layers leave for later ones.
+    record: the embedding's output (`EMBEDDED`) and the values that layers leave for later ones.
     """
     layers = [(block.layer(index), of_layer, record) for index, of_layer in enumerate(states)]
-    return [_step_of(*layer) or _as_it_is(*layer) for layer in layers]
+    return [_step_of(*layer) or _ordinary_step(*layer) for layer in layers]
 
 
-def _as_it_is(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> Step:
-    """`record`: of the step, what layers leave for later ones."""
+def _ordinary_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep:
+    """The ordinary pass of a layer as a step."""
 
     def step(x_1D: Tensor, position: int) -> Tensor:
         layout = BatchLayout(position, record=record)
@@ -115,14 +132,14 @@ def _as_it_is(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> St
     return step
 
 
-def _projection(module: nn.Module) -> Step:
+def _projection(module: nn.Module) -> LayerStep:
     found = gemv_of(module)
     project = module if found is None else found.of
     return lambda x_1D, _: project(x_1D)
 
 
-def _step_of(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> Step | None:
-    """As `Layer.forward`; None where one of its parts has no such form."""
+def _step_of(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep | None:
+    """`Layer.forward` for rows; None if one of its parts has no such form."""
     step = _branches(layer, states, record)
     if step is None or layer.skip is None:
         return step
@@ -130,9 +147,9 @@ def _step_of(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> Ste
     return lambda x_1D, position: step(mix(x_1D, values[EMBEDDED][0]), position)
 
 
-def _branches(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> Step | None:
-    compiled = next(filter(None, map(native_library_of, layer.modules())), None)  # norms are where products are
-    mixer = _reading(layer, states, record, compiled)
+def _branches(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep | None:
+    compiled = next(filter(None, map(native_library_of, layer.modules())), None)  # norms run where products run
+    mixer = _mixer_step(layer, states, record, compiled)
     if mixer is None or layer.feed_forward is None:
         return mixer
     row = layer.feed_forward.decode_step(states.feed_forward, record)
@@ -145,8 +162,10 @@ def _branches(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> St
     return lambda x_1D, position: feed_forward(mixer(x_1D, position), position)
 
 
-def _reading(layer: Layer, states: LayerStates, record: AuxiliaryOutputs, compiled: ctypes.CDLL | None) -> Step | None:
-    """The mixer, and behind it attention to an encoder's memory where there is one."""
+def _mixer_step(
+    layer: Layer, states: LayerStates, record: AuxiliaryOutputs, compiled: ctypes.CDLL | None
+) -> LayerStep | None:
+    """The mixer, followed by attention to an encoder's memory if there is one."""
     mixer = _branch(layer.mixer.decode_step(states.mixer, record), norm_row(layer.mixer_norm, compiled), layer.pre)
     if mixer is None or layer.cross_attention is None:
         return mixer
@@ -155,9 +174,98 @@ def _reading(layer: Layer, states: LayerStates, record: AuxiliaryOutputs, compil
     return None if cross is None else lambda x_1D, position: cross(mixer(x_1D, position), position)
 
 
-def _branch(row: DecodeStep | None, norm: RowFunction | None, pre: bool) -> Step | None:
+def _branch(row: DecodeStep | None, norm: RowFunction | None, pre: bool) -> LayerStep | None:
     if row is None or norm is None:
         return None
     if pre:
         return lambda x_1D, position: row(x_1D, norm(x_1D), position)
     return lambda x_1D, position: norm(row(x_1D, x_1D, position))
+
+
+def record_program(step: TokenStep, record: AuxiliaryOutputs) -> TokenStep:
+    """The same step on a CPU; one native call from the second token on, if it can be recorded.
+
+    record: values that layers leave for later ones. A returned row may be overwritten by the next call.
+    """
+    compiled = library(torch.device("cpu"))
+    return step if compiled is None else _Recorded(step, compiled, record)
+
+
+class _Recorded:
+    """A step that is recorded when it first runs, and then run as a program if possible."""
+
+    def __init__(self, step: TokenStep, compiled: ctypes.CDLL, record: AuxiliaryOutputs) -> None:
+        self._step, self._compiled, self._record = step, compiled, record
+        self._program: Program | None = None
+        self._recordable, self._out = True, torch.empty(0)
+
+    def __call__(self, token: int, position: int) -> Tensor:
+        if self._program is None or not self._program.is_valid():
+            return self._run_and_record(token, position)
+        self._program.run(token, position)
+        return self._out
+
+    @torch.inference_mode()
+    def _run_and_record(self, token: int, position: int) -> Tensor:
+        if not self._recordable:
+            return self._step(token, position)
+        try:
+            with Recording(token, position) as recording:
+                self._out = self._step(token, position)
+        except UnrecordableError:
+            self._recordable = False
+            return self._step(token, position)
+        self._recordable = not self._record.values.keys() - {EMBEDDED}  # a program leaves no values for layers
+        self._program = recording.program(self._compiled) if self._recordable else None
+        return self._out
+
+
+def token_step(decoder: Decoder, steps: Sequence[LayerStep], record: AuxiliaryOutputs) -> TokenStep | None:
+    """From a token to the head's product, `[1, V]`, through the steps of the layers; one native call if possible.
+
+    None if embedding or head has no form for rows. record: that of the steps (`record_program`).
+    """
+    compiled = library(decoder.device)
+    if compiled is None:
+        return None
+    embed, outputs = decoder.embedding.row(compiled), _output_parts(decoder, compiled)
+    if embed is None or outputs is None:
+        return None
+
+    def step(token: int, position: int) -> Tensor:
+        x_1D = run_layers(steps, embed(token, position)[None], position, record)
+        for part in outputs:
+            x_1D = part(x_1D)
+        return x_1D
+
+    return _Recorded(step, compiled, record)
+
+
+def run_layers(steps: Sequence[LayerStep], embedded_11D: Tensor, position: int, record: AuxiliaryOutputs) -> Tensor:
+    """Run the steps of the layers on the embedding's output, `[1, D]`; `record` then holds the values of this step."""
+    record.values.clear()
+    record.values[EMBEDDED], x_1D = embedded_11D, embedded_11D[0].float()
+    for layer in steps:
+        x_1D = layer(x_1D, position)
+    return x_1D
+
+
+def _output_parts(decoder: Decoder, compiled: ctypes.CDLL) -> list[RowFunction] | None:
+    """`Decoder.after_blocks` and `Decoder.logits` for rows; None if a part has no such form."""
+    parts: list[RowFunction] = []
+    for module in (decoder.project, decoder.norm, decoder.head_project):
+        linear = None if module is None else gemv_of(module)
+        part = norm_row(module, compiled) if linear is None else linear.of
+        if module is not None:
+            if part is None:
+                return None
+            parts.append(part)
+    if decoder.spec.head.scale:
+        scaled = scale_add_row(compiled, decoder.spec.d_model**-0.5)
+        parts.append(lambda x_1D: scaled(x_1D, 0))
+    if decoder.head is None:
+        weight_VE = decoder.embedding.tokens.weight
+        head = gemv(weight_VE, None) if weight_VE.dtype == torch.float32 else None
+    else:
+        head = gemv_of(decoder.head)
+    return None if head is None else [*parts, head.of]

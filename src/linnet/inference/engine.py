@@ -1,9 +1,14 @@
-"""Generating token ids: the prompt in one pass, then one token of each row at a time.
+"""Generating token ids: the prompts in one pass, then one token of each row at a time.
 
-Legend: `B` batch (rows), `T` tokens of the longest prompt, `V` vocabulary.
+A stream is read with the state of the tokens before it (`CachedReader`), or by reading the whole text again at every
+step (`RecomputingReader`). Gokden, arXiv 2502.13502, compares the settings of `Caches`: both on is how to generate; the
+others show what each cache saves. A stream may have an input: in front of its prompt, as its prefix, or for an encoder.
+
+Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary, `D` model width.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 import torch
@@ -12,17 +17,177 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.caches import CachedReader, Caches, RecomputingReader
-from linnet.inference.forks import one_thread_in_forks
-from linnet.inference.prefill import EMPTY, PrefillContext, check_given, left_pad
+from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.device import one_thread_in_forks
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
-from linnet.layers.batch_layout import AuxiliaryOutputs
-from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.batch_layout import AuxiliaryOutputs, Counts, Memory
+from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
+from linnet.layers.registry import kinds_with_calibration
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, counts
 
 Step = list[int | None]
 """The next token id of each row; None for a row that has ended."""
+
+
+@dataclass(frozen=True)
+class PrefillContext:
+    """Context of the first chunk: an encoder's memory, and the number of prefix tokens of each row."""
+
+    memory: Memory | None = None
+    prefixes: Counts | None = None
+
+
+EMPTY = PrefillContext()
+
+
+@dataclass(frozen=True)
+class PrefillInputs:
+    """Prompts and inputs as a model reads them.
+
+    prompts: tokens of each row, behind its input unless an encoder reads that. inputs: tokens for the encoder; None
+    without one. prefixes: see `PrefillContext`.
+    """
+
+    prompts: list[list[int]]
+    inputs: list[list[int]] | None = None
+    prefixes: Counts | None = None
+
+    @torch.inference_mode()
+    def given(self, decoder: Decoder) -> PrefillContext:
+        """The context, with the encoder's pass over all inputs."""
+        memory = None if self.inputs is None else decoder.encode(*left_pad(self.inputs, decoder.device))
+        return PrefillContext(memory, self.prefixes)
+
+
+def prefill_inputs(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]] | None
+) -> PrefillInputs:
+    """Prompts, with an input for each or none. An input stands between two end tokens; the prompt begins with the
+    second.
+    """
+    rows = [list(prompt) for prompt in prompts]
+    if inputs is None:
+        return PrefillInputs(rows)
+    if decoder.encoder is not None:
+        return PrefillInputs(rows, [list(row) for row in inputs])
+    joined = [[*own[:-1], *row] for own, row in zip(inputs, rows, strict=True)]
+    return PrefillInputs(joined, None, tuple(map(len, inputs)) if decoder.spec.prefix else None)
+
+
+def check_given(decoder: Decoder, state: DecoderState | None, given: PrefillContext) -> None:
+    """`UserError` if the model has an encoder and neither the context nor the state has its memory of an input."""
+    if decoder.encoder is not None and given.memory is None and (state is None or not state.has_memory):
+        raise UserError("input: missing: the model has an encoder, which reads it; expected some text")
+
+
+def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, Counts | None]:
+    """Token ids `[B, T]` with padding (id 0) before shorter prompts, and the lengths of the padding (None: all 0)."""
+    longest = max(len(prompt) for prompt in prompts)
+    tokens_BT = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    return tokens_BT, counts([longest - len(prompt) for prompt in prompts])
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What generation keeps between tokens.
+
+    kv: the state of the tokens so far (keys and values, sums). Off: every step reads the whole text again.
+    calibration: what layers calibrated on the prompt. Off: they calibrate anew at every step, on the whole text if kv
+        is off, else on what they kept of the prompt (`RecalibratingCache`).
+    """
+
+    kv: bool = True
+    calibration: bool = True
+
+    @property
+    def label(self) -> str:
+        """Which are on: `KV and calibration`, `KV`, `calibration`, `none`."""
+        names = (("KV", self.kv), ("calibration", self.calibration))
+        return " and ".join(name for name, on in names if on) or "none"
+
+    def check(self, decoder: Decoder) -> None:
+        """`UserError` if nothing can be calibrated anew."""
+        if not self.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
+            problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
+            raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
+
+    def cache_policies(self, decoder: Decoder, policies: list[CachePolicy]) -> list[CachePolicy]:
+        """The policies of a state, one per layer of the model; those of layers that calibrate follow the setting."""
+        if self.calibration:
+            return policies
+        recalibrate = RecalibratingCache()
+        pairs = zip(decoder.mixers, policies, strict=True)
+        return [recalibrate if RecalibratingCache in mixer.cache_policies else policy for mixer, policy in pairs]
+
+    def calibrated_bytes(self, decoder: Decoder) -> int:
+        """Bytes that are kept of one stream without the KV-cache, its token ids left out."""
+        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.calibration else 0
+
+
+class CachedReader:
+    """Reads a batch of streams chunk by chunk, the prompts first; each token once, with the state."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        state: DecoderState,
+        padding: Counts | None = None,
+        record: AuxiliaryOutputs | None = None,
+        given: PrefillContext = EMPTY,
+    ) -> None:
+        """`state` is advanced. padding, given: of the first chunk.
+
+        record: collects auxiliary outputs; then every step is a pass of the whole decoder.
+        """
+        self._decoder, self._state, self._padding, self._record = decoder, state, padding, record
+        self._given = given
+        self._steps: DecodeSteps | None = None
+        self._prompt_was_read = False
+
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
+        if self._steps is not None and tokens_BT.numel() == 1:
+            return self._steps.logits(tokens_BT)
+        hidden_B1D = self._decoder.hidden(
+            tokens_BT, self._state, padding=self._padding, record=self._record, **vars(self._given)
+        )[:, -1:]
+        self._padding, self._given = None, EMPTY
+        if not self._prompt_was_read and self._record is None:
+            self._steps, self._prompt_was_read = DecodeSteps.of(self._decoder, self._state), True
+        return self._decoder.logits(hidden_B1D)[:, 0]
+
+
+class RecomputingReader:
+    """Reads the whole text again at each chunk; keeps its tokens and, if requested, the calibration on the prompt."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        padding: Counts | None,
+        keep_calibration: bool = True,
+        record: AuxiliaryOutputs | None = None,
+        given: PrefillContext = EMPTY,
+    ) -> None:
+        self._decoder, self._padding, self._record, self._given = decoder, padding, record, given
+        self._keep_calibration = keep_calibration
+        self._text_BT: Tensor | None = None
+        self._calibrated: DecoderState | None = None
+
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
+        if self._calibrated is None:
+            state = self._decoder.initial_state(*text_BT.shape)
+        else:
+            state = self._calibrated.forget().grown(text_BT.shape[1])
+        hidden_B1D = self._decoder.hidden(
+            text_BT, state, padding=self._padding, record=self._record, **vars(self._given)
+        )[:, -1:]
+        if self._keep_calibration and self._calibrated is None:
+            self._calibrated = state
+        self._text_BT = text_BT
+        return self._decoder.logits(hidden_B1D)[:, 0]
 
 
 def new_state(
@@ -65,13 +230,13 @@ def decode(
     calibrates on its first chunk calibrates on the whole prompt. Only the first `vocab_size` ids are chosen from (None:
     all of them).
 
-    `state` is advanced, with its own cache policies (None: `new_state`); `ValueError` where it has no room. The
-    last token yielded is not in it yet.
-    Without the KV-cache (`caches`) no state can be given. `record`: what layers leave in every pass. `given`: what the
-    prompts are read with. A process that is forked from here on computes with one thread (`one_thread_in_forks`).
+    `state` is advanced, with its own cache policies (None: `new_state`); `ValueError` if it has no room. It does not
+    contain the last token yielded. Without the KV-cache (`caches`) no state can be given. record: collects auxiliary
+    outputs of every pass. given: the context of the prompts. Processes that are forked from now on compute with one
+    thread (`one_thread_in_forks`).
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
-    no calibration to leave out.
+    if there is no calibration to leave out.
     """
     _check_prompts(decoder, prompts, max_tokens)
     caches.check(decoder)
@@ -89,20 +254,16 @@ def decode(
         if state is None:
             policies: list[CachePolicy] = [FULL] * decoder.spec.layers
             state = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
-        _check_room(decoder, state, _longest(prompts), max_tokens)
+        needed, room = _longest(prompts) + max_tokens, state.capacity - state.position
+        _check_positions(decoder, state.position, _longest(prompts), max_tokens)
+        if needed > room:
+            raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
         reader = CachedReader(decoder, state, padding, record, given)
 
     def next_logits(tokens_BT: Tensor) -> Tensor:
         return reader.logits(tokens_BT)[:, :vocab_size]
 
     return steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids))
-
-
-def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens: int) -> None:
-    _check_positions(decoder, state.position, longest, max_tokens)
-    if state.position + longest + max_tokens > state.capacity:
-        room = state.capacity - state.position
-        raise ValueError(f"the state has room for {room} more tokens, {longest + max_tokens} are needed")
 
 
 @torch.inference_mode()
@@ -113,13 +274,17 @@ def steps(
     max_tokens: int,
     stop_ids: Collection[int],
 ) -> Iterator[Step]:
-    """What follows the prompts `[B, T]`, whoever computes it: one `Step` after another, as from `decode`.
+    """Continue the prompts `[B, T]` with any function of logits; yields steps as `decode`.
 
-    next_logits: `[B, V]` behind the tokens `[B, T]`, which go on where those before ended.
+    next_logits: from tokens `[B, T]`, which continue the ones before, to the logits `[B, V]` at the last of them.
     """
     rows = len(tokens_BT)
     running = [True] * rows
-    for count, uniform_B in enumerate(_uniforms(sampling, rows), start=1):
+    uniforms: Iterator[Tensor | None] = repeat(None)
+    if not sampling.greedy:
+        seed = fresh_seed() if sampling.seed is None else sampling.seed
+        uniforms = row_uniforms(seed, rows, sampling.drawn)
+    for count, uniform_B in enumerate(uniforms, start=1):
         chosen_B = choose(next_logits(tokens_BT), sampling, uniform_B)
         chosen = chosen_B.tolist()
         running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
@@ -127,12 +292,6 @@ def steps(
         if not any(running) or count == max_tokens:
             return
         tokens_BT = chosen_B[:, None]
-
-
-def _uniforms(sampling: Sampling, rows: int) -> Iterator[Tensor | None]:
-    if sampling.greedy:
-        return repeat(None)
-    return row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, rows, sampling.drawn)
 
 
 def _longest(prompts: Sequence[Sequence[int]]) -> int:

@@ -1,19 +1,18 @@
-"""A decoder and its tokenizer: text in, text out."""
+"""A decoder with its tokenizer: text in, text out, and the figures of a generation."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, overload
 
 from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError
+from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
-from linnet.inference.caches import Caches
-from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import Step, decode, new_state
-from linnet.inference.prefill import PrefillInputs, begun
+from linnet.inference.engine import Caches, PrefillInputs, Step, decode, new_state, prefill_inputs
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
@@ -24,8 +23,78 @@ from linnet.model.state import DecoderState
 from linnet.model.store import TOKENIZER, load_decoder, model_folder
 
 
+@dataclass
+class GenerationFigures:
+    """The cost of a generation so far: time in the model, without the time of the reader of the text.
+
+    passes: one over the prompt, which took seconds_prompt, and one per token, which together took seconds_decode.
+    """
+
+    prompt_tokens: int
+    bytes_of_state: Callable[[int], int]
+    tokens: int = 0
+    passes: int = 0
+    seconds_prompt: float = 0.0
+    seconds_decode: float = 0.0
+
+    def count_pass(self, elapsed_s: float) -> None:
+        self.passes += 1
+        if self.passes == 1:
+            self.seconds_prompt = elapsed_s
+        else:
+            self.seconds_decode += elapsed_s
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the decode state for the tokens so far."""
+        return self.bytes_of_state(self.prompt_tokens + self.tokens)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decoded tokens per second; None before the first."""
+        return (self.passes - 1) / self.seconds_decode if self.passes > 1 else None
+
+
+class Continuation(Iterator[str]):
+    """Pieces of text whose concatenation continues one prompt; each piece is whole characters and not empty."""
+
+    def __init__(
+        self,
+        steps: Iterator[Step],
+        text: TextStream,
+        prompt_tokens: int,
+        bytes_of_state: Callable[[int], int],
+        state: DecoderState | None = None,
+        ends: bool = True,
+    ) -> None:
+        """bytes_of_state: bytes of a state that holds a number of tokens. state: the state that the steps advance.
+
+        ends: nothing follows, so that the bytes of an incomplete character become U+FFFD.
+        """
+        self.state = state
+        self.figures = GenerationFigures(prompt_tokens, bytes_of_state)
+        self._steps, self._text, self._ends = steps, text, ends
+        self._pieces = self._run()
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def _run(self) -> Iterator[str]:
+        start_s = time.perf_counter()
+        for (token,) in self._steps:
+            self.figures.count_pass(time.perf_counter() - start_s)
+            if token is None:
+                break
+            self.figures.tokens += 1
+            if piece := self._text.push(token):
+                yield piece
+            start_s = time.perf_counter()
+        if self._ends and (piece := self._text.finish()):
+            yield piece
+
+
 class GenerateSettings(TypedDict, total=False):
-    """Of `LanguageModel.generate`."""
+    """The settings of `LanguageModel.generate`."""
 
     temperature: float
     top_k: int
@@ -37,10 +106,10 @@ class GenerateSettings(TypedDict, total=False):
 
 
 class LanguageModel:
-    """A decoder that speaks: prompts and continuations are text.
+    """A decoder whose prompts and continuations are text.
 
-    A prompt is a document's beginning: the end token, which stands before every document in training, then the
-    prompt's tokens. A continuation stops before the next end token, unless that is ignored.
+    A prompt begins a document: first the end token, which precedes every document in training, then the tokens of the
+    prompt. A continuation stops before the next end token, unless end tokens are ignored.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer) -> None:
@@ -209,7 +278,7 @@ class LanguageModel:
         """Prompts as the model reads them, with an input for each where they have one."""
         end = self.tokenizer.end_id
         given = None if inputs is None else [[*self.prompt_tokens(text), end] for text in inputs]
-        return begun(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], given)
+        return prefill_inputs(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], given)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""

@@ -14,10 +14,8 @@ from linnet.core.errors import UserError
 from linnet.core.files import parse_json
 from linnet.core.spec import Spec
 from linnet.inference.cache_policy import CachePolicies
-from linnet.inference.continuation import Continuation
-from linnet.inference.engine import Step, decode, new_state
-from linnet.inference.language_model import LanguageModel
-from linnet.inference.prefill import EMPTY, PrefillInputs
+from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
+from linnet.inference.language_model import Continuation, LanguageModel
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.state import grow_state, load_state, read_metadata, save_state
 from linnet.layers.cache_policy import FULL

@@ -1,21 +1,25 @@
-"""The precision of a decoder's weights at inference: what a token of one stream costs is reading them.
+"""The precision of a decoder's weights at inference, where the time of a token is that of reading them.
 
-`float32`: as most models are stored. `bfloat16`: weights, activations and state of half the bytes. `int8` and `int4`:
+`float32`: as most models are stored. `bfloat16`: weights, activations and state in half the bytes. `int8` and `int4`:
 the matrices of all linear maps, the head's included, and the embedding's table, rounded to 8 bits with one scale for
 each output, or to 4 bits with a scale for each group of inputs; attention keeps most keys and values in bfloat16
-(`layers.key_value.kept_dtype`). All else is float32: norms, what a sublayer holds beside linear maps, and the parts
-that it keeps precise (parts whose powers multiply rounding). A tied head and the embedding
-are one table, held once.
+(`layers.key_value.kept_dtype`). All else is float32: norms, other parameters of sublayers, and the parts that a
+sublayer excludes (`Sublayer.skip_quantization`). A tied head and the embedding are one table, stored once.
 """
 
+import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
+from linnet.inference.engine import decode
+from linnet.inference.sampling import Sampling
 from linnet.layers.contract import Sublayer
 from linnet.model.decoder import Decoder
 from linnet.nn.linear import FusedLinear
@@ -30,19 +34,24 @@ from linnet.nn.packed_linear import (
 from linnet.ops.int4_linear import GROUP, GROUPS
 from linnet.ops.linear import can_pack_bfloat16
 
+LIMIT_S = 0.6
+"""Time limit of the measured steps in one precision."""
+STEPS, FEWEST = 24, 3
+LEAST_GAIN = 1.02
+"""Smallest ratio that counts as faster; less may be the scatter of a busy machine."""
+
 Precision = Literal["float32", "bfloat16", "int8", "int4"]
 
 Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
-"""Makes a map of a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
+"""Makes a linear map from a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
 
 
 def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> None:
-    """Bring a decoder, where it is, to the precision `precision`, in place; it is for inference alone from then on.
+    """Convert the weights of a decoder to a precision, in place and on its device; it then serves inference only.
 
-    It moves to another device as a whole (`to`), and keeps its precision. A tied head gets a matrix of its own where
-    its form differs from the embedding's (packed bfloat16). `group`: inputs that share a scale in `int4`, 32, 64, 128
-    or 256. `UserError` for another `precision` or `group`, `ValueError` where the matrices
-    have been converted before.
+    The decoder can move to another device as a whole (`to`), and keeps its precision. A tied head gets its own matrix
+    if its form differs from the embedding's (packed bfloat16). group: inputs that share a scale in `int4`, 32, 64, 128
+    or 256. `UserError` for another precision or group, `ValueError` for a decoder that has been converted before.
     """
     if group not in GROUPS:
         raise UserError(field="group", value=group, accepted=", ".join(map(str, GROUPS)))
@@ -62,7 +71,7 @@ def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> Non
 
 
 def weights_nbytes(decoder: Decoder) -> int:
-    """Bytes of the weights as they are held, those that are used several times once."""
+    """Bytes of the weights as stored; a weight that is used several times counts once."""
     packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
     tensors = {id(tensor): tensor for tensor in [*decoder.parameters(), *decoder.buffers()]}
     return sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in tensors.values())
@@ -88,10 +97,56 @@ def _table(decoder: Decoder, form: Form) -> PackedLinear:
 
 
 def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Each linear map below `module` with its parent and its name there, but those that must stay precise."""
+    """Each linear map below `module` with its parent and its name there, except those that are not quantized."""
     precise = {id(part) for part in module.skip_quantization()} if isinstance(module, Sublayer) else set()
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
             yield module, name, child
         elif id(child) not in precise:
             yield from _linear_maps(child)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Seconds per token of one stream before and after the conversion of the weights."""
+
+    before_s: float
+    after_s: float
+
+    @property
+    def faster(self) -> bool:
+        return self.before_s >= LEAST_GAIN * self.after_s
+
+
+def convert_and_report(decoder: Decoder, precision: str) -> None:
+    """`convert_weights`, and a note if `int8` or `int4` does not make the model faster on this machine.
+
+    Fewer bytes save time only where reading weights dominates; in a small model it does not.
+    """
+    short = decoder.spec.context_length <= FEWEST + 3  # learned positions end there
+    if precision not in ("int8", "int4") or decoder.spec.prefix_field is not None or short:
+        convert_weights(decoder, precision)
+        return
+    before = str(decoder.dtype).removeprefix("torch.")
+    before_s = seconds_per_token(decoder)
+    convert_weights(decoder, precision)
+    gain = Gain(before_s, seconds_per_token(decoder))
+    if not gain.faster:
+        times = f"{gain.after_s * 1e3:.2f} ms a token, in {before} {gain.before_s * 1e3:.2f}"
+        note(f"precision {precision}: not faster than as stored, for this model on this machine: {times}")
+
+
+def seconds_per_token(decoder: Decoder) -> float:
+    """The median of the first steps of one stream; not for models of pairs, which need an input."""
+    taken_s: list[float] = []
+    until_s = time.perf_counter() + LIMIT_S
+    tokens = min(STEPS + 2, decoder.spec.context_length - 1)
+    steps = decode(decoder, [[0]], tokens, Sampling(temperature=0.0))
+    next(steps), next(steps)
+    start_s = time.perf_counter()
+    for _ in steps:
+        taken_s.append(time.perf_counter() - start_s)
+        if len(taken_s) >= FEWEST and time.perf_counter() > until_s:
+            break
+        start_s = time.perf_counter()
+    return statistics.median(taken_s)

@@ -8,7 +8,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.experiments import measures as measure
 from linnet.experiments.demo import check_prompt
 from linnet.experiments.measures import decode_speeds, write_text
-from linnet.inference.caches import CachedReader
+from linnet.inference.engine import CachedReader
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder

@@ -18,7 +18,7 @@ from linnet.experiments.protocol import (
     times_table,
 )
 from linnet.experiments.suite import Suite
-from linnet.inference.caches import Caches
+from linnet.inference.engine import Caches
 from linnet.inference.language_model import load
 
 SPEC = CacheTimes(prompt_tokens=3, tokens=6, runs=2)

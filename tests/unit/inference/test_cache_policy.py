@@ -20,7 +20,7 @@ from linnet.inference.cache_policy import (
     layer_cache_policies,
     layer_sizes,
 )
-from linnet.inference.caches import Caches
+from linnet.inference.engine import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
 from linnet.layers.cache_policy import FULL

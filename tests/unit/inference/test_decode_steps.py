@@ -7,8 +7,8 @@ import torch
 from small_models import small_spec
 
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.caches import CachedReader
 from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.engine import CachedReader
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import MixerSpec

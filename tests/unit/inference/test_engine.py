@@ -5,8 +5,7 @@ import torch
 from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.caches import Caches
-from linnet.inference.engine import decode, new_state
+from linnet.inference.engine import Caches, decode, new_state
 from linnet.inference.sampling import Sampling, choose, row_uniforms
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder

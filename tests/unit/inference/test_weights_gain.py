@@ -4,8 +4,7 @@ import pytest
 from small_models import EXAMPLES, small_spec
 
 from linnet.core import errors
-from linnet.inference import weights_gain
-from linnet.inference.weights_gain import FEWEST, STEPS, Gain, convert_and_report, seconds_per_token
+from linnet.inference.weights import FEWEST, STEPS, Gain, convert_and_report, seconds_per_token
 from linnet.model.decoder import Decoder
 from linnet.nn.packed_linear import Int4Linear, PackedLinear
 
@@ -13,7 +12,7 @@ from linnet.nn.packed_linear import Int4Linear, PackedLinear
 def told(decoder: Decoder, weights: str, seconds: list[float], monkeypatch, caplog) -> list[str]:
     """What is noted when a token takes these seconds, one after another."""
     errors.note.cache_clear()
-    monkeypatch.setattr(weights_gain, "seconds_per_token", lambda _: seconds.pop(0))
+    monkeypatch.setattr(module, "seconds_per_token", lambda _: seconds.pop(0))
     with caplog.at_level(logging.WARNING):
         convert_and_report(decoder, weights)
     return [record.getMessage() for record in caplog.records]
@@ -22,7 +21,7 @@ def told(decoder: Decoder, weights: str, seconds: list[float], monkeypatch, capl
 def test_what_is_not_faster_is_said_with_both_times(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     decoder = Decoder(small_spec(EXAMPLES[0]))
     (line,) = told(decoder, "int4", [0.002, 0.003], monkeypatch, caplog)
-    assert line.startswith("note: weights int4: not faster than as stored")
+    assert line.startswith("note: precision int4: not faster than as stored")
     assert line.endswith(": 3.00 ms a token, in float32 2.00") and "\n" not in line
     assert isinstance(decoder.embedding.tokens.table, Int4Linear)
 

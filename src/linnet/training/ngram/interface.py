@@ -25,8 +25,8 @@ from linnet.core.system import available_bytes
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Step
+from linnet.inference.language_model import Continuation
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.model.store import NGRAM, check_new_folder
 from linnet.present import numbers

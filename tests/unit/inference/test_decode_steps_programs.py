@@ -6,9 +6,8 @@ import pytest
 import torch
 from small_models import small_spec
 
-from linnet.inference import decode_programs
-from linnet.inference.decode_programs import record_program
-from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference import decode_steps
+from linnet.inference.decode_steps import DecodeSteps, record_program
 from linnet.inference.weights import convert_weights
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.layers.contract import MixerSpec
@@ -58,7 +57,7 @@ def decoder_with_weights(name: str, weights: str = "float32") -> Decoder:
     return decoder
 
 
-def begun(decoder: Decoder) -> tuple[DecoderState, torch.Tensor]:
+def prefill_inputs(decoder: Decoder) -> tuple[DecoderState, torch.Tensor]:
     """Behind the prompt, and the token that follows."""
     state = decoder.initial_state(1, PROMPT.numel() + STEPS)
     return state, decoder.logits(decoder.hidden(PROMPT, state))[0, -1:].argmax(dim=-1)
@@ -74,7 +73,7 @@ def continued(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, programs: bool
 ) -> tuple[list[torch.Tensor], DecoderState]:
     """Logits of each step."""
-    state, token = begun(decoder)
+    state, token = prefill_inputs(decoder)
     steps, found = steps_of(decoder, state), []
     if not programs:
         monkeypatch.setattr(steps._whole, "_recordable", False)
@@ -100,7 +99,7 @@ def test_the_step_in_one_call_gives_the_same_bit_for_bit(name: str, weights: str
 @torch.inference_mode()
 def test_the_state_of_a_program_forks_grows_joins_and_is_cropped():
     decoder = decoder_with_weights("llama")
-    state, token = begun(decoder)
+    state, token = prefill_inputs(decoder)
     steps = steps_of(decoder, state)
     for _ in range(3):
         token = steps.logits(token[None]).argmax(dim=-1)
@@ -122,7 +121,7 @@ def test_the_state_of_a_program_forks_grows_joins_and_is_cropped():
 @torch.inference_mode()
 def test_weights_may_move_in_memory():
     decoder = decoder_with_weights("llama")
-    steps, expected = (steps_of(decoder, begun(decoder)[0]) for _ in range(2))
+    steps, expected = (steps_of(decoder, prefill_inputs(decoder)[0]) for _ in range(2))
     for token in torch.arange(4)[:, None, None]:
         assert torch.equal(steps.logits(token), expected.logits(token))
         decoder.share_memory()
@@ -131,7 +130,7 @@ def test_weights_may_move_in_memory():
 @torch.inference_mode()
 def test_logits_are_the_callers():
     decoder = decoder_with_weights("llama")
-    state, token = begun(decoder)
+    state, token = prefill_inputs(decoder)
     steps = steps_of(decoder, state)
     first, second, third = (steps.logits(token[None]) for _ in range(3))
     assert len({one.data_ptr() for one in (first, second, third)}) == 3
@@ -165,7 +164,7 @@ def test_what_is_more_than_compiled_operations_is_no_program(block: dict[str, An
 @torch.inference_mode()
 def test_a_step_that_leaves_values_is_done_as_it_is():
     record, row, calls = AuxiliaryOutputs(), torch.ones(1, 3), []
-    scaled = decode_programs.scale_add_row(library(torch.device("cpu")), 2.0)
+    scaled = decode_steps.scale_add_row(library(torch.device("cpu")), 2.0)
 
     def step(token: int, position: int) -> torch.Tensor:
         calls.append(position)
@@ -180,9 +179,9 @@ def test_a_step_that_leaves_values_is_done_as_it_is():
 
 @torch.inference_mode()
 def test_without_a_compiler_the_step_is_done_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decode_programs, "library", lambda _: None)
+    monkeypatch.setattr(decode_steps, "library", lambda _: None)
     decoder = decoder_with_weights("llama")
-    state, token = begun(decoder)
+    state, token = prefill_inputs(decoder)
     steps = steps_of(decoder, state)
     assert steps._whole is None
     assert steps.logits(token[None]).shape == (1, decoder.spec.vocab_size)

@@ -5,8 +5,7 @@ import torch
 from small_models import CASES, EXAMPLES, small_decoder, speaker
 
 from linnet.core.errors import UserError
-from linnet.inference.caches import Caches
-from linnet.inference.engine import decode, new_state
+from linnet.inference.engine import Caches, decode, new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.cache_policy import RecalibratingCache
 from linnet.layers.contract import MixerSpec

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.linear import linear_product, matmul
-from linnet.ops.support import to_autocast_dtype
+from linnet.ops.support import accumulation_dtype, to_autocast_dtype, widen
 
 SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
@@ -165,7 +165,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         z_loss: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         gradients = _Gradients(x_ND, weight_VD, bias_V) if any(ctx.needs_input_grad) else None
-        nats, squares = torch.zeros((2,), dtype=torch.float64, device=x_ND.device)
+        wide = accumulation_dtype(x_ND.device)
+        nats, squares = torch.zeros((2,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = _tokens_per_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
@@ -181,10 +182,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits_nV -= largest_n1
             target_logit_n1 = logits_nV.gather(1, targets_n1)
             total_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True)
-            nats += (total_n1.log() - target_logit_n1).masked_fill(ignored_n1, 0.0).sum(dtype=torch.float64)
+            nats += (total_n1.log() - target_logit_n1).masked_fill(ignored_n1, 0.0).sum(dtype=wide)
             if z_loss:
                 log_z_n1 = total_n1.log() + largest_n1
-                squares += log_z_n1.square().masked_fill(ignored_n1, 0.0).sum(dtype=torch.float64)
+                squares += log_z_n1.square().masked_fill(ignored_n1, 0.0).sum(dtype=wide)
             if gradients is not None:
                 logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
                 if z_loss:  # the derivative of log Z is the probability
@@ -250,6 +251,6 @@ def token_cross_entropy(
         target_logit_n1 = logits_nV.gather(1, targets_n1)
         nats_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True).log() - target_logit_n1
         correct_n1 = (best_n1 == targets_n1) & ~ignored_n1
-        parts.append((nats_n1[:, 0].double().masked_fill(ignored_n1[:, 0], 0.0), correct_n1[:, 0]))
+        parts.append((widen(nats_n1[:, 0]).masked_fill(ignored_n1[:, 0], 0.0), correct_n1[:, 0]))
     nats, correct = zip(*parts, strict=True)
     return TokenLosses(torch.cat(nats), torch.cat(correct))

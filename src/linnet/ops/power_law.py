@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.support import widen
+
 METRIC_FLOOR = 1e-9
 """Added to the metric tensor, so that its powers and their gradients exist."""
 
@@ -68,7 +70,7 @@ class _LogTraceExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> Tensor:
-        exponential, logarithm = _scaled_exponential(matrix.double())
+        exponential, logarithm = _scaled_exponential(widen(matrix))
         trace = exponential.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         smallest = torch.finfo(trace.dtype).tiny
         gradient = exponential.mT / trace.clamp(min=smallest)[..., None, None]

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import apply_eagerly, segment_length, segment_slices
+from linnet.ops.support import apply_eagerly, segment_length, segment_slices, widen
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -181,7 +181,7 @@ def _decays(log_BHNC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     A difference of two sums in float32 would have an error of the last digit of the sums, which earlier tokens may have
     made large; so the rounding errors of the sums are added.
     """
-    sums_BHNC = log_BHNC.double().cumsum(-1)
+    sums_BHNC = widen(log_BHNC).cumsum(-1)
     high_BHNC = sums_BHNC.to(log_BHNC.dtype)
     low_BHNC = (sums_BHNC.detach() - high_BHNC.detach()).to(log_BHNC.dtype)
     chunk = log_BHNC.shape[-1]

@@ -56,6 +56,16 @@ def to_autocast_dtype(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
 
 
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """float64 for sums that need it; float32 on Apple's GPUs (`mps`), which have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def widen(x: Tensor) -> Tensor:
+    """The tensor in the precision of `accumulation_dtype`."""
+    return x.to(accumulation_dtype(x.device))
+
+
 def segment_length(batch: int, numbers: int, chunk: int, device: str = "cpu") -> int:
     """Tokens of a segment, a multiple of `chunk`, for `batch` rows with `numbers` elements per token."""
     most = SEGMENT_NUMBERS if device == "cpu" else SEGMENT_NUMBERS_DEVICE

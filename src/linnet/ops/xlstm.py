@@ -43,7 +43,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import apply_eagerly, is_exporting, segment_length, segment_slices
+from linnet.ops.support import apply_eagerly, is_exporting, segment_length, segment_slices, widen
 
 CHUNK = 64
 """Tokens of a chunk of mLSTM."""
@@ -155,7 +155,7 @@ class _Mlstm(torch.autograd.Function):
             *found, grad_memory = segment.gradients(grad_read[:, :, place], start, grad_memory)
             for gradient, for_place in zip((grad_q, grad_k, grad_v), found, strict=True):
                 gradient[:, :, place] = for_place
-        grad_logs = (k * grad_k).sum(-1).double(), grad_largest, grad_sums
+        grad_logs = widen((k * grad_k).sum(-1)), grad_largest, grad_sums
         grad_gates = list(torch.autograd.grad(logs, leaves, grad_logs))
         grad_gates[-1] += (grad_memory * starts[0]).sum((-1, -2))
         return grad_q, grad_k, grad_v, *grad_gates[:-1], grad_memory, grad_gates[-1]
@@ -174,9 +174,9 @@ def _running_max(x_BNT: Tensor) -> Tensor:
 
 def _logs(input_BNT: Tensor, forget_BNT: Tensor, peak_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """a, b and F of each token, float64 `[B, N, T]`."""
-    sums_BNT = F.logsigmoid(forget_BNT.double()).cumsum(-1)
-    above_BNT = input_BNT.double() - sums_BNT
-    return above_BNT, torch.maximum(_running_max(above_BNT), peak_BN.double()[..., None]), sums_BNT
+    sums_BNT = F.logsigmoid(widen(forget_BNT)).cumsum(-1)
+    above_BNT = widen(input_BNT) - sums_BNT
+    return above_BNT, torch.maximum(_running_max(above_BNT), widen(peak_BN)[..., None]), sums_BNT
 
 
 def _read_gradients(
@@ -191,7 +191,7 @@ def _read_gradients(
     grad_r_BNTV = grad_h_BTNV.transpose(1, 2) / denominator_BNT[..., None]
     grad_sums_BNT = along_BNT * ((1 - share_BNT) * ~normalized_BNT)
     grad_read_BNTU = torch.cat([grad_r_BNTV, grad_n_BNT[..., None]], dim=-1)
-    return grad_read_BNTU, -(along_BNT * share_BNT).double(), grad_sums_BNT.double()
+    return grad_read_BNTU, widen(-(along_BNT * share_BNT)), widen(grad_sums_BNT)
 
 
 @dataclass
@@ -218,7 +218,7 @@ class MemorySegment:
         short = -(place.stop - place.start) % chunk
         above = torch.unflatten(F.pad(above_BNT[:, :, place], (0, short), value=-torch.inf), -1, (-1, chunk))
         largest = torch.unflatten(F.pad(largest_BNT[:, :, place], (0, short), mode="replicate"), -1, (-1, chunk))
-        first_BN1 = largest_BNT[:, :, place.start - 1, None] if place.start else peak_BN.double()[..., None]
+        first_BN1 = largest_BNT[:, :, place.start - 1, None] if place.start else widen(peak_BN)[..., None]
         entry = torch.cat([first_BN1, largest[..., :-1, -1]], dim=-1)
         pairs = (above[..., None, :] - largest[..., None]).to(q.dtype)
         later_CC = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)

@@ -171,10 +171,16 @@ def test_damaged_weights_are_reported():
         model.generate("Once", 5)
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "mps"])
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "tpu"])
 def test_a_device_that_does_not_exist_is_named(name: str):
     with pytest.raises(UserError, match=f"device: '{name}': expected auto, cpu, cuda"):
         resolve_device(name)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="an Apple GPU")
+def test_apples_gpus_are_named_where_they_are_not():
+    with pytest.raises(UserError, match="device: 'mps': not available here"):
+        resolve_device("mps")
 
 
 def test_a_device_that_is_not_here_is_named():

@@ -4,6 +4,7 @@ import pytest
 from small_models import EXAMPLES, small_spec
 
 from linnet.core import errors
+from linnet.inference import weights as module
 from linnet.inference.weights import FEWEST, STEPS, Gain, convert_and_report, seconds_per_token
 from linnet.model.decoder import Decoder
 from linnet.nn.packed_linear import Int4Linear, PackedLinear

@@ -5,15 +5,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from linnet.ops import support
+from linnet.ops.cross_entropy import linear_cross_entropy
+from linnet.ops.decay.rates import bank_on
+from linnet.ops.decay.sums import decay
 from linnet.ops.gated_feed_forward import (
     gated_feed_forward,
     gated_feed_forward_reference,
     gated_output,
     gated_output_reference,
 )
+from linnet.ops.power_law import log_trace_exponential
+from linnet.ops.state_space_dual import state_space_dual
 from linnet.ops.support import is_exporting, recompute, segment_length, segment_slices, to_autocast_dtype
+from linnet.ops.xlstm import mlstm
 
 
 def asked(x: Tensor) -> Tensor:
@@ -116,3 +123,47 @@ def test_the_maker_of_the_processor(cpuinfo, expected, tmp_path, monkeypatch: py
     monkeypatch.setattr(support, "Path", lambda _: path)
     monkeypatch.setattr(support.platform, "processor", lambda: "AMD64 Family 25 Model 97, AuthenticAMD")
     assert support._is_intel() == expected
+
+
+class NoFloat64(TorchDispatchMode):
+    """Raises if an operation makes a tensor of float64, as Apple's GPUs do."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for out in found if isinstance(found, tuple | list) else (found,):
+            assert not isinstance(out, Tensor) or out.dtype != torch.float64, f"float64 made by {func}"
+        return found
+
+
+def decaying(x: Tensor) -> Tensor:
+    return decay(x.abs(), x[..., None].expand(-1, -1, -1, 3), x.shape[1], "chunked", chunk=16)
+
+
+MPS_CASES = {
+    "cross entropy": lambda x: linear_cross_entropy(x[0], x[0, :8], None, torch.arange(130) % 8, z_loss=0.1).total,
+    "decay": decaying,
+    "mLSTM": lambda x: mlstm(*(x[:, None],) * 3, x[:, None, :, 0], x[:, None, :, 1])[0],
+    "state-space duality": lambda x: state_space_dual(
+        x[..., None], x.abs(), -x[0, 0].abs(), x[:, :, None], x[:, :, None], x[0, 1]
+    )[0],
+    "log trace exponential": lambda x: log_trace_exponential(x[:, :4].square()),
+}
+
+
+@pytest.mark.parametrize("case", MPS_CASES)
+def test_without_float64_operations_run_in_float32(case: str, monkeypatch: pytest.MonkeyPatch):
+    """As on an Apple GPU: outputs and gradients are near those with float64, and no tensor of float64 is made."""
+    assert support.accumulation_dtype(torch.device("mps")) == torch.float32
+    x = (torch.rand(1, 130, 4, generator=torch.Generator().manual_seed(0)) - 0.3).requires_grad_()
+    function = MPS_CASES[case]
+    expected = function(x)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    for module in ("support", "cross_entropy", "decay.chunks", "decay.rates"):
+        monkeypatch.setattr(f"linnet.ops.{module}.accumulation_dtype", lambda device: torch.float32)
+    bank_on.cache_clear()
+    with NoFloat64():
+        found = function(x)
+        (own,) = torch.autograd.grad(found.sum(), x)
+    bank_on.cache_clear()
+    torch.testing.assert_close(found, expected.float(), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(own, gradient, rtol=1e-2, atol=1e-2 * float(gradient.abs().max()))

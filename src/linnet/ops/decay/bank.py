@@ -20,6 +20,7 @@ from torch import Tensor
 from linnet.ops.decay.chunks import accumulate_, add_far_sums, by_key, entry_factors, exp_, near_ages, near_sums
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
+from linnet.ops.support import widen
 
 CHUNKS_AT_ONCE = 64
 """Chunks of a long prompt that are computed together."""
@@ -159,9 +160,9 @@ class DecayBank:
             assert self.keys_BNCM is not None
             q_PKCM = keys.queries.reshape(len(rates_PKC), -1, self.bank.nearest, keys.queries.shape[-1])
             keys = Keys(q_PKCM, self._behind_chunk(self.keys_BNCM, keys.keys))
-        out_PKCH = near_sums(rates_PKC, v_PKCH, keys).double()
-        keys = None if keys is None else Keys(keys.queries.double(), keys.keys.double())
-        sums_PRH = add_far_sums(out_PKCH, self.bank, rates_PKC, v_PKCH.double(), self._exact_sums().flatten(0, 1), keys)
+        out_PKCH = widen(near_sums(rates_PKC, v_PKCH, keys))
+        keys = None if keys is None else Keys(widen(keys.queries), widen(keys.keys))
+        sums_PRH = add_far_sums(out_PKCH, self.bank, rates_PKC, widen(v_PKCH), self._exact_sums().flatten(0, 1), keys)
         self._keep_sums(sums_PRH.view_as(self.low_BNRH))
         self.position += v_BNTH.shape[2]
         return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(self.entries_BNEH.dtype)
@@ -179,8 +180,8 @@ class DecayBank:
         rates_BNC, v_BNCH = _tokens_of(self.rates_BNF, self.fixed), _tokens_of(self.entries_BNEH, self.sums)
         factors_BNCR = entry_factors(self.bank, rates_BNC[:, :, :chunk])
         if self.keys_BNCM is not None:
-            factors_BNCR = by_key(factors_BNCR, self.keys_BNCM[:, :, :chunk].double())
-        entered_BNRH = factors_BNCR.mT @ v_BNCH[:, :, :chunk].double()
+            factors_BNCR = by_key(factors_BNCR, widen(self.keys_BNCM[:, :, :chunk]))
+        entered_BNRH = factors_BNCR.mT @ widen(v_BNCH[:, :, :chunk])
         accumulate_((self._exact_sums(), entered_BNRH), self.bank)
         self._keep_sums(entered_BNRH)
         for kept in (rates_BNC, v_BNCH, self.keys_BNCM):
@@ -188,7 +189,7 @@ class DecayBank:
                 kept[:, :, :chunk] = kept[:, :, chunk:]
 
     def _exact_sums(self) -> Tensor:
-        return self.entries_BNEH[:, :, : self.sums].double() + self.low_BNRH
+        return widen(self.entries_BNEH[:, :, : self.sums]) + self.low_BNRH
 
     def _keep_sums(self, exact_BNRH: Tensor) -> None:
         rounded_BNRH = exact_BNRH.to(self.low_BNRH.dtype)

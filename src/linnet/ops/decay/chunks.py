@@ -26,6 +26,7 @@ from torch import Tensor
 
 from linnet.ops.decay.rates import RateBank, bank_on, coefficients, coefficients_and_slopes
 from linnet.ops.decay.reference import Keys
+from linnet.ops.support import accumulation_dtype, widen
 
 SEGMENT_NUMBERS = 2**20
 """Elements of a segment's quantities on a CPU, 4 MiB in float32. A GPU takes all at once."""
@@ -179,14 +180,14 @@ def entry_ages(chunk: int, device: torch.device) -> Tensor:
 
 def entry_factors(bank: RateBank, rates_PKC: Tensor) -> Tensor:
     """Factors with which the tokens of each chunk enter the bank, float64 `[P, K, C, R]`."""
-    entry_PKC = exp_(-rates_PKC.double() * entry_ages(bank.nearest, rates_PKC.device))
+    entry_PKC = exp_(-widen(rates_PKC) * entry_ages(bank.nearest, rates_PKC.device))
     return coefficients(bank, rates_PKC) * entry_PKC[..., None]
 
 
 def entry_factors_and_slopes(bank: RateBank, rates_KPC: Tensor) -> tuple[Tensor, Tensor]:
     """`entry_factors` and their derivatives with respect to the rate, float64 `[..., C, R]`."""
     ages_C = entry_ages(bank.nearest, rates_KPC.device)
-    entry_KPC1 = exp_(-rates_KPC.double() * ages_C)[..., None]
+    entry_KPC1 = exp_(-widen(rates_KPC) * ages_C)[..., None]
     coefficients_KPCR, slopes_KPCR = coefficients_and_slopes(bank, rates_KPC)
     return coefficients_KPCR * entry_KPC1, (slopes_KPCR - ages_C[:, None] * coefficients_KPCR) * entry_KPC1
 
@@ -194,7 +195,7 @@ def entry_factors_and_slopes(bank: RateBank, rates_KPC: Tensor) -> tuple[Tensor,
 def read_factors(bank: RateBank, like: Tensor) -> Tensor:
     """What remains of the bank's sums for each reader of a chunk: `[C, R]`."""
     rates_R = bank_on(bank, like.device).rates_R
-    steps = torch.arange(bank.nearest, dtype=torch.float64, device=like.device)
+    steps = torch.arange(bank.nearest, dtype=accumulation_dtype(like.device), device=like.device)
     return torch.exp(-steps[:, None] * rates_R).to(like.dtype)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.ops.support import is_exporting
+from linnet.ops.support import accumulation_dtype, is_exporting, widen
 
 MAX_TOKENS = 2**62
 
@@ -61,7 +61,7 @@ def context_relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
     if left_BNTE.shape[1] == 1:
         return left_BNTE[:, 0]
     # In float64, because the squares of small numbers would be zero.
-    norms_BTE: Tensor = torch.linalg.vector_norm(left_BNTE, dim=1, dtype=torch.float64)
+    norms_BTE: Tensor = torch.linalg.vector_norm(left_BNTE, dim=1, dtype=accumulation_dtype(left_BNTE.device))
     return norms_BTE
 
 
@@ -138,8 +138,8 @@ def relevance(norms_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
 
 def lifetimes_definition(norms_XN: Tensor, rates_XN: Tensor, threshold: float, most: int) -> Tensor:
     """The definition of `lifetimes`, step by step up to `most` steps: float64 `[X]`. For tests."""
-    norms_XN, rates_XN = norms_XN.double(), rates_XN.double()
-    held_X = torch.zeros(norms_XN.shape[:-1], dtype=torch.float64, device=norms_XN.device)
+    norms_XN, rates_XN = widen(norms_XN), widen(rates_XN)
+    held_X = torch.zeros(norms_XN.shape[:-1], dtype=norms_XN.dtype, device=norms_XN.device)
     for age in range(most):
         held_X += relevance(norms_XN, rates_XN, torch.full_like(held_X, age)) >= threshold
     return held_X
@@ -155,7 +155,7 @@ def lifetimes(norms_XN: Tensor, rates_XN: Tensor, threshold: float) -> Tensor:
     Raises:
         ValueError: the threshold is not a positive, finite number.
     """
-    norms_XN, rates_XN = norms_XN.double(), rates_XN.double()
+    norms_XN, rates_XN = widen(norms_XN), widen(rates_XN)
     if not 0 < threshold < math.inf:
         raise ValueError(f"threshold: {threshold}: must be a finite number above 0")
     crossing_X = fading_ages(norms_XN, rates_XN, torch.full_like(norms_XN[..., 0], threshold))
@@ -172,7 +172,7 @@ def half_lives(norms_XN: Tensor, rates_XN: Tensor) -> Tensor:
 
     Not rounded to whole steps; infinite for a rate of 0. For a token without a quantity all heads count equally.
     """
-    largest_X1 = norms_XN.double().amax(dim=-1, keepdim=True)
+    largest_X1 = widen(norms_XN).amax(dim=-1, keepdim=True)
     shares_XN = torch.where(largest_X1 > 0, norms_XN / largest_X1, 1.0)
     return fading_ages(shares_XN, rates_XN, torch.linalg.vector_norm(shares_XN, dim=-1) / 2)
 
@@ -184,8 +184,8 @@ def fading_ages(norms_XN: Tensor, rates_XN: Tensor, levels_X: Tensor) -> Tensor:
     decreasing, so Newton's method, started where it is above, approaches the age with each step without passing it;
     for one head it converges in one step.
     """
-    rates_XN = rates_XN.double()
-    logs_XN = norms_XN.double().log() - levels_X.double().log()[..., None]
+    rates_XN = widen(rates_XN)
+    logs_XN = widen(norms_XN).log() - widen(levels_X).log()[..., None]
     # Up to this age the head that lasts longest is above alone. A head exactly at the level: forever or not at all.
     alone_XN = torch.where(logs_XN == 0, torch.where(rates_XN == 0, math.inf, 0.0), logs_XN / rates_XN)
     ages_X = alone_XN.amax(dim=-1).clamp(min=0)

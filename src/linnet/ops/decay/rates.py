@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from linnet.ops.support import is_exporting
+from linnet.ops.support import accumulation_dtype, is_exporting, widen
 
 OFFSET = 8
 """`offset * length`: the one of 0.5, 1, 2, 4, 8, 16 that needs the fewest rates (`experiments/LOG.md`)."""
@@ -68,10 +68,12 @@ def rate_bank(tolerance: float, nearest: int, length: int) -> RateBank:
 @lru_cache(maxsize=64)
 def bank_on(bank: RateBank, device: torch.device) -> RateBank:
     """The bank with its tensors on a device, copied once: each copy to a GPU waits until the GPU is idle."""
-    if bank.rates_R.device == device:
+    if bank.rates_R.device == device and bank.rates_R.dtype == accumulation_dtype(device):
         return bank
     with torch.inference_mode(False):
-        return replace(bank, rates_R=bank.rates_R.to(device), cardinal_RR=bank.cardinal_RR.to(device))
+        wide = accumulation_dtype(device)
+        tensors = bank.rates_R.to(device, wide), bank.cardinal_RR.to(device, wide)
+        return replace(bank, rates_R=tensors[0], cardinal_RR=tensors[1])
 
 
 def _smallest_bank(tolerance: float, nearest: int, length: int) -> RateBank:
@@ -157,7 +159,7 @@ def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tens
     cardinal_RR = bank_on(bank, rates.device).cardinal_RR
     # d T_k(y) / d y = k sin(k angle) / sin(angle)
     slopes = orders_R * torch.sin(orders_R * angles) / torch.sin(angles)
-    inner = (rates < bank.largest) / (bank.half * (rates.double() + bank.offset))
+    inner = (rates < bank.largest) / (bank.half * (widen(rates) + bank.offset))
     return torch.cos(orders_R * angles) @ cardinal_RR, (slopes * inner[..., None]) @ cardinal_RR
 
 
@@ -185,17 +187,17 @@ def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:
     room = (1 - y * y).clamp(min=1e-8)  # at the ends there is no fixed rate
     second = (y * slope - count**2 * value) / room
     third = (3 * y * second + (1 - count**2) * slope) / room
-    inner = (rates < bank.largest) / (bank.half * (rates.double() + bank.offset))
+    inner = (rates < bank.largest) / (bank.half * (widen(rates) + bank.offset))
     return torch.stack([inner, y, value, slope, second / 2, third / 6], dim=-1)
 
 
 def _orders(bank: RateBank, rates: Tensor) -> Tensor:
-    return torch.arange(len(bank.rates_R), dtype=torch.float64, device=rates.device)
+    return torch.arange(len(bank.rates_R), dtype=accumulation_dtype(rates.device), device=rates.device)
 
 
 def _places(bank: RateBank, rates: Tensor) -> Tensor:
     """y of each rate, from -1 to 1."""
-    y = torch.log1p(rates.double() / bank.offset) / bank.half - 1
+    y = torch.log1p(widen(rates) / bank.offset) / bank.half - 1
     return y.clamp(max=1)
 
 

@@ -1,7 +1,7 @@
 """Native products of rows with weights of 32, 16, 8 and 4 bits, and the operations between them, compiled on first use.
 
 Decoding a stream is reading weights, and PyTorch's products with weights of few bits do not reach the bandwidth of the
-memory; these do (`benchmarks/quantised_decode.py`). The C++ code is compiled on Linux, for x86 processors with AVX2 and
+memory; these do (`benchmarks/quantized_decode.py`). The C++ code is compiled on Linux, for x86 processors with AVX2 and
 for 64-bit ARM. Everywhere else, and without a compiler, PyTorch computes, after one note.
 """
 

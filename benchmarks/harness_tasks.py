@@ -18,8 +18,7 @@ from harness import contest, gate, report
 from harness_models import both, hflm
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.tasks.harness import HarnessModel
-from linnet.evaluation.tasks.items import TaskItem
-from linnet.evaluation.tasks.rows import parse_item, read_rows
+from linnet.evaluation.tasks.items import TaskItem, parse_item, read_rows
 from linnet.evaluation.tasks.scorer import encode_requests
 from linnet.model.decoder import Decoder
 from linnet.stories.corpus import texts

@@ -8,8 +8,7 @@ import pytest
 from asked_by_harness import arguments_of, harness_task
 from set_rows import ROWS, YAML_FILES
 
-from linnet.evaluation.tasks.items import TaskItem
-from linnet.evaluation.tasks.rows import parse_item
+from linnet.evaluation.tasks.items import TaskItem, parse_item
 from linnet.evaluation.tasks.suite import load_suite, suite_spec
 
 PLDR, MERINO = suite_spec("pldr"), suite_spec("merino")

@@ -9,7 +9,6 @@ from torch import Tensor
 from linnet.data.loader import Batch, validation_batches
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
-from linnet.evaluation.cache_policies import measure_cache_policies
 from linnet.evaluation.documents import (
     Documents,
     WindowBatch,
@@ -19,7 +18,7 @@ from linnet.evaluation.documents import (
     sample_numbers,
     sliding,
 )
-from linnet.evaluation.evaluator import WindowEvaluator
+from linnet.evaluation.evaluator import WindowEvaluator, measure_cache_policies
 from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, LossSums, Tokens
 from linnet.evaluation.models import TOKENS_AT_ONCE, EvaluatedModel, ModelOnData
 from linnet.evaluation.results import TextEvaluation

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from linnet.core.files import json_safe
-from linnet.evaluation.cache_policies import CachePolicyLoss
+from linnet.evaluation.evaluator import CachePolicyLoss
 from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, PositionLoss, SourceLoss
 from linnet.evaluation.statistics import (
     RESAMPLES,
@@ -78,9 +78,6 @@ class TextEvaluation(Result):
     def bits_per_byte(self) -> Estimate:
         """With its standard error over the documents."""
         return self.losses.bits_per_byte
-
-    def title(self) -> str:
-        return ""
 
     def to_dict(self) -> dict[str, Any]:
         bits = self.bits_per_byte
@@ -276,9 +273,6 @@ class ModelComparison(Result):
         corrected = holm_correction([pair.difference.p_value() for pair in found])
         pairs = tuple(replace(pair, p_value=p) for pair, p in zip(found, corrected, strict=True))
         return cls(tuple(names), tuple(evaluations), pairs, about or {})
-
-    def title(self) -> str:
-        return ""
 
     def to_dict(self) -> dict[str, Any]:
         models = [{"model": name, **one.to_dict()} for name, one in zip(self.names, self.evaluations, strict=True)]

@@ -12,7 +12,6 @@ from linnet.data.sources import STDIN
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.cache_policies import check_chooses, parse_cache_policies
 from linnet.evaluation.documents import (
     documents_of_split,
     documents_of_texts,
@@ -20,6 +19,7 @@ from linnet.evaluation.documents import (
     texts_of_file,
     texts_of_split,
 )
+from linnet.evaluation.evaluator import check_chooses, parse_cache_policies
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_split, measure, packed_windows, pair_rows, sliding_windows
 from linnet.evaluation.models import (

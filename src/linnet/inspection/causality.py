@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,13 +20,13 @@ from linnet.data.split import Split
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_split
 from linnet.evaluation.models import CalibrationText, frozen_state, text_model_on_data
-from linnet.inspection.text_model import spread_windows
+from linnet.inspection.text_model import TextInspection, spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.progress import Advance, progress
-from linnet.present.result import Picture, Result
+from linnet.present.result import Picture
 from linnet.present.style import INK
 from linnet.present.table import Table
 
@@ -83,11 +83,13 @@ class LogitChanges:
 
 
 @dataclass(frozen=True)
-class Causality(Result):
+class Causality(TextInspection):
     """The changes in the pass without a state, as in training, and after calibration; the likelihood of both passes.
 
     about: the model and the text.
     """
+
+    subject: ClassVar[str] = "Causality"
 
     windows: int
     tokens: int
@@ -95,12 +97,6 @@ class Causality(Result):
     frozen: LogitChanges
     evaluation: Evaluation
     about: dict[str, Any] = field(default_factory=dict)
-
-    def title(self) -> str:
-        return f"Causality of {self.about['model']}"
-
-    def facts(self) -> dict[str, str]:
-        return {"text": f"{self.about['split']} split of {self.about['data']}"}
 
     def to_dict(self) -> dict[str, Any]:
         """`leak` is None for a model that is causal by itself."""

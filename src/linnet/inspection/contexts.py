@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,20 +17,20 @@ from linnet.core.errors import UserError
 from linnet.core.files import json_safe
 from linnet.data.loader import document_windows, evenly_spaced_batches
 from linnet.data.split import Split
-from linnet.evaluation.cache_policies import parse_cache_policies
 from linnet.evaluation.documents import WindowBatch
-from linnet.evaluation.evaluator import WindowEvaluator
+from linnet.evaluation.evaluator import WindowEvaluator, parse_cache_policies
 from linnet.evaluation.likelihood import text_bytes
 from linnet.evaluation.models import TOKENS_AT_ONCE, CalibrationText, text_model_on_data
 from linnet.evaluation.statistics import ratio
 from linnet.inference.cache_policy import chooses
+from linnet.inspection.text_model import TextInspection
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.registry import CACHE_POLICIES, kinds_with_cache_policies
 from linnet.layers.state import CachePolicyState
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.progress import progress
-from linnet.present.result import Picture, Result
+from linnet.present.result import Picture
 from linnet.present.style import INK
 from linnet.present.table import Table
 
@@ -94,11 +94,13 @@ class CachePolicyOutcome:
 
 
 @dataclass(frozen=True)
-class CachePolicyComparison(Result):
+class CachePolicyComparison(TextInspection):
     """The outcomes of all policies on the same windows, the full cache first.
 
     within_percent: a loss up to this counts as none. about: the model and the text.
     """
+
+    subject: ClassVar[str] = "Contexts"
 
     windows: int
     tokens: int
@@ -131,12 +133,6 @@ class CachePolicyComparison(Result):
     def singles(self) -> list[CachePolicyOutcome]:
         """The outcomes of policies that belong to no series."""
         return [one for one in self.outcomes if one.policy.series is None]
-
-    def title(self) -> str:
-        return f"Contexts of {self.about['model']}"
-
-    def facts(self) -> dict[str, str]:
-        return {"text": f"{self.about['split']} split of {self.about['data']}"}
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -6,7 +6,7 @@ Shapes: `N` windows, `T` tokens of a window, `E` experts of a layer.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.split import Split
 from linnet.evaluation.models import text_model_on_data
-from linnet.inspection.text_model import spread_windows
+from linnet.inspection.text_model import TextInspection, spread_windows
 from linnet.layers.batch_layout import EXPERTS_USED
 from linnet.model.decoder import Decoder
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.progress import progress
-from linnet.present.result import Picture, Result
+from linnet.present.result import Picture
 from linnet.present.table import Table
 
 
@@ -53,19 +53,15 @@ class LayerExpertUsage:
 
 
 @dataclass(frozen=True)
-class ExpertUsage(Result):
+class ExpertUsage(TextInspection):
     """The usage in every layer that has experts, over `windows` of `tokens` tokens. about: the model and the text."""
+
+    subject: ClassVar[str] = "Experts"
 
     windows: int
     tokens: int
     layers: list[LayerExpertUsage]
     about: dict[str, Any] = field(default_factory=dict)
-
-    def title(self) -> str:
-        return f"Experts of {self.about['model']}"
-
-    def facts(self) -> dict[str, str]:
-        return {"text": f"{self.about['split']} split of {self.about['data']}"}
 
     def to_dict(self) -> dict[str, Any]:
         per_layer = [layer.to_dict() for layer in self.layers]

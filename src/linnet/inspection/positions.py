@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from linnet.core.files import json_safe
 from linnet.data.split import Split
 from linnet.evaluation.models import CalibrationText, frozen_state, text_model_on_data
 from linnet.evaluation.statistics import Estimate, ratio
-from linnet.inspection.text_model import spread_windows
+from linnet.inspection.text_model import TextInspection, spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.skip_init import decoder_with_weights
 from linnet.model.spec import ModelSpec
@@ -26,7 +26,7 @@ from linnet.model.state import rows_of
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.progress import progress
-from linnet.present.result import Picture, Result
+from linnet.present.result import Picture
 from linnet.present.table import Table
 
 TIMES = 8
@@ -60,23 +60,19 @@ class VariantLosses:
 
 
 @dataclass(frozen=True)
-class PositionLosses(Result):
+class PositionLosses(TextInspection):
     """The losses of all ways of reading the same windows.
 
     trained: tokens of a training sequence. tokens: of a window. about: the model and the text.
     """
+
+    subject: ClassVar[str] = "Positions"
 
     trained: int
     tokens: int
     windows: int
     variants: Sequence[VariantLosses]
     about: dict[str, Any] = field(default_factory=dict)
-
-    def title(self) -> str:
-        return f"Positions of {self.about['model']}"
-
-    def facts(self) -> dict[str, str]:
-        return {"text": f"{self.about['split']} split of {self.about['data']}"}
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from linnet.layers.contract import Mixer
 from linnet.layers.registry import inspections
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block
+from linnet.present.result import Result
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,19 @@ class TextModel:
     def documents(self, count: int, tokens: int, seed: int) -> Tensor:
         assert self.on_data is not None
         return document_prompts(self.on_data.sequence, count, tokens, seed)
+
+
+class TextInspection(Result):
+    """The base of inspections of a model on a split of a data folder. about: the model, the folder and the options."""
+
+    subject: ClassVar[str]
+    about: dict[str, Any]
+
+    def title(self) -> str:
+        return f"{self.subject} of {self.about['model']}"
+
+    def facts(self) -> dict[str, str]:
+        return {"text": f"{self.about['split']} split of {self.about['data']}"}
 
 
 def spread_windows(sequence: TokenSequence, count: int, context_length: int) -> Tensor:

@@ -70,9 +70,9 @@ Part = Table | Picture | Passage | Facts | Commands | Paragraph
 class Result(ABC):
     """The base of every verb's result. Derived classes are frozen dataclasses of what was measured and on what."""
 
-    @abstractmethod
     def title(self) -> str:
         """Return the heading of the terminal output and the page; empty for tables without a heading."""
+        return ""
 
     @abstractmethod
     def to_dict(self) -> Any:

@@ -148,9 +148,6 @@ class ShotsReport(Result):
     shots: Sequence[int]
     curves: Sequence[ShotsCurve]
 
-    def title(self) -> str:
-        return ""
-
     def to_dict(self) -> dict[str, Any]:
         curves = [curve.to_dict() for curve in self.curves]
         return {**measured_model(self.model, self.options), "shots": list(self.shots), "in_context": curves}

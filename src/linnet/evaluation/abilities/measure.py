@@ -144,9 +144,6 @@ class AbilityReport(Result):
     items: int
     results: Sequence[AbilityResult]
 
-    def title(self) -> str:
-        return ""
-
     def to_dict(self) -> dict[str, Any]:
         return {**measured_model(self.model, self.options), "abilities": corrected_figures(self.results)}
 

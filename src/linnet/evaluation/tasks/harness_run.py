@@ -18,9 +18,8 @@ from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import json_safe
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Floats
-from linnet.evaluation.tasks.items import TaskItem, one_hot
-from linnet.evaluation.tasks.results import SuiteReport, SuiteResult, TaskResult
-from linnet.evaluation.tasks.rows import normalize_row
+from linnet.evaluation.tasks.items import TaskItem, normalize_row, one_hot
+from linnet.evaluation.tasks.measure import SuiteReport, SuiteResult, TaskResult
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.present.result import Result
 from linnet.present.table import MISSING, Table
@@ -54,9 +53,6 @@ class HarnessReport(Result):
     results: Sequence[dict[str, dict[str, Any]]]
     items: Sequence[dict[str, int]]
     scores: Sequence[SuiteResult]
-
-    def title(self) -> str:
-        return ""
 
     def tables(self) -> list[Table]:
         """The tables of a suite, then for each model a row for each measure of each task, as the harness names them."""

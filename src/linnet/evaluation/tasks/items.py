@@ -1,11 +1,22 @@
-"""Multiple-choice items, the scores of their choices, and what choosing without reading would reach."""
+"""Multiple-choice items, their scores, and the rows of JSON-lines files that they are read from.
 
+A plain row has `choices` with `gold` or `labels`, and the fields that the task's context names (`question`, `context`);
+or `contexts`, `continuation` and `gold`. Rows of published sets are normalized to this form, with the changes that the
+LM Evaluation Harness makes to them. A mistake in a row is a `UserError` that names file, line and field.
+"""
+
+import json
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
+
+from linnet.core.errors import UserError
+from linnet.data.sources import lines_of, open_source
 
 ScoreName = Literal["acc", "acc_norm", "acc_bytes", "mc2"]
 """How an item is scored from the log-likelihoods of its choices.
@@ -105,3 +116,236 @@ def baselines(items: Sequence[TaskItem]) -> dict[str, float]:
     positions = max(len(item.choices) for item in items)
     right_at = [sum(item.labels[at] for item in items if at < len(item.labels)) for at in range(positions)]
     return {"longest": mean_label(max), "shortest": mean_label(min), "letter": max(right_at) / len(items)}
+
+
+Row = dict[str, Any]
+
+FIELD = re.compile(r"\{(\w+)\}")
+"""In the template of a context: replaced by the text of this field of the row."""
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """The JSON objects of a file, and for each its file and line as text; `UserError` if there are none."""
+    found = False
+    with open_source(path) as handle:
+        for place, line in lines_of(handle, str(path), lambda *_: None):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                raise UserError(f"{place}: not valid JSON; expected an object on each line") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{place}: expected a JSON object")
+            found = True
+            yield place, row
+    if not found:
+        raise UserError(f"{path}: no rows; expected a JSON object on each line")
+
+
+def parse_item(
+    task: str, template: str | None, row: Row, place: str, fixed_choices: Sequence[str] | None = None
+) -> TaskItem:
+    """The item of a row, plain or as the task's data set has it.
+
+    template: the context, with `{field}` for fields of the row; None if rows have `contexts`. fixed_choices: the
+    choices of every row, for rows without their own.
+    """
+    try:
+        plain = normalize_row(task, row)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{place}: not a row of {task} ({type(error).__name__}: {error})") from None
+    if template is None or "contexts" in plain:
+        contexts = _texts(plain, "contexts", place)
+        continuation = _text(plain, "continuation", place)
+        return TaskItem.of_contexts(contexts, continuation, _labels(plain, len(contexts), place))
+    choices = _texts(plain, "choices", place) if fixed_choices is None else fixed_choices
+    names = FIELD.findall(template)
+    values = {name: _text(plain, name, place, min_length=0) for name in names}
+    context = FIELD.sub(lambda match: values[match[1]], template)
+    own = " ".join(values[name] for name in names)
+    return TaskItem.of_choices(context, choices, _labels(plain, len(choices), place), own)
+
+
+def parse_minimal_pair(row: Row, place: str) -> TaskItem:
+    """Two sentences, the first of which is right (BLiMP's rows), each at the beginning of a document."""
+    sentences = [_text(row, name, place) for name in ("sentence_good", "sentence_bad")]
+    return TaskItem.of_choices("", sentences, [1, 0])
+
+
+def _text(row: Row, field: str, place: str, min_length: int = 1) -> str:
+    if field not in row:
+        raise UserError(f"{place}: no field {field!r}; this line has {', '.join(map(repr, row)) or 'none'}")
+    value = row[field]
+    if not isinstance(value, str) or len(value) < min_length:
+        raise UserError(f"{place}: {field}: {_shortened(value)}: expected a text")
+    return value
+
+
+def _texts(row: Row, field: str, place: str) -> list[str]:
+    value = row.get(field)
+    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(text, str) and text for text in value):
+        raise UserError(f"{place}: {field}: {_shortened(value)}: expected a list of at least two texts")
+    return value
+
+
+def _labels(row: Row, choices: int, place: str) -> list[int]:
+    """1 for each right choice: from `labels`, or from `gold`, the index of the only right one, counted from 0."""
+    if "labels" in row:
+        labels = row["labels"]
+        if not isinstance(labels, list) or len(labels) != choices or any(label not in (0, 1) for label in labels):
+            raise UserError(f"{place}: labels: {_shortened(labels)}: expected {choices} numbers, each 0 or 1")
+        if not any(labels):
+            raise UserError(f"{place}: labels: {_shortened(labels)}: expected a 1 for at least one right choice")
+        return [int(label) for label in labels]
+    gold = row.get("gold")
+    if not isinstance(gold, int) or isinstance(gold, bool) or not 0 <= gold < choices:
+        raise UserError(f"{place}: gold: {_shortened(gold)}: expected a number from 0 to {choices - 1}")
+    return one_hot(gold, choices)
+
+
+def _shortened(value: Any, max_length: int = 60) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+
+
+def normalize_row(task: str, row: Row) -> Row:
+    """The plain form of a row of a known task; a plain row, or one of another task, is returned as it is."""
+    normalizer = NORMALIZERS.get(task)
+    return row if normalizer is None else normalizer(row)
+
+
+def _arc(row: Row) -> Row:
+    """ARC and OpenBookQA: choices with letters, and the letter of the answer."""
+    if "answerKey" not in row:
+        return row
+    choices = row["choices"]
+    question = row.get("question", row.get("question_stem"))
+    gold = choices["label"].index(row["answerKey"].lstrip())
+    return {"question": question, "choices": choices["text"], "gold": gold}
+
+
+def _hellaswag(row: Row) -> Row:
+    """The set's own row, or a plain one; in both, the words that begin the ending start with a capital letter."""
+    if "ctx_a" not in row:
+        # In a plain row, the set's `ctx_b` is what follows the last sentence, if it begins in lower case.
+        begun = re.search(r"(?<=[.!?:] )[a-z][^.!?]*$", row["context"])
+        if begun is None:
+            return row
+        return {**row, "context": row["context"][: begun.start()] + begun[0].capitalize()}
+
+    def without_marks(text: str) -> str:
+        # Remove WikiHow's marks in brackets; the mark of a title becomes a full stop.
+        return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+    context = without_marks(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}")
+    return {"context": context, "choices": list(map(without_marks, row["endings"])), "gold": int(row["label"])}
+
+
+def _piqa(row: Row) -> Row:
+    if "goal" not in row:
+        return row
+    return {"question": row["goal"], "choices": [row["sol1"], row["sol2"]], "gold": int(row["label"])}
+
+
+def _siqa(row: Row) -> Row:
+    if "answerA" not in row:
+        return row
+    choices = [row[f"answer{letter}"] for letter in "ABC"]
+    return {"context": row["context"], "question": row["question"], "choices": choices, "gold": int(row["label"]) - 1}
+
+
+def _winogrande(row: Row) -> Row:
+    """The sentence up to the gap with each option, and the text after the gap."""
+    if "sentence" not in row:
+        return row
+    before, _, after = row["sentence"].partition("_")
+    contexts = [before + row[option] for option in ("option1", "option2")]
+    return {"contexts": contexts, "continuation": after.strip(), "gold": int(row["answer"]) - 1}
+
+
+def _truthfulqa(row: Row) -> Row:
+    if "mc2_targets" not in row:
+        return row
+    targets = row["mc2_targets"]
+    return {"question": row["question"], "choices": targets["choices"], "labels": targets["labels"]}
+
+
+def _boolq(row: Row) -> Row:
+    return row if "gold" in row else {**row, "gold": _label(row, (False, True))}
+
+
+def _wic(row: Row) -> Row:
+    """The word as it stands in the first sentence."""
+    if "start1" not in row:
+        return row
+    word = row["sentence1"][row["start1"] : row["end1"]]
+    return {**row, "word": word, "gold": _label(row, (False, True))}
+
+
+def _cb(row: Row) -> Row:
+    return row if "gold" in row else {**row, "gold": _label(row, ("entailment", "contradiction", "neutral"))}
+
+
+def _rte(row: Row) -> Row:
+    """SuperGLUE's row, or GLUE's, which calls its two texts sentences."""
+    if "gold" in row:
+        return row
+    names = (("premise", "sentence1"), ("hypothesis", "sentence2"))
+    premise, hypothesis = (row.get(name, row.get(glue)) for name, glue in names)
+    gold = _label(row, ("entailment", "not_entailment"))
+    return {"premise": premise, "hypothesis": hypothesis, "gold": gold}
+
+
+def _wsc(row: Row) -> Row:
+    """The passage with stars around the pronoun, whose index counts words."""
+    if "text" not in row:
+        return row
+    spans = row.get("target", row)
+    pronoun = spans["span2_text"]
+    before = " ".join(row["text"].split()[: spans["span2_index"]])
+    after = row["text"][len(before) + len(pronoun) + 1 :]
+    passage = f"{before} *{pronoun}*{after}"
+    # Remove the spaces that the tokenized text has before punctuation.
+    for mark, closed in ((" n't", "n't"), (" )", ")"), ("( ", "("), ('" ', '"'), (' "', '"')):
+        passage = passage.replace(mark, closed)
+    passage = re.sub(r" (['.,])", r"\1", passage)
+    return {"passage": passage, "pronoun": pronoun, "noun": spans["span1_text"], "gold": _label(row, (False, True))}
+
+
+def _pubmedqa(row: Row) -> Row:
+    if "CONTEXTS" not in row:
+        return row
+    gold = ("yes", "no", "maybe").index(row["final_decision"])
+    return {"abstract": "\n".join(row["CONTEXTS"]), "question": row["QUESTION"], "gold": gold}
+
+
+def _logiqa(row: Row) -> Row:
+    """The choices are listed in the context too, each after a letter."""
+    gold = row["gold"] if "gold" in row else "abcd".index(row["label"].strip())
+    choices = row["choices"] if "choices" in row else row["options"]
+    listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", choices, strict=False))
+    return {"context": row["context"], "question": row["question"], "listed": listed, "choices": choices, "gold": gold}
+
+
+def _label(row: Row, names: Sequence[bool | str]) -> int:
+    """The number of a row's label, which is that number already or one of the names."""
+    label = row["label"]
+    return label if isinstance(label, int) and not isinstance(label, bool) else names.index(label)
+
+
+NORMALIZERS: dict[str, Callable[[Row], Row]] = {
+    "arc_challenge": _arc,
+    "arc_easy": _arc,
+    "hellaswag": _hellaswag,
+    "openbookqa": _arc,
+    "piqa": _piqa,
+    "siqa": _siqa,
+    "winogrande": _winogrande,
+    "truthfulqa_mc2": _truthfulqa,
+    "boolq": _boolq,
+    "wic": _wic,
+    "cb": _cb,
+    "wsc": _wsc,
+    "rte": _rte,
+    "pubmedqa": _pubmedqa,
+    "logiqa": _logiqa,
+}

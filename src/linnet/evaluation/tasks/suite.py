@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 from linnet.core.bounds import MAX_TASK_SHOTS
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Spec, read_yaml
-from linnet.evaluation.tasks.items import ScoreName, TaskItem
-from linnet.evaluation.tasks.rows import parse_item, parse_minimal_pair, read_rows
+from linnet.evaluation.tasks.items import ScoreName, TaskItem, parse_item, parse_minimal_pair, read_rows
 
 SUITES = Path(__file__).parent / "suites"
 

@@ -22,7 +22,7 @@ from linnet.core.atomic import atomic_directory
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
-from linnet.evaluation.cache_policies import check_chooses
+from linnet.evaluation.evaluator import check_chooses
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load

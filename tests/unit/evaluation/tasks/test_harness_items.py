@@ -13,8 +13,8 @@ from asked_by_harness import harness_task
 from set_rows import ROWS, YAML_FILES
 
 from linnet.evaluation.tasks.harness_run import results_of_harness
-from linnet.evaluation.tasks.results import NO_CHANCE_LEVEL, SuiteReport, SuiteResult, verdicts
-from linnet.evaluation.tasks.rows import parse_item
+from linnet.evaluation.tasks.items import parse_item
+from linnet.evaluation.tasks.measure import NO_CHANCE_LEVEL, SuiteReport, SuiteResult, verdicts
 from linnet.evaluation.tasks.suite import suite_spec
 from linnet.present.table import MISSING
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from linnet.evaluation.statistics import poisson_binomial
 from linnet.evaluation.tasks.items import TaskItem, baselines, one_hot
-from linnet.evaluation.tasks.results import (
+from linnet.evaluation.tasks.measure import (
     CHANCE,
     SuiteResult,
     TaskResult,

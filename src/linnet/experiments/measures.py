@@ -27,8 +27,7 @@ from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Estimate
-from linnet.evaluation.tasks.measure import measure_suite
-from linnet.evaluation.tasks.results import SuiteResult, verdicts
+from linnet.evaluation.tasks.measure import SuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import Suite, load_tasks, suite_spec
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel

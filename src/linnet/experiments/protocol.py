@@ -18,8 +18,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.system import SCATTER_LIMIT, scatter
-from linnet.evaluation.tasks.measure import measure_suite
-from linnet.evaluation.tasks.results import AveragedScore, SuiteReport, SuiteResult, TaskResult, percent
+from linnet.evaluation.tasks.measure import AveragedScore, SuiteReport, SuiteResult, TaskResult, measure_suite, percent
 from linnet.evaluation.tasks.suite import Suite as TaskSuite
 from linnet.evaluation.tasks.suite import load_tasks
 from linnet.experiments.measures import CacheTimes, OtherModel, ScoreMeasure, describe_machine

@@ -8,7 +8,7 @@ from linnet.core.files import write_text
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.results import POSITIONS_CAPTION, ModelComparison, positions_panel
 from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
-from linnet.evaluation.tasks.results import SuiteReport, percent
+from linnet.evaluation.tasks.measure import SuiteReport, percent
 from linnet.experiments.measures import (
     CONTEXTS,
     AbilityScore,

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnet.cli.inspect import inspect
-from linnet.cli.main import main
+from linnet.cli.main import load_verb, main
 from linnet.data.prepare import prepare_pairs, prepare_texts
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.calibration import with_stored_calibration
@@ -497,8 +496,8 @@ def test_models_of_pairs_are_refused_by_every_verb(refusal, reads, data, tmp_pat
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     prepare_pairs(tmp_path / "pairs.jsonl", tmp_path / "pairs", "bytes", validation=0.4)
     expected = f"error: {model}: a model of pairs (an encoder or a prefix); expected a decoder that reads a text\n"
-    verbs = [command.callback.__name__ for command in inspect.registered_commands]
-    assert {"causality", "positions", "caches"} <= set(verbs)
+    verbs = load_verb("inspect").commands
+    assert {"causality", "positions", "caches"} <= verbs.keys()
     for verb in verbs:
         for text in (tmp_path / "pairs", data):
             assert refusal(*_given(verb, model, text)) == expected

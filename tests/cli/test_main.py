@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from linnet.cli import main as frame
-from linnet.cli.main import VERBS, main
+from linnet.cli.main import VERBS, load_verb, main
 from linnet.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ import sys
 from linnet.cli.main import VERBS, main
 assert main(["--help"]) == 0
 for path in [*([verb] for verb in VERBS), ["spec", "list"], ["spec", "show"], ["plan", "fit"],
-             *(["inspect", part] for part in ("operator", "causality", "invariance", "caches", "experts"))]:
+             *(["inspect", part] for part in ("causality", "contexts", "experts", "positions"))]:
     print("#", *path)
     assert main([*path, "--help"]) == 0
 print("heavy:", sorted({"torch", "numpy", "matplotlib", "pyarrow", "transformers"} & sys.modules.keys()))
@@ -59,7 +59,7 @@ print("heavy:", sorted({"torch", "numpy", "matplotlib", "pyarrow", "transformers
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *helps, heavy = done.stdout.replace("\nheavy:", "\n# heavy:").split("\n# ")[1:]
-    assert len(helps) == len(VERBS) + 8
+    assert len(helps) == len(VERBS) + 7
     assert all(f"Example: linnet {text.splitlines()[0]}" in text for text in helps)
     assert heavy.strip() == "heavy: []"
 
@@ -86,6 +86,15 @@ def test_python_m_linnet_is_the_same_command():
     failed = subprocess.run([*LINNET, "spce"], capture_output=True, text=True, check=False)
     assert failed.returncode == 2
     assert failed.stderr == "error: No such command 'spce'. Did you mean 'spec'? (see linnet --help)\n"
+
+
+def test_the_inspections_of_kinds_are_listed_as_they_are_when_they_are_called(capsys: pytest.CaptureFixture[str]):
+    assert main(["inspect", "--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    for name in load_verb("inspect").commands:
+        assert f"  {name} " in listed
+        assert main(["inspect", name, "--help"]) == 0
+        assert f"Example: linnet inspect {name} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

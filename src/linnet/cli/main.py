@@ -4,11 +4,9 @@ Exit codes: 0; 1: the run failed; 2: the user's input is wrong, and one line say
 a signal that ended the command, such as 130 for Ctrl-C.
 """
 
-import functools
 import importlib
 import keyword
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import process
-from linnet.cli.options import check_numbers, with_typed_options
+from linnet.cli.options import finish_command
 from linnet.core.errors import UserError, is_out_of_memory, one_line, print_error
 from linnet.core.system import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
 
@@ -51,11 +49,6 @@ PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirect
 NUMBER_ERRORS = ("int_", "float_", "greater_", "less_")
 """Prefixes of pydantic's error types about numbers."""
 
-VERBATIM = re.compile(r"\n\n(?=Example:|\S.*\n  )")
-"""Precedes paragraphs of a help text that are not wrapped: an example, which is copied as one line, and a list with
-indented lines. A backspace character marks them.
-"""
-
 
 class LazyGroup(TyperGroup):
     """Lists every verb, and imports the module of the one that is called."""
@@ -84,34 +77,10 @@ def load_verb(verb: str) -> Any:
         function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
         command.command(verb, cls=getattr(module, "COMMAND", None))(function)
     built = typer.main.get_command(command)
-    subcommands = built.commands.values() if isinstance(built, TyperGroup) else ()
-    for part in (built, *subcommands):
-        part.help = VERBATIM.sub("\n\n\b\n", part.help or "")
-        if part.callback is not None:
-            part.callback = _naming_options(part)
+    own = "own_commands" if hasattr(built, "own_commands") else "commands"  # others are imported when they are called
+    for part in (built, *getattr(built, own, {}).values()):
+        finish_command(part)
     return built
-
-
-def _naming_options(command: Any) -> Any:
-    """Return the command's function; its errors name options as they are typed in place of fields."""
-    options = {
-        name.lstrip("-").replace("-", "_"): name
-        for parameter in command.params
-        for name in parameter.opts
-        if "--" in name
-    }
-    options |= {parameter.name: parameter.opts[0] for parameter in command.params if "--" in parameter.opts[0]}
-    function = command.callback
-
-    @functools.wraps(function)
-    def run(*arguments: Any, **named: Any) -> Any:
-        try:
-            check_numbers(command.params, named)
-            return function(*arguments, **named)
-        except UserError as error:
-            raise UserError(with_typed_options(error.message(options))) from error
-
-    return run
 
 
 app = typer.Typer(

@@ -29,7 +29,6 @@ def option(metavar: str, text: str, **limits: Any) -> Any:
     return typer.Option(metavar=metavar, help=text, **limits)
 
 
-Amount = typer.Option(min=1, max=MAX_AMOUNT)
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=20, max=MAX_RESAMPLES, metavar="N", help="Resamples behind the intervals.")
@@ -288,7 +287,54 @@ def _number_text(kind: type, metadata: Sequence[Any]) -> str:
     return " ".join(["whole number" if kind is int else "number", *limits])
 
 
-# Bounds of numbers that name none themselves.
+def spec_options(spec: Any) -> dict[str, tuple[Any, Any]]:
+    """Return typer's option and the default for each field of a configuration without sections."""
+    found = {}
+    for name, field in spec.model_fields.items():
+        bounds = {"ge": "min", "le": "max"}
+        limits = {
+            to: getattr(one, bound) for one in field.metadata for bound, to in bounds.items() if hasattr(one, bound)
+        }
+        kind = Annotated[field.annotation, typer.Option(help=field.description, **limits)]
+        found[name] = (kind, field.get_default(call_default_factory=True))
+    return found
+
+
+# What every command gets besides its options.
+
+VERBATIM = re.compile(r"\n\n(?=Example:|\S.*\n  )")
+"""Precedes paragraphs of a help text that are not wrapped: an example, which is copied as one line, and a list with
+indented lines. A backspace character marks them.
+"""
+
+
+def finish_command(command: Any) -> None:
+    """Keep the examples of a command's help verbatim, and let its errors name options as they are typed."""
+    command.help = VERBATIM.sub("\n\n\b\n", command.help or "")
+    if command.callback is not None:
+        command.callback = _naming_options(command)
+
+
+def _naming_options(command: Any) -> Any:
+    """Return the command's function; its errors name options as they are typed in place of fields."""
+    options = {
+        name.lstrip("-").replace("-", "_"): name
+        for parameter in command.params
+        for name in parameter.opts
+        if "--" in name
+    }
+    options |= {parameter.name: parameter.opts[0] for parameter in command.params if "--" in parameter.opts[0]}
+    function = command.callback
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **named: Any) -> Any:
+        try:
+            check_numbers(command.params, named)
+            return function(*arguments, **named)
+        except UserError as error:
+            raise UserError(with_typed_options(error.message(options))) from error
+
+    return run
 
 
 def check_numbers(parameters: Sequence[TyperOption | TyperArgument], values: Mapping[str, Any]) -> None:

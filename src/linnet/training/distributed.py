@@ -28,7 +28,8 @@ from linnet.training.timing import Stopwatch
 
 Item = TypeVar("Item")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Windows has no SIGHUP."""
 
 TIMEOUT_S = 600.0
 """A process that does not answer for so long is lost. A killed process is noticed at once: its connections close."""

@@ -6,13 +6,13 @@ with emulation forty times as long, and small models gain least. Therefore it is
 """
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import psutil
 import torch
 
 from linnet.core.bounds import MAX_THREADS_PER_PROCESSOR
@@ -26,6 +26,11 @@ from linnet.present.numbers import decimal
 from linnet.training.distributed import SINGLE_PROCESS, Processes
 from linnet.training.objectives import Objective
 from linnet.training.spec import RunSpec, TrainingSpec
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 BATCH_TOKEN_BYTES = 16
 """Of a batch per token: input and target, 64 bits each."""
@@ -149,6 +154,9 @@ def peak_memory_bytes(device: torch.device) -> int:
     """The highest memory use so far: what PyTorch allocated on a GPU, else the resident memory of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if resource is None:
+        memory = psutil.Process().memory_info()
+        return int(getattr(memory, "peak_wset", memory.rss))  # the peak of Windows
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return resident if sys.platform == "darwin" else resident * 1024
 

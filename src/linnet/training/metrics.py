@@ -156,7 +156,7 @@ def _from_text(text: bytes, origin: str) -> dict[str, Any] | None:
 
 
 def _not_through_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: bool) -> None:

@@ -49,6 +49,12 @@ def test_memory_is_in_bytes():
     assert peak_memory_bytes(CPU) >= before and held.nbytes < peak_memory_bytes(CPU) < 1 << 42
 
 
+def test_memory_is_measured_where_the_system_has_no_resource_usage(monkeypatch):
+    monkeypatch.setattr(machine, "resource", None)
+    held = torch.ones(1 << 24)
+    assert held.nbytes < peak_memory_bytes(CPU) < 1 << 42
+
+
 def test_a_step_that_fits_is_begun(tiny_run, monkeypatch):
     monkeypatch.setattr(machine, "available_bytes", lambda device: 1 << 40)
     check_memory(tiny_run().resolved(), CPU, torch.float32)

@@ -1,7 +1,6 @@
 """`linnet design`: find the shape of a model under a budget, and compare scores of shapes with trained models."""
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +13,6 @@ from linnet.cli.console import (
     invocation,
     note,
     note_replaced,
-    show,
     show_result,
 )
 from linnet.cli.options import (
@@ -38,6 +36,7 @@ from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.design.metrics import Budget, CostCounts, Metric
+    from linnet.design.report import DesignReport
     from linnet.design.search import SearchResult, SearchTask
     from linnet.design.space import Space
 
@@ -195,16 +194,14 @@ def search(
         _show_front(task, pareto, points, counting, out, as_json)
         return
     if max_latency is not None:
-        task, found, figures, tables = _search_with_latency(
-            task, max_latency, latency_of, device, threads, counting.tokens, out.stem if out else None
-        )
+        stem = out.stem if out else None
+        report = _search_with_latency(task, max_latency, latency_of, device, threads, counting.tokens, stem)
     else:
-        from linnet.design.report import result_figures, result_tables
+        from linnet.design.report import DesignReport
 
-        found = run_search(task, name=out.stem if out else None)
-        figures, tables = result_figures(task, found, counting.tokens), result_tables(task, found, counting.tokens)
-    _write_description(task, found, out, as_json)
-    show(f"Design by {task.score}", _facts(task), figures, tables, as_json=as_json)
+        report = DesignReport(task, run_search(task, name=out.stem if out else None), counting.tokens)
+    _write_description(report.task, report.found, out, as_json)
+    show_result(report, None, as_json)
 
 
 def _vocab_size(of_space: list[str], data: Path | None, vocab_size: int | None) -> int | None:
@@ -259,12 +256,12 @@ def _search_with_latency(
     threads: int | None,
     tokens: int,
     name: str | None,
-) -> "tuple[SearchTask, SearchResult, Any, Any]":
-    """Search within the budgets and a limit of measured time; also return the figures and tables."""
+) -> "DesignReport":
+    """Search within the budgets and a limit of measured time."""
     from linnet.design.feasibility import find_within_budgets
     from linnet.design.latency import PartTimes, Timing, measure_latency, search_with_latency
     from linnet.design.metrics import Budget, read_seconds
-    from linnet.design.report import latency_figures, latency_table, result_figures, result_tables
+    from linnet.design.report import DesignReport
     from linnet.inference.device import resolve_device
     from linnet.training.machine import threads as with_threads
 
@@ -276,9 +273,7 @@ def _search_with_latency(
         times.time_all()
         limit = Budget(times.metric(), limit_s, f"--max-latency {max_latency}")
         checked = search_with_latency(task, limit, lambda model: measure_latency(model, timing), times.time_again, name)
-        found, task = checked.found, checked.task
-        figures = {**result_figures(task, found, tokens), "latency": latency_figures(checked, timing)}
-        return task, found, figures, [*result_tables(task, found, tokens), latency_table(checked, timing)]
+    return DesignReport(checked.task, checked.found, tokens, checked, timing)
 
 
 def _show_front(
@@ -286,7 +281,7 @@ def _show_front(
 ) -> None:
     """Search with several goals at once; `out` is a folder."""
     from linnet.design.pareto import front, write_front
-    from linnet.design.report import front_figures, front_pictures, front_table
+    from linnet.design.report import FrontReport
 
     check_out_folder(out, "--out")
     goals = _goals(pareto, counting)
@@ -296,9 +291,7 @@ def _show_front(
         note(f"descriptions and table: {out}")
     elif not as_json:
         note("nothing is written; --out DIR writes the descriptions, a table and a plot")
-    figures, tables = front_figures(found, goals, task.score), [front_table(found, goals, task.score)]
-    pictures = partial(front_pictures, found, goals, task.score)
-    show(f"Front of {pareto}", _facts(task), figures, tables, pictures, out, as_json)
+    show_result(FrontReport(task, goals, found), out, as_json)
 
 
 def _goals(text: str, counting: "CostCounts") -> "list[Metric]":
@@ -313,10 +306,6 @@ def _goals(text: str, counting: "CostCounts") -> "list[Metric]":
             " training_memory, state@TOKENS, as in flops,score"
         )
     return known
-
-
-def _facts(task: "SearchTask") -> dict[str, str]:
-    return {"space": f"space {task.space.spec.name}"}
 
 
 def _write_description(task: "SearchTask", found: "SearchResult", out: Path | None, as_json: bool) -> None:
@@ -336,14 +325,9 @@ def scores(as_json: AsJson = False) -> None:
 
     Example: linnet design scores
     """
-    from linnet.design.report import score_table
-    from linnet.design.scores import SCORES
+    from linnet.design.report import ScoreList
 
-    figures = {
-        name: {"beta": score.beta, "measured": score.measured, "summary": score.summary}
-        for name, score in SCORES.items()
-    }
-    show("Scores of shapes", {}, figures, [score_table()], as_json=as_json)
+    show_result(ScoreList(), None, as_json)
 
 
 @design.command(cls=with_fields("linnet.design.scores:ScoreSettings", "seed"))
@@ -369,7 +353,7 @@ def validate(
     Example: linnet design validate --runs trained.csv --sigma 0.5
     """
     from linnet.core.spec import override
-    from linnet.design.report import rank_figures, rank_plots, rank_table
+    from linnet.design.report import ValidationReport
     from linnet.design.scores import SCORES, ScoreSettings, find_score
     from linnet.design.validation import read_trained
     from linnet.design.validation import validate as compare_scores
@@ -382,9 +366,7 @@ def validate(
     for line in trained.left_out:
         note(f"left out: {line}")
     quality = compare_scores(trained, settings, names, band, resamples, seed)
-    facts = {"trained models": f"{len(trained.models)} of {runs}"}
-    figures, tables = rank_figures(trained, quality, band), [rank_table(trained, quality, band)]
-    show("Scores of shapes", facts, figures, tables, lambda: rank_plots(trained, quality, settings), report, as_json)
+    show_result(ValidationReport(trained, quality, band, settings, str(runs)), report, as_json)
 
 
 @design.command(cls=with_fields("linnet.training.spec:RunSpec", "data", "start_from", "training.seed"))

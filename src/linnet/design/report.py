@@ -1,6 +1,7 @@
-"""Tables, plots and JSON of the design verbs: search results, latency, Pareto fronts, scores and their validation."""
+"""Typed results of the design verbs, with their tables, plots and JSON data."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,14 +9,14 @@ import torch
 from linnet.design.latency import LatencyResult, Timing
 from linnet.design.metrics import Metric
 from linnet.design.pareto import Point
-from linnet.design.scores import SCORES, ScoreSettings, score
+from linnet.design.scores import DEFAULTS, SCORES, ScoreSettings, score
 from linnet.design.search import SearchResult, SearchTask
 from linnet.design.validation import Figure, ScoreQuality, TrainedSet
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.result import Picture
+from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 
 EXACT_BELOW = 10**12
@@ -23,29 +24,62 @@ EXACT_BELOW = 10**12
 PLOT_COLUMNS = 3
 
 
-def result_figures(task: SearchTask, found: SearchResult, tokens: int) -> dict[str, Any]:
-    """Return the result of a search as JSON data; `tokens`: the number over which FLOPs are counted."""
-    evolution, optimum = found.evolution, found.optimum
-    return {
-        "space": task.space.spec.name,
-        "models": task.space.size,
-        "score": {"name": task.score, "value": found.score, **task.settings.score.model_dump(mode="json")},
-        "budgets": [
-            {"metric": budget.metric.name, "limit": budget.limit, "value": value}
-            for budget, value in zip(task.budgets, found.values, strict=True)
-        ],
-        "evolution": evolution
-        and {
-            "score": evolution.score,
-            "gap": found.gap,
-            "drawn": evolution.drawn,
-            "kept": evolution.kept,
-            **task.settings.search.model_dump(mode="json"),
-        },
-        "optimum": optimum and {"score": optimum.score, "examined": optimum.examined},
-        "cost": cost_figures(found.model, tokens),
-        "model": found.plain,
-    }
+@dataclass(frozen=True)
+class DesignReport(Result):
+    """Result of a search. tokens: over which FLOPs are counted. checked, timing: of a search with a latency limit."""
+
+    task: SearchTask
+    found: SearchResult
+    tokens: int
+    checked: LatencyResult | None = None
+    timing: Timing | None = None
+
+    def title(self) -> str:
+        return f"Design by {self.task.score}"
+
+    def facts(self) -> dict[str, str]:
+        return {"space": f"space {self.task.space.spec.name}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        task, found = self.task, self.found
+        evolution, optimum = found.evolution, found.optimum
+        figures = {
+            "space": task.space.spec.name,
+            "models": task.space.size,
+            "score": {"name": task.score, "value": found.score, **task.settings.score.model_dump(mode="json")},
+            "budgets": [
+                {"metric": budget.metric.name, "limit": budget.limit, "value": value}
+                for budget, value in zip(task.budgets, found.values, strict=True)
+            ],
+            "evolution": evolution
+            and {
+                "score": evolution.score,
+                "gap": found.gap,
+                "drawn": evolution.drawn,
+                "kept": evolution.kept,
+                **task.settings.search.model_dump(mode="json"),
+            },
+            "optimum": optimum and {"score": optimum.score, "examined": optimum.examined},
+            "cost": cost_figures(found.model, self.tokens),
+            "model": found.plain,
+        }
+        if self.checked is not None and self.timing is not None:
+            figures["latency"] = latency_figures(self.checked, self.timing)
+        return figures
+
+    def tables(self) -> list[Table]:
+        task, found = self.task, self.found
+        tables = [_shape_table(found.model), _cost_table(found.model, self.tokens)]
+        if task.budgets:
+            rows = [
+                [budget.metric.name, budget.format(budget.limit), budget.format(value), f"{value / budget.limit:.1%}"]
+                for budget, value in zip(task.budgets, found.values, strict=True)
+            ]
+            tables.append(Table("Budgets", ["", "limit", "this model", "share"], rows, "The limits that were set."))
+        tables.append(_search_table(task, found))
+        if self.checked is not None and self.timing is not None:
+            tables.append(latency_table(self.checked, self.timing))
+        return tables
 
 
 def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
@@ -62,18 +96,6 @@ def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
             "without_head": cost.flops(tokens, with_head=False),
         },
     }
-
-
-def result_tables(task: SearchTask, found: SearchResult, tokens: int) -> list[Table]:
-    """Return the tables of a search: shape, cost, budgets, and the quality of the search."""
-    tables = [_shape_table(found.model), _cost_table(found.model, tokens)]
-    if task.budgets:
-        rows = [
-            [budget.metric.name, budget.format(budget.limit), budget.format(value), f"{value / budget.limit:.1%}"]
-            for budget, value in zip(task.budgets, found.values, strict=True)
-        ]
-        tables.append(Table("Budgets", ["", "limit", "this model", "share"], rows, "The limits that were set."))
-    return [*tables, _search_table(task, found)]
 
 
 def _shape_table(model: ModelSpec) -> Table:
@@ -136,20 +158,6 @@ def describe_rank_correlation(name: str) -> str:
     )
 
 
-def score_table() -> Table:
-    """Return the registered scores."""
-    rows = [
-        [name, *(map("{:.2f}".format, score.measured) if score.measured else ["not measured"] * 2), score.summary]
-        for name, score in SCORES.items()
-    ]
-    columns = ["score", "Spearman", "within bands", "definition"]
-    meaning = (
-        "The scores that linnet design can maximize. Spearman: rank correlation with quality on 200 trained decoders"
-        " (LiteTransformerSearch); within bands: among those of equal size. Measured by linnet design validate."
-    )
-    return Table("Scores", columns, rows, meaning, text=True)
-
-
 def latency_figures(checked: LatencyResult, timing: Timing) -> dict[str, Any]:
     """Return predicted and measured latency as JSON data."""
     return {
@@ -192,101 +200,152 @@ def latency_table(checked: LatencyResult, timing: Timing) -> Table:
     return Table("Latency", columns, rows, meaning)
 
 
-def front_figures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> dict[str, Any]:
-    """Return a Pareto front as JSON data."""
-    return {
-        "goals": [*(goal.name for goal in goals), "score"],
-        "score": score,
-        "front": [
-            {
-                **dict(zip((goal.name for goal in goals), point.values, strict=True)),
-                "score": point.score,
-                "proven": point.proven,
-                "model": point.plain,
-            }
-            for point in points
-        ],
-    }
+@dataclass(frozen=True)
+class FrontReport(Result):
+    """Result of a search with several goals."""
 
+    task: SearchTask
+    goals: Sequence[Metric]
+    points: Sequence[Point]
 
-def front_table(points: Sequence[Point], goals: Sequence[Metric], score: str) -> Table:
-    """Return a Pareto front as a table with a row for each model."""
-    columns = ["model", *(goal.name for goal in goals), score, "layers x width", "mixers"]
-    rows = [
-        [
-            str(point.plain["name"]),
-            *(goal.format(value) for goal, value in zip(goals, point.values, strict=True)),
-            f"{point.score:,.6g}",
-            point.shape,
-            ", ".join(dict.fromkeys(block.mixer.kind for block in point.model.blocks)),
+    def title(self) -> str:
+        return f"Front of {','.join([*(goal.name for goal in self.goals), 'score'])}"
+
+    def facts(self) -> dict[str, str]:
+        return {"space": f"space {self.task.space.spec.name}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "goals": [*(goal.name for goal in self.goals), "score"],
+            "score": self.task.score,
+            "front": [
+                {
+                    **dict(zip((goal.name for goal in self.goals), point.values, strict=True)),
+                    "score": point.score,
+                    "proven": point.proven,
+                    "model": point.plain,
+                }
+                for point in self.points
+            ],
+        }
+
+    def tables(self) -> list[Table]:
+        columns = ["model", *(goal.name for goal in self.goals), self.task.score, "layers x width", "mixers"]
+        rows = [
+            [
+                str(point.plain["name"]),
+                *(goal.format(value) for goal, value in zip(self.goals, point.values, strict=True)),
+                f"{point.score:,.6g}",
+                point.shape,
+                ", ".join(dict.fromkeys(block.mixer.kind for block in point.model.blocks)),
+            ]
+            for point in self.points
         ]
-        for point in points
-    ]
-    proven = sum(point.proven for point in points)
-    meaning = (
-        f"Each model has the highest {score} for its cost; this is proven for {proven} of {len(points)}."
-        " None of them is better than another in every goal."
-    )
-    return Table("Front", columns, rows, meaning)
+        proven = f"{sum(point.proven for point in self.points)} of {len(self.points)}"
+        meaning = (
+            f"Each model has the highest {self.task.score} for its cost; this is proven for {proven}. None of them"
+            " is better than another in every goal."
+        )
+        return [Table("Front", columns, rows, meaning)]
+
+    def plots(self) -> list[Picture]:
+        """Plot the score over the first goal, with a second goal as color."""
+        values = list(zip(*(point.values for point in self.points), strict=True))
+        second = values[1] if len(self.goals) > 1 else None
+        drawn = Series(values[0], [point.score for point in self.points], style="o" if second else "o-", values=second)
+        x = Axis(self.goals[0].name, "log", self.goals[0].format)  # the limits are in equal ratios
+        caption = "Each dot is a model with the highest score for its cost."
+        legend = ", ".join(filter(None, (self.goals[1].name, self.goals[1].unit))) if second else ""
+        plot = Plot([Panel(x, Axis(self.task.score), [drawn])], values=legend)
+        return [Picture("front", f"{self.task.score} over {self.goals[0].name}", plot, caption)]
 
 
-def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> list[Picture]:
-    """Plot the score over the first goal, with a second goal as color."""
-    values = list(zip(*(point.values for point in points), strict=True))
-    second = values[1] if len(goals) > 1 else None
-    drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)
-    x = Axis(goals[0].name, "log", goals[0].format)  # the limits are in equal ratios
-    caption = "Each dot is a model with the highest score for its cost."
-    legend = ", ".join(filter(None, (goals[1].name, goals[1].unit))) if second else ""
-    plot = Plot([Panel(x, Axis(score), [drawn])], values=legend)
-    return [Picture("front", f"{score} over {goals[0].name}", plot, caption)]
+class ScoreList(Result):
+    """The registered scores."""
+
+    def title(self) -> str:
+        return "Scores of shapes"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            name: {"beta": score.beta, "measured": score.measured, "summary": score.summary}
+            for name, score in SCORES.items()
+        }
+
+    def tables(self) -> list[Table]:
+        rows = [
+            [name, *(map("{:.2f}".format, score.measured) if score.measured else ["not measured"] * 2), score.summary]
+            for name, score in SCORES.items()
+        ]
+        columns = ["score", "Spearman", "within bands", "definition"]
+        meaning = (
+            "Scores that linnet design can maximize. Spearman: rank correlation with quality on 200 trained decoders"
+            " (LiteTransformerSearch); within bands: among those of equal size. Measured by linnet design validate."
+        )
+        return [Table("Scores", columns, rows, meaning, text=True)]
 
 
-def rank_figures(trained: TrainedSet, quality: Mapping[str, ScoreQuality], band: int) -> dict[str, Any]:
-    """Return the validation of scores as JSON data."""
-    scores = {}
-    for name, one in quality.items():
-        figures = one._asdict()
-        intervals = {key: [figure.low, figure.high] for key, figure in figures.items()}
-        scores[name] = {**{key: figure.value for key, figure in figures.items()}, "intervals": intervals}
-    return {
-        "models": len(trained.models),
-        "loss_unit": trained.unit,
-        "noise_between_seeds": trained.noise,
-        "band": band,
-        "scores": scores,
-    }
+@dataclass(frozen=True)
+class ValidationReport(Result):
+    """Validation of scores on trained models. band: models in a window. source: where the models are from."""
 
+    trained: TrainedSet
+    quality: Mapping[str, ScoreQuality]
+    band: int
+    settings: ScoreSettings = DEFAULTS
+    source: str = ""
 
-def rank_table(trained: TrainedSet, quality: Mapping[str, ScoreQuality], band: int) -> Table:
-    """Return the validation of scores as a table with a row for each score."""
-    band = min(band, len(trained.models))
-    columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
-    rows = [[name, *map(_with_interval, one)] for name, one in quality.items()]
-    noise = "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."
-    meaning = (
-        f"Rank correlation with quality over all {len(trained.models)} models, and the mean over windows of {band}"
-        f" models with similar decoder parameters. Regret: how much worse, in {trained.unit}, the model with the"
-        f" highest score is than the best.{noise} In brackets: the middle 95 % over resampled models."
-    )
-    return Table("Scores against trained models", columns, rows, meaning)
+    def title(self) -> str:
+        return "Scores of shapes"
+
+    def facts(self) -> dict[str, str]:
+        return {"trained models": f"{len(self.trained.models)} of {self.source}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        scores = {}
+        for name, one in self.quality.items():
+            figures = one._asdict()
+            intervals = {key: [figure.low, figure.high] for key, figure in figures.items()}
+            scores[name] = {**{key: figure.value for key, figure in figures.items()}, "intervals": intervals}
+        return {
+            "models": len(self.trained.models),
+            "loss_unit": self.trained.unit,
+            "noise_between_seeds": self.trained.noise,
+            "band": self.band,
+            "scores": scores,
+        }
+
+    def tables(self) -> list[Table]:
+        trained = self.trained
+        band = min(self.band, len(trained.models))
+        columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
+        rows = [[name, *map(_with_interval, one)] for name, one in self.quality.items()]
+        noise = (
+            "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."
+        )
+        meaning = (
+            f"Rank correlation with quality over all {len(trained.models)} models, and the mean over windows of {band}"
+            f" models with similar decoder parameters. Regret: how much worse, in {trained.unit}, the model with the"
+            f" highest score is than the best.{noise} In brackets: the middle 95 % over resampled models."
+        )
+        return [Table("Scores against trained models", columns, rows, meaning)]
+
+    def plots(self) -> list[Picture]:
+        """Plot the loss over each score."""
+        trained = self.trained
+        loss = [model.loss for model in trained.models]
+        parameters = [model.decoder_parameters for model in trained.models]
+        panels = []
+        for name, one in self.quality.items():
+            values = [score(model.parts, name, self.settings) for model in trained.models]
+            x = Axis("", "log", numbers.metric) if min(values) > 0 else Axis()
+            title = f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}"
+            dots = Series(values, loss, style="o", values=parameters)
+            panels.append(Panel(x, Axis(f"measured loss, {trained.unit}"), [dots], title))
+        caption = "Each dot is a trained model, colored by decoder parameters. A good score gives one falling line."
+        plot = Plot(panels, (4.4, 3.2), min(PLOT_COLUMNS, len(panels)), values="decoder parameters", shared="y")
+        return [Picture("scores", "Measured loss over each score", plot, caption)]
 
 
 def _with_interval(figure: Figure) -> str:
     return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
-
-
-def rank_plots(trained: TrainedSet, quality: Mapping[str, ScoreQuality], settings: ScoreSettings) -> list[Picture]:
-    """Plot the loss over each score."""
-    loss = [model.loss for model in trained.models]
-    parameters = [model.decoder_parameters for model in trained.models]
-    panels = []
-    for name, one in quality.items():
-        values = [score(model.parts, name, settings) for model in trained.models]
-        x = Axis("", "log", numbers.metric) if min(values) > 0 else Axis()
-        title = f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}"
-        dots = Series(values, loss, style="o", values=parameters)
-        panels.append(Panel(x, Axis(f"measured loss, {trained.unit}"), [dots], title))
-    caption = "Each dot is a trained model, colored by decoder parameters. A good score gives one falling line."
-    plot = Plot(panels, (4.4, 3.2), min(PLOT_COLUMNS, len(panels)), values="decoder parameters", shared="y")
-    return [Picture("scores", "Measured loss over each score", plot, caption)]

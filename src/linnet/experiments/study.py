@@ -7,7 +7,7 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, Vocabulary
-from linnet.design.report import rank_figures, rank_plots, rank_table
+from linnet.design.report import ValidationReport
 from linnet.design.sample import shares_weights, stratified_sample
 from linnet.design.scores import ScoreSettings, parts_of
 from linnet.design.space import Candidate, Space
@@ -57,6 +57,10 @@ class ModelGroup:
     band: int
     worth: dict[str, ScoreQuality]
 
+    @property
+    def report(self) -> ValidationReport:
+        return ValidationReport(self.trained, self.worth, self.band)
+
 
 @dataclass(frozen=True)
 class StudyResult(Result):
@@ -74,7 +78,7 @@ class StudyResult(Result):
     def to_dict(self) -> dict[str, Any]:
         """Every model's losses, and for each group what `linnet design validate` shows; ready for JSON."""
         shapes = [_model_dict(model) for model in self.groups[0].trained.models] if self.groups else []
-        figures = {group.name: rank_figures(group.trained, group.worth, group.band) for group in self.groups}
+        figures = {group.name: group.report.to_dict() for group in self.groups}
         return {"shapes": shapes, "groups": figures}
 
     def tables(self) -> list[Table]:
@@ -91,16 +95,13 @@ class StudyResult(Result):
         columns = ["model", "layers", "widths", "decoder parameters", "bits per byte", "seed by seed"]
         meaning = "Trained on the same text with the same recipe; held-out text, causal."
         scores = [
-            replace(rank_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}")
-            for group in self.groups
+            replace(table, title=f"Scores: {group.name}") for group in self.groups for table in group.report.tables()
         ]
         return [Table("Models", columns, rows, meaning), *scores]
 
     def plots(self) -> list[Picture]:
         """The loss over each score, over all models."""
-        if not self.groups:
-            return []
-        return rank_plots(self.groups[0].trained, self.groups[0].worth, ScoreSettings())
+        return self.groups[0].report.plots() if self.groups else []
 
 
 def _model_dict(model: TrainedModel) -> dict[str, Any]:

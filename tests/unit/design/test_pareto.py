@@ -14,7 +14,7 @@ from linnet.design.evolution import EvolutionSettings
 from linnet.design.metrics import Budget
 from linnet.design.optimum import TooLargeError
 from linnet.design.pareto import front, write_front
-from linnet.design.report import front_figures, front_pictures, front_table
+from linnet.design.report import FrontReport
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import DesignSettings, SearchTask
 from linnet.model.cost import model_cost
@@ -108,19 +108,21 @@ def test_evolution_where_the_optimum_is_not_known(small_space, monkeypatch, why:
 
 def test_what_is_written_and_shown(small_space, tmp_path):
     goals = [FLOPS, PARAMETERS]
-    points = front(task(small_space()), goals, 4, "small")
+    wanted = task(small_space())
+    points = front(wanted, goals, 4, "small")
+    report = FrontReport(wanted, goals, points)
     write_front(points, goals, "entropy_beta_2", tmp_path, "linnet design")
     rows = list(csv.DictReader((tmp_path / "front.csv").read_text().splitlines()))
     assert [float(row["flops"]) for row in rows] == [point.values[0] for point in points]
     assert [ModelSpec.load(tmp_path / f"{row['model']}.yaml") for row in rows] == [point.model for point in points]
-    figures = json.loads(json.dumps(front_figures(points, goals, "entropy_beta_2")))
+    figures = json.loads(json.dumps(report.to_dict()))
     assert figures["goals"] == ["flops", "parameters", "score"]
     assert [one["score"] for one in figures["front"]] == [point.score for point in points]
-    table = front_table(points, goals, "entropy_beta_2")
+    (table,) = report.tables()
     assert table.columns == ["model", "flops", "parameters", "entropy_beta_2", "layers x width", "mixers"]
     assert len(table.rows) == len(points)
     for count in (1, 2):
-        (picture,) = front_pictures(points, goals[:count], "entropy_beta_2")
+        (picture,) = FrontReport(wanted, goals[:count], points).plots()
         (series,) = picture.drawing.panels[0].series
         assert list(series.y) == [point.score for point in points] and (series.values is not None) == (count == 2)
         assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
-from linnet.design.report import rank_figures, rank_plots, rank_table
+from linnet.design.report import ValidationReport
 from linnet.design.scores import SCORES, Part, ScoreSettings, score
 from linnet.design.validation import NAMES, TrainedModel, TrainedSet, read_trained, validate
 from linnet.model.spec import ModelSpec
@@ -214,17 +214,17 @@ def test_a_seed_decides_the_resamples():
 def test_what_is_shown(tmp_path: Path):
     trained = made_up(0.5)
     worth = validate(trained, ScoreSettings(), ["parameters", "penalized_parameters"], band=15, resamples=20)
-    figures = json.loads(json.dumps(rank_figures(trained, worth, 15)))
+    figures = json.loads(json.dumps(ValidationReport(trained, worth, 15).to_dict()))
     assert figures["models"] == 60
     assert figures["band"] == 15
     assert figures["scores"].keys() == {"parameters", "penalized_parameters"}
     one = figures["scores"]["parameters"]
     assert one.keys() == {*NAMES, "intervals"}
     assert one["intervals"]["spearman"] == [worth["parameters"].spearman.low, worth["parameters"].spearman.high]
-    table = rank_table(trained, worth, 15)
+    (table,) = ValidationReport(trained, worth, 15).tables()
     assert [row[0] for row in table.rows] == ["parameters", "penalized_parameters"]
     assert table.rows[0][1].startswith(f"{worth['parameters'].spearman.value:.3f} [")
-    (picture,) = rank_plots(trained, worth, ScoreSettings())
+    (picture,) = ValidationReport(trained, worth, 15).plots()
     titles = [panel.title.split(":")[0] for panel in picture.drawing.panels]
     assert titles == ["parameters", "penalized_parameters"]
     assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")

@@ -110,6 +110,14 @@ def test_links_between_files_lead_somewhere(page: Path):
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
+def test_paths_on_the_page_about_the_code_exist():
+    page = (ROOT / "docs" / "code-in-an-hour.md").read_text()
+    rooms = {path.name for path in (ROOT / "src" / "linnet").iterdir() if path.is_dir()}
+    paths = [path for path in re.findall(r"`([a-z_/.0-9]+)`", page) if path.split("/")[0] in rooms]
+    assert len(paths) > 40
+    assert [path for path in paths if not (ROOT / "src" / "linnet" / path).exists()] == []
+
+
 def test_the_makefile_and_the_verbs_agree():
     """`make demo` calls a verb that exists."""
     makefile = (ROOT / "Makefile").read_text()

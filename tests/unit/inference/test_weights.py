@@ -257,7 +257,7 @@ def test_generating(weights: str):
 
 def test_only_once_and_only_to_what_there_is():
     decoder = decoder_with_weights(EXAMPLES[0], tied=False)
-    with pytest.raises(UserError, match="weights: 'int2': expected float32, bfloat16, int8, int4"):
+    with pytest.raises(UserError, match="precision: 'int2': expected float32, bfloat16, int8, int4"):
         convert_weights(decoder, "int2")
     convert_weights(decoder, "int8")
     with pytest.raises(ValueError, match="converted before"):

@@ -128,7 +128,7 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
             "out_bias": draw(st.sampled_from([None, not bias])),
             "rotary": rotary,
             "window": window,
-            "first": None if window is None else draw(st.sampled_from([None, 2])),
+            "sink_tokens": None if window is None else draw(st.sampled_from([None, 2])),
             "query_key_norm": draw(st.sampled_from([None, {"kind": "rms"}, {"kind": "layer"}])),
             "gate": draw(st.sampled_from([None, "head", "channel"])),
             "sinks": draw(st.booleans()),
@@ -235,7 +235,7 @@ def test_any_description_predicts_what_training_computes(spec: ModelSpec, tokens
     gated = any(block.feed_forward is not None and block.feed_forward.kind == "glu" for block in spec.blocks)
     deduced = any(block.mixer.kind == "plga" and block.mixer.operator == "learned" for block in spec.blocks)
     attentions = [block.mixer for block in spec.blocks if block.mixer.kind == "attention"]
-    blocked = any(mixer.sinks or mixer.first for mixer in attentions)
+    blocked = any(mixer.sinks or mixer.sink_tokens for mixer in attentions)
     assume(not gated and not deduced and not blocked)
     decoder = Decoder(spec)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

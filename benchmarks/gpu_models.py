@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.model.cost import model_cost
-from linnet.model.spec import ModelSpec, preset_names
-from linnet.model.store import read_description
+from linnet.model.spec import ModelSpec, preset_names, read_description
 
 HEAD_WIDTH = 64
 FIRST = ("attention", "ted", "plga")

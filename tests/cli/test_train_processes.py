@@ -123,7 +123,7 @@ def test_what_one_process_saved_two_go_on_with(place: Path):
 SECOND_READS_NO_VECTORS = """
 import os, sys
 from linnet.cli.main import main
-from linnet.data import vectors
+from linnet.data import word_vectors
 if os.environ["RANK"] == "1":
     vectors.open_file = None
 sys.exit(main(sys.argv[1:]))

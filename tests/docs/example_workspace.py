@@ -23,8 +23,7 @@ from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
 from linnet.interop.ted import END
 from linnet.interop.tensor_names import PLDR, TED, published_shapes
-from linnet.model.spec import ModelSpec
-from linnet.model.store import CONFIG, RUN, TOKENIZER, WEIGHTS
+from linnet.model.spec import CONFIG, RUN, TOKENIZER, WEIGHTS, ModelSpec
 from linnet.stories import texts
 
 ROOT = Path(__file__).resolve().parents[2]

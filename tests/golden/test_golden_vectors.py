@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from golden_file import FOLDER, read
-from linnet.data.vectors import read_vectors
+from linnet.data.word_vectors import read_vectors
 
 FORMS = ["txt", "bin", "glove.txt"]
 

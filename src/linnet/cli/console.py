@@ -56,7 +56,7 @@ def show(
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
     """Print the size of a new model folder as `echo_export_result` does."""
     from linnet.interop.exporters import ExportResult
-    from linnet.model.store import WEIGHTS
+    from linnet.model.spec import WEIGHTS
 
     echo_export_result(ExportResult.of(out, decoder, out / WEIGHTS), as_json)
 

@@ -95,8 +95,7 @@ def show(
     """
     from linnet.core.spec import override
     from linnet.model.cost import model_cost
-    from linnet.model.spec import ModelSpec
-    from linnet.model.store import read_description
+    from linnet.model.spec import ModelSpec, read_description
 
     fields = [change.strip().removeprefix("model.") for change in changes or []]  # as `linnet train` names them
     description = ModelSpec.parse(override(read_description(model), fields), model)

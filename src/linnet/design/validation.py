@@ -26,8 +26,7 @@ from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
 from linnet.core.units import Row, read_rows
 from linnet.design.scores import SCORES, Part, ScoreSettings, parts_of, score
-from linnet.model.spec import ModelSpec
-from linnet.model.store import MODEL, RUN
+from linnet.model.spec import MODEL, RUN, ModelSpec
 from linnet.present.progress import progress
 from linnet.training.runs import check_comparable, read_run_folders
 

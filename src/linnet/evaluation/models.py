@@ -20,9 +20,8 @@ from linnet.evaluation.documents import documents_of_split
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
+from linnet.model.spec import CONFIG, TOKENIZER, ModelSpec, model_folder
 from linnet.model.state import DecoderState, rows_of
-from linnet.model.store import CONFIG, TOKENIZER, model_folder
 
 CalibrationText = Literal["train", "empty"]
 """The first tokens of the training split, or the empty prompt: the end token alone (Gokden, arXiv 2502.13502)."""

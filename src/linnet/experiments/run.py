@@ -36,8 +36,8 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.calibration import check_calibration, check_calibration_fits, save_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.spec import calibration_file
-from linnet.model.store import TOKENIZER, load_decoder
+from linnet.model.spec import TOKENIZER, calibration_file
+from linnet.model.store import load_decoder
 from linnet.scaling.throughput import seconds_in_turn, training_step
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.initialization import flatten

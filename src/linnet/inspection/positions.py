@@ -19,8 +19,7 @@ from linnet.data.split import Split
 from linnet.evaluation.models import CalibrationText, frozen_state, text_model_on_data
 from linnet.evaluation.statistics import Estimate, ratio
 from linnet.inspection.text_model import TextInspection, spread_windows
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_with_weights
+from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.spec import ModelSpec
 from linnet.model.state import rows_of
 from linnet.present import numbers

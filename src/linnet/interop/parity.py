@@ -20,8 +20,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_with_weights
+from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.stories import story
 
 MAX_ERROR = 1e-4

@@ -25,10 +25,9 @@ from linnet.core.spec import Spec
 from linnet.data import tokenizer_training
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.tensor_names import TED, check_one_precision, from_published, published_shapes, read_pth
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_with_weights
-from linnet.model.spec import ModelSpec
-from linnet.model.store import check_new_folder, check_tensors, read_description, write_model
+from linnet.model.decoder import Decoder, decoder_with_weights
+from linnet.model.spec import ModelSpec, read_description
+from linnet.model.store import check_new_folder, check_tensors, write_model
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
 PRESET = "ted-tinystories"

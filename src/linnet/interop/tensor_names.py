@@ -21,7 +21,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.model.skip_init import meta_decoder
+from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import shapes_of
 from linnet.nn.linear import FusedLinear

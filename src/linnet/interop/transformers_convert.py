@@ -46,8 +46,7 @@ from linnet.interop.transformers_folder import (
     read_weights,
     write_folder,
 )
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_with_weights
+from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, write_model
 from linnet.present.progress import progress

@@ -19,8 +19,7 @@ from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family, Linnet
 from linnet.interop.parity import dtype_name
 from linnet.interop.tensor_names import check_one_precision
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import meta_decoder
+from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
 

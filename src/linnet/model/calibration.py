@@ -12,8 +12,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.layers.contract import Mixer, MixerSpec
 from linnet.layers.registry import kinds_with_calibration
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_with_weights, meta_decoder
+from linnet.model.decoder import Decoder, decoder_with_weights, meta_decoder
 from linnet.model.spec import ModelSpec
 
 Calibration = Mapping[str, Tensor]

@@ -1,12 +1,13 @@
-"""The decoder: the only one, for every mixer; behind an encoder where the description has one.
+"""The decoder, the only one, for every mixer; its embedding, and the encoder of an encoder-decoder.
 
 Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `E` width of the token vectors (`D`
-unless said otherwise), `V` vocabulary, `S` tokens of the longest input of an encoder.
+unless the description says otherwise), `V` vocabulary, `S` tokens of the longest input of an encoder.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Self, overload
+from typing import NamedTuple, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,125 @@ from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Counts, Me
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Sublayer, sublayers_of
 from linnet.layers.passes import check_layout
-from linnet.model.embedding import Embedding
-from linnet.model.encoder_decoder import Encoder, Inputs
-from linnet.model.initialize import initialize
-from linnet.model.spec import ModelSpec
+from linnet.model.initialize import SkipRandomFills, initialize, without_calibration_file
+from linnet.model.spec import EmbeddingSpec, EncoderSpec, ModelSpec
 from linnet.model.stack import Block, Layer, build_blocks, run_blocks
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
-from linnet.nn.packed_linear import PackedLinear
+from linnet.nn.norms import norm_row
+from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding, gemv_of, token_lookup_of
 from linnet.ops.cross_entropy import SummedLoss, TokenLosses, apply_soft_cap, linear_cross_entropy, token_cross_entropy
 from linnet.ops.linear import linear
+from linnet.ops.native.elementwise import scale_add_row
+from linnet.ops.rotary import sinusoidal, sinusoidal_range
+from linnet.ops.support import is_exporting
+
+
+class Embedding(nn.Module):
+    """Token ids to vectors, with positions where the description asks for them."""
+
+    def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
+        super().__init__()
+        width = spec.width or d_model
+        self.tokens: nn.Embedding | QuantizedEmbedding = nn.Embedding(vocab_size, width)
+        self.project = Linear(width, d_model, bias=False) if width != d_model else None
+        learned = spec.positions == "learned"
+        self.positions = nn.Embedding(context_length, d_model) if learned else None
+        self.sinusoidal = spec.positions == "sinusoidal"
+        self.norm = spec.norm.build(d_model) if spec.norm else None
+        self.scale = d_model**0.5 if spec.scale else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return self.tokens.table.device if isinstance(self.tokens, QuantizedEmbedding) else self.tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of a token's vector."""
+        return self.tokens.table.dtype if isinstance(self.tokens, QuantizedEmbedding) else self.tokens.weight.dtype
+
+    def forward(self, tokens_BT: Tensor, layout: BatchLayout) -> Tensor:
+        """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
+        x_BTD: Tensor = self.tokens(tokens_BT)
+        if self.project is not None:
+            x_BTD = self.project(x_BTD)
+        if self.scale is not None:
+            x_BTD = x_BTD * self.scale
+        if self.positions is not None:
+            length, known = tokens_BT.shape[1], self.positions.num_embeddings
+            if not is_exporting() and layout.end(length) > known:  # whoever runs a graph knows how many
+                raise ValueError(f"{layout.end(length)} tokens: the model's learned positions end at {known}")
+            x_BTD = x_BTD + self.positions(layout.positions(length, tokens_BT.device))
+        if self.sinusoidal:
+            x_BTD = x_BTD + _sinusoidal(x_BTD, layout).to(x_BTD.dtype)
+        if self.norm is not None:
+            x_BTD = self.norm(x_BTD)
+        return x_BTD
+
+    def row(self, compiled: ctypes.CDLL) -> Callable[[int, int], Tensor] | None:
+        """A token and its position to `[1, D]` of float32, by functions of `ops.native`; None: it has no such form."""
+        look_up, project = token_lookup_of(self.tokens), None if self.project is None else gemv_of(self.project)
+        norm = None if self.norm is None else norm_row(self.norm, compiled)
+        if look_up is None or self.sinusoidal:
+            return None
+        factor, table_CD = self.scale or 1.0, None if self.positions is None else self.positions.weight
+        scaled = None if self.scale is None and table_CD is None else scale_add_row(compiled, factor, table_CD)
+
+        def read(token: int, position: int) -> Tensor:
+            x_1D = look_up(token)
+            x_1D = x_1D if project is None else project.of(x_1D)
+            x_1D = x_1D if scaled is None else scaled(x_1D, position)
+            return x_1D if norm is None else norm(x_1D)
+
+        return read
+
+
+def _sinusoidal(x_BTD: Tensor, layout: BatchLayout) -> Tensor:
+    length, width, device = x_BTD.shape[1], x_BTD.shape[2], x_BTD.device
+    end = layout.end(length)
+    if layout.uniform and layout.documents is None:
+        return sinusoidal_range(layout.start, end, width, device)
+    return sinusoidal(layout.positions(length, device), width, end)
+
+
+class Inputs(NamedTuple):
+    """Token ids `[B, S]`, and how many of them are padding before each row; None for none."""
+
+    tokens_BS: Tensor
+    padding: Counts | None = None
+
+
+class Encoder(nn.Module):
+    """Blocks of layers, a projection where the last has another width, a normalization."""
+
+    def __init__(self, encoder: EncoderSpec, spec: ModelSpec) -> None:
+        """`spec`: of the model that it belongs to."""
+        super().__init__()
+        place = Place(spec.d_model, spec.context_length, layers=encoder.layers, whole=True)
+        self.blocks = build_blocks(encoder.blocks, spec.d_model, place, spec.embedding.skip)
+        width = encoder.blocks[-1].width or spec.d_model
+        self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
+        self.norm = encoder.norm.build(spec.d_model) if encoder.norm else None
+
+    def forward(self, x_BSD: Tensor, layout: BatchLayout) -> Memory:
+        """What the embedding gave, under a layout in which each row is a prefix, to what a decoder reads."""
+        length = x_BSD.shape[1]
+        assert layout.whole(length), "an input of which a part is no prefix"
+        out = run_blocks(self.blocks, x_BSD, None, layout)
+        for module in (self.project, self.norm):
+            if module is not None:
+                out = module(out)
+        return Memory(out, layout.real(length, out.device))
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers in the order a token meets them (a shared one several times)."""
+        return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
+
+    def blocks_in_order(self) -> list[Block]:
+        """The blocks, typed."""
+        return [block for block in self.blocks if isinstance(block, Block)]
 
 
 class Decoder(nn.Module):
@@ -279,3 +389,24 @@ class Decoder(nn.Module):
         if self.head is None:
             return self.embedding.tokens.weight, None
         return self.head.weight, self.head.bias
+
+
+def decoder_with_weights(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
+    """A decoder with these tensors, all that its `state_dict` has; on their device, in their precision.
+
+    It keeps the tensors themselves. What is in no `state_dict` (fixed tables, say) its modules make as in any decoder;
+    torch's random numbers stay as they were.
+    """
+    with torch.random.fork_rng(devices=[]), SkipRandomFills():
+        decoder = Decoder(without_calibration_file(spec))
+    decoder.spec = spec
+    some = next(iter(tensors.values()))
+    precision = None if some.dtype == decoder.dtype else some.dtype
+    decoder.load_state_dict(tensors, assign=True)
+    return decoder.to(device=some.device, dtype=precision)
+
+
+def meta_decoder(spec: ModelSpec) -> Decoder:
+    """A decoder without numbers, on the device meta."""
+    with torch.device("meta"), SkipRandomFills():
+        return Decoder(spec)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
-from linnet.model.decoder import Decoder
-from linnet.model.encoder_decoder import Inputs
+from linnet.model.decoder import Decoder, Inputs
 from linnet.ops.cross_entropy import IGNORE_INDEX, SummedLoss, TokenLosses
 
 

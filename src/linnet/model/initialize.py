@@ -1,17 +1,22 @@
-"""Starting values of a decoder's weights, by its description.
+"""Starting values of a decoder's weights, and how to build a decoder without them.
 
-A sublayer has set its own when it was built. The description says those of embeddings, of projections between widths,
-of the head, and of the weights of `nn.linear.Linear`, wherever they stand.
+A sublayer sets its own values when it is built. The description decides those of embeddings, of projections between
+widths, of the head, and of the weights of every `nn.linear.Linear`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from linnet.layers.contract import Sublayer, sublayers_of
 from linnet.model.spec import InitializationSpec, ModelSpec
 from linnet.nn.linear import FusedLinear, Linear
+
+RANDOM_FILLS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+"""Every way of drawing starting values ends in one of these."""
 
 IN_THE_STREAM = "project"
 """How the names of maps end that stand in the residual stream, where the width changes: nothing goes around them."""
@@ -68,3 +73,29 @@ def _fill_calibrations(sublayers: Iterable[Sublayer], spec: ModelSpec) -> None:
         for calibration, values in zip(stored, found, strict=True):
             for name, tensor in calibration.items():
                 tensor.copy_(values[name])
+
+
+def without_calibration_file(spec: ModelSpec) -> ModelSpec:
+    """A model of the same shapes that reads no file of calibrations: they are among its weights."""
+    start = spec.initialization.model_copy(update={"calibration": "identity"})
+    return spec.model_copy(update={"initialization": start})
+
+
+class SkipRandomFills(TorchFunctionMode):
+    """Within it, functions that fill a tensor with random numbers leave the tensor as it is.
+
+    Drawing numbers that are overwritten at once takes time; on the device meta it even imports `torch.compile`, which
+    takes a second at every start (`benchmarks/start_up.py`).
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in RANDOM_FILLS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)

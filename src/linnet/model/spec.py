@@ -1,4 +1,8 @@
-"""The typed description of a model: everything that a decoder, or an encoder with one, can be, as data."""
+"""The typed description of a model: everything that a decoder, or an encoder with one, can be; where it is found.
+
+A model folder is `config.json` (the description), `model.safetensors` (the weights), `tokenizer.json` and `run.json`
+(how it was made). The folder of a training run has one in `model/`.
+"""
 
 import copy
 from collections.abc import Sequence
@@ -7,7 +11,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
-from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary
+from linnet.core.checksum import check_files
+from linnet.core.errors import UserError, did_you_mean
+from linnet.core.files import read_json
+from linnet.core.migration import upgrade_model
+from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary, read_yaml
 from linnet.layers.contract import SublayerSpec
 from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.layers.registry import (
@@ -20,6 +28,14 @@ from linnet.layers.registry import (
 from linnet.nn.norms import BlockNormSpec, NormSpec
 
 PRESETS = Path(__file__).parent / "presets"
+
+CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
+
+NGRAM = "ngram.json"
+"""Says what the folder of an n-gram model holds, which is none of these."""
+
+MODEL, RUNS = "model", "runs"
+"""The model folder in that of a run; the runs in the folder of a comparison."""
 
 
 class EmbeddingSpec(Spec):
@@ -242,8 +258,6 @@ class ModelSpec(Spec):
     @classmethod
     def load(cls, source: str | Path) -> "ModelSpec":
         """A model's description from a preset's name, a YAML file, or a model folder."""
-        from linnet.model.store import read_description  # on use: what is stored are models of this description
-
         return cls.parse(read_description(source), str(source))
 
     def replace(self, **changes: Any) -> "ModelSpec":
@@ -306,3 +320,48 @@ def calibration_file(source: str) -> Path | None:
 def preset_names() -> list[str]:
     """The names of the presets that come with linnet."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def find_model_folder(path: Path) -> Path | None:
+    """The model folder that `path` is, or that the run folder `path` has; None where there is neither."""
+    return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)
+
+
+def model_folder(source: str | Path) -> Path:
+    """The model folder itself, or the one in a run folder; `UserError` where there is none, with where it may be."""
+    path = Path(source)
+    folder = find_model_folder(path)
+    if folder is not None:
+        check_files(folder, (CONFIG, TOKENIZER, RUN))
+        return folder
+    if not path.exists() and str(source) in preset_names():
+        making = f"linnet train --model {source} --data DIR --out runs/{source}"
+        raise UserError(f"{source}: a preset, a description without weights; `{making}` trains it")
+    if not path.is_dir():
+        raise UserError(f"{source}: no such folder; expected a model folder or the folder of a training run")
+    runs = sorted(str(run) for run in path.glob(f"{RUNS}/*") if find_model_folder(run))
+    if runs:
+        raise UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
+    if (path / NGRAM).is_file():
+        verbs = f"`linnet ngram evaluate {source} --data DIR`, or `linnet ngram generate {source}`"
+        raise UserError(f"{source}: an n-gram model, which counts alone; expected {verbs}")
+    raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+
+
+def read_description(source: str | Path) -> dict[str, Any]:
+    """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
+
+    Raises `UserError` where there is no such thing, or it holds no mapping.
+    """
+    preset = PRESETS / f"{source}.yaml"
+    path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
+    if path.is_dir():
+        path = model_folder(source) / CONFIG
+    if not path.exists():
+        instead = did_you_mean(str(source), preset_names(), f"presets: {', '.join(preset_names())}")
+        raise UserError(f"{source}: no such file, and no preset of that name; {instead}")
+    data = upgrade_model(read_json(path), str(path)) if path.suffix == ".json" else read_yaml(path)
+    if not isinstance(data, dict):
+        kind = "nothing" if data is None else type(data).__name__
+        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {kind}")
+    return data

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from linnet.model.cost import model_cost
-from linnet.model.skip_init import meta_decoder
+from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.optimizers import split_by_decay
 

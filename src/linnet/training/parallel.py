@@ -20,8 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from linnet.core.errors import UserError
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import linear_maps
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_with_weights
+from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.stack import Layer
 from linnet.model.state import LayerStates
 from linnet.training.distributed import SINGLE_PROCESS, TIMEOUT_S, Processes, is_sharded, local, part_of, whole

@@ -13,7 +13,8 @@ from typing import Any
 from linnet.core.errors import UserError, note
 from linnet.core.spec import read_yaml
 from linnet.model.cost import model_cost
-from linnet.model.skip_init import meta_decoder, without_calibration_file
+from linnet.model.decoder import meta_decoder
+from linnet.model.initialize import without_calibration_file
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 

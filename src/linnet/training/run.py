@@ -14,8 +14,7 @@ from linnet.core.system import keep_freed_memory
 from linnet.data.prepare import PAIRS as SOURCE
 from linnet.data.prepare import prepare_pairs
 from linnet.data.token_data import TokenData, read_manifest
-from linnet.model.spec import ModelSpec
-from linnet.model.store import TOKENIZER, model_folder
+from linnet.model.spec import TOKENIZER, ModelSpec, model_folder
 from linnet.training.callbacks import Callback
 from linnet.training.data import check_data, fit_to_data, vocabulary_note
 from linnet.training.distributed import Processes, StopRequest, join_processes

@@ -30,7 +30,8 @@ from linnet.core.migration import upgrade_figures, upgrade_hashes, upgrade_run
 from linnet.core.spec import first_schema_error, parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.store import MODEL, RUN, write_model
+from linnet.model.spec import MODEL, RUN
+from linnet.model.store import write_model
 from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files

@@ -17,9 +17,8 @@ from linnet.core.migration import upgrade_figures
 from linnet.core.spec import first_schema_error
 from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
-from linnet.model.spec import ModelSpec
-from linnet.model.store import CONFIG as DESCRIPTION
-from linnet.model.store import MODEL, RUN, RUNS
+from linnet.model.spec import CONFIG as DESCRIPTION
+from linnet.model.spec import MODEL, RUN, RUNS, ModelSpec
 from linnet.present.progress import progress
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps, read_state
 from linnet.training.initialization import flatten

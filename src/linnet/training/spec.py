@@ -8,8 +8,7 @@ from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
-from linnet.model.spec import ModelSpec
-from linnet.model.store import model_folder, read_description
+from linnet.model.spec import ModelSpec, model_folder, read_description
 from linnet.training.recipe import AUTO, automatic, merge_fields, note_unused_low_lr, read_recipe
 from linnet.training.schedule import Growth, resolved_growth, steps_for
 from linnet.training.sections import (
@@ -39,7 +38,7 @@ class TrainingSpec(Spec):
     window begins with a document, or continues one that is longer than a window (`data.loader`), and is filled with
     what follows. It is for many short documents: a window that begins in the middle of one teaches a model little.
     document_mask: true: documents in the same window do not see each other.
-    embedding_from: a file of static word vectors (`data.vectors`), with which the tokens that it has a word for begin,
+    embedding_from: a file of static word vectors (`data.word_vectors`), from which the tokens with a word in it start,
     scaled to the root mean square of the random ones (`initialization.embedding_std`); null: none.
     growth: `context_length` and `batch_size` are the sizes at the end of the run.
     averaging: of the weights that are evaluated and saved as the model; null: those of the last step.

@@ -29,7 +29,7 @@ from linnet.core.atomic import PARTIAL, remove_folder
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_text, write_text
 from linnet.core.spec import parse_yaml
-from linnet.model.store import WEIGHTS
+from linnet.model.spec import WEIGHTS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import OPTIMIZER, checkpoint_path, checkpoint_steps, read_state
 from linnet.training.parallel import with_shard

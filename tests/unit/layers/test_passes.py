@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import meta_decoder
+from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.spec import ModelSpec
 
 MIXERS = [{"kind": "attention", "heads": 2}]

@@ -6,8 +6,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.layers.registry import MIXERS
-from linnet.model.spec import ModelSpec, preset_names
-from linnet.model.store import read_description
+from linnet.model.spec import ModelSpec, preset_names, read_description
 
 GOOD = """\
 name: small
@@ -24,7 +23,7 @@ WRONG = {
     "an unknown key": ("d_model: 64", "d_modle: 64", "{file}: d_modle: unknown key (value 64); did you mean d_model?"),
     "an unknown key beside all others": (
         "name: small",
-        "name: small\ncolour: red",
+        "name: small\ncolor: red",
         "color: unknown key (value 'red')",
     ),
     "an unknown key deep inside": ("heads: 4", "heads: 4, headz: 3", "blocks[0].mixer.headz: unknown key (value 3)"),

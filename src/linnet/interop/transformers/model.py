@@ -23,8 +23,8 @@ from linnet.core.errors import UserError
 from linnet.interop.families.family import MODEL_TYPE
 from linnet.interop.transformers.cache import Chunk, StateCache
 from linnet.layers.batch_layout import AuxiliaryOutputs
-from linnet.model.decoder import Decoder
-from linnet.model.skip_init import meta_decoder, without_calibration_file
+from linnet.model.decoder import Decoder, meta_decoder
+from linnet.model.initialize import without_calibration_file
 from linnet.model.spec import ModelSpec
 from linnet.training.objectives import mean_losses
 

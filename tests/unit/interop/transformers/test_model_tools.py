@@ -15,7 +15,8 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
 from linnet.interop.transformers_convert import import_transformers
 from linnet.model.decoder import Decoder
-from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, write_model
+from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS
+from linnet.model.store import write_model
 from linnet.training.objectives import next_token_loss
 
 TEXT = "A little bird sang to the old tree, and the old tree was glad of it. "

@@ -1,11 +1,11 @@
-"""Files of static word vectors (word2vec, GloVe): those of the words that are wanted, in one pass.
+"""Files of static word vectors (word2vec, GloVe), and the vectors of a tokenizer's tokens in them.
 
-Three formats. Text as GloVe writes it: in each line a word and its numbers, with single spaces between. Text as
-word2vec writes it: the same below a line `count width`. word2vec's binary: that line, then for each word its bytes, a
-space, `width` little-endian float32, and perhaps a newline. Which one it is, is seen by its beginning; only that a file
-is compressed is told by its name, `.gz`.
+There are three formats. Text as GloVe writes it: each line is a word and its numbers, separated by single spaces. Text
+as word2vec writes it: the same after a line `count width`. word2vec's binary: that line, then for each word its bytes,
+a space, `width` little-endian float32, and perhaps a newline. The format is recognized by the beginning of the file;
+only compression is recognized by the name, `.gz`.
 
-Legend: `E` width of a vector.
+Legend: `E` width of a vector, `F` tokens that are found.
 """
 
 import gzip
@@ -14,6 +14,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import cast
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
+from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import progress
 
 MOST_LINE_BYTES = 1 << 20
@@ -216,3 +218,40 @@ def _check_all_there(words: int, count: int | None, name: str) -> None:
         raise UserError(f"{name}: ends after {words:,} words; expected {count:,}, as its header says")
     if not words:
         raise UserError(f"{name}: no words; expected lines of a word and its numbers")
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Of the tokens that a file has a word for: `tokens_F` ascending, `vectors_FE` in float32."""
+
+    tokens_F: NDArray[np.int64]
+    vectors_FE: NDArray[np.float32]
+
+
+def token_vectors(path: str | Path, tokenizer: Tokenizer, width: int) -> TokenVectors:
+    """The vectors of a tokenizer's tokens in a file of word vectors; `UserError` where there are none, or as from
+    `read_vectors`.
+    """
+    spelled = {token: list(words_for(text)) for token, text in enumerate(tokenizer.texts())}
+    found = read_vectors(path, {word for words in spelled.values() for word in words}, width)
+    chosen = {token: next((word for word in words if word in found), None) for token, words in spelled.items()}
+    known = {token: word for token, word in chosen.items() if word is not None}
+    if not known:
+        raise UserError(
+            f"{path}: has a word for none of the tokenizer's {tokenizer.vocab_size:,} tokens; expected word vectors of"
+            " the text's language, and a tokenizer with words among its tokens"
+        )
+    vectors_FE = np.stack([found[word] for word in known.values()])
+    if not vectors_FE.any():
+        raise UserError(f"{path}: all vectors of the tokens' words are zero; expected vectors with a length")
+    return TokenVectors(np.array(list(known)), vectors_FE)
+
+
+def words_for(text: str | None) -> Iterator[str]:
+    """The words that a token's text may be in a file, the nearest first: as it stands, without the space that it
+    begins with, in lower case.
+    """
+    if text is None:
+        return
+    bare = text.removeprefix(" ")
+    yield from (word for word in dict.fromkeys((text, bare, bare.lower())) if word)

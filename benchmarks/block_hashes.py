@@ -1,4 +1,4 @@
-"""What it costs that every block of a shard is checked when it is first read: against the steps that read it.
+"""The cost of checking every block of a shard at its first read, relative to the training steps that read it.
 
 20 million tokens, batches of 8 x 512 from random places, so that nearly every window of the first ones meets a new
 block. `python benchmarks/block_hashes.py`
@@ -62,7 +62,7 @@ def reader(path: Path, blocks: list[str] | None) -> Callable[[], None]:
 
 
 def refuses_a_changed_bit(path: Path, blocks: list[str]) -> bool:
-    """Whether a change is found in the block that has it, and in no other."""
+    """True if a change is found in the block that has it, and in no other."""
     tokens = np.fromfile(path, np.uint16)
     tokens[TOKENS // 2] ^= 1
     shard = CheckedArray(tokens, str(path), VOCABULARY, blocks)
@@ -75,7 +75,7 @@ def refuses_a_changed_bit(path: Path, blocks: list[str]) -> bool:
 
 
 def step_s() -> float:
-    """A training step of the model on such a batch, forward and backward alone."""
+    """A training step of the model on such a batch, only forward and backward."""
     decoder = Decoder(ModelSpec.parse(SHAPE, "benchmark"))
     tokens = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1))
 

@@ -1,4 +1,4 @@
-"""What limits decoding at batch 1: reading the weights. `pldr-v51-110m-1`, in every precision.
+"""Decoding at batch 1, which reading the weights limits: `pldr-v51-110m-1` in every precision.
 
 100 passes over one token each, after a prompt of 12, KV- and G-cache on, against as many plain reads of a buffer of as
 many bytes as a pass reads of weights; then each precision against float32. `python benchmarks/decode_bandwidth.py`
@@ -24,11 +24,11 @@ from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
 
 PROMPT, TOKENS = 12, 100
 ERRORS = {"float32": 0.0, "bfloat16": 0.05, "int8": 0.02, "int4": 0.02}
-"""How far the logits of a pass may be from those of float32 with the same matrices: norm of the error over theirs."""
+"""Largest error of the logits of a pass, relative to float32 with the same matrices (ratio of norms)."""
 
 
 def matrices(decoder: Decoder) -> dict[str, Linear | PackedLinear]:
-    """The linear maps that a pass over one token computes: all but those of the net behind the operator."""
+    """The linear maps that a pass over one token computes: all except those of the net behind the operator."""
     named = decoder.named_modules(remove_duplicate=False)
     left_out = (".operator.", "embedding.tokens.")
     maps = {name: m for name, m in named if isinstance(m, Linear | PackedLinear)}
@@ -41,7 +41,7 @@ def bytes_read(decoder: Decoder) -> int:
 
 
 def after_prompt(decoder: Decoder, prompt_1T: Tensor) -> tuple[DecoderState, int]:
-    """The state that all precisions go on from, and the next token.
+    """The state that all precisions continue, and the next token.
 
     The identity stands in the operators' place: untrained ones have entries of thousands, which multiply rounding until
     nothing can be compared. They take the same time.
@@ -64,7 +64,7 @@ def in_precision(state: DecoderState, decoder: Decoder) -> DecoderState:
 
 
 def decoding(decoder: Decoder, state: DecoderState, first: int) -> Callable[[], list[int | None]]:
-    """`TOKENS` greedy tokens, each from a pass over the one before, `first` the first of those."""
+    """`TOKENS` greedy tokens, each from a pass over the one before; `first` is the first input."""
 
     def run() -> list[int | None]:
         steps = decode(decoder, [[first]], TOKENS, Sampling(temperature=0.0), state=in_precision(state, decoder))
@@ -74,7 +74,7 @@ def decoding(decoder: Decoder, state: DecoderState, first: int) -> Callable[[], 
 
 
 def reading(count: int) -> tuple[str, Callable[[], object]]:
-    """`TOKENS` plain reads of `count` bytes, in whichever way is the fastest here, and its name."""
+    """`TOKENS` plain reads of `count` bytes in the fastest way on this machine, and the name of that way."""
     buffer = torch.ones(count // 4)
     rows, vector = buffer[: count // 4096 * 1024].view(-1, 1024), torch.ones(1024)
     ways: dict[str, Callable[[], object]] = {
@@ -87,7 +87,7 @@ def reading(count: int) -> tuple[str, Callable[[], object]]:
 
 
 def with_matrices_of(decoder: Decoder, other: Decoder) -> Decoder:
-    """A float32 copy of `decoder` that multiplies by the matrices that `other` stands for, and has its table."""
+    """A float32 copy of `decoder` with the dequantized matrices and the table of `other`."""
     slow = copy.deepcopy(decoder)
     if isinstance(other.embedding.tokens, QuantizedEmbedding):
         slow.embedding.tokens.weight.data = other.embedding.tokens.weight

@@ -1,4 +1,4 @@
-"""Generating 100 tokens with a state against recomputing the whole sequence for each: PLDR and TED of about 110 M.
+"""Generating 100 tokens with a state, compared with recomputing the sequence for each: PLDR and TED of about 110 M.
 
 Greedy, batch 1, from 12 tokens, float32. Recomputing means what a model without a state does: the whole sequence
 through the whole model, PLDR's deep net behind the operator included. `python benchmarks/decode_state.py`
@@ -24,7 +24,7 @@ def ted_110m() -> ModelSpec:
 
 
 def frozen(decoder: Decoder, prompt: torch.Tensor) -> DecoderState:
-    """An empty state that keeps what the prompt fixed (PLDR's operator)."""
+    """An empty state that keeps the calibration on the prompt (PLDR's operator)."""
     state = decoder.initial_state(1, PROMPT + TOKENS)
     decoder.hidden(prompt, state)
     return DecoderState(tuple(layer.forget() for layer in state.layers), state.capacity)
@@ -32,7 +32,7 @@ def frozen(decoder: Decoder, prompt: torch.Tensor) -> DecoderState:
 
 @torch.inference_mode()
 def recomputed(decoder: Decoder, prompt: torch.Tensor, start: DecoderState | None) -> list[int]:
-    """Every token from a pass over the whole sequence; from the frozen state `start`, or with nothing kept at all."""
+    """Every token from a pass over the whole sequence, from the frozen state `start` or without any state."""
     tokens = prompt
     for _ in range(TOKENS):
         hidden = decoder.hidden(tokens, start.fork() if start else None)[:, -1:]

@@ -1,4 +1,4 @@
-"""Judging 100,000 shapes by tables against their descriptions one by one, and the true optimum of MeRino's space.
+"""Evaluating 100,000 shapes by tables, compared with one description after another; the optimum of MeRino's space.
 
 One core. What is timed includes making the tables. `python benchmarks/design.py`
 """
@@ -44,7 +44,7 @@ def tables_of(space: Space, name: str = SCORE, with_state: bool = False) -> Cost
 
 
 def by_description(space: Space, candidates: Sequence[Sequence[int]]) -> np.ndarray:
-    """Score, FLOPs and parameters of each model, its description made and read."""
+    """Score, FLOPs and parameters of each model, from its description."""
     rows = []
     for candidate in candidates:
         model = space.model(candidate)
@@ -59,7 +59,7 @@ def by_tables(tables: CostTables, candidates: np.ndarray) -> np.ndarray:
 
 
 def optimum_times(space: Space) -> dict[str, float]:
-    """The dynamic programme for several scores and budgets, its tables made anew each time."""
+    """The dynamic program for several scores and budgets, with new tables each time."""
     times = {}
     for name in ("entropy", "entropy_beta_2", "penalized_parameters"):
         for budgets in BUDGETS:

@@ -1,4 +1,4 @@
-"""The true optimum of MeRino's space against SciPy's mixed-integer programme (HiGHS), by a score without a penalty.
+"""The optimum of MeRino's space, compared with SciPy's mixed-integer program (HiGHS), for a score without a penalty.
 
 With a penalty for depth the score is a product, for which such a programme has no word. One core.
 `python benchmarks/design_milp.py`
@@ -25,7 +25,7 @@ LIMIT_S = 5
 
 
 def flows(tables: CostTables) -> sparse.csr_matrix:
-    """Which unknowns leave and reach each width between two blocks, `[(N + 1) * W * 2, N * B + (N + 1) * W * W]`.
+    """The unknowns that leave and reach each width between two blocks, `[(N + 1) * W * 2, N * B + (N + 1) * W * W]`.
 
     The unknowns: for each of N places a binary of each of B blocks, then for each of the N + 1 joins the W x W widths.
     """

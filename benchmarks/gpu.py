@@ -1,4 +1,4 @@
-"""Everything at once on a machine with a GPU, in less than ten minutes: `make gpu`.
+"""All GPU measurements in one call of less than ten minutes: `make gpu`.
 
 The contract tests on it; a table of Triton kernels against plain PyTorch; then tables of training and of decoding with
 each mixer at about 124 M and 10 M parameters. A row is first checked, then timed; what was measured is written after
@@ -25,11 +25,11 @@ from linnet.inference.device import resolve_device
 from linnet.layers.registry import MIXERS
 
 TESTS_SHARE, TESTS_S = 0.4, 180.0
-"""Of all time, and seconds: so long the contract tests may take."""
+"""Largest share of the whole time, and seconds, of the contract tests."""
 
 LIMITS_S = {"eager": 45.0, "compiled": 100.0}
 LEAST_S = {"eager": 8.0, "compiled": 25.0}
-"""What a row may take, and with less than what left it is not begun."""
+"""Time limit of a row, and the remaining time below which a row is not started."""
 
 END_S = 5.0
 STREAMS = (1, 32)
@@ -40,13 +40,13 @@ NOT_TIMED = {
 
 
 def plan(tiny: bool) -> Iterator[Row]:
-    """The rows by worth: three kinds in every form, then the others; the larger models first."""
+    """The rows by importance: three kinds in every form, then the others; larger models first."""
     yield from _rows(tiny, FIRST)
     yield from _rows(tiny, [kind for kind in kinds() if kind not in FIRST])
 
 
 def _rows(tiny: bool, some: Sequence[str]) -> Iterator[Row]:
-    """Bfloat16 as it is, then compiled, then float32."""
+    """Bfloat16 eager, then compiled, then float32."""
     sizes = TINY if tiny else SIZES
     streams = (1, 2) if tiny else STREAMS
     yield from (Row("training", kind, size, "bfloat16") for size in sizes for kind in some)
@@ -57,7 +57,7 @@ def _rows(tiny: bool, some: Sequence[str]) -> Iterator[Row]:
 
 
 class ResultRecord:
-    """What is known so far, in a file that is whole at any time."""
+    """Write the results so far; the file is complete at any time."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path = path
@@ -89,7 +89,7 @@ class ResultRecord:
 
 
 def measure_rows(record: ResultRecord, worker: Worker, rows: list[Row], end_s: float) -> None:
-    """As many as there is time for."""
+    """Measure as many rows as the time permits."""
     for row in rows:
         left_s = end_s - time.monotonic() - END_S
         if left_s < LEAST_S[row.form]:

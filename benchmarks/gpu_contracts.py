@@ -20,7 +20,9 @@ LAST_CHARACTERS = 3000
 
 
 def contract_tests(device: str, tiny: bool, limit_s: float) -> dict[str, Any]:
-    """Outcomes so far where time ends before the tests do (`complete`), and the end of what pytest said of failures."""
+    """The outcomes so far if the time ends before the tests (`complete`), and the end of pytest's report of
+    failures.
+    """
     processes = 1 if tiny else min(MOST_PROCESSES, os.cpu_count() or 1)
     spread = ["-n", str(processes)] if processes > 1 and importlib.util.find_spec("xdist") else ["-p", "no:xdist"]
     options = ["-vv", "--tb=short", "-rs", "--device", device, "-p", "no:cacheprovider", *spread]
@@ -46,7 +48,7 @@ def contract_tests(device: str, tiny: bool, limit_s: float) -> dict[str, Any]:
 
 
 def outcomes(text: str, code: int | None) -> dict[str, Any]:
-    """What `pytest -v` printed, in numbers; `code`: its exit status, None where it was ended."""
+    """The output of `pytest -v` in numbers; `code`: its exit status, None if it was terminated."""
     names: dict[str, set[str]] = {outcome: set() for outcome in OUTCOMES}
     for line in text.splitlines():
         of_process = re.match(r"\[gw\d+\] \[ *\d+%\] ([A-Z]+) (\S+)", line)

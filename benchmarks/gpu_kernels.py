@@ -19,7 +19,7 @@ from linnet.ops.kernels import use_kernels
 
 RUNS = 10
 PRECISIONS = {"ted": ("bfloat16", "float32"), "gated_delta": ("float32",)}
-"""Of each operation's inputs; the second is always computed in float32."""
+"""Precisions of each operation's inputs; the second is always computed in float32."""
 
 Operation = tuple[Callable[..., Tensor], list[Tensor]]
 
@@ -29,14 +29,14 @@ def kernel_rows(sizes: dict[str, Size]) -> Iterator[Row]:
 
 
 def why_none(device: torch.device) -> str | None:
-    """Why there is nothing to time on a device, if so."""
+    """The reason why nothing can be timed on a device; None if it can."""
     if use_kernels(gated_delta.TRIAL, torch.empty(1, device=device)):
         return None
     return "no GPU with Triton (`pip install 'linnet[triton]'`)"
 
 
 def measure_kernels(row: Row, device: torch.device) -> dict[str, Any]:
-    """How many times as fast the kernels are as the plain form, the median over runs."""
+    """The speed of the kernels relative to the plain form, the median over runs."""
     form, tensors = {"ted": _ted, "gated_delta": _gated_delta}[row.kind](row, device)
     upstream = torch.randn_like(form(*tensors))
 

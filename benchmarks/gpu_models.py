@@ -1,4 +1,4 @@
-"""The models of `gpu.py`: every mixer that has a `tiny-` preset, brought to a width and a number of parameters."""
+"""The models of `gpu.py`: every mixer with a `tiny-` preset, scaled to a width and a number of parameters."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from linnet.model.spec import ModelSpec, preset_names, read_description
 
 HEAD_WIDTH = 64
 FIRST = ("attention", "ted", "plga")
-"""Kinds that are measured first, in every form: time may end before all were."""
+"""Kinds that are measured first, in every form, because the time may end before all are measured."""
 
 PUBLISHED_NET = {"metric_hidden": 170, "residual_units": 8}
-"""Of PLGA at widths from 512 on; its preset has a smaller one."""
+"""The hidden width of PLGA's net at model widths from 512 on; its preset has a smaller one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ TINY = {"tiny": Size(120_000, 64, 2, 256, 320, 2, 4, 0.1)}
 
 
 def kinds() -> dict[str, str]:
-    """The preset of each kind of mixer that has one: `tiny-KIND`, or another that has this mixer alone."""
+    """The preset of each kind of mixer that has one: `tiny-KIND`, or another with only this mixer."""
     found: dict[str, str] = {}
     for name in (name for name in preset_names() if name.startswith("tiny-")):
         blocks = read_description(name)["blocks"]
@@ -50,7 +50,7 @@ def kinds() -> dict[str, str]:
 
 
 def model(kind: str, size: Size) -> ModelSpec:
-    """The preset at another size: `hidden`, or the number of layers, is what comes nearest to the parameters."""
+    """The preset at another size: `hidden`, or the number of layers, that comes closest to the number of parameters."""
     plain = deepcopy(read_description(kinds()[kind]))
     plain |= {"name": kind, "vocab_size": size.vocabulary, "d_model": size.width, "context_length": size.context}
     (block,) = plain["blocks"]
@@ -64,7 +64,7 @@ def model(kind: str, size: Size) -> ModelSpec:
 
 
 def _nearest(plain: dict[str, Any], part: dict[str, Any], field: str, step: int, parameters: int) -> ModelSpec:
-    """Parameters grow with the field in a straight line."""
+    """Solve for the field, in which the number of parameters is linear."""
     counts = []
     for steps in (1, 2):
         part[field] = steps * step

@@ -1,4 +1,4 @@
-"""The rows of `gpu.py`'s tables: each checks that it computes the right thing, then measures.
+"""The rows of `gpu.py`'s tables: each checks its results, then measures.
 
 Legend: `B` sequences or streams, `T` tokens, `V` vocabulary.
 """
@@ -31,15 +31,15 @@ from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Batch, Stepper
 
 GATE_TOKENS = 320
-"""Of the sequence by which training is checked: long enough for the forms that long ones take."""
+"""Length of the sequence that checks training: long enough for the forms that long sequences take."""
 
 LOSS_ERROR = {"float32": 1e-4, "bfloat16": 0.02}
 GRADIENT_ERROR = {"float32": 0.01, "bfloat16": 0.15}
 LOGITS_ERROR = {"float32": 1e-3, "bfloat16": 0.05}
-"""Norm of the difference over that of what is right."""
+"""Largest relative error: norm of the difference over that of the expected result."""
 
 AS_FAR = 1.25
-"""Times the processor's own error in bfloat16, where that is beyond the bound."""
+"""Factor of the processor's own error in bfloat16, where that exceeds the bound."""
 
 DECODE_RUNS = 3
 MOST_STEPS = 20
@@ -48,7 +48,7 @@ READ_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured. streams: of decoding; 0 in the table of training."""
+    """A row to measure. streams: of decoding; 0 in the table of training."""
 
     table: str
     kind: str
@@ -72,18 +72,18 @@ class Row:
 
 
 class NotCorrectError(ArithmeticError):
-    """What is not correct is not timed."""
+    """The results of a row are wrong, so it is not timed."""
 
 
 def measure(row: Row, device: torch.device) -> dict[str, Any]:
-    """Sizes and figures; or `error`, for what cannot be measured here."""
+    """Sizes and figures, or `error` if the row cannot be measured here."""
     spec = model(row.kind, row.of_size)
     told = {"parameters": model_cost(spec).parameters, "layers": spec.layers}
     return told | guarded(device, lambda: (_decoding if row.streams else _training)(row, spec, device))
 
 
 def guarded(device: torch.device, figures: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The figures, or the `error`; nothing of it stays on the device."""
+    """The figures, or the `error`; all memory of the device is released."""
     try:
         return figures()
     except Exception as error:
@@ -101,13 +101,13 @@ def _tidy(device: torch.device) -> None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for all that the device was given, before a clock is read."""
+    """Wait until the device has finished, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def elapsed_s(device: torch.device, run: Callable[[], object]) -> float:
-    """How long it takes, the device's part included."""
+    """The elapsed time in seconds, the device's work included."""
     synchronize(device)
     start_s = time.perf_counter()
     run()
@@ -130,27 +130,27 @@ def bandwidth(device: torch.device) -> float:
 
 
 def fresh(spec: ModelSpec) -> Decoder:
-    """The same weights each time."""
+    """A decoder with the same weights each time."""
     torch.manual_seed(0)
     return Decoder(spec)
 
 
 def batch_of(spec: ModelSpec, sequences: int, tokens: int) -> Batch:
-    """Random tokens and what follows each."""
+    """Random tokens and the next token of each."""
     drawn = torch.Generator().manual_seed(1)
     tokens_BT = torch.randint(spec.vocab_size, (sequences, tokens + 1), generator=drawn)
     return Batch(tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous())
 
 
 def gate_batch(spec: ModelSpec) -> Batch:
-    """The sequence by which training is checked."""
+    """The sequence that checks training."""
     return batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
 
 
 def loss_and_gradients(
     decoder: Decoder, objective: Objective, batch: Batch, dtype: torch.dtype
 ) -> tuple[float, list[Tensor]]:
-    """Nats per token, and the gradient of their mean by each parameter. None stays at the parameters."""
+    """Nats per token, and the gradient of their mean by each parameter; the parameters' own gradients are cleared."""
     device = decoder.device
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         mean = objective(decoder, batch.to(device)).total / batch.count
@@ -162,24 +162,24 @@ def loss_and_gradients(
 
 @cache
 def reference(kind: str, size: str) -> tuple[float, list[Tensor]]:
-    """On the processor, in float32, from one sequence."""
+    """Losses and gradients on the processor, in float32, of one sequence."""
     return on_the_processor(kind, size, torch.float32)
 
 
 @cache
 def reference_error(kind: str, size: str) -> float:
-    """By how much gradients in bfloat16 are off on the processor."""
+    """The error of gradients in bfloat16 on the processor."""
     return _apart(on_the_processor(kind, size, torch.bfloat16), reference(kind, size))[1]
 
 
 def on_the_processor(kind: str, size: str, dtype: torch.dtype) -> tuple[float, list[Tensor]]:
-    """Loss and gradients there of the sequence that is the gate's."""
+    """Loss and gradients on the device, of the sequence that checks training."""
     spec = model(kind, (SIZES | TINY)[size])
     return loss_and_gradients(fresh(spec), next_token_loss, gate_batch(spec), dtype)
 
 
 def check_training(row: Row, found: tuple[float, list[Tensor]]) -> str:
-    """Against the processor's in float32. Gradients that suffer in bfloat16 may be off as far as they are there.
+    """Compare with the processor's in float32. In bfloat16, gradients may have the error that they have there.
 
     Those of GLA and cache_policy at their start do, in 12 layers: the norm behind them makes small sums large.
     """
@@ -194,7 +194,7 @@ def check_training(row: Row, found: tuple[float, list[Tensor]]) -> str:
 
 
 def _apart(found: tuple[float, list[Tensor]], expected: tuple[float, list[Tensor]]) -> tuple[float, float]:
-    """Losses and gradients, each as a part of what is expected."""
+    """Errors of losses and gradients relative to the expected ones."""
     (loss, gradients), (right_loss, right) = found, expected
     pairs = [(g.to(r.device, torch.float32), r) for g, r in zip(gradients, right, strict=True)]
     squares = [(float((g - r).square().sum()), float(r.square().sum())) for g, r in pairs]
@@ -208,7 +208,7 @@ def check_same(
     expected: tuple[float, list[Tensor]],
     gradient_error: float | None = None,
 ) -> str:
-    """How far losses and gradients are apart; `NotCorrectError` where that is too far (None: by the precision)."""
+    """The errors of losses and gradients; `NotCorrectError` above the bound (None: that of the precision)."""
     off_loss, off = _apart(found, expected)
     told = f"loss off by {off_loss:.1e}, gradients by {off:.1e}"
     most = GRADIENT_ERROR[precision] if gradient_error is None else gradient_error
@@ -218,7 +218,7 @@ def check_same(
 
 
 def _training(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
-    """With half as many sequences wherever memory ends."""
+    """Run with half as many sequences each time memory runs out."""
     sequences = row.of_size.sequences
     while True:
         try:
@@ -264,7 +264,7 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
 
 
 def _times(device: torch.device, step: Callable[[], object], seconds: float) -> Iterator[float]:
-    """Of three steps or more, after two that do not count."""
+    """The median of at least three steps, after two for warming up."""
     for _ in range(2):
         step()
     spent_s = 0.0
@@ -302,7 +302,7 @@ def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
 
 
 def decode_times(decoder: Decoder, prompts: list[list[int]], count: int, device: torch.device) -> tuple[float, float]:
-    """Seconds of the prompt and its first token, and of `count` more."""
+    """Seconds of the prompt with its first token, and of `count` more tokens."""
     steps = decode(decoder, prompts, count + 1, Sampling(temperature=0.0))
     prompt_s = elapsed_s(device, lambda: next(steps))
     return prompt_s, elapsed_s(device, lambda: list(steps))
@@ -310,7 +310,7 @@ def decode_times(decoder: Decoder, prompts: list[list[int]], count: int, device:
 
 @torch.no_grad()
 def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
-    """The gate: tokens one by one give the logits that they give together, behind a prompt."""
+    """The gate: behind a prompt, tokens one by one give the same logits as together."""
     count = 4
     tokens_BT = batch_of(decoder.spec, 2, prompt + count)[0].to(decoder.device)
     whole, cut = (decoder.initial_state(2, prompt + count) for _ in range(2))

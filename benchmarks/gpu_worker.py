@@ -1,4 +1,4 @@
-"""A process that measures row after row for `gpu.py`, and that is ended and begun anew where one takes too long."""
+"""A process that measures row after row for `gpu.py`; it is restarted if a row takes too long."""
 
 import multiprocessing
 from multiprocessing.connection import Connection
@@ -10,11 +10,11 @@ from gpu_kernels import measure_kernels
 from gpu_rows import Row, bandwidth, guarded, measure, peak
 
 START_S = 120.0
-"""Of a process: imports, the device, the peaks."""
+"""Time limit of the start of a process: imports, the device, its peaks."""
 
 
 def machine_of(device: torch.device) -> dict[str, Any]:
-    """The device, and what shares of it are shares of."""
+    """The device and its peak rates."""
     found: dict[str, Any] = {"device": str(device)}
     if device.type == "cuda":
         of_device = torch.cuda.get_device_properties(device)
@@ -28,7 +28,7 @@ def machine_of(device: torch.device) -> dict[str, Any]:
 
 
 def serve(pipe: Connection, device_name: str) -> None:
-    """Says what the device is, then answers rows; float32 products are those of float32, without TF32."""
+    """Report the device, then answer rows; products of float32 are without TF32."""
     device = torch.device(device_name)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     pipe.send(machine_of(device))
@@ -52,7 +52,7 @@ class Worker:
         self._process: multiprocessing.process.BaseProcess | None = None
 
     def start(self, limit_s: float) -> dict[str, Any] | None:
-        """Begin, unless it is there; what went wrong."""
+        """Start the process unless it runs; returns an error, if any."""
         if self._process is not None:
             return None
         spawning = multiprocessing.get_context("spawn")  # a device does not survive a fork
@@ -83,7 +83,7 @@ class Worker:
         return {"error": problem}
 
     def stop(self) -> None:
-        """End the process."""
+        """Terminate the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

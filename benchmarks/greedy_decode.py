@@ -1,4 +1,4 @@
-"""Greedy decode of 100 tokens from 12 at batch 1 against Transformers' `generate`: `llama-110m`, same weights, float32.
+"""Greedy decoding of 100 tokens from 12 at batch 1, compared with Transformers' `generate`: `llama-110m`, float32.
 
 `python benchmarks/greedy_decode.py`
 """

@@ -1,4 +1,4 @@
-"""What every benchmark shares: two contestants timed in turn, median ratio, machine and commit."""
+"""Shared by all benchmarks: two contestants timed in turn, median ratio, machine and commit."""
 
 import argparse
 import json
@@ -22,14 +22,14 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Contest:
-    """How long ours and the other took, run by run, in seconds."""
+    """Seconds of each run of ours and of the other contestant."""
 
     ours_s: list[float]
     other_s: list[float]
 
     @property
     def ratio(self) -> float:
-        """How many times as fast ours is: the median over runs of other / ours."""
+        """The speed of ours relative to the other: the median over runs of other / ours."""
         return statistics.median(o / s for s, o in zip(self.ours_s, self.other_s, strict=True))
 
     def summary(self) -> dict[str, Any]:
@@ -45,12 +45,12 @@ class Contest:
 
     @property
     def scatter(self) -> float:
-        """How far the slow runs of either lie above its median (`linnet.core.system`)."""
+        """The scatter: how far slow runs of either exceed its median (`linnet.core.system`)."""
         return max(scatter(self.ours_s), scatter(self.other_s))
 
 
 def contest(ours: Callable[[], object], other: Callable[[], object], runs: int = 5, warm_up: int = 1) -> Contest:
-    """Time the two in turn, so that a slow moment of the machine meets both."""
+    """Time the two in turn, so that a slow moment of the machine affects both."""
     for _ in range(warm_up):
         ours(), other()
     others, times = OtherPrograms(), tuple[list[float], list[float]](([], []))
@@ -68,21 +68,21 @@ def contest(ours: Callable[[], object], other: Callable[[], object], runs: int =
 
 
 def elapsed_s(run: Callable[[], object]) -> float:
-    """How long it takes, once."""
+    """Seconds of one call."""
     start_s = time.perf_counter()
     run()
     return time.perf_counter() - start_s
 
 
 def gate(name: str, holds: bool, detail: str) -> None:
-    """Refuse to time what is not correct."""
+    """Stop unless the results are equal."""
     if not holds:
         raise SystemExit(f"{name}: not correct, so not timed: {detail}")
     print(f"{name}: correct ({detail})")
 
 
 def machine() -> dict[str, Any]:
-    """Where and on what code a number was measured."""
+    """The machine and the commit of a measurement."""
     commit = _git("describe", "--always")
     if _git("status", "--porcelain", "--", ".", ":!benchmarks/results"):  # what earlier benchmarks wrote is no code
         commit += "-dirty"
@@ -113,7 +113,7 @@ def _processor() -> str:
 
 
 def report(name: str, results: dict[str, Any]) -> None:
-    """Print the results and keep them with the machine and the commit in `results/NAME.json`."""
+    """Print the results and write them with machine and commit to `results/NAME.json`."""
     record = {"benchmark": name, "machine": machine(), "results": results}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")

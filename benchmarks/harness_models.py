@@ -29,7 +29,7 @@ def both(
     dtype: torch.dtype,
     spread: float = 1,
 ) -> tuple[LanguageModel, LlamaForCausalLM]:
-    """A fresh Llama; `spread` times the standard deviations of the embedding's and the head's starting values."""
+    """A new Llama; `spread` multiplies the standard deviations of the initial embedding and head."""
     attention = {"kind": "attention", "heads": heads}
     spec = llama_spec(tokenizer.vocab_size, width, layers, attention, 4 * width, context_length)
     ends = {f"{name}_token_id": tokenizer.end_id for name in ("bos", "eos", "pad")}
@@ -41,7 +41,7 @@ def both(
 
 
 def hflm(theirs: LlamaForCausalLM, tokenizer: Tokenizer, batch: int, begins: bool = True) -> Any:
-    """The harness's own model, on a processor. `begins`: the end token stands before every text."""
+    """The harness's own model, on a processor. `begins`: the end token precedes every text."""
     from lm_eval.models.huggingface import HFLM
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -51,7 +51,7 @@ def hflm(theirs: LlamaForCausalLM, tokenizer: Tokenizer, batch: int, begins: boo
 
 
 def _transformers_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """The same tokens, the end token before a text."""
+    """The same tokens, with the end token before a text."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(Path(folder) / "tokenizer.json")
         library = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")

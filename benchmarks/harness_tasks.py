@@ -1,4 +1,4 @@
-"""Tasks as the LM Evaluation Harness asks them: ours against its HFLM on Transformers' Llama of the same weights.
+"""Tasks of the LM Evaluation Harness: ours compared with its HFLM on Transformers' Llama with the same weights.
 
 Choices, and answers that end at a stop; then forks against every text alone, and the adapter against its decoder's bare
 passes. Needs `pip install 'linnet[tasks]' accelerate`. Items are endings of built-in stories, or HellaSwag's, of a file
@@ -25,7 +25,7 @@ from linnet.stories.corpus import texts
 
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 512, 32
 UNTIL, MOST_TOKENS = "k", 64
-"""A letter that fresh weights say now and then, so that rows end at different times."""
+"""A letter that random weights generate now and then, so that rows end at different times."""
 
 
 def instances(kind: str, arguments: list[tuple[Any, ...]]) -> list[Instance]:
@@ -34,7 +34,7 @@ def instances(kind: str, arguments: list[tuple[Any, ...]]) -> list[Instance]:
 
 
 def largest_difference(ours: list[tuple[float, bool]], theirs: list[tuple[float, bool]]) -> float:
-    """Of two lists of log-likelihoods, in nats; infinite where they differ in what is greedy."""
+    """Largest difference of log-likelihoods in nats; infinite if greedy flags differ."""
     apart = [
         abs(a - b) if greedy == other else float("inf") for (a, greedy), (b, other) in zip(ours, theirs, strict=True)
     ]
@@ -72,12 +72,12 @@ def main() -> None:
 
 
 def of_file(path: Path) -> list[TaskItem]:
-    """HellaSwag's, all of a file."""
+    """All items of a file of HellaSwag."""
     return [parse_item("hellaswag", "{context}", row, place) for place, row in read_rows(path)]
 
 
 def endings(count: int) -> list[TaskItem]:
-    """Stories without their last sentence; the choices are that sentence and those of the next three."""
+    """Stories without their last sentence; the choices are this sentence and those of the next three stories."""
     told = [text.strip().rpartition(". ") for text in texts(count)]
     return [
         TaskItem.of_choices(f"{begun}.", [told[(n + i) % count][2] for i in range(4)], [1, 0, 0, 0])
@@ -86,7 +86,7 @@ def endings(count: int) -> list[TaskItem]:
 
 
 def share_read(items: list[TaskItem], tokenizer: Tokenizer) -> float:
-    """Tokens that are read with forks, as a share of those of all texts; each one's last is predicted alone."""
+    """Tokens read with forks as a share of those of all texts; the last token of each is only predicted."""
     asked = encode_requests(tokenizer, [pair for item in items for pair in item.pairs])
     contexts, rests = {each.context for each in asked}, sum(len(each.continuation) - 1 for each in asked)
     whole = sum(len(each.context) for each in asked) + rests
@@ -107,7 +107,7 @@ def choices(items: list[TaskItem], forked: HarnessModel, alone: HarnessModel, ot
 def shots(
     items: list[TaskItem], count: int, forked: HarnessModel, alone: HarnessModel, runs: int
 ) -> dict[str, dict[str, Any]]:
-    """Choices behind so many other items with their answers, as the harness writes them: longer contexts to share."""
+    """Choices behind other items with their answers, as the harness formats them: longer shared contexts."""
     solved = ["".join(item.pairs[item.labels.index(1)]) for item in items]
     before = ["\n\n".join([*(solved * 2)[n + 1 : n + 1 + count], ""]) for n in range(len(items))]
     pairs = [
@@ -121,7 +121,7 @@ def shots(
 
 
 def adapter(items: list[TaskItem], decoder: Decoder, alone: HarnessModel, runs: int) -> dict[str, Any]:
-    """All that the adapter does beside its decoder's passes, as a share of these: 0.1 is aimed at."""
+    """The time of the adapter beside its decoder's passes, as a share of these; the target is 0.1."""
     asked = instances("loglikelihood", [pair for item in items for pair in item.pairs])
     passes, found = recorded(decoder, lambda: alone.loglikelihood(asked, disable_tqdm=True))
 
@@ -136,7 +136,7 @@ def adapter(items: list[TaskItem], decoder: Decoder, alone: HarnessModel, runs: 
 
 
 def recorded(decoder: Decoder, run: Callable[[], object]) -> tuple[list[tuple[str, Any]], list[Tensor]]:
-    """What the decoder is asked while this runs, and what it gives."""
+    """Records the calls of the decoder and their results."""
     asked: list[tuple[str, Any]] = []
     given: list[Tensor] = []
 
@@ -159,7 +159,7 @@ def recorded(decoder: Decoder, run: Callable[[], object]) -> tuple[list[tuple[st
 
 
 def answers(items: list[TaskItem], ours: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
-    """What follows each context, up to the stop."""
+    """The continuation of each context up to the stop."""
     settings = {"until": [UNTIL], "max_gen_toks": MOST_TOKENS, "do_sample": False}
     asked = instances("generate_until", [(item.pairs[0][0], settings) for item in items])
     mine, his = ours.generate_until(asked), other.generate_until(asked, disable_tqdm=True)

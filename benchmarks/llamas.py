@@ -1,4 +1,4 @@
-"""Llama's shape, described once: as a model of ours, and as Transformers' with the same weights."""
+"""Llama's architecture, described once for our model and for Transformers' model with the same weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
 NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-"""Fields of a configuration with which `generate` never stops by itself."""
+"""Fields of a configuration without end tokens, so that `generate` never stops by itself."""
 
 
 def llama_spec(
@@ -24,7 +24,7 @@ def llama_spec(
     tied: bool = False,
     **sections: Any,
 ) -> ModelSpec:
-    """A description of Llama's shape, with any mixer in the place of its attention. sections: others that it has."""
+    """A description of Llama's architecture, with any mixer in place of attention. sections: further sections."""
     norm = {"kind": "rms", "eps": 1e-6}
     block = {"repeat": layers, "mixer": mixer, "feed_forward": {"kind": "glu", "hidden": hidden}, "norm": norm}
     head = {"tied": tied, "norm": norm}
@@ -33,12 +33,12 @@ def llama_spec(
 
 
 def transformers_llama(spec: ModelSpec, **fields: Any) -> LlamaForCausalLM:
-    """Transformers' model of that description, with weights of its own. fields: others of its configuration."""
+    """Transformers' model of that description, with random weights. fields: further fields of its configuration."""
     return LlamaForCausalLM(LlamaConfig(**{**match_family(spec).config(), **fields}))
 
 
 def with_weights_of(theirs: LlamaForCausalLM, spec: ModelSpec) -> Decoder:
-    """Our model of the same description, with the weights of theirs and in their precision."""
+    """Our model of the same description, with their weights in their precision."""
     ours = Decoder(spec).to(theirs.dtype)
     ours.load_state_dict(from_published(theirs.state_dict(), spec, LLAMA))
     return ours

@@ -42,9 +42,9 @@ LENGTHS = (512, 2048, 4096, 16_384, 131_072)
 ATTENTION_UP_TO = 16_384
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FEWEST = 1
-"""Runs of a cell that takes long, behind a first one."""
+"""Runs of a slow cell, after a first one."""
 WITH_WHAT_IS_MADE = 3.5
-"""Memory of a pass in what it keeps: 1.6 (mamba) to 3.2 (ted) of eight kinds at 8,192 tokens."""
+"""Memory of a pass relative to what it saves: 1.6 (mamba) to 3.2 (ted) for eight kinds at 8,192 tokens."""
 CHECKED = 300
 AGES = (100, 100_000)
 PREFILL = 4096
@@ -52,16 +52,16 @@ STEPS = 200
 CPU = torch.device("cpu")
 PARTS = ("time", "decode", "transformers")
 STYLES = ("o-", "s--", "^:")
-"""One for each round through the colors."""
+"""One line style for each round through the colors."""
 
 
 def spec_of(kind: str) -> MixerSpec:
-    """As the preset has it."""
+    """The mixer of the preset."""
     return ModelSpec.load(kinds()[kind]).blocks[0].mixer
 
 
 def mixer_of(kind: str, length: int) -> Mixer:
-    """The same weights for every length."""
+    """The layer, with the same weights for every length."""
     torch.manual_seed(0)
     mixer = spec_of(kind).build(Place(WIDTH, length))
     assert isinstance(mixer, Mixer)
@@ -100,14 +100,14 @@ def check(kind: str) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a cell: tokens of a sequence, seconds of all its runs, bytes that training keeps."""
+    """A cell: tokens of a sequence, seconds of all runs, bytes saved for the backward pass."""
 
     longest: int
     seconds: float
     nbytes: float
 
     def left_out(self, kind: str, length: int, known: dict[str, Any]) -> str | None:
-        """Why a length is; None where it is not. known: shorter ones, by length."""
+        """The reason to leave out a length; None to measure it. known: shorter ones, by length."""
         kept = spec_of(kind).cost(Place(WIDTH, length)).activation_elements(1, length) * 4
         if kept * WITH_WHAT_IS_MADE > self.nbytes:
             return f"it keeps {kept / 2**30:.1f} GiB, with what it makes over the limit of {self.nbytes / 2**30:.1f}"
@@ -118,7 +118,7 @@ class Limits:
 
 
 def expected_s(length: int, known: dict[str, Any]) -> float:
-    """Of a pass, by how the two longest of those before it grew, at least as fast as their length."""
+    """Predicted seconds of a pass, from the growth of the two longest before it, at least linear in the length."""
     before = [(int(tokens), cell["seconds"]) for tokens, cell in known.items() if "seconds" in cell][-2:]
     if not before:
         return 0.0

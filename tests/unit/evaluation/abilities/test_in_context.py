@@ -102,7 +102,7 @@ def test_the_table_has_a_row_for_each_number_of_examples():
 
 def test_the_plot_has_a_panel_for_each_task_that_was_measured():
     rules = ShotsCurve(Rules(), [of(20, 0, 0.2), of(90, 1, 0.25), ShotsPoint(8, math.nan, None, "none")])
-    unread = ShotsCurve(Rules(), [ShotsPoint(0, 0.1, None, "its symbols are no tokens of the model")])
+    unread = ShotsCurve(Rules(), [ShotsPoint(0, 0.1, None, "its symbols are not tokens of the model")])
     plot = report(curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1))), rules, unread).plots()[0].drawing
     first, second = plot.panels
     assert [(line.name, list(line.x), list(line.y)) for line in first.series] == [

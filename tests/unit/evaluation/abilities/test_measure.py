@@ -110,9 +110,10 @@ def test_right_is_what_greedy_decoding_writes(mixer: dict[str, object]):
 def test_the_length_of_a_batch_is_bounded():
     rows = [([1] * length, [IGNORE_INDEX] * (length - 1) + [7]) for length in (5000, 10, 4000, 9000, 20)]
     batches = list(in_batches(rows, 0))
-    assert sum(len(tokens) for tokens, _ in batches) == 5
-    assert all(tokens.numel() <= 8192 or len(tokens) == 1 for tokens, _ in batches)
-    for tokens, targets in batches:
+    assert sum(map(len, batches)) == 5
+    assert all(batch.tokens.numel() <= 8192 or len(batch) == 1 for batch in batches)
+    for batch in batches:
+        tokens, targets = batch.tokens, batch.labels
         assert tokens.shape == targets.shape
         assert ((targets == 7).sum(dim=1) == 1).all() and (tokens[targets == 7] == 1).all()
 

@@ -103,7 +103,7 @@ class MoreSeeds(Spec):
 
 
 def _expanded(runs: list[Any], grid: dict[str, Any]) -> list[Any]:
-    """Each run with each combination of the grid's values, named after both: `TED lr 0.001 batch_size 8`."""
+    """Each run with each combination of the grid's values, named after both: `small lr 0.001 batch_size 8`."""
     for field, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"grid.{field}: {values!r}: expected a list of values")

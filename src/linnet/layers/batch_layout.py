@@ -1,6 +1,6 @@
-"""What one pass knows: where each row stands in its stream, what is padding, where documents begin, what layers leave.
+"""The layout of one pass over a batch: positions, padding, documents, prefixes, and auxiliary losses and outputs.
 
-Legend: `B` batch, `T` tokens of the chunk.
+Shapes: `B` batch, `T` tokens of the chunk.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -15,17 +15,17 @@ from torch import Tensor
 Counts = tuple[int, ...]
 
 EXPERTS_USED = "experts used"
-"""The name under which a layer shows how many tokens of each row go to each of its experts, int64 `[B, E]`."""
+"""The auxiliary output with the number of tokens of each row that each expert of a layer gets, int64 `[B, E]`."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class AuxiliaryLoss:
-    """What a sublayer adds to the main loss: `coefficient` times the mean of `value` over the sublayers that say it.
+    """A term of the objective: `coefficient` times the mean of `value` over the sublayers that add it.
 
-    value: a scalar that carries its graph, a mean over the batch; logged under `name` without its coefficient. A
-        figure that is logged alone has none.
+    value: a scalar with its graph, a mean over the batch; logged under `name` without the coefficient. A value that is
+        only logged has the coefficient 0.
     """
 
     name: str
@@ -35,12 +35,12 @@ class AuxiliaryLoss:
 
 @dataclass
 class AuxiliaryOutputs:
-    """What sublayers leave during one pass: losses of their own, outputs to be watched, values for later layers.
+    """What sublayers add during one pass: losses, auxiliary outputs, and values for later layers.
 
-    training: whether the pass is one of training, which wants the losses that sublayers have of their own.
-    wanted: penalties that training asks for, by name, with their coefficients; a sublayer that has one adds it.
-    outputs: what may be watched, by name, for each layer in the order a token meets them; None where nobody does.
-    values: tensors by name, of the last sublayer that left one under it (the first layer's values); of one pass.
+    training: whether this is a pass of training, to which sublayers add their auxiliary losses.
+    requested_penalties: the penalties to add, by name, with their coefficients.
+    outputs: the auxiliary outputs by name, for each layer in the order of the pass; None if they are not collected.
+    values: tensors for later layers, by name.
     """
 
     requested_penalties: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -50,22 +50,22 @@ class AuxiliaryOutputs:
     training: bool = False
 
     def own(self, values: Mapping[str, Tensor]) -> "AuxiliaryOutputs":
-        """One for a part of the pass: it asks for the same, and nothing was left in it yet but these values."""
+        """Return one for a part of the pass: the same requests, empty but for these values."""
         return AuxiliaryOutputs(
             self.requested_penalties, None if self.outputs is None else [], values=dict(values), training=self.training
         )
 
     def begin_layer(self) -> None:
-        """What is watched from now on belongs to the next layer."""
+        """Begin the outputs of the next layer."""
         if self.outputs is not None:
             self.outputs.append({})
 
 
 @dataclass(frozen=True)
 class DocumentSegment:
-    """A part of a row's chunk in which no document begins but at its first token, if it is `fresh`.
+    """A part of a row's chunk that lies in one document; `fresh` if the document begins at its first token.
 
-    position: of its first token.
+    position: the position of its first token.
     """
 
     row: int
@@ -76,13 +76,13 @@ class DocumentSegment:
 
     @property
     def after(self) -> int:
-        """The position behind its last token."""
+        """The position after its last token."""
         return self.position + self.end - self.begin
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What an encoder made of each row's input, `[B, S, E]`, and which places are no padding, `[B, S]` (None: all).
+    """The output of an encoder for each row's input, `[B, S, E]`, and its places without padding, `[B, S]` (None: all).
 
     `S`: tokens of the longest input, `E`: the encoder's width.
     """
@@ -93,14 +93,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """What one pass over a chunk `[B, T]` knows; made by the decoder, which alone advances positions.
+    """The layout of a pass over a chunk `[B, T]`. The decoder makes it; it alone advances positions.
 
-    starts: position in its stream of each row's first token that is no padding; one number where all rows agree.
-    padding: how many tokens at the start of each row of the chunk are padding; None for none.
-    documents: for each row, where in the chunk a document begins that must not see what is before it, ascending.
-    prefixes: how many of each row's first tokens, padding left out, see all of one another; None for none.
-    memory: what an encoder made of each row's input; None where there is none, or a state has taken it in.
-    record: what sublayers leave; None where nobody asks.
+    starts: the position of each row's first token that is not padding; one number if it is the same in all rows.
+    padding: the number of padding tokens at the start of each row of the chunk; None for none.
+    documents: for each row, the places in the chunk where a new document begins, ascending.
+    prefixes: the number of first tokens of each row, without padding, that see all of one another; None for none.
+    memory: the encoder's output for each row; None without an encoder, or if a state holds it already.
+    record: collects losses and outputs; None if they are not needed.
     """
 
     starts: int | Counts = 0
@@ -112,17 +112,17 @@ class BatchLayout:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all rows stand at the same position and nothing is padding."""
+        """Whether all rows are at the same position and there is no padding."""
         return isinstance(self.starts, int) and self.padding is None
 
     @property
     def start(self) -> int:
-        """Where all rows begin."""
+        """The position at which all rows begin."""
         assert isinstance(self.starts, int), "rows stand at different positions"
         return self.starts
 
     def starts_of(self, batch: int) -> Counts:
-        """Where each row begins."""
+        """The position at which each row begins."""
         return (self.starts,) * batch if isinstance(self.starts, int) else self.starts
 
     def padding_of(self, batch: int) -> Counts:
@@ -134,7 +134,7 @@ class BatchLayout:
         return None if self.padding is None else torch.tensor(self.padding, device=device)
 
     def parts(self, batch: int, length: int) -> Iterator["DocumentSegment"]:
-        """The parts of all rows of a chunk, row after row; padding is in none."""
+        """The parts of all rows of a chunk, row by row, without padding."""
         documents = self.documents or ((),) * batch
         rows = zip(documents, self.padding_of(batch), self.starts_of(batch), strict=True)
         for row, (begins, padding, start) in enumerate(rows):
@@ -144,7 +144,7 @@ class BatchLayout:
                 yield DocumentSegment(row, begin, end, fresh, 0 if fresh else start)
 
     def positions_after(self, batch: int, length: int) -> Counts:
-        """Where each row stands behind a chunk; a document begins at 0."""
+        """The position of each row after a chunk; a document begins at 0."""
         if self.padding is None and self.documents is None:
             return tuple(start + length for start in self.starts_of(batch))
         after = list(self.starts_of(batch))
@@ -153,7 +153,7 @@ class BatchLayout:
         return tuple(after)
 
     def end(self, length: int) -> int:
-        """The position behind the last token of the row, or the document, that comes furthest."""
+        """The largest position after the last token of a row or document."""
         if self.padding is None and self.documents is None:
             return max(self._starts) + length
         return self.remember(("end", length), lambda: self._end(length))
@@ -167,7 +167,7 @@ class BatchLayout:
         return (self.starts,) if isinstance(self.starts, int) else self.starts
 
     def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for all layers of the pass."""
+        """Return the result of `make`, computed once for all layers of the pass."""
         if key not in self._memory:
             self._memory[key] = make()
         made: Made = self._memory[key]
@@ -178,13 +178,13 @@ class BatchLayout:
         return {}
 
     def offsets_B(self, device: torch.device) -> Tensor:
-        """Position of a row's first place in the chunk, padding or not; int64 `[B]`, or `[1]` where rows agree."""
+        """The position of each row's first place in the chunk, padding included; int64 `[B]`, or `[1]` if equal."""
         batch = max(len(self._starts), len(self.padding or ()))
         pairs = zip(self.starts_of(batch), self.padding_of(batch), strict=True)
         return self.remember(("offsets", device), lambda: torch.tensor([a - b for a, b in pairs], device=device))
 
     def positions(self, length: int, device: torch.device) -> Tensor:
-        """Positions of a chunk's tokens: `[T]` where rows agree, else `[B, T]`; at padding any that is seen already."""
+        """The positions of a chunk's tokens: `[T]` if rows agree, else `[B, T]`; of padding, any earlier position."""
         if self.documents is not None:
             return self._positions_in_documents(length, device)
         if self.uniform:
@@ -212,7 +212,7 @@ class BatchLayout:
         return self.remember(("document positions", length, device), positions_BT)
 
     def real(self, length: int, device: torch.device) -> Tensor | None:
-        """`[B, T]` bool, False where a token of the chunk is padding; None where nothing is."""
+        """`[B, T]` bool, False at padding; None without padding."""
         padding_B = self.padding_B(device)
         return None if padding_B is None else torch.arange(length, device=device) >= padding_B[:, None]
 
@@ -224,9 +224,9 @@ class BatchLayout:
         return all(prefix == length - pad for prefix, pad in zip(self.prefixes, paddings, strict=True))
 
     def last_in_prefix(self, length: int, device: torch.device) -> Tensor | None:
-        """The place in the chunk of the last token that each one sees, int64 `[B, T]`; None where no row has a prefix.
+        """The place in the chunk of the last token that each token sees, int64 `[B, T]`; None if no row has a prefix.
 
-        Its own, but for the tokens of a prefix, which see the last of these.
+        That is its own place, and for the tokens of a prefix the last of them.
         """
         if self.prefixes is None:
             return None
@@ -240,52 +240,52 @@ class BatchLayout:
         return self.remember(("prefix", length, device), last_BT)
 
     def save_cross_layer_value(self, name: str, value: Tensor) -> None:
-        """Leave a value for later layers, `[B, T, ...]`: what is taken apart for a layer is put together again."""
+        """Save a value for later layers, `[B, T, ...]`; `layers.passes` splits and joins it with the batch."""
         if self.record is not None:
             self.record.values[name] = value
 
     def cross_layer_value(self, name: str) -> Tensor | None:
-        """What an earlier layer left; None where none did."""
+        """The value that an earlier layer saved; None if none did."""
         return None if self.record is None else self.record.values.get(name)
 
     @property
     def collects_outputs(self) -> bool:
-        """Whether anybody watches."""
+        """Whether auxiliary outputs are collected."""
         return self.record is not None and self.record.outputs is not None
 
     def add_output(self, name: str, value: Tensor) -> None:
-        """An output to be watched."""
+        """Add an auxiliary output of the current layer."""
         if self.record is not None and self.record.outputs is not None:
             self.record.outputs[-1][name] = value
 
     @property
     def training(self) -> bool:
-        """Whether the pass is one of training."""
+        """Whether this is a pass of training."""
         return self.record is not None and self.record.training
 
     def requested_penalties(self, penalty: str) -> Mapping[str, float]:
-        """The coefficients of a penalty that training asks for; empty where it does not."""
+        """The coefficients of a requested penalty; empty if it is not requested."""
         return {} if self.record is None else self.record.requested_penalties.get(penalty, {})
 
     def add_figure(self, name: str, value: Tensor) -> None:
-        """A mean over the batch that training logs beside the losses, as it is averaged."""
+        """Add a mean over the batch that training logs beside the losses."""
         self.add_loss(name, value.detach(), 0.0)
 
     def add_loss(self, name: str, value: Tensor, coefficient: float) -> None:
-        """Add to the main loss; see `AuxiliaryLoss`."""
+        """Add a term to the objective (`AuxiliaryLoss`)."""
         if self.record is not None:
             self.record.losses.append(AuxiliaryLoss(name, value, coefficient))
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor on a device; a copy to a GPU does not wait for what the GPU computes."""
+    """Copy a CPU tensor to a device; a copy to a GPU is asynchronous."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def at(
     starts: Sequence[int], padding: Sequence[int] | None = None, record: AuxiliaryOutputs | None = None
 ) -> BatchLayout:
-    """The layout of rows at `starts`; one number, and no padding, where rows agree."""
+    """The layout of rows at `starts`, as one number if all are the same."""
     same = len(set(starts)) == 1
     padded = tuple(padding) if padding is not None and any(padding) else None
     return BatchLayout(starts[0] if same else tuple(starts), padded, record=record)

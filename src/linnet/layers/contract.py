@@ -1,9 +1,9 @@
-"""The contract of what stands on a residual branch: a token mixer or a feed-forward, its description, state and cost.
+"""The interface of sublayers, the modules on a residual branch: token mixers and feed-forwards, with their specs.
 
-A mixer and a feed-forward are the same kind of thing, a sublayer; a layer of the stack is one of each. What is abstract
-here has to be written for a new one; what is not has a default that is right, and slow where speed costs more.
+A layer of the stack has one of each. A new sublayer must implement the abstract methods; the others have defaults that
+are correct, but may be slow.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` width of the sublayer.
+Shapes: `B` batch, `T` tokens of the chunk, `D` width of the sublayer.
 """
 
 from abc import ABC, abstractmethod
@@ -24,10 +24,10 @@ from linnet.nn.cost import Cost
 from linnet.nn.linear import FusedLinear
 
 DecodeStep = Callable[[Tensor, Tensor, int], Tensor]
-"""One more token of one stream: the row `[1, D]` that is added to, the row that is read, its position; their sum.
+"""Processes one token of one stream: (residual row `[1, D]`, input row, position) -> the sum.
 
-One that computes by functions of `ops.native` alone may be written down when it is first done, and done again from that
-(`ops.native.program`): which of them it calls is the same for every token and position.
+A step that only calls functions of `ops.native` may be recorded once and replayed (`ops.native.program`), so it must
+call the same functions for every token and position.
 """
 
 
@@ -35,9 +35,9 @@ One that computes by functions of `ops.native` alone may be written down when it
 class Place:
     """Where a sublayer stands.
 
-    width: of what it reads and gives. context_length: tokens of a training sequence. index: number of the first layer
-    that it serves, of `layers` in the stack. whole: it reads whole sequences as prefixes: in an encoder. memory_width:
-    of what an encoder hands over (`BatchLayout.memory`).
+    width: of its inputs and outputs. context_length: tokens of a training sequence. index: the number of its layer (the
+    first, if it is shared) of `layers` in the stack. whole: it reads whole sequences as prefixes, in an encoder.
+    memory_width: the width of the encoder's output (`BatchLayout.memory`).
     """
 
     width: int
@@ -50,20 +50,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Traits:
-    """What holds for a sublayer, and is tested for it.
+    """Properties of a sublayer; the contract tests check them.
 
     causal: without a state, no output depends on a later token.
-    exact_when_split: a stream fed in chunks gives what one pass gives, however it is cut.
-    calibrates: it fixes something at its first chunk, the prompt; from then on it is causal and exact when split, and a
-        causal evaluation lets it settle on another text. Every sublayer that lacks one of the two traits before says
-        so or is refused by an evaluation.
-    calibrated_after: of one that settles: so many tokens decide what it fixes. Both traits before hold for all outputs
-        from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
-    prefix: the tokens of a prefix (`BatchLayout.prefixes`) see all of one another, those behind it all of it.
-    constant_state: the bytes of its state do not grow with the number of tokens.
-    window: an output depends on so many tokens, its own included; None: on every token before it.
-    same_in_training: a pass of training gives what other passes give. Where it does not, what is said here holds for
-        the others alone: a token may count for less because of earlier ones, or of the length of its row.
+    exact_when_split: a stream gives the same outputs however it is split into chunks.
+    calibrates: it computes something from its first chunk (the prompt) and keeps it; after that it is causal and exact
+        when split. Evaluation calibrates it on another text. A sublayer without one of the two traits above must
+        calibrate; evaluation refuses any other.
+    calibrated_after: the number of first tokens that it calibrates on; both traits above hold from the last of them on
+        if the first chunk has as many. None: the whole first chunk.
+    prefix: the tokens of a prefix (`BatchLayout.prefixes`) see all of one another; later tokens see all of it.
+    constant_state: the size of its state does not grow with the number of tokens.
+    window: the number of tokens that an output depends on, its own included; None: all tokens before it.
+    same_in_training: outputs are the same in training. If not, the traits hold outside training only.
     """
 
     causal: bool = True
@@ -78,34 +77,29 @@ class Traits:
 
 @dataclass(frozen=True)
 class MuonParameter:
-    """A parameter `[rows, columns]` between hidden vectors: one matrix, or several below each other.
-
-    rows: of each.
-    """
+    """A parameter `[rows, columns]` between hidden vectors: one or several stacked matrices, with the rows of each."""
 
     parameter: Tensor
     rows: tuple[int, ...]
 
 
 class Sublayer(nn.Module, ABC):
-    """What stands on a residual branch.
+    """A module on a residual branch.
 
-    Its starting values are its own: they are set when it is built, and nobody redraws them but the weights of
-    `nn.linear.Linear`, whose start the model's description says (a map with a start of its own is a plain
-    `torch.nn.Linear`).
+    It initializes its parameters when it is built. Only the weights of `nn.linear.Linear` are initialized again, as the
+    model's spec says; a linear layer with its own initialization is a plain `torch.nn.Linear`.
     """
 
     traits: Traits = Traits()
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {}
-    """The slow, obvious form of each fast operation, by the attribute that holds the fast one (tests compare)."""
+    """The slow reference of each fast operation, by the attribute that holds the fast one; tests compare them."""
 
     cache_policies: frozenset[type[CachePolicy]] = frozenset({FullCache})
-    """The cache policies that it knows."""
+    """The cache policies that it supports."""
 
     total: Callable[[Tensor], Tensor] = staticmethod(lambda counts: counts)
-    """The sum, over all processes that read parts of a batch, of what a training pass counts in its own; set from
-    outside where there are several."""
+    """Sums counts of a training pass over all processes; set from outside if there are several."""
 
     penalties: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """The penalties that training may request, by name, with the default coefficient of each term."""
@@ -114,61 +108,57 @@ class Sublayer(nn.Module, ABC):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> State:
-        """An empty state with room for `capacity` tokens, which keeps the past by one of `retentions`."""
+        """An empty state with room for `capacity` tokens and one of `cache_policies`."""
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`. With a state: reads it and advances it in place.
+        """`[B, T, D] -> [B, T, D]`. A state is read and advanced in place.
 
-        It is called with views that it `supports` alone; `layers.passes.run` takes all others apart.
+        It is only called with layouts that it `supports`; `layers.passes.run` splits all others.
         """
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Whether a pass over a chunk of `length` tokens can be done at once; by default where all rows agree."""
+        """Whether one call can process a chunk of `length` tokens; by default if the layout is uniform."""
         return layout.uniform
 
     def no_weight_decay(self) -> Iterator[nn.Parameter]:
-        """The parameters on which weight decay never acts: by default all but the weights of linear maps."""
+        """The parameters without weight decay: by default all but the weights of linear layers."""
         decayed = {id(linear.weight) for linear in linear_maps(self)}
         return (parameter for parameter in self.parameters() if id(parameter) not in decayed)
 
     def muon_parameters(self) -> Iterator[MuonParameter]:
-        """The parameters of which an optimizer for matrices (Muon) has charge, each map of a joined one by itself.
+        """The parameters that Muon optimizes, each matrix of a fused one separately.
 
-        By default the weights of linear maps, unless they never decay or have one row or column. A layer leaves out
-        what is of low rank, or no map between hidden vectors.
+        By default the weights of linear layers, unless they have no weight decay or only one row or column. Exclude
+        matrices of low rank and those that are not between hidden vectors.
         """
         no_weight_decay = {id(parameter) for parameter in self.no_weight_decay()}
         maps = (linear for linear in linear_maps(self) if id(linear.weight) not in no_weight_decay)
         return (muon_parameter_of(linear) for linear in maps if min(linear.weight.shape) > 1)
 
     def low_lr_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters whose small changes become large ones behind them: none by default.
-
-        A run may give them a learning rate of their own (`optimizer.low_lr`).
-        """
+        """The parameters that need a lower learning rate (`optimizer.low_lr`), as small changes have large effects."""
         return iter(())
 
     def skip_quantization(self) -> Iterator[nn.Module]:
-        """The parts whose linear maps must not be stored in few bits: none by default."""
+        """The modules whose linear layers must not be quantized: none by default."""
         return iter(())
 
     def output_projections(self) -> Iterator[nn.Linear]:
-        """The linear maps behind which nothing but the residual stream comes: by default the one built last."""
+        """The linear layers directly before the residual stream: by default the one built last."""
         return iter(list(linear_maps(self))[-1:])
 
     @property
     def bfloat16_decode(self) -> bool:
-        """Whether its row step takes weights and a state of bfloat16."""
+        """Whether `decode_step` supports weights and a state in bfloat16."""
         return False
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """One more token of the one stream of `state`, in as few operations as can be; None: there is no such form.
+        """A fast function for one token of the one stream of `state`; None if there is none.
 
-        Rows are float32; weights and state are too, but for a sublayer that says `bfloat16_decode`. It holds the
-        tensors
-        of the state, which nothing else may advance or crop from then on. record: what layers leave for later ones of
-        the same step, `[1, 1, ...]` each; its owner empties it before every step.
+        Rows are float32; weights and state are too, unless `bfloat16_decode`. The function holds the tensors of the
+        state, which nothing else may advance or crop afterwards. record: holds values for later layers of the same
+        step, `[1, 1, ...]` each; its owner clears it before every step.
         """
         return None
 
@@ -196,7 +186,7 @@ class RecurrentMixer(Mixer):
 
 
 class FeedForward(Sublayer):
-    """A sublayer that works on each token by itself, unless it has a state (a token shift)."""
+    """A sublayer that processes each token separately, unless it has a state (a token shift)."""
 
     traits: Traits = Traits(constant_state=True)
 
@@ -207,17 +197,17 @@ class FeedForward(Sublayer):
         return NoState()
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Whatever the layout, where each output depends on its own token alone."""
+        """Any layout, if each output depends on its own token only."""
         return layout.uniform or self.traits.window == 1
 
 
 class SublayerSpec(Spec, ABC):
-    """The description of a sublayer, chosen by `kind`."""
+    """The spec of a sublayer, chosen by `kind`."""
 
     kind: str
 
     cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = ()
-    """Cache policies that the kind brings, beside keeping everything."""
+    """The cache policies that the kind adds to the full cache."""
 
     @abstractmethod
     def build(self, place: Place) -> Sublayer:
@@ -230,34 +220,34 @@ class SublayerSpec(Spec, ABC):
     @classmethod
     @abstractmethod
     def examples(cls) -> list[Self]:
-        """Small variants that together show what it can be, at width 16; the contract tests build them all."""
+        """Small variants of width 16 that cover all features; the contract tests build them all."""
 
     def cross_layer_values(self, width: int) -> Mapping[str, tuple[int, ...]]:
-        """Values that it leaves for later layers, or reads (`BatchLayout.leave`): the shape for each token, by the
-        field that says so, under whose name they are left. All layers of a model that have one must agree in its shape.
+        """The shapes, for each token, of values that it saves for later layers or reads, by the name of the field that
+        turns them on. All layers of a model must agree on the shape of a value.
         """
         return {}
 
     @property
     def needs_cross_layer_gradients(self) -> bool:
-        """Whether its gradients need what an earlier layer left."""
+        """Whether its gradients need values of an earlier layer."""
         return False
 
     def cross_layer_cost(self, place: Place) -> Cost:
-        """What training keeps more of it, where it is the first to leave values and later gradients need them."""
+        """The additional cost of training if it is the first layer to save values that later gradients need."""
         return Cost()
 
     def check(self, width: int) -> None:
-        """Raise `ValueError("field: value: what would be accepted")` where it does not fit the width."""
+        """Raise `ValueError("field: value: what would be accepted")` if it does not fit the width."""
 
     @property
     def supports_prefix(self) -> bool:
-        """Whether the tokens of a prefix see all of one another (`Traits.prefix`); of others, what they do see."""
+        """Whether the tokens of a prefix see all of one another (`Traits.prefix`)."""
         return False
 
     @property
     def prefix_conflict(self) -> str:
-        """The field for which it sees the past alone, its value and what would do; empty where that is its kind."""
+        """If one field prevents prefixes: the field, its value and what is accepted; empty otherwise."""
         return ""
 
     @property
@@ -286,27 +276,27 @@ class SublayerSpec(Spec, ABC):
 
 
 class MixerSpec(SublayerSpec):
-    """The description of a mixer."""
+    """The spec of a mixer."""
 
 
 class FeedForwardSpec(SublayerSpec):
-    """The description of a feed-forward; `hidden`: the width within."""
+    """The spec of a feed-forward; `hidden`: its inner width."""
 
     hidden: Extent
 
 
 def muon_parameter_of(linear: nn.Linear) -> MuonParameter:
-    """The weight of a linear map, the single maps of a joined one apart."""
+    """The weight of a linear layer, with the matrices of a fused one."""
     return MuonParameter(linear.weight, linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,))
 
 
 def linear_maps(module: nn.Module) -> Iterator[nn.Linear]:
-    """The linear maps below a module, in the order in which they were built."""
+    """All linear layers in a module, in the order in which they were built."""
     return (part for part in module.modules() if isinstance(part, nn.Linear))
 
 
 def sublayers_of(module: nn.Module) -> Iterator[Sublayer]:
-    """The sublayers below a module, each once, in the order in which they were built; not those within others."""
+    """All outermost sublayers in a module, each once, in the order in which they were built."""
     for child in module.children():
         if isinstance(child, Sublayer):
             yield child

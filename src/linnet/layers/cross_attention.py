@@ -3,7 +3,7 @@
 Queries come from the decoder, keys and values from the encoder's memory (`BatchLayout.memory`). A stream keeps these:
 they are made once, at its first chunk, and no token adds to them.
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `P`
+Shapes: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `P`
 query heads of each of these, `K` head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and
 values of a token.
 """

@@ -3,7 +3,7 @@
 Gu et al., 2022 (arXiv 2206.11893), with the names of the published parameters. A state of N real numbers is N / 2
 complex ones: the other half would be their conjugates, and adds the same again to the output.
 
-Legend: `B` rows of a batch, `E` channels (or heads), `T` tokens of the chunk, `N` complex numbers of a state.
+Shapes: `B` rows of a batch, `E` channels (or heads), `T` tokens of the chunk, `N` complex numbers of a state.
 """
 
 import math

@@ -3,7 +3,7 @@
 An inspection is found through the registry (`registry.inspections`), which imports it only when it is asked for. The
 package `inspection` makes the model that an inspection sees, the command line its options.
 
-Legend: `B` batch, `T` tokens, `N` windows or documents, `V` vocabulary entries, `D` width.
+Shapes: `B` batch, `T` tokens, `N` windows or documents, `V` vocabulary entries, `D` width.
 """
 
 from collections.abc import Callable, Iterator, Sequence

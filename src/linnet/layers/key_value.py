@@ -1,6 +1,6 @@
 """The decode state of attention: the rotated keys and the values of every token so far, or of those in a window.
 
-Legend: `B` batch, `N` query heads, `M` key-value heads, `P` query heads of each of them, `S` tokens so far, `T` tokens
+Shapes: `B` batch, `N` query heads, `M` key-value heads, `P` query heads of each of them, `S` tokens so far, `T` tokens
 of the chunk, `K` head width, `W` window, `C` capacity.
 
 Also the cost of attention, and the values of the first layer mixed into those of later ones (Zhou et al., "Value

@@ -1,6 +1,6 @@
 """A pass of a sublayer over any chunk: what it cannot take at once is taken apart.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` width, `N` rows or documents taken together, `L` tokens of the longest.
+Shapes: `B` batch, `T` tokens of the chunk, `D` width, `N` rows or documents taken together, `L` tokens of the longest.
 """
 
 from collections.abc import Sequence

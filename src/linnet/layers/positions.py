@@ -1,6 +1,6 @@
 """Positions by distance, beside rotary ones: what a description says of them, and the tables that attention reads.
 
-Legend: `N` query heads, `M` key-value heads, `P` query heads of each of these, `T` tokens of the chunk, `S` tokens so
+Shapes: `N` query heads, `M` key-value heads, `P` query heads of each of these, `T` tokens of the chunk, `S` tokens so
 far, `K` head width, `R` distances, `U` buckets, `C` capacity.
 """
 

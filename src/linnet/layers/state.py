@@ -1,6 +1,6 @@
 """What a sublayer keeps of a stream: a value that belongs to the caller.
 
-Legend: `B` batch, `T` tokens of the chunk, `C` capacity.
+Shapes: `B` batch, `T` tokens of the chunk, `C` capacity.
 """
 
 from abc import ABC, abstractmethod

@@ -1,6 +1,6 @@
 """Sublayers that mix each token with the one before it (`nn.token_shift`): their state, and what RWKV starts from.
 
-Legend: `B` batch, `D` width, `M` mixes.
+Shapes: `B` batch, `D` width, `M` mixes.
 """
 
 from collections.abc import Callable, Sequence

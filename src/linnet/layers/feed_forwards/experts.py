@@ -4,7 +4,7 @@ As in Mixtral (Jiang et al., arXiv 2401.04088) and, with a shared expert behind 
 router computes in float32 at least; a pass of training adds a loss that keeps all experts in use, and one that keeps
 the router's logits small (`ops.experts`).
 
-Legend: `B` batch, `T` tokens, `R` tokens of all rows, `D` width, `E` experts, `K` experts of a token, `U` outputs of
+Shapes: `B` batch, `T` tokens, `R` tokens of all rows, `D` width, `E` experts, `K` experts of a token, `U` outputs of
 an expert's first map, `F` its hidden width.
 """
 

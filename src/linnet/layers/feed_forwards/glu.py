@@ -2,7 +2,7 @@
 
 Shazeer, "GLU variants improve transformer", 2020 (arXiv 2002.05202).
 
-Legend: `B` batch, `T` tokens, `D` width, `F` hidden width.
+Shapes: `B` batch, `T` tokens, `D` width, `F` hidden width.
 """
 
 from typing import Literal, Self

@@ -1,6 +1,6 @@
 """The plain feed-forward, a perceptron of two layers: `activation(x W1 + b1) W2 + b2` (Vaswani et al., 2017).
 
-Legend: `B` batch, `T` tokens, `D` width.
+Shapes: `B` batch, `T` tokens, `D` width.
 """
 
 from typing import Literal, Self

@@ -3,7 +3,7 @@
 Peng et al., 2023 (arXiv 2305.13048), section 3.1: `sigmoid(W_r x_r) * W_v max(W_k x_k, 0)^2`, with `x_r` and `x_k` the
 token mixed with the one before. Names are those of published parameters.
 
-Legend: `B` batch, `T` tokens, `D` width, `F` hidden width.
+Shapes: `B` batch, `T` tokens, `D` width, `F` hidden width.
 """
 
 from typing import Literal, Self

@@ -3,7 +3,7 @@
 Peng et al., 2025 (arXiv 2503.14456), section 4: `x_k` is the token with a share of the one before in each channel.
 Names are those of published parameters.
 
-Legend: `B` batch, `T` tokens, `D` width, `F` hidden width.
+Shapes: `B` batch, `T` tokens, `D` width, `F` hidden width.
 """
 
 from typing import Literal, Self

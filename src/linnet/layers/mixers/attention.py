@@ -3,7 +3,7 @@
 Vaswani et al., 2017; Ainslie et al., 2023 (arXiv 2305.13245); Shazeer, 2019 (arXiv 1911.02150); Beltagy et al., 2020
 (arXiv 2004.05150).
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` query heads, `M` key-value heads, `K` head width,
+Shapes: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` query heads, `M` key-value heads, `K` head width,
 `D` model width.
 """
 

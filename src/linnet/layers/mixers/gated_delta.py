@@ -3,7 +3,7 @@
 As in Qwen3-Next: short convolutions, queries and keys of length 1, fewer key heads than value heads, a gate behind a
 norm of each head. With `decay: channel` a decay for each channel of the key, as in Kimi Linear (arXiv 2510.26692).
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `M` key heads, `N` value heads, `J` heads of queries and
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `M` key heads, `N` value heads, `J` heads of queries and
 keys, `K` width of these, `V` width of values, `G` decays of a head: 1, or K; `F` channels of queries, keys and values
 together, `P` inputs of the convolution before the current one.
 """

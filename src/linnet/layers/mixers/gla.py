@@ -3,7 +3,7 @@
 `S_t = Diag(alpha_t) S_(t-1) + k_t v_t^T`, `o_t = S_t^T q_t / sqrt(K)`, `y_t = W_o (norm(o_t) * silu(W_g x_t))`, with
 `alpha_t = sigmoid(W_2 W_1 x_t + b)^(1 / gate_logit_normalizer)` for each channel of the key (section 4.4).
 
-Legend: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `E` keys and
+Shapes: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `E` keys and
 `F` values of all heads together, `D` model width.
 """
 

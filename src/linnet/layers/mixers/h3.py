@@ -4,7 +4,7 @@
 gives opens the diagonal model for values, queries read it. In a head of more than one channel every key channel meets
 every value channel.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` width, `H` heads, `I` channels of a key and a query, `J` those of a
+Shapes: `B` batch, `T` tokens of the chunk, `D` width, `H` heads, `I` channels of a key and a query, `J` those of a
 value, as many; `R` rows of the diagonal model, `B I J`; `N` complex numbers of a state; `W` tokens that shift sees.
 """
 

@@ -3,7 +3,7 @@
 DeepSeek-V2 (arXiv 2405.04434, 2.1), DeepSeek-V3 (arXiv 2412.19437, 2.1.1). Positions are in a rotary key that all heads
 share, beside the keys that are made of the latent.
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `D` model width, `N` heads, `P` width of the rotary part
+Shapes: `B` batch, `T` tokens of the chunk, `S` tokens so far, `D` model width, `N` heads, `P` width of the rotary part
 of queries and keys, `C` of the rest, `K = P + C`, `V` of a value, `Q` of the queries' latent, `R` of keys' and values',
 `E = P + R`.
 """

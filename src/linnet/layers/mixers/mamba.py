@@ -1,6 +1,6 @@
 """Mamba: a short convolution and a selective state-space model behind a gate (Gu and Dao, 2023, arXiv 2312.00752).
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels within, `N` numbers of state of a channel, `R`
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels within, `N` numbers of state of a channel, `R`
 width of the map to the steps, `W` inputs of the convolution.
 """
 

@@ -2,7 +2,7 @@
 
 Dao and Gu, 2024 (arXiv 2405.21060), figure 6 and section 7: the maps to values, B, C and steps stand side by side.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels within, `N` heads of `P` channels, `G` groups
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels within, `N` heads of `P` channels, `G` groups
 of heads, `S` numbers of state of a channel, `W` inputs of the convolution, `F` what is convolved: `E + 2 G S`.
 """
 

@@ -2,7 +2,7 @@
 
 `y_t = W_o h_t`, `h_t = f'_t h_(t-1) + i'_t c_t`, with both gates and c from the token alone and `f' + i' = 1`.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence.
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,7 +3,7 @@
 As in xLSTM 7B (Beck et al., 2025, arXiv 2503.13427): no convolution, logits of the gates below a soft cap, a norm for
 each head and a gate for the output.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of queries and keys, `V` width of
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of queries and keys, `V` width of
 values, `U` = V + 1: values and the normalizer.
 """
 

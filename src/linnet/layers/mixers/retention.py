@@ -3,7 +3,7 @@
 `S_t = gamma_n S_(t-1) + k_t v_t^T`, `o_t = q_t S_t`, `y_t = W_o (silu(W_g x_t) * norm(o_t))`, with queries and keys
 turned by their positions and a norm for each head.
 
-Legend: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `D` model
+Shapes: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `D` model
 width.
 """
 

@@ -3,7 +3,7 @@
 `y_t = W_out (gelu(W_y x_t + b_y) * rglru(conv(W_x x_t + b_x)))`: section 2.3 and 2.4, with the names of the published
 parameters.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence, `N` heads, which are blocks
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence, `N` heads, which are blocks
 of channels that gate each other, `K` channels of one, `W` inputs of the convolution.
 """
 

@@ -3,7 +3,7 @@
 Peng et al., 2023 (arXiv 2305.13048), section 3.1: `W_o (sigmoid(r_t) * wkv_t)`, with keys, values and receptances r of
 tokens that are mixed with the one before. Names are those of published parameters.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the average.
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the average.
 """
 
 import math

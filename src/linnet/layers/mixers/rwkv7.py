@@ -3,7 +3,7 @@
 Tokens mixed with the ones before (`nn.token_shift`) in six ways: to what is read r, decays w, keys k, values v, rates a
 and a gate g. With `first_values` a share of a layer's values is taken from the first such layer of the model.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of a head, `E` of all heads together,
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of a head, `E` of all heads together,
 `R` rank of a map, `S` mixes of tokens.
 """
 

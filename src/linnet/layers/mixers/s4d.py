@@ -3,7 +3,7 @@
 `y_t = glu(W gelu(ssm(x)_t) + b)`, the block of the published `s4d.py`, with the names of its kernel's parameters;
 its map is two, so that what is behind a residual branch is linear in the one to values.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` width, `N` complex numbers of a channel's state.
+Shapes: `B` batch, `T` tokens of the chunk, `D` width, `N` complex numbers of a channel's state.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,7 +3,7 @@
 As in its residual block with the projection behind it (appendix A.4): a short convolution before the gates of input and
 forgetting, a norm for each head; a map back behind it. The maps from the token are full; the paper's are blocks of it.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels, `N` heads, `P` channels of one, `G` logits of
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels, `N` heads, `P` channels of one, `G` logits of
 its gates, `W` inputs of the convolution.
 """
 

@@ -3,7 +3,7 @@
 In the author's critical models the deductive outputs hardly depend on the text, A has rank one, and G commutes little
 with rotary positions. The definitions are those of the author's published audit; the code is not.
 
-Legend: `H` heads, `K` head width, `N` documents, `T` tokens of a document.
+Shapes: `H` heads, `K` head width, `N` documents, `T` tokens of a document.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """Operators of power-law graph attention: on disk, with what they were deduced through, and by name.
 
-Legend: `H` heads, `K` head width.
+Shapes: `H` heads, `K` head width.
 """
 
 import lzma

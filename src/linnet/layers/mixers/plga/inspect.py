@@ -1,6 +1,6 @@
 """What power-law graph attention brings to `linnet inspect`: its deductive outputs, how they vary, and its caches.
 
-Legend: `H` heads, `K` head width, `N` prompts, `T` tokens of a prompt.
+Shapes: `H` heads, `K` head width, `N` prompts, `T` tokens of a prompt.
 """
 
 import math

@@ -4,7 +4,7 @@ All figures are computed in float64, whatever the precision of the outputs.
 
 What is not finite in a matrix makes its figures NaN, and `json_safe` makes null of that: JSON knows no NaN.
 
-Legend: `H` heads, `K` head width, `N` things that are compared.
+Shapes: `H` heads, `K` head width, `N` things that are compared.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The deep net behind the operator of power-law graph attention: density matrix in, operator `G` out.
 
-Legend: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
+Shapes: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
 """
 
 from typing import Literal, NamedTuple

@@ -1,6 +1,6 @@
 """A bank of sums in the place of a TED layer's stream, and its last tokens (`ops.decay.bank`).
 
-Legend: `B` batch, `T` tokens of the chunk, `E` sums and tokens that are held, `N` heads, `C` channels of a head,
+Shapes: `B` batch, `T` tokens of the chunk, `E` sums and tokens that are held, `N` heads, `C` channels of a head,
 `D` width, `W` tokens of two chunks of the bank, `M` width of a key.
 """
 

@@ -1,6 +1,6 @@
 """All of a TED layer's stream.
 
-Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
+Shapes: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
 `M` width of a key.
 """
 

@@ -3,7 +3,7 @@
 What a token leaves behind in the lowest layer, and how fast it fades, depend on its vocabulary entry alone, so it is
 known without any text. In other layers the model computes it from the text, long before the token has faded.
 
-Legend: `V` vocabulary entries, `N` heads, `A` ages, `W` windows, `T` tokens of a window, `D` model width.
+Shapes: `V` vocabulary entries, `N` heads, `A` ages, `W` windows, `T` tokens of a window, `D` model width.
 """
 
 import math

@@ -5,7 +5,7 @@
 (ours) a token has a rate for each, which holds for the head's share of the channels. Ours too: `conv`, by which a token
 knows those just before it, and `key_width`, by which a reader chooses among what is left.
 
-Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width, `M` width of a key.
+Shapes: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width, `M` width of a key.
 """
 
 from collections.abc import Callable, Iterator, Mapping

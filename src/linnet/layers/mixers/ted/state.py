@@ -4,7 +4,7 @@
 Three states behind one interface; which one is the caller's choice, per stream, not the model's. Rates are kept in
 float32 or wider whatever the model's precision: over a long life a rounded rate is another life.
 
-Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
+Shapes: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
 `M` width of a key.
 """
 

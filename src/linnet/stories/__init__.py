@@ -29,6 +29,6 @@ that may be said in several ways be a slot; the tests replay the facts and check
 
 from linnet.stories.casting import names_of
 from linnet.stories.corpus import Story, signatures, stories, story, texts
-from linnet.stories.setting import Split
+from linnet.stories.stage import Split
 
 __all__ = ["Split", "Story", "names_of", "signatures", "stories", "story", "texts"]

@@ -13,8 +13,7 @@ from linnet.stories.casting import ALL_NAMES
 from linnet.stories.entities import Character
 from linnet.stories.events import Event
 from linnet.stories.plots import PLOTS
-from linnet.stories.setting import Setting, Signature, Split, StoryPlot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Setting, Signature, Split, Stage, StoryPlot
 
 MIN_WORDS = 60
 MAX_WORDS = 150

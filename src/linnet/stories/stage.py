@@ -1,23 +1,57 @@
-"""The stage on which a plot is told: it holds the world, the narrator, the cast and the dice of one story."""
+"""The setting of a plot and its split between training and validation, and the stage on which a plot is told.
 
-from collections.abc import Sequence
+A stage holds the world, the narrator, the cast and the random numbers of one story.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from linnet.stories.casting import ALL_NAMES, cast_friend, cast_hero, cast_parent
-from linnet.stories.entities import Character, Characters, Item, Location
+from linnet.stories.entities import Character, Characters, Item, Location, Thing
 from linnet.stories.events import Do, Event, Say
 from linnet.stories.narrator import Narrator
 from linnet.stories.phrases import phrasings_for
 from linnet.stories.phrases.speech import spoken
-from linnet.stories.setting import Setting
 from linnet.stories.world import World
 
 T = TypeVar("T")
 
+Split = Literal["train", "validation"]
+Signature = tuple[str, ...]
+VALIDATION_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The subject of a plot: a place, things, and a topic (a skill, a fear, a mishap)."""
+
+    place: Location
+    things: tuple[Thing, ...] = ()
+    topic: str = ""
+
+
+def combine(
+    places: Iterable[Location],
+    *things: Iterable[Thing],
+    topics: Iterable[str] = ("",),
+) -> tuple[Setting, ...]:
+    """Return every combination of a place, one of each group of things, and a topic; no thing twice in a setting."""
+    choices = product(places, topics, product(*things))
+    return tuple(Setting(place, chosen, topic) for place, topic, chosen in choices if len({*chosen}) == len(chosen))
+
+
+def split_of(signature: Signature) -> Split:
+    """Return the split of a signature, by a stable hash of its text."""
+    digest = hashlib.sha256("|".join(signature).encode()).digest()
+    return "validation" if int.from_bytes(digest[:4]) < VALIDATION_SHARE * 2**32 else "train"
+
 
 class Stage:
-    """What a plot works with. `tell` is the heart: the event happens in the world, is recorded, and is written."""
+    """The interface of a plot. `tell` makes an event happen in the world, records it, and writes it."""
 
     def __init__(self, rng: Random, setting: Setting, names: int = ALL_NAMES) -> None:
         self.rng = rng
@@ -106,3 +140,25 @@ class Stage:
         chosen = next((phrasing for phrasing in turned if phrasing not in self._used), turned[0])
         self._used.add(chosen)
         return chosen
+
+
+@dataclass(frozen=True)
+class StoryPlot:
+    """A kind of story: its name, all of its settings, and the function that tells it on a stage."""
+
+    name: str
+    settings: tuple[Setting, ...]
+    tell: Callable[[Stage], None]
+
+    def signature(self, setting: Setting) -> Signature:
+        """(plot, place, things..., topic), which must not occur in both splits."""
+        return (self.name, setting.place.noun, *(thing.noun for thing in setting.things), setting.topic)
+
+    def settings_of(self, split: Split) -> tuple[Setting, ...]:
+        """Return the settings whose signatures belong to the split."""
+        return tuple(setting for setting in self.settings if split_of(self.signature(setting)) == split)
+
+
+def plot(settings: Iterable[Setting]) -> Callable[[Callable[[Stage], None]], StoryPlot]:
+    """Make a plot of a function; the plot takes the function's name."""
+    return lambda tell: StoryPlot(tell.__name__, tuple(settings), tell)

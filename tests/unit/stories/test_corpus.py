@@ -16,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.stories import Split, Story, signatures, stories, story, texts
 from linnet.stories.corpus import MAX_WORDS, MIN_WORDS
 from linnet.stories.plots import PLOTS
-from linnet.stories.setting import StoryPlot
+from linnet.stories.stage import StoryPlot
 
 SPLITS = st.sampled_from(["train", "validation"])
 WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")

@@ -8,7 +8,7 @@ from linnet.stories.plots.kindness import helping_stranger, new_friend, sick_fri
 from linnet.stories.plots.lost import honest_finder, lost_and_found, missing_pet
 from linnet.stories.plots.presents import gift, planting
 from linnet.stories.plots.toys import borrowed, broken_toy, quarrel, trade
-from linnet.stories.setting import StoryPlot
+from linnet.stories.stage import StoryPlot
 
 PLOTS: tuple[StoryPlot, ...] = (
     lost_and_found,

@@ -4,8 +4,7 @@ from linnet.stories.endings import close
 from linnet.stories.entities import Character, Item
 from linnet.stories.events import Comfort, Drop, Enter, Feel, Find, Own, Sleep, TimePasses
 from linnet.stories.openings import begin, introduce
-from linnet.stories.setting import Setting, combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Setting, Stage, combine, plot
 from linnet.stories.vocabulary.places import HOME
 from linnet.stories.vocabulary.situations import NOISES
 from linnet.stories.vocabulary.things import COMFORTS

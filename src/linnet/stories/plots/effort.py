@@ -20,8 +20,7 @@ from linnet.stories.events import (
     Win,
 )
 from linnet.stories.openings import begin
-from linnet.stories.setting import Setting, combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Setting, Stage, combine, plot
 from linnet.stories.vocabulary.places import PUBLIC
 from linnet.stories.vocabulary.situations import GOALS, SKILLS, STRUCTURES, Skill, Structure
 from linnet.stories.vocabulary.things import SNACKS

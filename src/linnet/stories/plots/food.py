@@ -4,8 +4,7 @@ from linnet.stories.endings import close
 from linnet.stories.entities import Character, Item
 from linnet.stories.events import Eat, Enter, Feel, Get, Give, Go, Halve, Meet, NextDay, WeatherTurns
 from linnet.stories.openings import begin, introduce
-from linnet.stories.setting import combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Stage, combine, plot
 from linnet.stories.vocabulary.places import HOME, OUTDOORS, PUBLIC
 from linnet.stories.vocabulary.things import BIG_FOODS, SNACKS, TREATS
 

@@ -4,8 +4,7 @@ from linnet.stories.endings import close
 from linnet.stories.entities import Character, Item
 from linnet.stories.events import Break, Comfort, Drop, Enter, Feel, Go, Own, PlayWith, WeatherTurns
 from linnet.stories.openings import introduce
-from linnet.stories.setting import combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Stage, combine, plot
 from linnet.stories.vocabulary.places import HOME, OUTDOORS
 from linnet.stories.vocabulary.situations import INDOOR_GAMES
 from linnet.stories.vocabulary.things import FRAGILE

@@ -18,8 +18,7 @@ from linnet.stories.events import (
     Trouble,
 )
 from linnet.stories.openings import begin, introduce
-from linnet.stories.setting import Setting, combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Setting, Stage, combine, plot
 from linnet.stories.vocabulary.places import HOME, PUBLIC, house_of
 from linnet.stories.vocabulary.things import BIG_FOODS, COMFORTS, TOYS, TREASURES, TREATS
 from linnet.stories.vocabulary.troubles import PREDICAMENTS

@@ -18,8 +18,7 @@ from linnet.stories.events import (
     Search,
 )
 from linnet.stories.openings import begin, introduce
-from linnet.stories.setting import combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Stage, combine, plot
 from linnet.stories.vocabulary.people import PETS
 from linnet.stories.vocabulary.places import HOME, OUTDOORS, PUBLIC
 from linnet.stories.vocabulary.things import TOYS

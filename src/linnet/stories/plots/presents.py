@@ -4,8 +4,7 @@ from linnet.stories.endings import close
 from linnet.stories.entities import Character, Item, Thing
 from linnet.stories.events import Enter, Feel, Find, Get, Give, Go, Lie, Make, NextDay, Plant
 from linnet.stories.openings import begin, introduce
-from linnet.stories.setting import Setting, combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Setting, Stage, combine, plot
 from linnet.stories.vocabulary.places import FARM, GARDEN, HILL, HOME, YARD
 from linnet.stories.vocabulary.situations import CRAFTS, SEEDS, TREASURE_PLACES
 from linnet.stories.vocabulary.things import BY_NOUN

@@ -22,8 +22,7 @@ from linnet.stories.events import (
     Want,
 )
 from linnet.stories.openings import begin
-from linnet.stories.setting import combine, plot
-from linnet.stories.stage import Stage
+from linnet.stories.stage import Stage, combine, plot
 from linnet.stories.vocabulary.places import HOME, OUTDOORS, PUBLIC
 from linnet.stories.vocabulary.things import BREAKABLE_TOYS, TOYS
 

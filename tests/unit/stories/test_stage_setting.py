@@ -1,6 +1,6 @@
 from small_cast import BALL, HAT
 
-from linnet.stories.setting import combine, split_of
+from linnet.stories.stage import combine, split_of
 from linnet.stories.vocabulary.places import PARK, POND
 
 

@@ -15,10 +15,10 @@ import torch
 from harness import contest, elapsed_s, gate, report, threads_from_command_line
 from linnet.design import metrics
 from linnet.design.cost_tables import CostTables, build_cost_tables
-from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.feasibility import find_feasible
 from linnet.design.optimum import optimum
 from linnet.design.scores import SCORES, ScoreSettings, parts_of, score
+from linnet.design.search import EvolutionSettings, evolve
 from linnet.design.space import Space, load_space
 from linnet.model.cost import model_cost
 

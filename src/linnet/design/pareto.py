@@ -17,11 +17,10 @@ import numpy as np
 from linnet.core.arrays import Numbers
 from linnet.core.files import write_text
 from linnet.design.cost_tables import CostTables
-from linnet.design.evolution import evolve
 from linnet.design.feasibility import find_feasible, find_within_budgets, limits, non_dominated, smallest
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError, optimum
-from linnet.design.search import SearchTask, write_description
+from linnet.design.search import SearchTask, evolve, write_description
 from linnet.design.space import Candidate
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress

@@ -7,7 +7,6 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.design import latency
-from linnet.design.evolution import EvolutionSettings
 from linnet.design.latency import (
     ATTEMPTS,
     MARGIN,
@@ -22,7 +21,7 @@ from linnet.design.latency import (
 )
 from linnet.design.metrics import Budget
 from linnet.design.report import latency_table
-from linnet.design.search import DesignSettings, SearchTask, search
+from linnet.design.search import DesignSettings, EvolutionSettings, SearchTask, search
 
 CPU = torch.device("cpu")
 MIXERS = [

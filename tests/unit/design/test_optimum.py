@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from linnet.design import completion_bounds, metrics, optimum
 from linnet.design.cost_tables import CostTables, build_cost_tables
-from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.feasibility import find_within_budgets, limits
 from linnet.design.metrics import Budget, Metric
 from linnet.design.optimum import TooLargeError
 from linnet.design.scores import SCORES, ScoreSettings, penalty, width_term
+from linnet.design.search import EvolutionSettings, evolve
 from linnet.design.space import load_space
 
 METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]

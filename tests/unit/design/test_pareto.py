@@ -10,13 +10,12 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.design import metrics, pareto
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.evolution import EvolutionSettings
 from linnet.design.metrics import Budget
 from linnet.design.optimum import TooLargeError
 from linnet.design.pareto import front, write_front
 from linnet.design.report import FrontReport
 from linnet.design.scores import SCORES, ScoreSettings
-from linnet.design.search import DesignSettings, SearchTask
+from linnet.design.search import DesignSettings, EvolutionSettings, SearchTask
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of

@@ -5,10 +5,9 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.design import metrics, search
-from linnet.design.evolution import EvolutionSettings
 from linnet.design.metrics import Budget
 from linnet.design.optimum import TooLargeError
-from linnet.design.search import DesignSettings, SearchTask, write_description
+from linnet.design.search import DesignSettings, EvolutionSettings, SearchTask, write_description
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 

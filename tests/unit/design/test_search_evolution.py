@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from linnet.core.errors import UserError
 from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.evolution import EvolutionResult, EvolutionSettings, Mutation, evolve
 from linnet.design.feasibility import find_within_budgets, limits
 from linnet.design.metrics import Budget
 from linnet.design.scores import SCORES, ScoreSettings
+from linnet.design.search import EvolutionResult, EvolutionSettings, Mutation, evolve
 from linnet.design.space import load_space
 
 QUICK = EvolutionSettings(population=24, parents=8, iterations=12)

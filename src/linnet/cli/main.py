@@ -127,13 +127,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             process.guard_streams()
             process.listen()
             quiet_torch_distributed()
-        typed = sys.argv[1:] if arguments is None else list(arguments)
-        try:
-            with typer.main.get_command(app).make_context("linnet", typed or ["--help"]) as context:
-                context.command.invoke(context)
-            code = 0
-        except typer.Exit as stop:
-            code = stop.exit_code
+        code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -156,6 +150,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         if process.received_signal() is None and not is_out_of_memory(error):
             raise
         return _fail("error: out of memory; use a smaller batch, context or model", 1)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        with typer.main.get_command(app).make_context("linnet", arguments or ["--help"]) as context:
+            context.command.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
+    return 0
 
 
 def _fail(line: str, code: int) -> int:

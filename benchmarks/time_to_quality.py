@@ -4,7 +4,7 @@ Attention against a Transformers Llama (rotary, RMS norm, SwiGLU, tied) with Ada
 with `--families ted pldr` our own layers, new recipe against old. Ours is trained in separate runs, each annealed to
 its own end, over a third, half, two thirds and all of the tokens. Time is tokens to the other's mean loss (interpolated
 over the logarithm of the tokens) times measured time for a token, each with its own batch, in the same precision; the
-interval is a bootstrap over the seeds of both. Runs are kept in the work folder: the same command goes on.
+interval is a bootstrap over the seeds of both. Runs are kept in the work folder: the same command continues.
 `--device cuda` trains on a GPU, one run a process; the time for a token is measured on this processor nonetheless.
 
 `python benchmarks/time_to_quality.py --train stories.txt wikitext.txt --validation ... --work DIR`
@@ -146,7 +146,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--train", nargs="+", default=[], help="text files")
     parser.add_argument("--validation", nargs="+", default=[], help="text files")
-    parser.add_argument("--work", type=Path, required=True, help="data and runs; the same command goes on")
+    parser.add_argument("--work", type=Path, required=True, help="data and runs; the same command continues")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=["attention"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=1.0, help="of the old")

@@ -115,7 +115,7 @@ class Ground:
         return found
 
     def _interrupted(self, fresh: Subject) -> Subject:
-        """What stands after a kill at two thirds is where the same command goes on."""
+        """What stands after a kill at two thirds is where the same command continues."""
         at = 2 * sum(operation.changes for operation in fresh.operations) // 3
         return self._later(fresh, "interrupted", killed_at(at))
 

@@ -137,4 +137,4 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
         main(["compare", str(REPOSITORY / "experiments" / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")])
         == 130
     )
-    assert capsys.readouterr() == ("", "interrupted; the same command goes on\n")
+    assert capsys.readouterr() == ("", "interrupted; the same command continues\n")

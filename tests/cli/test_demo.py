@@ -57,7 +57,7 @@ def _interrupt_after_the_first_step(folder: Path) -> None:
     out, rest = process.communicate(timeout=120)
     assert (process.returncode, out) == (128 + signal.SIGINT, "")
     assert "Traceback" not in rest
-    assert re.fullmatch(r"stopped at step [12] of 3 of attention; the same command goes on", rest.splitlines()[-1])
+    assert re.fullmatch(r"stopped at step [12] of 3 of attention; the same command continues", rest.splitlines()[-1])
 
 
 def _go_on(folder: Path) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("linnet.experiments.demo.prepare_data", interrupt)
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
-    assert capfd.readouterr() == ("", "interrupted; the same command goes on\n")
+    assert capfd.readouterr() == ("", "interrupted; the same command continues\n")
 
 
 def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture):

@@ -116,5 +116,5 @@ def test_every_verb_that_trains_saves_and_ends_as_a_shell_says_it(
     monkeypatch.setattr(Trainer, "_step", step)
     assert main([*verb.split(), *TRAIN_VERBS[verb], "--out", "out"]) == 128 + number
     last = capfd.readouterr().err.splitlines()[-1]
-    assert last.startswith("stopped at step 1 of 3") and last.endswith("the same command goes on")
+    assert last.startswith("stopped at step 1 of 3") and last.endswith("the same command continues")
     assert [path.name for path in (tmp_path / "out").rglob("step-*")] == ["step-00000001"]

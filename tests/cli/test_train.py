@@ -99,7 +99,7 @@ def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_en
     saved = max(int(path.name.removeprefix("step-")) for path in (out / "checkpoints").iterdir())
     assert 25 <= saved < 140
     if number != signal.SIGKILL:
-        assert f"stopped at step {saved} of 140; saved; the same command goes on" in told
+        assert f"stopped at step {saved} of 140; saved; the same command continues" in told
     assert main(command(out, mixer, *long)) == 0
     assert _ends(out) == _ends(tmp_path / "straight")
     assert [line["step"] for line in _metrics(out)] == list(range(2, 141, 2))
@@ -184,7 +184,7 @@ def test_an_interrupted_run_exits_as_a_shell_says_it_and_goes_on(tmp_path, comma
         assert main([*command(tmp_path / "run"), "--json"]) == 130
     out, err = capsys.readouterr()
     assert json.loads(out)["finished"] is False
-    assert err.splitlines()[-1] == "stopped at step 2 of 8; saved; the same command goes on"
+    assert err.splitlines()[-1] == "stopped at step 2 of 8; saved; the same command continues"
     assert main(command(tmp_path / "run")) == 0
 
 

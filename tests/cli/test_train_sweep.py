@@ -112,7 +112,7 @@ def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
-        assert " of 150 of lr-0.002; the same command goes on" in said.splitlines()[-1]
+        assert " of 150 of lr-0.002; the same command continues" in said.splitlines()[-1]
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert "lr-0.001: finished at step 150, nothing to do" in err and "going on from step" in err

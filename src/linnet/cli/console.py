@@ -84,7 +84,7 @@ def interruptions_reported() -> Iterator[None]:
         note(f"error: {error}")
         raise typer.Exit(1) from None
     except (ExperimentStopped, KeyboardInterrupt) as stop:
-        note(f"{str(stop) or 'interrupted'}; the same command goes on")
+        note(f"{str(stop) or 'interrupted'}; the same command continues")
         number = stop.signal if isinstance(stop, ExperimentStopped) else signal.SIGINT
         raise typer.Exit(exit_code(number)) from None
 

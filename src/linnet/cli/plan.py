@@ -106,8 +106,8 @@ def plan_budget(
         size = made.model.vocab_size
         suits = f"vocabulary: {size:,} tokens suit this size ({VOCABULARY_SOURCE})"
         note(f"{suits}; linnet prepare --vocab-size {size} makes one")
-    facts, follow = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}, commands(made, out)
-    figures, parts = plan_figures(made, follow), plan_parts(made, follow)
+    facts, next_commands = {"law": f"{chosen.name}, {chosen.source or 'no source given'}"}, commands(made, out)
+    figures, parts = plan_figures(made, next_commands), plan_parts(made, next_commands)
     show("Plan by the law", facts, figures, parts, lambda: plan_pictures(made), report, as_json)
 
 

@@ -56,7 +56,7 @@ def list_runs(
     from linnet.training.runs import find_runs, read_run_info
 
     found = [read_run_info(path) for path in find_runs(folder)]
-    _tell_problems(found)
+    _note_problems(found)
     if as_json:
         write_json([run.to_dict() for run in found])
         return
@@ -67,7 +67,7 @@ def list_runs(
     write_parts(Table("", columns, [_row(run, folder) for run in found]))
 
 
-def _tell_problems(found: list["RunInfo"]) -> None:
+def _note_problems(found: list["RunInfo"]) -> None:
     for run in found:
         if run.problem:
             note(f"{run.path}: {run.problem}")
@@ -80,17 +80,17 @@ def _row(run: "RunInfo", folder: Path) -> tuple[str, ...]:
     return (
         str(below),
         run.model or "",
-        _said(run.parameters, numbers.metric),
+        _cell(run.parameters, numbers.metric),
         "" if run.step is None else f"{run.step:,}" + ("" if at_end else f" of {run.steps or 0:,}"),
-        _said(run.tokens, numbers.metric),
-        _said(run.bits_per_byte, numbers.bits),
-        _said(run.seconds, numbers.duration),
+        _cell(run.tokens, numbers.metric),
+        _cell(run.bits_per_byte, numbers.bits),
+        _cell(run.seconds, numbers.duration),
         run.state,
     )
 
 
-def _said(value: Any, say: Any) -> str:
-    return "" if value is None else str(say(value))
+def _cell(value: Any, write_value: Any) -> str:
+    return "" if value is None else str(write_value(value))
 
 
 @runs.command()
@@ -104,14 +104,16 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
     from linnet.training.runs import differences, read_run_info
 
     fields, found = differences(one, other), [read_run_info(path) for path in (one, other)]
-    _tell_problems(found)
+    _note_problems(found)
     figures = [run.to_dict() for run in found]
     if as_json:
         plain = {field: list(values) for field, values in fields.items()}
         write_json({"runs": [str(one), str(other)], "fields": plain, "figures": figures})
         return
     names = [str(one), str(other)]
-    rows = [(field, *map(_value, values)) for field, values in fields.items()]
+    rows = [
+        (field, *(MISSING if value is None else str(value) for value in values)) for field, values in fields.items()
+    ]
     if rows:
         write_parts(Table("Fields that differ", ("field", *names), rows, text=True))
     else:
@@ -120,10 +122,6 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
     write("\n")
     sides = [(name.replace("_", " "), *(_figure(name, each[name]) for each in figures)) for name in shown]
     write_parts(Table("Figures", ("", *names), sides))
-
-
-def _value(value: Any) -> str:
-    return MISSING if value is None else str(value)
 
 
 def _figure(name: str, value: Any) -> str:
@@ -149,28 +147,26 @@ def show(run: Run, as_json: AsJson = False) -> None:
 
     check_run(run)
     as_listed = read_run_info(run)
-    _tell_problems([as_listed])
+    _note_problems([as_listed])
     folder, found, summary = RunFolder(run), as_listed.to_dict(), read_summary(run)
     lines = folder.metrics.read(folder.expected_steps(as_listed.step or 0))
     if as_json:
-        wanted = ("best", "extensions", "spikes", "embedding_from", "machine")
-        told = {name: summary[name] for name in wanted if summary.get(name)}
-        write_json({**found, **told, "lines": lines})
+        names = ("best", "extensions", "spikes", "embedding_from", "machine")
+        recorded = {name: summary[name] for name in names if summary.get(name)}
+        write_json({**found, **recorded, "lines": lines})
         return
     rows = [(name.replace("_", " "), _figure(name, value)) for name, value in found.items() if value is not None]
     rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
     rows += [("extended", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("extensions") or []]
-    rows += [("word vectors", _word_vectors(each)) for each in [summary.get("embedding_from")] if each]
+    if vectors := summary.get("embedding_from"):
+        count = f"{vectors['tokens_found']:,} of {vectors['tokens']:,} tokens"
+        rows.append(("word vectors", f"of {vectors['file']}, for {count}"))
     write_parts(Table("", ("", ""), rows, text=True))
     drawn = [line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
     if drawn:
         _print_curves(drawn)
     else:
         write("\nno lines of figures: nothing to draw yet\n")
-
-
-def _word_vectors(told: dict[str, Any]) -> str:
-    return f"of {told['file']}, for {told['tokens_found']:,} of {told['tokens']:,} tokens"
 
 
 def _print_curves(lines: list[dict[str, Any]]) -> None:

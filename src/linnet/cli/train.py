@@ -222,7 +222,7 @@ def _report(result: "RunResult", as_json: bool) -> None:
         weights = "averaged weights until" if summary.get("averaging") else "the weights of"
         write(f"model: {result.model} ({weights} step {summary['step']})\n")
     if not result.finished:
-        note(f"stopped at step {summary['step']} of {summary['steps']}; saved; the same command goes on")
+        note(f"stopped at step {summary['step']} of {summary['steps']}; saved; the same command continues")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

@@ -265,7 +265,8 @@ def _write_jobs(jobs: Sequence[Job], context: JobContext) -> list[Job]:
 
 
 def _refuse(job: Job, context: JobContext, reason: str) -> None:
-    raise UserError(f"{context.out}: {job_title(context.suite, job)}: not trained: {reason}; the same command goes on")
+    problem = f"{context.out}: {job_title(context.suite, job)}: not trained: {reason}"
+    raise UserError(f"{problem}; the same command continues")
 
 
 if __name__ == "__main__":

@@ -310,7 +310,7 @@ def _fail(error: BaseException, processes: Processes) -> None:
     """Let only the first failing process report the reason. Others notice its end when its connections close."""
     if isinstance(error, RuntimeError | OSError) and re.search(_CONNECTION_LOST, str(error)):
         error = LostProcessError(
-            "another process of this run ended, or does not answer; the same command goes on from what was saved"
+            "another process of this run ended, or does not answer; the same command continues from what was saved"
         )
     try:
         reported = not processes.fails_first()

@@ -100,7 +100,7 @@ def test_processes_that_are_stopped_or_killed_go_on(tmp_path: Path, capsys, numb
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     if number == signal.SIGTERM:
-        assert process.returncode == 128 + number and "the same command goes on" in said
+        assert process.returncode == 128 + number and "the same command continues" in said
     assert main([*words, "--workers", "2"]) == 0
     assert quality(tmp_path / "out") == quality(tmp_path / "straight" / "out")
 

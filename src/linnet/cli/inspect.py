@@ -40,8 +40,8 @@ class InspectGroup(TyperGroup):
 
     own_commands: dict[str, TyperCommand]
 
-    @property
-    def commands(self) -> dict[str, TyperCommand]:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def commands(self) -> dict[str, TyperCommand]:
         return {**self.own_commands, **_commands_of_kinds()}
 
     @commands.setter

@@ -289,14 +289,14 @@ def _number_text(kind: type, metadata: Sequence[Any]) -> str:
 
 def spec_options(spec: Any) -> dict[str, tuple[Any, Any]]:
     """Return typer's option and the default for each field of a configuration without sections."""
-    found = {}
+    found: dict[str, tuple[Any, Any]] = {}
     for name, field in spec.model_fields.items():
         bounds = {"ge": "min", "le": "max"}
         limits = {
             to: getattr(one, bound) for one in field.metadata for bound, to in bounds.items() if hasattr(one, bound)
         }
-        kind = Annotated[field.annotation, typer.Option(help=field.description, **limits)]
-        found[name] = (kind, field.get_default(call_default_factory=True))
+        default = field.get_default(call_default_factory=True)
+        found[name] = (Annotated[field.annotation, typer.Option(help=field.description, **limits)], default)
     return found
 
 

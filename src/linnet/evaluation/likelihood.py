@@ -70,7 +70,7 @@ class Evaluation:
         """Bits per byte that the whole-sequence pass, which sees the future, gains over the causal one."""
         return None if self.whole_sequence is None else self.causal.bits_per_byte - self.whole_sequence.bits_per_byte
 
-    def figures(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The figures for JSON; None for what is not finite."""
         named: dict[str, Any] = {
             "bits_per_byte": self.causal.bits_per_byte,

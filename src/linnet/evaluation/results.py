@@ -83,7 +83,7 @@ class TextEvaluation(Result):
         bits = self.bits_per_byte
         figures: dict[str, Any] = {
             **self.about,
-            **Evaluation(self.causal, self.whole_sequence).figures(),
+            **Evaluation(self.causal, self.whole_sequence).to_dict(),
             "standard_error": bits.standard_error,
             "interval": None if (interval := bits.interval()) is None else list(interval),
             "documents": bits.count,

@@ -204,7 +204,7 @@ def _measure(measure: str, suite: Suite, part: int, trained: FinishedRun, data: 
     if measure == TRAINING:
         return training_values(trained)
     if measure == LIKELIHOOD:
-        return evaluate_folder(trained.path, data).figures()
+        return evaluate_folder(trained.path, data).to_dict()
     text = suite.text
     assert text is not None, "the suite was checked"
     if measure == ABILITY:

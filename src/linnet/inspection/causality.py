@@ -100,7 +100,7 @@ class Causality(TextInspection):
 
     def to_dict(self) -> dict[str, Any]:
         """`leak` is None for a model that is causal by itself."""
-        evaluation = self.evaluation.figures()
+        evaluation = self.evaluation.to_dict()
         return {
             **self.about,
             "windows": self.windows,

@@ -211,7 +211,7 @@ def _unfinished_info(path: Path) -> RunInfo:
     validations = [line["validation"] for line in RunFolder(path).metrics.tail() if "validation" in line]
     if not validations and train_state is not None:
         sums = train_state.callbacks.get("evaluation", {}).get("sums")
-        validations = [Evaluation.from_sums(sums).figures()] if sums else []
+        validations = [Evaluation.from_sums(sums).to_dict()] if sums else []
     state, problem = "stopped", None
     if lock_holder(path / LOCK) is not None:
         state = "running"

@@ -85,7 +85,7 @@ def test_the_figures_by_their_definitions():
     assert (found.nats_per_token, found.accuracy) == (2.0, 0.3)
     assert found.perplexity == pytest.approx(math.e**2)
     diverged = Evaluation(Likelihood(nats=1e6, tokens=10, bytes=25, correct=3))
-    assert diverged.causal.perplexity == math.inf and diverged.figures()["perplexity"] is None
+    assert diverged.causal.perplexity == math.inf and diverged.to_dict()["perplexity"] is None
 
 
 @pytest.mark.parametrize("mixers", [("attention",), ("ted",), ("plga",), ("ted", "plga")])
@@ -132,7 +132,7 @@ def test_a_model_that_sees_the_future_shows_its_leak():
     nats = sum(_by_hand(decoder(inputs), targets)[0] for inputs, targets in windows)
     assert found.whole_sequence.nats == pytest.approx(nats, rel=1e-9)
     assert found.leak == found.causal.bits_per_byte - found.whole_sequence.bits_per_byte != 0
-    figures = found.figures()
+    figures = found.to_dict()
     assert figures["bits_per_byte"] == found.causal.bits_per_byte
     assert figures["bits_per_byte"] - figures["whole_sequence_bits_per_byte"] == figures["leak"]
     assert Evaluation.from_sums(found.sums()) == found
@@ -142,7 +142,7 @@ def test_a_model_that_sees_the_future_shows_its_leak():
 def test_a_causal_model_has_no_leak_and_needs_no_calibration(mixer):
     decoder = _decoder(mixer)
     found = evaluate(decoder, _windows((2, 16)), BYTES)
-    assert found.leak is None and "leak" not in found.figures()
+    assert found.leak is None and "leak" not in found.to_dict()
     assert found == evaluate(decoder, _windows((2, 16)), BYTES, CALIBRATION)
     assert Evaluation.from_sums(found.sums()) == found
 
@@ -220,4 +220,4 @@ def test_the_figures_do_not_depend_on_the_batch(mixer):
         targets[row, length:] = IGNORE_INDEX
     together = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION)
     single = evaluate(decoder, zip(inputs.split(1), targets.split(1), strict=True), BYTES + 1, CALIBRATION)
-    assert together.figures() == pytest.approx(single.figures(), rel=1e-9)
+    assert together.to_dict() == pytest.approx(single.to_dict(), rel=1e-9)

@@ -69,7 +69,7 @@ def test_a_data_folder_is_read_as_training_evaluates_it(place, kind, limit):
     old = evaluate_folder(place / kind, place / "data", limit_tokens=limit, device="cpu")
     new = evaluate(place / kind, place / "data", limit_tokens=limit, device="cpu")
     shared = new.to_dict()
-    assert {name: shared[name] for name in old.figures()} == pytest.approx(old.figures(), rel=1e-5, abs=1e-6)
+    assert {name: shared[name] for name in old.to_dict()} == pytest.approx(old.to_dict(), rel=1e-5, abs=1e-6)
     assert (new.leak is None) == (kind != "plga")
     if limit is None:
         assert sorted(new.losses.bytes_N) == sorted(len(text.encode()) for text in TEXTS)

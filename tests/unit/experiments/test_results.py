@@ -11,7 +11,7 @@ from linnet.experiments.results import CurvePoint, Failure, RunSummary, SeedResu
 def outcome(seed: int, nats: float, whole: float | None = None) -> SeedResult:
     causal = Likelihood(nats, tokens=100, bytes=400, correct=10 * seed)
     evaluation = Evaluation(causal, None if whole is None else Likelihood(whole, 100, 400, 50))
-    return SeedResult(seed, evaluation.figures(), [CurvePoint(5, nats / 100), CurvePoint(10, nats / 200)])
+    return SeedResult(seed, evaluation.to_dict(), [CurvePoint(5, nats / 100), CurvePoint(10, nats / 200)])
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))

@@ -13,7 +13,7 @@ from linnet.present.style import png_of
 def outcome(seed: int, *bits: float) -> SeedResult:
     """Evaluated at every fifth step."""
     evaluation = Evaluation(Likelihood(1.0, 100, 400, 10), None)
-    return SeedResult(seed, evaluation.figures(), [CurvePoint(5 * at, value) for at, value in enumerate(bits, start=1)])
+    return SeedResult(seed, evaluation.to_dict(), [CurvePoint(5 * at, value) for at, value in enumerate(bits, start=1)])
 
 
 def broken(run: str, seed: int, step: int | None = 7) -> Failure:

@@ -70,7 +70,7 @@ def test_a_run_learns_and_is_measured_on_targets_alone(run: Path):
     found = lines(run)
     assert found[-1]["bits_per_byte"] < found[0]["bits_per_byte"]
     again = evaluate_folder(run, run / "pairs")
-    assert again.figures()["bits_per_byte"] == pytest.approx(found[-1]["validation"]["bits_per_byte"], rel=1e-5)
+    assert again.to_dict()["bits_per_byte"] == pytest.approx(found[-1]["validation"]["bits_per_byte"], rel=1e-5)
     held_out = TokenData.open(run / "pairs").manifest.splits["validation"]
     assert again.causal.bytes < held_out.bytes / 2
 

@@ -67,7 +67,7 @@ class Evaluate(Callback):
     @property
     def figures(self) -> dict[str, Any] | None:
         """The figures of the latest evaluation."""
-        return None if self.state.sums is None else Evaluation.from_sums(self.state.sums).figures()
+        return None if self.state.sums is None else Evaluation.from_sums(self.state.sums).to_dict()
 
     def after_step(self) -> None:
         """Evaluate if it is due; `Stopped` if a stop is requested meanwhile. A new best evaluation is saved."""

@@ -1,6 +1,6 @@
 // Attention of one token of each stream to those before it, over keys and values in float32 or bfloat16.
 //
-// `ops.native.attention` says what it computes. Scores, weights and sums are in float32.
+// `ops.native.attention` describes the functions. Scores, weights and sums are in float32.
 
 #include <algorithm>
 #include <vector>
@@ -26,7 +26,7 @@ inline void store(uint16_t* place, float number) {  // rounded to the nearest, t
   *place = static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-// What queries of one head of keys and values have to do with it.
+// One head of keys and values, and the queries that read it.
 template <typename Number>
 struct Head {
   const float* queries;  // `shared` of them, `width` wide
@@ -34,7 +34,7 @@ struct Head {
   int64_t shared, width, seen;
   float factor;
 
-  // Of `count` keys side by side, whose sums do not wait for each other.
+  // Scores of `count` adjacent keys, with independent sums.
   template <int count>
   void score(const float* query, const Number* key, float* scores) const {
     __m256 sums[count];
@@ -51,7 +51,7 @@ struct Head {
     }
   }
 
-  // Scores `[shared, seen]` become weights that are yet to be divided by the sum that is returned.
+  // Replaces scores by weights that are not yet divided by their sum, which is returned.
   float weigh(float* scores) const {
     float largest = scores[0];
 #pragma omp simd reduction(max : largest)
@@ -142,7 +142,7 @@ void linnet_attention_row(const float* queries, const float* key, const float* v
   }
 }
 
-// Of several streams, whose own keys and values lie there already, in bfloat16; `seen` of each.
+// Of several streams, whose own keys and values are stored already, in bfloat16; `seen`: tokens of each.
 void linnet_attention_past(const float* queries, const uint16_t* keys, const uint16_t* values, int64_t streams,
                            int64_t heads, int64_t shared, int64_t of_stream, int64_t of_head, int64_t width,
                            const int64_t* seen, float factor, float* out, int threads) {
@@ -154,7 +154,7 @@ void linnet_attention_past(const float* queries, const uint16_t* keys, const uin
   });
 }
 
-// q G of each head: `operators` are a matrix `[width, width]` for each of them.
+// q G of each head: `operators` has a matrix `[width, width]` for each.
 void linnet_apply_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
                              float* out, int threads) {
   divided(heads, threads, [&](int64_t h) {

@@ -1,6 +1,6 @@
-// What lies between the products of a row: norms, rotation, gates. Little work, of which calls are most.
+// The operations between the products of a row: norms, rotation, gates. Calls are most of their time.
 //
-// `ops.native.elementwise` says what each function computes. Exponentials are `exponential` of vectors.hpp.
+// `ops.native.elementwise` describes each function. Exponentials are `exponential` of vectors.hpp.
 
 #include <algorithm>
 
@@ -11,13 +11,13 @@ namespace {
 
 inline __m256 set(float one) { return _mm256_set1_ps(one); }
 
-// 1 / (1 + e^-x): the smaller of e^x and 1 over 1 + e^-|x|, so that what grows without end is never computed.
+// 1 / (1 + e^-x), as the smaller of e^x and 1, divided by 1 + e^-|x|, so that no exponential overflows.
 inline __m256 sigmoid(__m256 x) {
   const __m256 decayed = exponential(_mm256_min_ps(x, _mm256_sub_ps(_mm256_setzero_ps(), x)));
   return _mm256_div_ps(_mm256_blendv_ps(set(1.0f), decayed, x), _mm256_add_ps(set(1.0f), decayed));
 }
 
-// The error function, off by at most 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+// The error function, with an error of at most 1.5e-7 (Abramowitz and Stegun, 7.1.26).
 inline __m256 error_function(__m256 x) {
   const __m256 sign = _mm256_and_ps(x, set(-0.0f)), size = _mm256_andnot_ps(set(-0.0f), x);
   const __m256 t = _mm256_div_ps(set(1.0f), _mm256_fmadd_ps(set(0.3275911f), size, set(1.0f)));
@@ -41,14 +41,14 @@ inline __m256 activated(__m256 x, int kind) {
       const __m256 cubed = _mm256_fmadd_ps(_mm256_mul_ps(x, x), set(0.044715f), set(1.0f));
       return _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_mul_ps(x, cubed), set(1.59576912f))));
     }
-    default: {  // relu, relu_squared; in this order what is not a number stays so
+    default: {  // relu, relu_squared; in this order NaN stays NaN
       const __m256 above = _mm256_max_ps(zero, x);
       return kind == 3 ? above : _mm256_mul_ps(above, above);
     }
   }
 }
 
-struct Vector {  // eight numbers, or those that are left over, filled up with zeros
+struct Vector {  // eight numbers, or a remainder padded with zeros
   const int64_t count;
   __m256i mask() const {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -63,7 +63,7 @@ struct Vector {  // eight numbers, or those that are left over, filled up with z
   }
 };
 
-// Vectors of `width` numbers, and where each begins.
+// Calls `work` with the start and the length of each vector of `width` numbers.
 template <typename Work>
 void by_vectors(int64_t width, int threads, const Work& work) {
   divided((width + LANES - 1) / LANES, threads, [&](int64_t n) { work(n * LANES, Vector{width - n * LANES}); });
@@ -109,7 +109,7 @@ void linnet_layer_norm(const float* x, const float* gains, const float* biases, 
   });
 }
 
-// The first `turned` of the `width` elements of each head, in place. A pair lies side by side, or half of them apart.
+// Rotates the first `turned` of the `width` elements of each head in place; pairs are adjacent, or halves apart.
 void linnet_rotate(float* x, int64_t heads, int64_t width, int64_t turned, const float* cosines, const float* sines,
                  int adjacent, int threads) {
   const int64_t pairs = turned / 2, apart = adjacent ? 1 : pairs, step = adjacent ? 2 : 1;
@@ -128,14 +128,14 @@ void linnet_activation(const float* x, int64_t width, int kind, float* out, int 
   by_vectors(width, threads, [&](int64_t i, Vector part) { part.store(out + i, activated(part.load(x + i), kind)); });
 }
 
-// Of a gate and what it lets through, `inner` wide each.
+// activation(gate) * value; both are `inner` wide.
 void linnet_glu(const float* joint, int64_t inner, int kind, float* out, int threads) {
   by_vectors(inner, threads, [&](int64_t i, Vector part) {
     part.store(out + i, _mm256_mul_ps(activated(part.load(joint + i), kind), part.load(joint + inner + i)));
   });
 }
 
-// x times a factor, and what is added to it, which may be null.
+// x times a factor, plus a summand that may be null.
 void linnet_scale_add(const float* x, float factor, const float* added, int64_t width, float* out, int threads) {
   by_vectors(width, threads, [&](int64_t i, Vector part) {
     const __m256 more = added ? part.load(added + i) : _mm256_setzero_ps();

@@ -1,5 +1,5 @@
-// The functions of this library that a program may name (program.cpp). The last argument of each is how many threads
-// share its work, unless those of a program do.
+// The functions of this library that a program may call (program.cpp). The last argument is the number of threads that
+// share the work; within a program its threads do.
 
 #pragma once
 

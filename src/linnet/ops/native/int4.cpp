@@ -1,9 +1,9 @@
 // Products in float32 with matrices of 4 bits, of one row or of any number.
 //
-// Of one row they keep up with the memory, as those in rows.cpp: weights are read in the order in which they lie, of
-// each group the numbers and then the scales. Apart from each other, in two streams, they would be read at a third of
-// the speed. Several rows share what is unpacked: a tile of them meets the same weights together, which stay in a cache
-// until all tiles have read them. What a row gives is the same, bit for bit, alone and in a tile of any size.
+// One row is computed at the bandwidth of the memory, as in rows.cpp: weights are read in the order of memory, of each
+// group first the numbers, then the scales. In two separate streams they would be read at a third of the speed. Several
+// rows share the unpacked weights: a tile of rows is multiplied with the same weights together, which stay in a cache
+// until all tiles have read them. The result of a row is the same, bit for bit, alone and in a tile of any size.
 
 #include <algorithm>
 #include <limits>
@@ -14,15 +14,15 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 16;            // outputs whose weights lie side by side
-constexpr int64_t PARTS = BLOCK / WIDE;  // vectors that they take
-constexpr int64_t RUN = 8;               // inputs whose weights do: four bytes of each output
+constexpr int64_t BLOCK = 16;            // adjacent outputs
+constexpr int64_t PARTS = BLOCK / WIDE;  // vectors of a block
+constexpr int64_t RUN = 8;               // adjacent inputs: four bytes of each output
 constexpr int64_t RUN_BYTES = 4 * BLOCK;
 constexpr int64_t SCALE_BYTES = 2 * BLOCK;  // of a group
 
-constexpr int ROWS = TILE / PARTS;        // at most that meet weights together
-constexpr int64_t ROWS_AT_ONCE = 512;     // whose tiles are held
-constexpr int64_t PANEL_BYTES = 1 << 18;  // of weights that tiles read one after the other
+constexpr int ROWS = TILE / PARTS;        // of a tile at most
+constexpr int64_t ROWS_AT_ONCE = 512;     // whose tiles are in memory
+constexpr int64_t PANEL_BYTES = 1 << 18;  // of weights that all tiles read before the next panel
 
 inline int64_t bytes_of_block(int64_t groups, int64_t group) {
   return groups * (group / RUN * RUN_BYTES + SCALE_BYTES);
@@ -39,10 +39,10 @@ inline Real scales_of(const uint8_t* place) {
 }
 #endif
 
-// Rows in fixed point that meet weights together.
+// Rows in fixed point that are multiplied together.
 struct Tile {
   std::vector<int32_t> digits;       // [inputs / 4][rows][2]: four bytes of the upper digits, four of the lower ones
-  std::vector<int32_t> less_middle;  // [groups][rows]: what numbers that stand for 0 add up to, with a minus
+  std::vector<int32_t> less_middle;  // [groups][rows]: minus the sum for weights that represent 0
   float steps[ROWS];
   int rows;
 
@@ -65,7 +65,7 @@ struct Tile {
   }
 };
 
-// The outputs of a block for a tile of so many rows, `[rows][BLOCK]`.
+// The outputs of a block for a tile of `rows` rows, `[rows][BLOCK]`.
 template <int rows>
 struct Met {
   static void call(const Tile& tile, const uint8_t* weights, int64_t groups, int64_t group, float* out) {
@@ -106,7 +106,7 @@ struct Met {
   }
 };
 
-// The matrix, its blocks one behind the other.
+// The matrix, as consecutive blocks.
 struct Matrix {
   const uint8_t* weights;
   int64_t groups, group, outputs;
@@ -137,7 +137,7 @@ void rows_together(const float* x, int64_t first, int64_t rows, int64_t inputs, 
   thread_local std::vector<Tile> kept;
   const int64_t count = (rows + ROWS - 1) / ROWS;
   if (static_cast<int64_t>(kept.size()) < count) kept.resize(count);
-  std::vector<Tile>& tiles = kept;  // of this thread, whoever works with them
+  std::vector<Tile>& tiles = kept;  // of this thread; all threads work with them
   const auto fill = [&](int64_t t) {
     const int64_t begin = first + rows * t / count, end = first + rows * (t + 1) / count;
     tiles[t].fill(x + begin * inputs, static_cast<int>(end - begin), inputs, matrix.group);
@@ -166,8 +166,8 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
     rows_together(x, first, std::min(ROWS_AT_ONCE, rows - first), inputs, matrix, result, threads);
 }
 
-// Rows from which on products with a matrix made in float32 are faster: without instructions for sums of four products
-// of bytes these take three each.
+// Largest number of rows for which these products are faster than those with a float32 matrix: without instructions for
+// sums of four products of bytes, three instructions are needed for each.
 int64_t linnet_max_int4_rows() {
 #if defined(LINNET_AVX2) && ((defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__))
   return std::numeric_limits<int64_t>::max();
@@ -176,7 +176,7 @@ int64_t linnet_max_int4_rows() {
 #endif
 }
 
-// Rows `[count, groups * group]` of the matrix that blocks of 4 bits stand for, from output `first` on.
+// Rows `[count, groups * group]` of the matrix that blocks of 4 bits represent, from output `first` on.
 void linnet_int4_matrix(const uint8_t* weights, int64_t groups, int64_t group, int64_t first, int64_t count, float* out,
                         int threads) {
   const int64_t bytes = bytes_of_block(groups, group);

@@ -1,8 +1,8 @@
-// Operations of a step, run one behind the other by the same threads, in one call.
+// The operations of a decoding step, run one after another by the same threads, in one call.
 //
-// At a small model's step waking threads for every operation takes longer than the operations. Here they are woken once
-// and wait for each other by looking at a number, and every operation is one of `functions.hpp`, which finds its share
-// of the work by the thread's `team`. `ops.native.program` writes operations down.
+// In a step of a small model, waking threads for every operation would take longer than the operations. Here they are
+// woken once and wait for each other at a barrier. Every operation is one of `functions.hpp`, which determines its share
+// of the work by the thread's `team`. `ops.native.program` records operations.
 
 #ifdef __linux__
 #include <linux/futex.h>
@@ -24,9 +24,9 @@
 namespace {
 
 constexpr int64_t MAX_ARGUMENTS = 14;
-constexpr int PATIENCE = 1 << 12;  // looks at a barrier, some tens of microseconds, before the processor is left
+constexpr int PATIENCE = 1 << 12;  // tests of a barrier, some tens of microseconds, before a thread sleeps
 
-// A number, the address of something or the bits of a float32; what the token and its position add to it.
+// A number, an address or the bits of a float32; and its steps by token and by position.
 struct Argument {
   int64_t value, by_token, by_position;
 };
@@ -88,7 +88,7 @@ constexpr Named FUNCTIONS[] = {
     {"linnet_scale_add", Called<linnet_scale_add>::with},
 };
 
-// The last of the threads to come lets all of them go on. Who has looked for long sleeps: on a busy machine the last one
+// The last thread to arrive releases all others. A thread that has waited long sleeps: on a busy machine the last one
 // may be waiting for this very processor.
 class Barrier {
  public:
@@ -144,7 +144,7 @@ void run(const Operation& operation, int64_t token, int64_t position) {
 
 extern "C" {
 
-// What a function is called in an operation; -1 for a name that is none of them.
+// The number of a function in an operation; -1 for an unknown name.
 int64_t linnet_function_index(const char* name) {
   constexpr int64_t count = sizeof FUNCTIONS / sizeof *FUNCTIONS;
   for (int64_t n = 0; n < count; ++n)

@@ -1,8 +1,8 @@
 // Products of a few rows in float32 with matrices of 32, 16 and 8 bits; those of 4 bits are in int4.cpp.
 //
 // Decoding a stream reads every weight once for each token and does little else, so all of these read the weights once,
-// in the order in which they lie, and keep up with the memory. `ops.native.rows` says what each function computes;
-// several of 16 and 8 bits go by tiles.hpp.
+// in the order of memory, at the bandwidth of the memory. `ops.native.gemv` describes each function; several rows with
+// weights of 16 and 8 bits are computed by tiles.hpp.
 
 #include <algorithm>
 #include <vector>
@@ -12,9 +12,9 @@
 
 namespace {
 
-constexpr int SIDE_BY_SIDE = 2;  // vectors of an output whose sums do not wait for each other
+constexpr int SIDE_BY_SIDE = 2;  // vectors of an output with independent sums
 
-// An output of bfloat16: weights of even places meet `even`, those of odd places `odd`, both halves of the row `x`.
+// An output of bfloat16: weights at even indices times `even`, those at odd indices times `odd`, halves of the row `x`.
 inline float bfloat16_output(const uint16_t* weights, const float* even, const float* odd, const float* x,
                              int64_t inputs) {
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
@@ -52,7 +52,7 @@ inline float float32_output(const float* weights, const float* x, int64_t inputs
   return sum;
 }
 
-// Rows in fixed point, kept from call to call: what is allocated anew is cleared by the system first.
+// Rows in fixed point. The memory is reused from call to call: the system clears newly allocated memory first.
 std::vector<Fixed>& fixed_rows(const float* x, int64_t rows, int64_t inputs, int64_t group) {
   thread_local std::vector<Fixed> kept;
   if (static_cast<int64_t>(kept.size()) < rows) kept.resize(rows);
@@ -60,7 +60,7 @@ std::vector<Fixed>& fixed_rows(const float* x, int64_t rows, int64_t inputs, int
   return kept;
 }
 
-// An output of 8 bits, its scale and the row's step left out. `width` is a multiple of `BYTES`.
+// An output of 8 bits, without its scale and the row's step. `width` is a multiple of `BYTES`.
 inline float int8_output(const int8_t* weights, const Fixed& row, int64_t width) {
   __m256i high[SIDE_BY_SIDE], low[SIDE_BY_SIDE];
   for (int n = 0; n < SIDE_BY_SIDE; ++n) high[n] = low[n] = _mm256_setzero_si256();
@@ -68,7 +68,7 @@ inline float int8_output(const int8_t* weights, const Fixed& row, int64_t width)
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + i));
     const __m256i x_high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.high.data() + i));
     const __m256i x_low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row.low.data() + i));
-    const __m256i size = _mm256_abs_epi8(v);  // one of two bytes has to be without a sign: the digit takes it
+    const __m256i size = _mm256_abs_epi8(v);  // one factor has to be unsigned, so the digit takes the sign
     high[n] = with_products(high[n], size, _mm256_sign_epi8(x_high, v));
     low[n] = with_products(low[n], size, _mm256_sign_epi8(x_low, v));
   };

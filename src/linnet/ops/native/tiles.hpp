@@ -1,7 +1,7 @@
-// Products of several rows with matrices of 16 and 8 bits: tiles of rows that meet the same weights together, which
-// are read and unpacked once for all of them.
+// Products of several rows with matrices of 16 and 8 bits: tiles of rows are multiplied with the same weights together,
+// which are read and unpacked once for all of them.
 //
-// What a tile has of its rows lies as it is read: of each run of inputs a vector of every row, or two.
+// A tile holds its rows in the order of reading: for each run of inputs one or two vectors of every row.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-// The last weights of an output, fewer than a vector has, and zeros.
+// The last weights of an output, fewer than a vector, padded with zeros.
 template <typename Number>
 inline Whole rest_of(const Number* weights, int64_t count) {
   Number rest[sizeof(Whole) / sizeof(Number)] = {};
@@ -19,7 +19,7 @@ inline Whole rest_of(const Number* weights, int64_t count) {
   return whole_at(rest);
 }
 
-// Weights of even places are the lower halves of 32 bits, those of odd places the upper ones.
+// Weights at even indices are the lower halves of 32 bits, those at odd indices the upper ones.
 struct Bfloat16Tile {
   static constexpr int64_t RUN = 2 * WIDE;
 
@@ -55,7 +55,7 @@ struct Bfloat16Tile {
   };
 };
 
-// Digits without a sign, 64 more than they are: what that adds is 64 times the sum of an output's weights.
+// Digits are made unsigned by adding 64; 64 times the sum of an output's weights is subtracted again.
 struct Int8Tile {
   static constexpr int64_t RUN = 4 * WIDE;
   static constexpr int MORE = BASE / 2;
@@ -96,7 +96,7 @@ struct Int8Tile {
   };
 };
 
-// Rows `[first, first + rows)` of a tile: `TILE` each, and what is left.
+// Calls `work(first, count)` for each tile: `TILE` rows each, and the remainder.
 template <typename Work>
 void each_tile(int64_t rows, const Work& work) {
   for (int64_t first = 0; first < rows; first += TILE)

@@ -13,7 +13,7 @@ namespace {
 #if defined(LINNET_AVX2) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
 #define LINNET_AVX512 1
 constexpr int64_t WIDE = 16;  // float32 numbers of a vector
-constexpr int TILE = 8;       // rows at most that meet weights together: three sums of each are in registers
+constexpr int TILE = 8;       // rows of a tile at most: three sums of each are in registers
 using Whole = __m512i;
 using Real = __m512;
 inline Whole nothing() { return _mm512_setzero_si512(); }
@@ -69,7 +69,7 @@ inline float total_of(Real numbers) { return sum_of(numbers); }
 inline int32_t total_of(Whole numbers) { return sum_of(numbers); }
 #endif
 
-// A function for each number of rows of a tile: `Of<rows>::call` for 1 to `TILE`.
+// `Of<rows>::call` for a number of rows from 1 to `TILE`.
 template <template <int> class Of, int... less>
 auto for_rows(int rows, std::integer_sequence<int, less...>) {
   constexpr decltype(&Of<1>::call) each[] = {Of<less + 1>::call...};

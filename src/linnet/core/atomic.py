@@ -1,46 +1,72 @@
-"""Writing so that nobody ever sees half of it: a temporary name beside the target, then a rename.
+"""Atomic writes and locks: a file or folder is written under a temporary name beside its target and then renamed.
 
-What a killed process leaves behind has names that only linnet gives (`SUFFIXES`). Who writes the same target next
-removes it, or puts it back where it was the only copy (`restore`), and says so. One process at a time writes a folder
-(`folder_lock`).
+What a killed process leaves behind has names that only linnet gives (`SUFFIXES`). The next process that writes the same
+target removes it, or moves it back if it was the only copy (`restore`), and logs a note. One process at a time writes a
+folder (`folder_lock`). The system releases locks when a process ends, however it ends.
+
+Where the system lacks something (an exchange of two names, `fsync` of folders, file locks), the next best is done: two
+renames, no `fsync`, no lock.
 """
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from linnet.core.errors import UserError, note
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # everywhere else
+    msvcrt = None  # type: ignore[assignment]
+
 PARTIAL, RETIRED, LOCK = SUFFIXES = ".linnet-partial", ".linnet-old", ".linnet-lock"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Flags that Windows does not have are left out there.
+NO_FOLLOW, NO_WAIT, CLOSE_ON_EXEC, BINARY = (
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+)
+# An open file cannot be renamed or removed on Windows.
+_CLOSE_FIRST = os.name == "nt"
+
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _LONGEST_STEM_BYTES = 120
-_DRAWN = r"\.[a-z0-9_]{8}"
+_RANDOM = r"\.[a-z0-9_]{8}"
 """What `tempfile` puts into a name."""
-_LEFT = re.compile(rf"\.(.+?)({_DRAWN}({re.escape(PARTIAL)}|{re.escape(RETIRED)})|{re.escape(LOCK)})", re.DOTALL)
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_LEFTOVER = re.compile(rf"\.(.+?)({_RANDOM}({re.escape(PARTIAL)}|{re.escape(RETIRED)})|{re.escape(LOCK)})", re.DOTALL)
+_NOT_A_LOCK = "not a lock of linnet's; expected none: remove it"
 
 
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; it takes the target's name only if the block ends without error.
+    """Yield a temporary path beside `target`, which is renamed to the target if the block ends without error.
 
-    `UserError` where a device, a pipe or a folder has that name, or a link leads to one (`/dev/stdout`).
+    `UserError` if the target is a device, a pipe or a folder, or a link that leads to one (`/dev/stdout`).
     """
     target = Path(target)
-    _refuse_other_kinds(target)
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device or pipe"
+        way = "leads to" if target.is_symlink() else "is"
+        raise UserError(f"{target}: {way} {kind}; expected a file, or a new name")
     with errors_naming(target), _in_folder(target.parent):
-        _remove_left(target)
-        handle, temporary = _held_file(target)
+        _remove_leftovers_of(target)
+        handle, temporary = _locked_temporary(target)
         try:
+            if _CLOSE_FIRST:
+                os.close(handle)
             yield temporary
             temporary.chmod(0o666 & ~_umask())
             _flush(temporary)
@@ -48,14 +74,15 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
             _flush(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
-            os.close(handle)
+            if not _CLOSE_FIRST:
+                os.close(handle)
 
 
 @contextmanager
 def atomic_directory(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `target`; it replaces the target only if the block ends without error.
+    """Yield a temporary folder beside `target`, which replaces the target if the block ends without error.
 
-    `UserError` where another process writes the same one, or something else than a folder has that name.
+    `UserError` if another process writes the same folder, or something that is not a folder has that name.
     """
     target = Path(target)
     if os.path.lexists(target) and not target.is_dir():
@@ -69,22 +96,19 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
             temporary.chmod(0o777 & ~_umask())
             for path in (*temporary.rglob("*"), temporary):
                 _flush(path)
-            _put(temporary, target)
+            # There is no moment without the old folder or the new one.
+            if not os.path.lexists(target):
+                temporary.replace(target)
+            elif not _exchanged(temporary, target):
+                _swap(temporary, target)
             _flush(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _refuse_other_kinds(target: Path) -> None:
-    if target.exists() and not target.is_file():
-        kind = "a folder" if target.is_dir() else "a device or pipe"
-        way = "leads to" if target.is_symlink() else "is"
-        raise UserError(f"{target}: {way} {kind}; expected a file, or a new name")
-
-
 @contextmanager
 def _in_folder(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; what was made for nothing goes again."""
+    """Make a folder and those above it; remove them if the block fails."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -100,22 +124,22 @@ def _in_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def folder_lock(target: Path) -> Iterator[None]:
-    """Hold the writing of a folder for this process alone, and begin with what a killed one left put in order."""
+    """Let only this process write a folder; first restore or remove what a killed process left."""
     with file_lock(_lock_of(target), f"{target}: another process (id {{}}) is writing it"):
         restore(target, held=True)
-        _remove_left(target)
+        _remove_leftovers_of(target)
         yield
 
 
 def restore(target: Path, held: bool = False) -> None:
-    """Put a folder back that a killed process had moved away and not replaced yet. `held`: it is claimed already."""
+    """Move a folder back that a killed process had moved away and not replaced yet. held: its lock is held already."""
     if target.is_symlink() or target.exists():
         return
-    for retired in _left(target, RETIRED):
-        kept = retired / target.name
-        if kept.is_dir() and (held or not _is_claimed(target)):
+    for retired in _leftovers_of(target, RETIRED):
+        old = retired / target.name
+        if old.is_dir() and (held or not _is_locked(target)):
             with suppress(FileNotFoundError):  # another reader was faster
-                kept.replace(target)
+                old.replace(target)
                 retired.rmdir()
             note(f"{target}: put back as it was before a writing that was broken off")
             return
@@ -123,71 +147,71 @@ def restore(target: Path, held: bool = False) -> None:
 
 @contextmanager
 def not_replaced(folder: Path) -> Iterator[None]:
-    """`UserError` where another process replaced the folder while the block read it: each file may be of another."""
+    """`UserError` if another process replaces the folder while the block reads it: its files might not fit together."""
     before = folder.stat()
+
+    def check() -> None:
+        with suppress(FileNotFoundError):
+            if os.path.samestat(before, folder.stat()):
+                return
+        raise UserError(f"{folder}: was replaced while it was read; the same command reads the new one")
+
     try:
         yield
     except (UserError, OSError):
-        _refuse_replaced(folder, before)
+        check()
         raise
-    _refuse_replaced(folder, before)
-
-
-def _refuse_replaced(folder: Path, before: os.stat_result) -> None:
-    with suppress(FileNotFoundError):
-        if os.path.samestat(before, folder.stat()):
-            return
-    raise UserError(f"{folder}: was replaced while it was read; the same command reads the new one")
+    check()
 
 
 def clean_up(target: Path) -> None:
-    """Put in order what a killed process left of a folder that is not written now; what another writes stays."""
+    """Restore or remove what a killed process left of a folder, unless another process writes it now."""
     with suppress(OSError, UserError):
-        if _lock_of(target).is_file() or _left(target, PARTIAL) or _left(target, RETIRED):
+        if _lock_of(target).is_file() or _leftovers_of(target, PARTIAL) or _leftovers_of(target, RETIRED):
             with folder_lock(target):
                 pass
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder; half-removed it never keeps its name."""
+    """Remove a folder; a half-removed folder never has its name."""
     retired = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=PARTIAL, dir=path.parent))
     path.replace(retired / path.name)
     shutil.rmtree(retired)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left of any file or folder in `folder`; what another process writes stays."""
+    """Remove what killed processes left of any file or folder in `folder`; what another process writes now stays."""
     for retired in folder.glob(f".*{RETIRED}"):
-        for kept in retired.iterdir():  # under its whole name
-            clean_up(folder / kept.name)
-    found = [_LEFT.fullmatch(path.name) for path in folder.glob(".*")]
-    for name in sorted({left[1] for left in found if left}):
+        for old in retired.iterdir():  # under its whole name
+            clean_up(folder / old.name)
+    found = [_LEFTOVER.fullmatch(path.name) for path in folder.glob(".*")]
+    for name in sorted({leftover[1] for leftover in found if leftover}):
         clean_up(folder / name)
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a killed process left this, or a running one works there."""
+    """True for a name that only linnet gives: left by a killed process, or in use by a running one."""
     return path.name.startswith(".") and path.name.endswith(SUFFIXES)
 
 
 def refuse_link(path: Path) -> None:
-    """`UserError` for a link where linnet writes: what it leads to may be somebody else's."""
+    """`UserError` for a link where linnet would write: its target may belong to something else."""
     if path.is_symlink():
         raise UserError(f"{path}: is a link; nothing is written through one, expected none or linnet's own")
 
 
-def _held_file(target: Path) -> tuple[int, Path]:
-    """A new temporary file, locked while it is written: so nobody takes it for a killed process's."""
+def _locked_temporary(target: Path) -> tuple[int, Path]:
+    """A new temporary file, locked while it is written, so that nobody mistakes it for a leftover."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent)
-        if try_lock(handle) and still_named(handle, Path(name)):  # else another process found it before it was locked
+        if try_lock(handle) and still_named(handle, Path(name)):  # else it was removed before it was locked
             return handle, Path(name)
         os.close(handle)
 
 
-def _is_claimed(target: Path) -> bool:
+def _is_locked(target: Path) -> bool:
     try:
-        handle = os.open(_lock_of(target), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(_lock_of(target), os.O_RDONLY | NO_FOLLOW | NO_WAIT)
     except OSError:
         return False
     free = try_lock(handle)
@@ -200,71 +224,75 @@ def _lock_of(target: Path) -> Path:
 
 
 def _prefix(target: Path) -> str:
-    """`.NAME.`, the name cut where no room is left for what stands behind it."""
-    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_STEM_BYTES])}."
+    """`.NAME.`, with a long name cut so that there is room for what follows it."""
+    return f".{os.fsencode(target.name)[:_LONGEST_STEM_BYTES].decode(errors='surrogateescape')}."
 
 
-def _left(target: Path, suffix: str) -> list[Path]:
-    prefix = _prefix(target)
+def _leftovers_of(target: Path, suffix: str) -> list[Path]:
     if not target.parent.is_dir():
         return []
-    drawn = re.compile(re.escape(prefix[:-1]) + _DRAWN + re.escape(suffix))
-    return sorted(path for path in target.parent.iterdir() if drawn.fullmatch(path.name))
+    name = re.compile(re.escape(_prefix(target)[:-1]) + _RANDOM + re.escape(suffix))
+    return sorted(path for path in target.parent.iterdir() if name.fullmatch(path.name))
 
 
-def _remove_left(target: Path) -> None:
+def _remove_leftovers_of(target: Path) -> None:
     for suffix in (PARTIAL, RETIRED):
-        for path in _left(target, suffix):
-            _remove(path)
+        for path in _leftovers_of(target, suffix):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif not _remove_unlocked(path):
+                continue
+            note(f"{path}: left by a process that was broken off, removed")
 
 
-def _remove(path: Path) -> None:
-    """Remove what a killed process left; a file that is being written is locked, and stays."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    elif not _removed_unlocked(path):
-        return
-    note(f"{path}: left by a process that was broken off, removed")
-
-
-def _removed_unlocked(path: Path) -> bool:
+def _remove_unlocked(path: Path) -> bool:
+    """Remove a file unless a process that still writes it has it locked; return True if it is gone."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT)
     except OSError:
         return False
     try:
         if not try_lock(handle) or not still_named(handle, path):
             return False
-        path.unlink()
-        return True
+        if not _CLOSE_FIRST:
+            path.unlink()
     finally:
         os.close(handle)
-
-
-def _put(temporary: Path, target: Path) -> None:
-    """Put `temporary` in the place of `target`; there is no moment without one or the other."""
-    if not os.path.lexists(target):
-        temporary.replace(target)
-    elif not _exchanged(temporary, target):
-        _swap(temporary, target)
+    if _CLOSE_FIRST:
+        with suppress(PermissionError):  # another process has it open
+            path.unlink()
+    return not path.exists()
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Let two names change places at once; False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None or other.is_symlink():
+    """Exchange two names in one step; False if the system cannot."""
+    exchange = _exchange_call()
+    if exchange is None or other.is_symlink():
         return False
-    code = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
-    return bool(code == 0)
+    return exchange(os.fsencode(one), os.fsencode(other)) == 0
+
+
+def _exchange_call() -> Callable[[bytes, bytes], int] | None:
+    """The C library's call that exchanges two names: that of Linux or of macOS; None if there is neither."""
+    try:
+        library: Any = ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):  # Windows
+        return None
+    at_working_folder, exchange, swap = -100, 2, 2
+    if linux := getattr(library, "renameat2", None):
+        return lambda one, other: int(linux(at_working_folder, one, at_working_folder, other, exchange))
+    if macos := getattr(library, "renamex_np", None):
+        return lambda one, other: int(macos(one, other, swap))
+    return None
 
 
 def _swap(temporary: Path, target: Path) -> None:
-    """Two renames; an older target is removed only after the new one stands."""
+    """Replace a folder by two renames; the old one is removed only after the new one has its name."""
     retired = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=RETIRED, dir=target.parent))
     try:
         target.replace(retired / target.name)
         temporary.replace(target)
-    except BaseException:  # Ctrl-C between the two as well
+    except BaseException:  # also Ctrl-C between the two
         if not target.exists() and (retired / target.name).exists():
             (retired / target.name).replace(target)
         shutil.rmtree(retired, ignore_errors=True)
@@ -273,12 +301,22 @@ def _swap(temporary: Path, target: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Push a file's bytes, or a folder's names, to the disk: a power cut must not leave a name without its content."""
-    handle = os.open(path, os.O_RDONLY)
+    """Write a file's bytes, or a folder's names, to the disk: a power cut must not leave a name without its content."""
+    is_folder = path.is_dir()
+    if _CLOSE_FIRST and is_folder:
+        return  # Windows cannot open folders
+    # Windows flushes only what is open for writing.
+    handle = os.open(path, (os.O_RDWR if _CLOSE_FIRST else os.O_RDONLY) | BINARY)
     try:
+        full = getattr(fcntl, "F_FULLFSYNC", None)
+        if full is not None:  # macOS: `fsync` leaves the bytes in the disk's cache
+            with suppress(OSError):
+                fcntl.fcntl(handle, full)
+                return
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # folders of some file systems
+        unsupported = is_folder and error.errno in (errno.EINVAL, errno.EACCES, errno.EBADF, errno.ENOTSUP)
+        if not unsupported:  # some file systems cannot flush folders
             raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(handle)
@@ -292,91 +330,85 @@ def _umask() -> int:
 
 @contextmanager
 def errors_naming(target: Path) -> Iterator[None]:
-    """What goes wrong with a temporary name, or without one, is said of the target: nobody else knows it."""
+    """Let an `OSError` about a temporary name, or about no name, name the target, which the user knows."""
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL and (error.filename is None or _is_within(error.filename, target)):
-            raise OSError(error.errno, f"{error.strerror} ({free_space(target)})", str(target)) from error
-        if error.filename is None or not _is_within(error.filename, target):
+        name = None if error.filename is None else os.fsdecode(error.filename)
+        if name is not None and os.sep + _prefix(target) not in name and name != str(target):
             raise
-        raise OSError(error.errno, error.strerror, str(target)) from error
-
-
-def _is_within(name: str | bytes, target: Path) -> bool:
-    return f"/{_prefix(target)}" in os.fsdecode(name) or os.fsdecode(name) == str(target)
+        reason = f"{error.strerror} ({free_space(target)})" if error.errno in _FULL else error.strerror
+        raise OSError(error.errno, reason, str(target)) from error
 
 
 def free_space(path: Path) -> str:
-    """How much can still be written there, in words."""
-    folder = _folder_of(path)
+    """How much can still be written at a path, in words."""
+    folder = _existing_folder(path)
     return f"{shutil.disk_usage(folder).free:,} bytes free in {folder}"
 
 
-def _folder_of(path: Path) -> Path:
-    """The nearest folder that is there: what it lies on is what a file of that name would lie on."""
-    return next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
-
-
 def check_free_space(path: Path, needed_bytes: int) -> None:
-    """`OSError` where a file of that size has no room, before anything of it is written."""
-    disk = shutil.disk_usage(_folder_of(path))
+    """`OSError` if there is no room for a file of that size; call it before writing anything."""
+    disk = shutil.disk_usage(_existing_folder(path))
     if disk.total and disk.free < needed_bytes:  # some file systems do not tell
         reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {free_space(path)}"
         raise OSError(errno.ENOSPC, reason, str(path))
 
 
+def _existing_folder(path: Path) -> Path:
+    return next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
+
+
 @contextmanager
 def file_lock(path: Path, taken: str) -> Iterator[None]:
-    """Hold a lock file, made and removed here. `UserError` says `taken` with the process that holds it.
+    """Hold a lock file, which is made and removed here. `UserError` with `taken`, formatted with the holder's id.
 
-    A name that stands for something else, a link or a file with other content, is not written to but refused.
+    A link, or a file with any other content, is not written to but refused.
     """
     handle = _lock(path, taken)
     try:
-        with suppress(OSError):  # a full disk: it is held all the same, and nobody is told by whom
+        with suppress(OSError):  # a full disk: the lock is held all the same, but does not tell by whom
             os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
-        yield
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, str(os.getpid()).encode())
+        if _CLOSE_FIRST:
+            yield
+        else:
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
     finally:
-        try:
-            path.unlink(missing_ok=True)
-        finally:
-            os.close(handle)
+        os.close(handle)
+        if _CLOSE_FIRST:
+            with suppress(PermissionError):  # another process has it open
+                path.unlink(missing_ok=True)
 
 
 def lock_holder(path: Path) -> int | None:
     """The id of the process of this machine that holds the lock file, or None.
 
-    A process that is about to take it is never in the way of this one's look: only an id that lives is tried.
+    The lock is tried only if the process with that id is alive, so that a process about to take it is not disturbed.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC)
     except OSError:
         return None
     try:
-        found = os.pread(handle, 20, 0).strip()
-        if not found.isdigit() or not _lives(int(found)):
+        found = _content(handle).strip()
+        if not found.isdigit() or not psutil.pid_exists(int(found)):
             return None
+        if fcntl is None:
+            return None if try_lock(handle) else int(found)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return int(found)
         return None
-    except OSError:
+    except (OSError, OverflowError):
         return None
     finally:
         os.close(handle)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return True
 
 
 def _lock(path: Path, taken: str) -> int:
@@ -384,8 +416,7 @@ def _lock(path: Path, taken: str) -> int:
         handle = _open_lock(path)
         try:
             if not try_lock(handle):
-                holder = os.pread(handle, 20, 0).decode(errors="replace")
-                raise UserError(taken.format(holder))
+                raise UserError(taken.format(_content(handle).decode(errors="replace")))
             if still_named(handle, path):
                 return handle
         except BaseException:
@@ -395,36 +426,47 @@ def _lock(path: Path, taken: str) -> int:
 
 
 def _open_lock(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        handle = os.open(path, flags, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW | NO_WAIT | CLOSE_ON_EXEC | BINARY, 0o666)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
-            raise UserError(f"{path}: not a lock of linnet's; expected none: remove it") from None
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO) or path.is_dir():
+            raise UserError(f"{path}: {_NOT_A_LOCK}") from None
         raise
     held = os.fstat(handle)
-    ours = stat.S_ISREG(held.st_mode) and held.st_nlink <= 1 and held.st_size <= 20
-    content = os.pread(handle, 20, 0) if ours else b""
+    ours = stat.S_ISREG(held.st_mode) and held.st_nlink <= 1 and held.st_size <= 20 and not path.is_symlink()
+    content = _content(handle) if ours else b""
     if not ours or not (content == b"" or content.strip().isdigit()):
         os.close(handle)
-        raise UserError(f"{path}: not a lock of linnet's; expected none: remove it")
+        raise UserError(f"{path}: {_NOT_A_LOCK}")
     return handle
 
 
+def _content(handle: int) -> bytes:
+    os.lseek(handle, 0, os.SEEK_SET)
+    return os.read(handle, 20)
+
+
 def try_lock(handle: int) -> bool:
-    """Lock an open file; whether it was free. Where the file system has no locks, all are."""
+    """Lock an open file; return True if it was free. Where there are no locks, every file is free."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif msvcrt is not None:
+            # Windows locks ranges, against reading too: one byte behind everything that is ever read.
+            os.lseek(handle, 1 << 30, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    except (BlockingIOError, PermissionError):
         return False
     except OSError as error:
+        if error.errno in (errno.EDEADLK, errno.EACCES):
+            return False
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
             raise
     return True
 
 
 def still_named(handle: int, path: Path) -> bool:
-    """Whether the open file still has its name: another process may have removed it before it was locked."""
+    """True if the open file still has its name: another process may have removed it before it was locked."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:

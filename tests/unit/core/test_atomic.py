@@ -471,7 +471,7 @@ def test_of_two_readers_that_put_a_folder_back_the_slower_is_content(tmp_path: P
         retired.rmdir()
         return False
 
-    monkeypatch.setattr(atomic, "_is_claimed", faster)
+    monkeypatch.setattr(atomic, "_is_locked", faster)
     restore(tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
@@ -636,7 +636,7 @@ def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
+        patch.setattr(os, "write", full)
         patch.setattr(Path, "unlink", full)
         with pytest.raises(OSError, match="No space"), file_lock(path, "taken by {}"):
             with pytest.raises(UserError) as refused:
@@ -654,3 +654,87 @@ def test_who_holds_a_lock_is_known_without_taking_it(tmp_path: Path):
     for left in ("", "999999999", "not a number", str(os.getpid())):
         path.write_text(left)
         assert lock_holder(path) is None
+
+
+class OneByteLocks:
+    """`msvcrt`, as far as it is used: a byte of a file that one process, or one open file, holds."""
+
+    LK_NBLCK = 2
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, int], int] = {}
+
+    def locking(self, handle: int, mode: int, count: int) -> None:
+        assert (mode, count, os.lseek(handle, 0, os.SEEK_CUR)) == (self.LK_NBLCK, 1, 1 << 30)
+        found = os.fstat(handle)
+        holder = self.held.setdefault((found.st_dev, found.st_ino), handle)
+        if holder != handle:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize("closes_first", [False, True])
+def test_with_the_locks_of_windows_the_second_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes_first: bool
+) -> None:
+    monkeypatch.setattr(atomic, "fcntl", None)
+    monkeypatch.setattr(atomic, "msvcrt", OneByteLocks())
+    monkeypatch.setattr(atomic, "_CLOSE_FIRST", closes_first)
+    with file_lock(tmp_path / ".lock", "held by {}"):
+        assert lock_holder(tmp_path / ".lock") == os.getpid()
+        with pytest.raises(UserError, match=f"^held by {os.getpid()}$"):
+            hold(tmp_path / ".lock")
+    assert names(tmp_path) == []
+
+
+def test_without_any_locks_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "fcntl", None)
+    monkeypatch.setattr(atomic, "msvcrt", None)
+    monkeypatch.setattr(atomic, "_CLOSE_FIRST", True)
+    for content in ("old", "new"):
+        write_text(tmp_path / "file", content)
+        build(tmp_path / "data", content)
+    assert (tmp_path / "file").read_text() == (tmp_path / "data" / "part").read_text() == "new"
+    left = tmp_path / f".file.abcdefgh{PARTIAL}"
+    left.write_text("half")
+    write_text(tmp_path / "file", "newer")
+    assert names(tmp_path) == ["data", "file"]
+
+
+def test_folders_that_cannot_be_flushed_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = os.fsync
+
+    def refuse_folders(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EACCES, "Permission denied")
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    build(tmp_path / "data", "new")
+    assert (tmp_path / "data" / "part").read_text() == "new"
+
+
+def test_names_are_exchanged_by_the_call_of_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def exchange(one: bytes, other: bytes, flags: int) -> int:
+        calls.append(flags)
+        first, second = (Path(os.fsdecode(name)) for name in (one, other))
+        first.rename(tmp_path / "third")
+        second.rename(first)
+        (tmp_path / "third").rename(second)
+        return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(renamex_np=exchange))
+    for content in ("old", "new"):
+        build(tmp_path / "data", content)
+    assert (tmp_path / "data" / "part").read_text() == "new" and calls == [2] and names(tmp_path) == ["data"]
+
+
+def test_a_system_without_a_c_library_exchanges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise TypeError("bad argument type for built-in operation")  # `CDLL(None)` on Windows
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    for content in ("old", "new"):
+        build(tmp_path / "data", content)
+    assert (tmp_path / "data" / "part").read_text() == "new" and names(tmp_path) == ["data"]

@@ -65,8 +65,9 @@ def listen() -> None:
     The first signal is remembered, because a library may swallow the exception or turn it into another one. `train`
     and `demo` save first (`training.distributed.StopRequest`).
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, leave)
     sys.unraisablehook = _raise_again
 
@@ -83,7 +84,7 @@ def exit_code(number: int | None) -> int:
 
 def leave(number: int, frame: Any) -> None:
     """End the command: `KeyboardInterrupt` for Ctrl-C, `SystemExit` with a shell's exit code for other signals."""
-    if number != signal.SIGALRM:
+    if number != getattr(signal, "SIGALRM", None):
         _received.append(signal.Signals(number))
     if _received[0] == signal.SIGINT:
         raise KeyboardInterrupt
@@ -92,7 +93,7 @@ def leave(number: int, frame: Any) -> None:
 
 def _raise_again(found: Any) -> None:
     """Repeat the signal a moment later if its exception was lost, as in a destructor."""
-    if isinstance(found.exc_value, KeyboardInterrupt | SystemExit) and _received:
+    if isinstance(found.exc_value, KeyboardInterrupt | SystemExit) and _received and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, RETRY_S)
     else:

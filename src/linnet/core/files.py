@@ -1,4 +1,4 @@
-"""Reading and writing text and JSON: bounded before it is read, whole or not at all when written."""
+"""Reading and writing text and JSON: limited in size when read, complete or not at all when written."""
 
 import errno
 import hashlib
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from linnet.core.atomic import atomic_path
+from linnet.core.atomic import BINARY, CLOSE_ON_EXEC, NO_WAIT, atomic_path
 from linnet.core.bounds import MAX_DEPTH, MAX_HASHED_BYTES, MAX_INTEGER_BITS, MAX_TEXT_BYTES, MAX_VALUES
 from linnet.core.errors import UserError
 
@@ -22,7 +22,7 @@ PIPE_WAIT_S = 10.0
 _BLOCK_BYTES = 1 << 20
 
 _NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR)
-"""What the machine says for a while: it tells nothing of the file, which may be whole."""
+"""Errors of the machine that say nothing about the file, which may be complete."""
 
 _REASONS = {
     errno.ENOENT: "no such file",
@@ -34,7 +34,7 @@ _REASONS = {
 
 
 def cache_folder() -> Path:
-    """Where linnet keeps what it can make or fetch again, of the user."""
+    """The user's folder for what linnet can compute or download again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "linnet"
 
 
@@ -45,19 +45,13 @@ def write_text(target: str | Path, text: str) -> None:
 
 
 def write_json(target: str | Path, value: Any) -> None:
-    """Write a value as indented JSON, atomically; names that are no UTF-8 are written as escapes."""
+    """Write a value as indented JSON, atomically; file names that are not UTF-8 are written as escapes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    if not _is_unicode(text):
-        text = json.dumps(value, indent=2)
-    write_text(target, text + "\n")
-
-
-def _is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        text = json.dumps(value, indent=2)
+    write_text(target, text + "\n")
 
 
 def sha256_of(path: str | Path) -> str:
@@ -75,7 +69,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, origin: str) -> Any:
-    """Plain data from JSON; `UserError` names `origin`, where it comes from."""
+    """Parse JSON; `UserError` begins with `origin`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -85,7 +79,7 @@ def parse_json(text: str, origin: str) -> Any:
 
 
 def read_text(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Read a UTF-8 file, or a pipe; what cannot be read, or is larger, is a `UserError` that names the file."""
+    """Read a UTF-8 file or a pipe; `UserError` names a file that cannot be read or is larger."""
     try:
         return read_bytes(path, most_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -93,13 +87,13 @@ def read_text(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def read_bytes(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Read a file, or a pipe, whole; `UserError` as from `read_text`."""
+    """Read a file or a pipe; `UserError` as in `read_text`."""
     with open_file(path, pipes=True) as handle:
         return read_whole(handle, str(path), most_bytes)
 
 
 def read_whole(handle: BinaryIO, name: str, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """All that comes from an open file; `UserError`, which names `name`, as soon as it is more."""
+    """Read an open file to its end; `UserError` with `name` as soon as it is larger than `most_bytes`."""
     content = bytearray()
     while block := handle.read(_BLOCK_BYTES):
         content += block
@@ -109,11 +103,14 @@ def read_whole(handle: BinaryIO, name: str, most_bytes: int = MAX_TEXT_BYTES) ->
 
 
 def standard_input() -> BinaryIO:
-    """That of the process; `UserError` for a device that has no end."""
-    with suppress(io.UnsupportedOperation):  # of a test
+    """The standard input of the process; `UserError` if it is a device that has no end."""
+    with suppress(io.UnsupportedOperation):  # replaced by a test
         found = os.fstat(sys.stdin.fileno())
         is_device = stat.S_ISCHR(found.st_mode) and not sys.stdin.isatty()
-        if is_device and found.st_rdev != Path(os.devnull).stat().st_rdev:
+        null_device = None
+        with suppress(OSError):  # Windows has no such file
+            null_device = Path(os.devnull).stat().st_rdev
+        if is_device and null_device not in (None, found.st_rdev):
             raise UserError("the standard input: a device, expected a file or a pipe")
     return sys.stdin.buffer
 
@@ -121,12 +118,11 @@ def standard_input() -> BinaryIO:
 def open_file(path: str | Path, pipes: bool = False) -> io.BufferedReader:
     """Open a file for reading; `UserError` names one that is missing, a folder, a device, or a pipe without a writer.
 
-    `OSError` for what the machine cannot do now.
-
-    pipes: whether one is accepted (`<(command)`): it has to begin within `PIPE_WAIT_S`.
+    `OSError` for a failure of the machine. pipes: accept a pipe too (`<(command)`), if its writer begins within
+    `PIPE_WAIT_S`.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | NO_WAIT | CLOSE_ON_EXEC | BINARY)
     except (OSError, ValueError) as error:  # ValueError: a zero byte
         if getattr(error, "errno", None) in _NOT_OF_THE_FILE:
             raise
@@ -134,7 +130,8 @@ def open_file(path: str | Path, pipes: bool = False) -> io.BufferedReader:
         raise UserError(f"{path}: {reason}") from None
     try:
         _check_kind(handle, path, pipes)
-        os.set_blocking(handle, True)
+        if NO_WAIT:
+            os.set_blocking(handle, True)
     except BaseException:
         os.close(handle)
         raise
@@ -149,6 +146,8 @@ def _check_kind(handle: int, path: str | Path, pipes: bool) -> None:
         raise UserError(f"{path}: {_REASONS[errno.EISDIR]}")
     if not pipes or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         raise UserError(f"{path}: a device or pipe, expected a file")
+    if not hasattr(select, "poll"):  # Windows: a pipe is read as it comes
+        return
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     if not poll.poll(PIPE_WAIT_S * 1000):
@@ -156,7 +155,7 @@ def _check_kind(handle: int, path: str | Path, pipes: bool) -> None:
 
 
 def check_extent(value: Any, origin: str) -> None:
-    """`UserError` for plain data that is nested deeper, or has more values, than anything that a person describes."""
+    """`UserError` for data that is nested too deep or has too many values to be written by a person."""
     left, seen = [(value, 0)], 0
     while left:
         node, depth = left.pop()
@@ -171,7 +170,7 @@ def check_extent(value: Any, origin: str) -> None:
 
 
 def json_safe(figures: Any) -> Any:
-    """The figures, with None (null) for a number that JSON does not know."""
+    """The values, with None (null) for numbers that JSON does not have (infinity, NaN)."""
     if isinstance(figures, dict):
         return {name: json_safe(figure) for name, figure in figures.items()}
     if isinstance(figures, list):

@@ -66,7 +66,7 @@ class Pair(NamedTuple):
     target: str
 
 
-class Row(NamedTuple):
+class TokenRow(NamedTuple):
     """Token ids, the end token first, and the token expected behind each: `IGNORE_INDEX` where none is."""
 
     tokens: list[int]
@@ -209,7 +209,7 @@ def read_pairs(path: str | Path, advance: Advance = lambda *_: None) -> Iterator
 
 
 def prepare_rows(
-    train: Iterable[Row], validation: Iterable[Row], out: Path, tokenizer: Tokenizer, name: str
+    train: Iterable[TokenRow], validation: Iterable[TokenRow], out: Path, tokenizer: Tokenizer, name: str
 ) -> Manifest:
     """Make a data folder of rows of tokens, or replace it; `name` stands for their source in the manifest."""
     with atomic_directory(out) as folder:
@@ -222,7 +222,7 @@ def prepare_rows(
         return _describe(folder, tokenizer, splits, [source], {}, layout="rows")
 
 
-def _write_rows(folder: Path, split: Split, rows: Iterable[Row], tokenizer: Tokenizer) -> SplitInfo:
+def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer: Tokenizer) -> SplitInfo:
     token_bytes, text_bytes, last_target = tokenizer.token_bytes(), 0, IGNORE_INDEX
     with ShardWriter(folder, split, tokenizer.vocab_size, parts=("mask", "targets")) as writer:
 

@@ -8,7 +8,7 @@ from typing import Any
 from linnet.core.checksum import digest
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.data.prepare import Row, prepare_rows, prepare_texts, read_split, single_document_note
+from linnet.data.prepare import TokenRow, prepare_rows, prepare_texts, read_split, single_document_note
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -99,9 +99,9 @@ def _prepare_ability(text: TextSpec, settings: TokenizerSpec, folders: Sequence[
     for ability, folder in zip(abilities, folders, strict=True):
         with progress("writing items", text.items + held_out, "items") as advance:
 
-            def row(item: Any, advance: Callable[[int], None] = advance) -> Row:
+            def row(item: Any, advance: Callable[[int], None] = advance) -> TokenRow:
                 advance(1)
-                written: Row = item.row(encoder)
+                written: TokenRow = item.row(encoder)
                 return written
 
             train = map(row, ability.items(text.items, ABILITY_SEED, "train"))

@@ -41,6 +41,9 @@ from linnet.training.spec import RunSpec
 STEPS, MIN_STEPS = 20, 4
 WAIT_S, POLL_S = 60.0, 0.05
 
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""Windows has no SIGKILL; there SIGTERM ends a process at once, with this exit code."""
+
 MEASURED = {
     "elapsed_s", "data_wait_s", "orthogonalizing_s", "tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes",
     "eta_s", "orthogonalizing_share",
@@ -175,7 +178,7 @@ class _ChildReporter(Reporter):
     def step(self, progress: Progress) -> None:
         if progress.step == self._killed_after:
             mean_s = (time.monotonic() - self._began_s) / progress.step
-            threading.Timer(self._share * mean_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            threading.Timer(self._share * mean_s, os.kill, (os.getpid(), KILL)).start()
         if progress.step == self._steps:
             if self._killed_after is not None:
                 time.sleep(WAIT_S)  # its steps are so short that the kill is still to come
@@ -210,7 +213,7 @@ def _run_child(
         finally:
             process.kill()
     printed = notes.read_text(errors="replace").splitlines()
-    if process.returncode != (-signal.SIGKILL if killed else 0):
+    if process.returncode != ((KILL if os.name == "nt" else -KILL) if killed else 0):
         last = (printed or [f"exit code {process.returncode}"])[-1]
         raise UserError(f"a process of the verification failed: {last}")
     return printed

@@ -180,3 +180,26 @@ def test_what_is_larger_than_any_model_is_not_hashed(tmp_path: Path):
         handle.truncate(files.MAX_HASHED_BYTES + 1)
     with pytest.raises(UserError, match="68,719,476,737 bytes; expected at most 68,719,476,736"):
         sha256_of(tmp_path / "x.safetensors")
+
+
+def test_files_and_pipes_are_read_where_the_system_has_no_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(files.select, "poll")
+    monkeypatch.delattr(os, "set_blocking")
+    for flag in ("NO_WAIT", "CLOSE_ON_EXEC"):
+        monkeypatch.setattr(files, flag, 0)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("text",))
+    writer.start()
+    assert read_text(path) == "text"
+    writer.join()
+    (tmp_path / "file").write_text("more")
+    assert read_text(tmp_path / "file") == "more"
+
+
+def test_the_standard_input_is_read_where_there_is_no_null_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "missing"))
+    (tmp_path / "file").write_text("text")
+    with (tmp_path / "file").open() as handle:
+        monkeypatch.setattr(sys, "stdin", handle)
+        assert standard_input().read() == b"text"

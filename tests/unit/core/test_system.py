@@ -190,3 +190,9 @@ def test_another_process_at_work_is_seen_and_this_one_is_not():
         "or wait"
     )
     assert busy_advice(0.1, "or wait").startswith("other programs use hardly any")
+
+
+def test_memory_is_known_without_limits_of_processes_and_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(system, "resource", None)  # Windows
+    monkeypatch.setattr(system, "_CGROUP", tmp_path / "none")
+    assert 0 < available_bytes(CPU) <= psutil.virtual_memory().total

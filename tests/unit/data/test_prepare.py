@@ -18,7 +18,7 @@ from linnet.core.errors import UserError
 from linnet.data import prepare as prepare_module
 from linnet.data.loader import document_rows
 from linnet.data.prepare import (
-    Row,
+    TokenRow,
     prepare,
     prepare_pairs,
     prepare_rows,
@@ -454,9 +454,9 @@ def test_one_input_alone_leaves_nothing_to_hold_out(tmp_path: Path):
 
 NO = IGNORE_INDEX
 TOKEN_ROWS = [
-    Row([256, 1, 2, 3], [NO, NO, 7, 2]),
-    Row([256, 4], [NO, 5]),
-    Row([256, 9, 9, 9, 9, 9], [6, NO, NO, NO, NO, 8]),
+    TokenRow([256, 1, 2, 3], [NO, NO, 7, 2]),
+    TokenRow([256, 4], [NO, 5]),
+    TokenRow([256, 9, 9, 9, 9, 9], [6, NO, NO, NO, NO, 8]),
 ]
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
-from linnet.data.prepare import Row
+from linnet.data.prepare import TokenRow
 from linnet.data.split import Split, below, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.ops.cross_entropy import IGNORE_INDEX
@@ -69,7 +69,7 @@ class AbilityItem(ABC):
         """The visible text up to the last answer: two items that share it are the same question."""
 
     @abstractmethod
-    def row(self, encoder: SymbolEncoder) -> Row:
+    def row(self, encoder: SymbolEncoder) -> TokenRow:
         """Input tokens, the end token first, and the target after each of them (`IGNORE_INDEX` where there is none)."""
 
 
@@ -92,7 +92,7 @@ class SymbolItem(AbilityItem):
     def identity(self) -> str:
         return "".join(self.symbols)
 
-    def row(self, encoder: SymbolEncoder) -> Row:
+    def row(self, encoder: SymbolEncoder) -> TokenRow:
         def token_of(symbol: str) -> int:
             token = encoder.symbol_id(symbol)
             assert token is not None, f"{symbol!r} is not one token"
@@ -100,7 +100,7 @@ class SymbolItem(AbilityItem):
 
         tokens = [encoder.end_id, *map(token_of, self.symbols)]
         targets = [IGNORE_INDEX, *(IGNORE_INDEX if target is None else token_of(target) for target in self.targets)]
-        return Row(tokens, targets)
+        return TokenRow(tokens, targets)
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class Question(AbilityItem):
     def identity(self) -> str:
         return self.prompt
 
-    def row(self, encoder: SymbolEncoder) -> Row:
+    def row(self, encoder: SymbolEncoder) -> TokenRow:
         # Prompt and answer are encoded separately, so that a token begins where the answer begins.
         prompt, answer = encoder.encode(self.prompt), encoder.encode(self.answer)
-        return Row([encoder.end_id, *prompt, *answer[:-1]], [*[IGNORE_INDEX] * len(prompt), *answer])
+        return TokenRow([encoder.end_id, *prompt, *answer[:-1]], [*[IGNORE_INDEX] * len(prompt), *answer])
 
 
 class Ability(Spec):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.data.loader import Batch
-from linnet.data.prepare import Row
+from linnet.data.prepare import TokenRow
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.contract import Ability, AbilityItem, Chance, Question, SymbolEncoder, TextAbility
 from linnet.evaluation.models import ModelOptions, frozen_state
@@ -208,7 +208,7 @@ def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -
     return AbilityResult(ability, counts, final=final)
 
 
-def in_batches(rows: Sequence[Row], end_id: int) -> Iterator[Batch]:
+def in_batches(rows: Sequence[TokenRow], end_id: int) -> Iterator[Batch]:
     """Batches of rows of similar length, padded on the right."""
     ordered = sorted(rows, key=lambda row: len(row[0]))
     while ordered:

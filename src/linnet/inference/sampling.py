@@ -16,7 +16,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 
 LOWEST_TEMPERATURE = 1e-6
-"""Below it (0 apart) a logit divided by the temperature may leave the range of float32."""
+"""Below it, a logit divided by the temperature may exceed the range of float32."""
 
 _DROPPED = float("-inf")
 
@@ -27,10 +27,10 @@ class Sampling:
 
     temperature: logits are divided by it; 0 is greedy, and then the other fields have no effect.
     top_k: only the k most likely tokens, and those tied with the last of them; 0 for all.
-    top_p: only the fewest most likely tokens whose probabilities together reach it; 1 for all.
-    seed: the same seed gives the same tokens; None draws a fresh one. Row `b` of a batch draws from `seed + b`, so
-        its tokens are those that it would get alone with that seed.
-    drawn: the first so many random numbers of a seed have been used before.
+    top_p: only the smallest set of most likely tokens whose probabilities together reach it; 1 for all.
+    seed: the same seed gives the same tokens; None draws a new one. Row `b` of a batch uses `seed + b`, so its tokens
+        are those that it would get alone with that seed.
+    drawn: number of random numbers of the seed that have been used before.
     """
 
     temperature: float = 0.8
@@ -59,9 +59,9 @@ def fresh_seed() -> int:
 
 
 def row_uniforms(seed: int, rows: int, drawn: int = 0) -> Iterator[Tensor]:
-    """Random numbers in `(0, 1]` without end, float64 `[B]` on the CPU; each row has a stream of its own.
+    """An endless stream of random numbers in `(0, 1]` for each row, float64 `[B]` on the CPU.
 
-    It begins behind the first `drawn` ones.
+    The first `drawn` numbers are skipped.
     """
     generators = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
     for generator in generators:
@@ -73,7 +73,7 @@ def row_uniforms(seed: int, rows: int, drawn: int = 0) -> Iterator[Tensor]:
 def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> Tensor:
     """The next token of each row, int64 `[B]`; `uniform_B` in `(0, 1]` decides it unless the choice is greedy.
 
-    Raises `UserError` where logits are not finite.
+    Raises `UserError` if logits are not finite.
     """
     highest, likeliest_B = _highest(logits_BV)
     if not all(map(math.isfinite, highest)):
@@ -85,7 +85,7 @@ def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> T
 
 
 def _highest(logits_BV: Tensor) -> tuple[list[float], Tensor]:
-    """The largest of each row, and where it first stands; for one row NumPy takes a third of PyTorch's time."""
+    """The largest logit of each row and its first index; for one row NumPy takes a third of PyTorch's time."""
     if len(logits_BV) != 1 or logits_BV.device.type != "cpu":
         highest_B, likeliest_B = logits_BV.max(dim=-1)
         return highest_B.tolist(), likeliest_B
@@ -105,7 +105,7 @@ def sample(probabilities_BV: Tensor, uniform_B: Tensor) -> Tensor:
 
 
 def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution that tokens are drawn from, float32 `[B, V]`."""
+    """The distribution from which tokens are drawn, float32 `[B, V]`."""
     return warp(logits_BV.float(), sampling).softmax(dim=-1)
 
 
@@ -121,13 +121,13 @@ def warp(logits_BV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def keep_top_k(logits_BV: Tensor, top_k: int) -> Tensor:
-    """Drop tokens less likely than the k-th; those tied with it stay."""
+    """Drop tokens that are less likely than the k-th; tokens tied with it stay."""
     kth_B1 = logits_BV.topk(min(top_k, logits_BV.shape[-1])).values[:, -1:]
     return logits_BV.masked_fill(logits_BV < kth_B1, _DROPPED)
 
 
 def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
-    """Drop the least likely tokens as long as together they have at most probability `1 - top_p`; never all of them."""
+    """Drop the least likely tokens whose probabilities together are at most `1 - top_p`; never all tokens."""
     ascending_BV, order_BV = logits_BV.sort()
     dropped_BV = ascending_BV.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
     dropped_BV[:, -1] = False

@@ -1,4 +1,4 @@
-"""A stream of text that goes on: fed, continued, forked, saved and loaded."""
+"""A stream of text that can be fed, continued, forked, saved and loaded."""
 
 import copy
 import hashlib
@@ -23,21 +23,21 @@ from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
 STREAM = "stream"
-"""Key of a state file's notes: all that going on needs beside the state, as JSON."""
+"""Key of a state file's metadata: the data of a stream beside its decode state, as JSON."""
 
 ROOM_FACTOR = 1.5
-"""A state that has to grow gets so many times its room at least, so that it seldom has to."""
+"""A state that has to grow is enlarged at least by this factor, so that it seldom has to."""
 
 
 class Session:
-    """One stream of a model, from the beginning of a document on.
+    """One stream of a model, from the beginning of a document.
 
         session = linnet.Session(linnet.load("runs/stories"))
         session.feed("Once upon a time")
         print(session.generate(50, seed=1), session.generate(50))
 
-    What is generated in several calls is what one call would have given: nothing is read twice, and the random numbers
-    of a seed go on. A character whose bytes have not all come is held back until they have.
+    Several calls generate the same text as one call: nothing is read twice, and the random numbers of a seed continue.
+    A character is held back until all of its bytes have been generated.
     """
 
     def __init__(self, model: LanguageModel, cache_policy: CachePolicies = FULL, input: str | None = None) -> None:
@@ -56,7 +56,7 @@ class Session:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the stream so far, the end token that begins it and those yet to be read included."""
+        """Tokens of the stream so far, including the end token that begins it and tokens that are not yet read."""
         return len(self._pending) + (0 if self._state is None else self._state.position)
 
     @property
@@ -70,7 +70,7 @@ class Session:
         return 0 if self._state is None else self._state.nbytes
 
     def feed(self, text: str) -> None:
-        """Let the stream go on with `text`; it is read when something is generated, all of it in one pass."""
+        """Continue the stream with `text`, which is read in one pass when something is generated."""
         tokens = self.model.tokenizer.encode(text)
         if tokens:
             self._pending += tokens
@@ -85,15 +85,15 @@ class Session:
         seed: int | None = None,
         ignore_eos: bool = False,
     ) -> str:
-        """The text that follows, up to `max_tokens` tokens or the end of the document; the stream goes on behind it.
+        """The text that follows, up to `max_tokens` tokens or the end of the document; it becomes part of the stream.
 
-        Settings as those of `LanguageModel.generate`. `seed` None: go on with the random numbers of the seed before.
-        Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
+        Settings as of `LanguageModel.generate`. `seed` None: continue with the random numbers of the previous seed.
+        Raises `UserError` for invalid values, and for more tokens than learned positions.
         """
         return "".join(self.stream(max_tokens, Sampling(temperature, top_k, top_p, seed), ignore_eos))
 
     def stream(self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
-        """`generate`, piece by piece, with its figures and its state; the session stands where the pieces stand."""
+        """`generate` piece by piece, with figures and state; the session advances with the pieces."""
         state, sampling, before = self._room_for(max_tokens), self._drawing(sampling), self.tokens - len(self._pending)
         tokenizer, prompt_tokens = self.model.tokenizer, len(self._pending)
         steps = decode(
@@ -112,7 +112,7 @@ class Session:
         )
 
     def fork(self) -> Self:
-        """An independent session that stands where this one stands."""
+        """An independent copy of the session."""
         twin = copy.copy(self)
         twin._state = None if self._state is None else self._state.fork()
         twin._pending = list(self._pending)
@@ -121,7 +121,7 @@ class Session:
         return twin
 
     def save(self, path: str | Path) -> None:
-        """Write the stream; the file, safetensors with all that going on needs, appears whole or not at all."""
+        """Write the stream as safetensors, with everything needed to continue it; the file is written atomically."""
         standing = {
             "model": fingerprint(self.model.decoder),
             "tokenizer": self.model.tokenizer.hash,
@@ -136,7 +136,7 @@ class Session:
 
     @classmethod
     def load(cls, model: LanguageModel, path: str | Path) -> Self:
-        """Go on where a stream of this model was saved; `UserError` names the file and why it is no such one."""
+        """Continue a saved stream of this model; `UserError` with the reason for any other file."""
         standing = _standing(path)
         for field, own in (("model", fingerprint(model.decoder)), ("tokenizer", model.tokenizer.hash)):
             if standing is not None and getattr(standing, field) != own:
@@ -156,7 +156,7 @@ class Session:
         return session
 
     def _room_for(self, max_tokens: int) -> DecoderState:
-        """The state, with room for what is pending and `max_tokens` more."""
+        """The state, with room for the pending tokens and `max_tokens` more."""
         decoder = self.model.decoder
         if self._state is None:
             self._state = new_state(decoder, [self._pending], max_tokens, self._cache_policy)
@@ -174,7 +174,7 @@ class Session:
         return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, self._seed, self._drawn)
 
     def _follow(self, steps: Iterator[Step], draws: bool) -> Iterator[Step]:
-        """The steps; what is pending after each of them is the token that it chose."""
+        """The steps; after each of them its token is pending."""
         for step in steps:
             (token,) = step
             self._pending = [self.model.tokenizer.end_id if token is None else token]
@@ -208,7 +208,7 @@ def _tokens(kept: list[int] | list[list[int]] | None) -> Iterator[int]:
 
 
 def _standing(path: str | Path) -> StreamStanding | None:
-    """What was kept with a stream; None where the file has no stream. `UserError` for one that cannot be read."""
+    """The data of a stream in a file; None if the file has no stream, `UserError` if it cannot be read."""
     text = read_metadata(path).get(STREAM)
     if text is None:
         return None
@@ -217,7 +217,7 @@ def _standing(path: str | Path) -> StreamStanding | None:
 
 
 def fingerprint(decoder: Decoder) -> str:
-    """A hash of the first layer's and the embedding's numbers: tells models of one shape apart."""
+    """A hash of parameters of the first layer and the embedding, which distinguishes models of one shape."""
     digest = hashlib.sha256()
     for parameter in (decoder.embedding.tokens.weight, *decoder.layers[0].mixer.parameters()):
         digest.update(parameter.detach().flatten()[:1024].to("cpu", torch.float32).numpy().tobytes())

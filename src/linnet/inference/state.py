@@ -1,4 +1,4 @@
-"""The decode state of a decoder on disk, as safetensors: go on later, elsewhere, where a stream was left."""
+"""The decode state of a decoder on disk, as safetensors, so that a stream can continue later and elsewhere."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,21 +22,21 @@ _COUNTS = ("positions", "capacity")
 _LAYER = "layer."
 
 CONTEXTS = "contexts"
-"""Key of the file's metadata: how each layer keeps the past, as JSON."""
+"""Key of the file's metadata: the cache policy of each layer, as JSON."""
 
 
 def save_state(state: DecoderState, path: str | Path, notes: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Write a state, and with it `notes` by name; the file appears whole or not at all."""
+    """Write a state, with `notes` in the metadata; the file is written atomically."""
     write_tensors(path, state.tensors(), {**notes, CONTEXTS: to_json(cache_policies_of(state))}, checksum=True)
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
-    """Read a state of `decoder`, onto its device.
+    """Read a state of `decoder` onto its device.
 
-    Raises `UserError` that names file and tensor where the file is missing or damaged, or does not fit the decoder.
+    Raises `UserError` with file and tensor if the file is missing or damaged, or does not fit the decoder.
     """
     path = Path(path)
-    # In memory of their own: a mapped file is not aligned, which shows in the last bits.
+    # Copies, because a mapped file is not aligned, which changes the last bits of results.
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path, decoder.device).items()}
     layers = {name: tensor for name, tensor in tensors.items() if name.startswith(_LAYER)}
     if not layers or any(tensor.dim() == 0 for tensor in layers.values()):
@@ -62,7 +62,7 @@ def _capacity(tensors: dict[str, Tensor], path: Path) -> int:
 
 
 def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
-    """Where each row stands, int64 `[B]`; files of old have one `position` for all rows."""
+    """The position of each row, int64 `[B]`; old files have one `position` for all rows."""
     old = tensors.pop("position", None)
     value = tensors.get("positions") if old is None else old.expand(batch)
     if value is None or value.shape != (batch,) or value.dtype != torch.int64:
@@ -71,9 +71,9 @@ def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """What was written with a state; nothing where the file is no such one, which `load_state` says."""
+    """The metadata of a state; empty for any other file, which `load_state` reports."""
     try:
-        open_file(path).close()  # the library waits for ever at a pipe
+        open_file(path).close()  # the library would wait forever for a pipe
         with safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
     except (UserError, OSError, SafetensorError):
@@ -81,7 +81,7 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 
 def grow_state(state: DecoderState, capacity: int) -> DecoderState:
-    """A copy with room for `capacity` tokens, at least as many as there was room for."""
+    """A copy with room for `capacity` tokens, at least the present capacity."""
     for cache_policy in cache_policies_of(state):
         cache_policy.check_length(capacity)
     return state.grown(capacity)
@@ -97,7 +97,7 @@ def _cache_policies(path: Path) -> list[CachePolicy] | FullCache:
 
 
 def _template(decoder: Decoder, batch: int, capacity: int, cache_policies: CachePolicies, path: Path) -> DecoderState:
-    """An empty state that takes no memory."""
+    """An empty state without memory (on the meta device)."""
     try:
         return cache_policy_state(decoder, batch, capacity, cache_policies, device=torch.device("meta"))
     except UserError as error:
@@ -106,7 +106,7 @@ def _template(decoder: Decoder, batch: int, capacity: int, cache_policies: Cache
 
 @torch.inference_mode()
 def _after_a_token(decoder: Decoder, template: DecoderState) -> DecoderState:
-    """A state of the same kind, of one row, in which the first chunk has filled all fields."""
+    """A state of the same kind with one row, all of whose fields a first chunk has filled."""
     probe = cache_policy_state(decoder, 1, 1, cache_policies_of(template))
     token_11 = torch.zeros(1, 1, dtype=torch.int64, device=decoder.device)
     decoder.hidden(token_11, probe, memory=None if decoder.encoder is None else decoder.encode(token_11))
@@ -114,13 +114,13 @@ def _after_a_token(decoder: Decoder, template: DecoderState) -> DecoderState:
 
 
 def _forms(state: DecoderState, batch: int) -> dict[str, Form]:
-    """Shape and precision of every layer's tensor, of so many rows."""
+    """Shape and dtype of every layer's tensors for a number of rows."""
     layers = {name: tensor for name, tensor in state.tensors().items() if name not in _COUNTS}
     return {name: ((batch, *tensor.shape[1:]), tensor.dtype) for name, tensor in layers.items()}
 
 
 def _lengths_as_they_are(template: DecoderState, found: dict[str, Tensor]) -> dict[str, Form]:
-    """The forms of tensors whose second dimension may be anything: all of a layer's have that of the first found."""
+    """The forms of tensors whose second dimension is free: all of a layer have that of the first one found."""
     forms: dict[str, Form] = {}
     for prefix, state in template.named():
         named = {prefix + field: state.tensors()[field] for field in sorted(state.any_length)}

@@ -20,33 +20,33 @@ from linnet.core.files import read_json, write_json
 MANIFEST, CHECKSUM, VERSION = "manifest.json", "checksum", 1
 
 _HEX_DIGITS = 32
-"""128 bits: no two contents meet by chance."""
+"""128 bits: two different contents do not have the same by chance."""
 
 CHECKSUM_MISMATCH = "is not what linnet wrote: its hash differs"
 
 
 class LaterVersionError(UserError):
-    """A file is whole, and of a version of linnet that is to come: it is no damage, and nothing to write over."""
+    """A file was written by a later version of linnet: it is not damaged, and must not be overwritten."""
 
 
 def refuse_later_version(path: Path, version: Any, known: int) -> None:
-    """`LaterVersionError` for a version above the one that is known; of a file whose hash was checked."""
+    """`LaterVersionError` for a version above the known one. Check the checksum of the file first."""
     if type(version) is int and version > known:
         raise LaterVersionError(f"{path}: version {version}: of a later linnet; expected at most {known}: update it")
 
 
 def hex_digest(hashed: blake3) -> str:
-    """What is kept of a hash: its first 128 bits."""
+    """The first 128 bits of a hash in hexadecimal."""
     return hashed.hexdigest()[:_HEX_DIGITS]
 
 
 def digest(content: bytes | memoryview) -> str:
-    """BLAKE3, the first 128 bits in hexadecimal."""
+    """BLAKE3 of some bytes, as `hex_digest`."""
     return hex_digest(blake3(content))
 
 
 def file_digest(path: Path) -> str:
-    """That of a file's content."""
+    """BLAKE3 of the content of a file, as `hex_digest`."""
     return hex_digest(blake3().update_mmap(path))
 
 
@@ -82,12 +82,12 @@ def write_checked_json(path: str | Path, plain: Mapping[str, Any]) -> None:
 
 
 def read_checked_json(path: str | Path) -> Any:
-    """Read a JSON file; `UserError` where it has a checksum and was changed since."""
+    """Read a JSON file; `UserError` if it has a checksum that does not match."""
     return without_checksum(read_json(path), str(path))
 
 
 def text_with_checksum(text: str) -> str:
-    """A YAML file's text, with its hash as a last line that YAML takes for a comment."""
+    """The text of a YAML file with its checksum as a last line, which is a comment in YAML."""
     return f"{text}# {CHECKSUM}: {digest(text.encode())}\n"
 
 
@@ -116,14 +116,14 @@ def text_without_checksum(text: str, origin: str) -> str:
 
 
 def write_file_checksums(folder: Path, names: Iterable[str]) -> None:
-    """Write the manifest of a folder: size and hash of these of its files."""
+    """Write the manifest of a folder: size and hash of the files with these names."""
     paths = {name: folder / name for name in names}
     files = {name: {"bytes": path.stat().st_size, "blake3": file_digest(path)} for name, path in paths.items()}
     write_checked_json(folder / MANIFEST, {"version": VERSION, "files": files})
 
 
 def check_files(folder: Path, names: Iterable[str]) -> None:
-    """`UserError` naming a file that is not what the folder's manifest says; a note where there is no manifest."""
+    """`UserError` for a file that differs from what the manifest says; a note if the folder has no manifest."""
     listed = _files(folder)
     if listed is None:
         note(f"{folder}: has no {MANIFEST}: its files are taken as they are")
@@ -157,7 +157,7 @@ def _check(path: Path, entry: Mapping[str, Any]) -> None:
     size_bytes = path.stat().st_size
     if size_bytes != entry.get("bytes"):
         raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {entry.get('bytes')}{_REMEDY}")
-    with errors_naming(path):  # the library that hashes it does not
+    with errors_naming(path):  # errors of the hashing library do not
         found = file_digest(path)
     if found != entry.get("blake3"):
         raise UserError(f"{path}: {CHECKSUM_MISMATCH}{_REMEDY}")

@@ -1,4 +1,4 @@
-"""The base of every description in linnet: frozen, typed, unknown keys refused, errors in one line."""
+"""The base of every configuration: frozen, typed, unknown keys refused, errors in one line; and YAML."""
 
 import copy
 import re

@@ -158,7 +158,7 @@ def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.
     def break_down(*_: object, **__: object) -> None:
         raise DivergedError(3, "loss nan", None)
 
-    monkeypatch.setattr("linnet.experiments.jobs.train", break_down)
+    monkeypatch.setattr("linnet.experiments.jobs.train_run", break_down)
     assert main(["demo", *OPTIONS, "--out", str(tmp_path / "demo")]) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "error: not finite, stopped at step 3: loss nan; last good checkpoint: none yet"

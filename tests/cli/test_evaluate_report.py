@@ -101,7 +101,7 @@ def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch:
 
 
 def _without_names(report: Path) -> dict[str, list[str]]:
-    beginnings = ("task", "ability", "bits", "writes", "memory")
+    beginnings = ("task", "ability", "bits", "continuation", "memory")
     return {name: cells for name, cells in rows_of(report).items() if name.startswith(beginnings)}
 
 

@@ -50,7 +50,7 @@ def test_the_frozen_models_outputs_are_those_of_the_g_cache(tmp_path: Path, mixe
 
 @pytest.mark.parametrize("mixer", [FIXED, {"kind": "attention", "heads": 2}], ids=["fixed", "attention"])
 def test_where_nothing_is_inferred_nothing_is_frozen(tmp_path: Path, mixer):
-    with pytest.raises(UserError, match="freeze: the model has no plga layer that infers an operator"):
+    with pytest.raises(UserError, match="freeze: the model has no plga layer that calibrates on a text"):
         export(folder(tmp_path / "model", mixer), tmp_path / "frozen", freeze=True)
     assert not (tmp_path / "frozen").exists()
 

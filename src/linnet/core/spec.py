@@ -25,24 +25,24 @@ from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import check_extent, read_text
 
 Extent = Annotated[int, Field(gt=0, le=MAX_EXTENT)]
-"""Of what is computed at once: a side of a matrix, the sequences of a batch. Two such sides are a matrix of 17 GB."""
+"""A size that is computed at once: a side of a matrix, the sequences of a batch."""
 
 Vocabulary = Annotated[int, Field(gt=0, le=MAX_VOCABULARY)]
 
 Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-"""Of things that are made, or trained, one by one: layers, shapes, batches of a step."""
+"""A number of things that are made or trained one by one: layers, shapes, batches of a step."""
 
 Amount = Annotated[int, Field(gt=0, le=MAX_AMOUNT)]
-"""Of tokens or steps: more than all text that there is."""
+"""A number of tokens or steps."""
 
 Seed = Annotated[int, Field(ge=0, lt=MAX_INTEGER + 1)]
-"""What the random generators take."""
+"""A seed that every random generator accepts."""
 
 
 class Spec(BaseModel):
-    """A frozen description. Every user-facing description (model, mixer, training) derives from it.
+    """A frozen configuration, the base of everything that a user describes (model, mixer, training).
 
-    A validator over several fields raises `ValueError("field: value: what would be accepted")`.
+    A validator over several fields raises `ValueError("field: value: what is accepted")`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -50,7 +50,7 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_key(cls, data: Any) -> Any:
-        """Refused first, with what was probably meant: a key that is misspelt is also missing."""
+        """Checked first, because a misspelled key is also a missing one."""
         for key in data if isinstance(data, dict) else ():
             if key not in cls.model_fields:
                 within = [f"{name}.{key}" for name, fields in cls._sections().items() if key in fields]
@@ -59,12 +59,12 @@ class Spec(BaseModel):
 
     @classmethod
     def _keys(cls) -> Collection[str]:
-        """What may be given: the fields, and what stands for some of them."""
+        """The accepted keys: the fields, and what may stand in their place."""
         return cls.model_fields
 
     @classmethod
     def _sections(cls) -> dict[str, Collection[str]]:
-        """The fields of each field that is a description itself."""
+        """The fields of each field that is a configuration itself."""
         kinds = {name: field.annotation for name, field in cls.model_fields.items()}
         specs = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Spec)}
         return {name: spec.model_fields for name, spec in specs.items()}
@@ -72,7 +72,7 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_bool_as_number(cls, data: Any) -> Any:
-        """Python counts True as 1; in a description `heads: yes` is a mistake."""
+        """Python counts True as 1, but `heads: yes` in a configuration is a mistake."""
         for name, field in cls.model_fields.items():
             value = data.get(name) if isinstance(data, dict) else None
             if isinstance(value, bool) and _is_number(field.annotation):
@@ -89,9 +89,9 @@ class Spec(BaseModel):
 
     @classmethod
     def parse(cls, value: Any, origin: str, assigned: Collection[str] = (), assigned_by: str = "`set` ") -> Self:
-        """Validate plain data; a mistake becomes one line: `origin: field: value: what would be accepted`.
+        """Validate plain data; a mistake becomes one line: `origin: field: value: what is accepted`.
 
-        assigned: the fields (`blocks.0.mixer.heads`) with values of another origin; `assigned_by` stands before those.
+        assigned: fields (`blocks.0.mixer.heads`) whose values have another origin, which `assigned_by` names.
         """
         try:
             return cls.model_validate(value)
@@ -107,9 +107,9 @@ class Spec(BaseModel):
 
 
 def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collection[str] = ()) -> str:
-    """What is said of a key that is none of `fields`: what was probably meant, or what would be accepted.
+    """The message for a key that is not among `fields`: a similar key, or the accepted ones.
 
-    within: where fields of that very name stand.
+    within: the paths of fields with exactly that name.
     """
     instead = did_you_mean(str(key), fields, f"accepted: {', '.join(fields)}")
     if within:
@@ -118,7 +118,7 @@ def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collectio
 
 
 def _is_number(annotation: Any) -> bool:
-    """Whether the annotation is a number's: `PositiveInt`, `float | None`."""
+    """True for an annotation of a number: `PositiveInt`, `float | None`."""
     return annotation in (int, float) or any(_is_number(part) for part in get_args(annotation))
 
 

@@ -29,7 +29,7 @@ def content_hash(text: str, purpose: bytes = b"") -> bytes:
 
 
 def below(identity: bytes, fraction: float) -> bool:
-    """Whether a hash is among the lowest `fraction` of all hashes."""
+    """True if a hash is among the lowest `fraction` of all hashes."""
     return bool(int.from_bytes(identity) < fraction * 256**_HASH_BYTES)
 
 

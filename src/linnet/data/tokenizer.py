@@ -1,4 +1,4 @@
-"""The tokenizer: text to token ids and back, exactly, whatever the text."""
+"""The tokenizer: text to token ids and back, exactly, for any text; and the bounds of a tokenizer.json."""
 
 import hashlib
 import json
@@ -134,12 +134,12 @@ class Tokenizer:
         return TextStream(self._pieces, self._begun(behind))
 
     def _begun(self, behind: Sequence[int]) -> Sequence[int]:
-        """Those of the last text."""
+        """The tokens of the last text."""
         ends = [place for place, token in enumerate(behind) if token == self.end_id]
         return behind[ends[-1] + 1 :] if ends else behind
 
     def describe_token(self, token: int) -> str:
-        """A token as people read it: its text in quotes, its bytes where they are no whole characters, or its name."""
+        """A token for people: its text in quotes, its bytes if they are not whole characters, or its name."""
         piece = self._pieces.table[token]
         if not piece:
             return self._library.id_to_token(token) or f"unused id {token}"
@@ -149,7 +149,7 @@ class Tokenizer:
             return repr(piece)
 
     def texts(self) -> list[str | None]:
-        """By id, the text of each token; None of special and unknown ones, and of bytes that are no whole character."""
+        """The text of each token by id; None for special and unknown tokens and incomplete characters."""
         found = [_whole(piece) for piece in self._pieces.table]
         if self._pieces.unknown is not None:
             found[self._pieces.unknown] = None
@@ -215,7 +215,7 @@ def _panics_told(origin: str) -> Iterator[None]:
 
 
 def _plain(definition: dict[str, Any]) -> dict[str, Any]:
-    """Without what would cut, fill up or randomize a text's tokens."""
+    """The definition without settings that truncate, pad or randomize the tokens of a text."""
     model = {**definition["model"], "dropout": None} if "dropout" in definition["model"] else definition["model"]
     return {**definition, "truncation": None, "padding": None, "model": model}
 
@@ -295,7 +295,7 @@ PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def check_bounds(definition: dict[str, Any], origin: str) -> None:
-    """`UserError`, which names `origin`, for token ids or nesting that no tokenizer has."""
+    """`UserError`, which begins with `origin`, for token ids or nesting beyond what tokenizers have."""
     for token in _ids(definition):
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < MAX_VOCABULARY:
             raise UserError(f"{origin}: token id {str(token)[:40]}: expected 0 to {MAX_VOCABULARY - 1:,}")
@@ -330,7 +330,7 @@ def _growths(value: Any) -> Iterator[float]:
 
 
 def _depth(value: Any) -> int:
-    """How many lists and mappings lie within each other; counted without recursion, which is bounded itself."""
+    """The depth of nested lists and mappings, counted without recursion, which has a limit of its own."""
     deepest, left = 0, [(value, 0)]
     while left:
         node, depth = left.pop()

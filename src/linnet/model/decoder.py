@@ -31,7 +31,7 @@ from linnet.ops.support import is_exporting
 
 
 class Embedding(nn.Module):
-    """Token ids to vectors, with positions where the description asks for them."""
+    """Token ids to vectors, with positions if the description asks for them."""
 
     def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Inputs(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Blocks of layers, a projection where the last has another width, a normalization."""
+    """Blocks of layers, a projection if the last block has another width, a normalization."""
 
     def __init__(self, encoder: EncoderSpec, spec: ModelSpec) -> None:
         """`spec`: of the model that it belongs to."""
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         self.norm = encoder.norm.build(spec.d_model) if encoder.norm else None
 
     def forward(self, x_BSD: Tensor, layout: BatchLayout) -> Memory:
-        """What the embedding gave, under a layout in which each row is a prefix, to what a decoder reads."""
+        """The output of the embedding to what a decoder reads; in the layout each row is one prefix."""
         length = x_BSD.shape[1]
         assert layout.whole(length), "an input of which a part is no prefix"
         out = run_blocks(self.blocks, x_BSD, None, layout)
@@ -138,7 +138,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids in, logits out, for whatever mixers the description names.
+    """Token ids in, logits out, for any mixers that the description names.
 
     Fresh weights come from torch's global generator: seed it (`torch.manual_seed`) for the same model twice.
     """
@@ -163,7 +163,7 @@ class Decoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.embedding.device
 
     @property
@@ -183,7 +183,7 @@ class Decoder(nn.Module):
 
     @property
     def all_blocks(self) -> list[Block]:
-        """The blocks of all stacks: those of an encoder first."""
+        """The blocks of all stacks, those of an encoder first."""
         return [*([] if self.encoder is None else self.encoder.blocks_in_order()), *self.blocks_in_order()]
 
     @property
@@ -193,11 +193,11 @@ class Decoder(nn.Module):
 
     @property
     def causal(self) -> bool:
-        """Whether the pass without a state is causal, all layers taken together."""
+        """True if the pass without a state is causal in all layers."""
         return all(sublayer.traits.causal for sublayer in self.sublayers)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """What `to`, `cuda` and `float` come down to; refused by converted weights before anything is changed."""
+        """Called by `to`, `cuda` and `float`; converted weights refuse it before anything is changed."""
         for module in self.modules():
             if isinstance(module, PackedLinear):
                 module.target(fn)
@@ -322,7 +322,7 @@ class Decoder(nn.Module):
         return memory
 
     def _check_inputs(self, state: DecoderState | None, prefixes: Sequence[int] | None, memory: Memory | None) -> None:
-        """`ValueError` for what the model cannot read, or lacks."""
+        """`ValueError` for inputs that the model cannot read or that are missing."""
         if prefixes is not None and any(prefixes) and not self.supports_prefix:
             kinds = ", ".join(dict.fromkeys(b.mixer.kind for b in self.spec.blocks if not b.mixer.supports_prefix))
             raise ValueError(f"prefixes: layers of {kinds} see the past alone, and no prefix as a whole")
@@ -333,7 +333,7 @@ class Decoder(nn.Module):
 
     @property
     def supports_prefix(self) -> bool:
-        """Whether all layers see all of a prefix (`Traits.prefix`)."""
+        """True if all layers see a prefix as a whole (`Traits.prefix`)."""
         return all(mixer.traits.prefix for mixer in self.mixers)
 
     def _layout(
@@ -351,7 +351,7 @@ class Decoder(nn.Module):
         return replace(layout, documents=tuple(tuple(sorted(begins)) for begins in documents))
 
     def after_blocks(self, x: Tensor) -> Tensor:
-        """What lies between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""
+        """Apply what lies between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""
         for module in (self.project, self.norm, self.head_project):
             if module is not None:
                 x = module(x)
@@ -367,18 +367,18 @@ class Decoder(nn.Module):
         return self.capped(logits_BTV)
 
     def capped(self, logits: Tensor) -> Tensor:
-        """What the head's matrix gave, capped where the description says so."""
+        """The logits with the soft cap of the description, if it has one."""
         soft_cap = self.spec.head.soft_cap
         return logits if soft_cap is None else apply_soft_cap(logits, soft_cap)
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> SummedLoss:
-        """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""
+        """Summed nats of the targets given the output of `hidden`, without ever holding all logits."""
         return linear_cross_entropy(
             x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap, z_loss
         )
 
     def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLosses:
-        """What `token_loss` adds up, `[B, T]` each; without gradients."""
+        """The loss of each target, which `token_loss` sums, `[B, T]`; without gradients."""
         found = token_cross_entropy(
             x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap
         )
@@ -407,6 +407,6 @@ def decoder_with_weights(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Deco
 
 
 def meta_decoder(spec: ModelSpec) -> Decoder:
-    """A decoder without numbers, on the device meta."""
+    """A decoder on the device meta, which has shapes but no numbers."""
     with torch.device("meta"), SkipRandomFills():
         return Decoder(spec)

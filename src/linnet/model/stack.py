@@ -76,7 +76,7 @@ class Layer(nn.Module):
         return LayerStates(self.mixer.initial_state(*form, cache_policy), feed_forward, cross_attention)
 
     def mix_embedding(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
-        """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""
+        """The input of the mixer: the stream, mixed with the output of the embedding if the layer reads it."""
         if self.skip is None:
             return x_BTW
         assert embedded_BTW is not None
@@ -85,7 +85,7 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """Equal layers in a row, behind a projection where the width changes."""
+    """Equal layers in sequence, after a projection if the width changes."""
 
     def __init__(self, spec: BlockSpec, width_before: int, place: Place, skip: bool = False) -> None:
         """`place`: of its first layer. `skip`: its layers read the embedding too."""
@@ -113,11 +113,11 @@ class Block(nn.Module):
         return x
 
     def unique_layers(self) -> list[Layer]:
-        """Its sets of weights, each once."""
+        """The layers with weights of their own, each once."""
         return [self.layer(index) for index in range(len(self.layers))]
 
     def layer(self, index: int) -> Layer:
-        """The layer that a token meets as number `index` of this block; shared weights: the same each time."""
+        """Layer `index` of this block in the order of a pass; with shared weights always the same one."""
         layer = self.layers[index % len(self.layers)]
         assert isinstance(layer, Layer)
         return layer

@@ -13,11 +13,11 @@ from linnet.layers.state import NoState, State
 
 FEED_FORWARD = "feed_forward."
 CROSS_ATTENTION = "cross_attention."
-"""In the name of a tensor: it is the feed-forward's or the cross-attention's, not the mixer's."""
+"""In the name of a tensor: it belongs to the feed-forward or the cross-attention, not to the mixer."""
 
 
 class LayerStates(NamedTuple):
-    """The states of one layer's sublayers; none where a pass keeps none."""
+    """The states of one layer's sublayers; None for a pass without states."""
 
     mixer: State | None = None
     feed_forward: State | None = None
@@ -26,7 +26,7 @@ class LayerStates(NamedTuple):
 
 @dataclass
 class DecoderState:
-    """What a decoder keeps of a batch of streams. It belongs to the caller; only the decoder advances `positions`.
+    """The decode state of a batch of streams. It belongs to the caller; only the decoder advances `positions`.
 
     layers: the state of each layer's mixer, in order; feed_forwards: of each layer's feed-forward; cross_attentions: of
     what reads an encoder, which have its keys and values. positions: tokens of each row so far, of its document where
@@ -49,7 +49,7 @@ class DecoderState:
 
     @property
     def position(self) -> int:
-        """Tokens of the row that has seen most."""
+        """Tokens of the longest row."""
         return max(self.positions)
 
     @property
@@ -66,7 +66,7 @@ class DecoderState:
 
     @property
     def has_memory(self) -> bool:
-        """Whether an encoder's memory was read."""
+        """True if an encoder's memory has been read."""
         return all(state.real.shape[1] > 0 for state in self.cross_attentions if isinstance(state, MemoryState))
 
     @property
@@ -75,7 +75,7 @@ class DecoderState:
         return sum(state.nbytes for state in self.sublayers)
 
     def held_nbytes(self, tokens: int) -> int:
-        """Bytes that `tokens` tokens of one row take: no room that is yet to be filled."""
+        """Bytes that `tokens` tokens of one row take, without unused capacity."""
         return sum(state.held_nbytes(tokens) for state in self.sublayers)
 
     def fork(self) -> "DecoderState":
@@ -87,16 +87,16 @@ class DecoderState:
         return self._with(lambda state: state.forget(), self.capacity, (0,) * len(self.positions))
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """A copy with the given rows of the batch (int64 `[B']`; a row may repeat): how streams leave."""
+        """A copy with the given rows of the batch (int64 `[B']`; a row may repeat)."""
         positions = tuple(self.positions[row] for row in rows.tolist())
         return self._with(lambda state: state.select(rows), self.capacity, positions)
 
     def grown(self, capacity: int) -> "DecoderState":
-        """A copy with room for `capacity` tokens, at least as many as there was room for."""
+        """A copy with a larger capacity, in tokens."""
         return self._with(lambda state: state.grown(capacity), capacity, self.positions)
 
     def join(self, *others: "DecoderState") -> "DecoderState":
-        """A copy with the streams of the others behind its own, and the room of the roomiest."""
+        """A copy with the streams of the others after its own, with the largest capacity."""
         together = [self, *others]
         states = (first.join(rest) for first, *rest in zip(*(state.sublayers for state in together), strict=True))
         positions = tuple(position for state in together for position in state.positions)
@@ -112,7 +112,7 @@ class DecoderState:
         return DecoderState(states[:layers], states[layers:-layers], states[-layers:], capacity, positions)
 
     def crop(self, length: int) -> None:
-        """Let every row go back to its first `length` tokens; `ValueError` if one has seen fewer."""
+        """Shorten every row to its first `length` tokens; `ValueError` if one is shorter."""
         if not 0 <= length <= min(self.positions):
             raise ValueError(f"cannot crop a state of {min(self.positions)} tokens to {length}")
         for state in self.sublayers:
@@ -120,18 +120,18 @@ class DecoderState:
         self.positions = (length,) * len(self.positions)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name (`layer.3.keys`), with positions and capacity: all that saving needs."""
+        """Every tensor by name (`layer.3.keys`), with positions and capacity: everything to be saved."""
         named = {prefix + name: tensor for prefix, state in self.named() for name, tensor in state.tensors().items()}
         named["positions"], named["capacity"] = torch.tensor(self.positions), torch.tensor(self.capacity)
         return named
 
     def with_tensors(self, named: dict[str, Tensor]) -> "DecoderState":
-        """A state of the same kind that holds what `tensors` gave."""
+        """A state of the same kind with the tensors that `tensors` returned."""
         filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self.named())
         return self._of(filled, int(named["capacity"]), tuple(named["positions"].tolist()))
 
     def named(self) -> Iterator[tuple[str, State]]:
-        """Every state, and what stands before the names of its tensors."""
+        """Every state, and the prefix of the names of its tensors."""
         for index, state in enumerate(self.layers):
             yield f"layer.{index}.", state
         for index, state in enumerate(self.feed_forwards):
@@ -151,7 +151,7 @@ def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:
 
 
 def counts(padding: Sequence[int] | Tensor | None) -> Counts | None:
-    """Tokens of padding of each row; None where there are none."""
+    """The padding of each row, in tokens; None if no row has any."""
     if padding is None:
         return None
     found = tuple(padding.tolist() if isinstance(padding, Tensor) else padding)

@@ -27,8 +27,8 @@ from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Estimate
-from linnet.evaluation.tasks.measure import SuiteResult, measure_suite, verdicts
-from linnet.evaluation.tasks.suite import Suite, load_tasks, suite_spec
+from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
+from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
@@ -63,7 +63,7 @@ class TaskMeasure(Spec):
     def paths(self) -> list[str]:
         return [path for path in (self.files, self.task_file) if path is not None]
 
-    def load(self) -> Suite:
+    def load(self) -> TaskSuite:
         """The tasks; `UserError` for files that cannot be read and for a task with the name of another figure."""
         found = load_tasks(self.suite, self.files, self.task_file, self.shots, self.limit)
         for name in found.names:
@@ -326,7 +326,7 @@ def measure_models(folders: Mapping[str, Path], measures: Measures, options: Mod
     }
 
 
-def task_scores(result: SuiteResult) -> list[TaskScore]:
+def task_scores(result: TaskSuiteResult) -> list[TaskScore]:
     """Scores of the tasks, with their verdicts against chance, then of the averages."""
 
     def score(name: str, mean: Estimate, chance: float | None, items: int, **more: Any) -> TaskScore:

@@ -18,9 +18,15 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.system import SCATTER_LIMIT, scatter
-from linnet.evaluation.tasks.measure import AveragedScore, SuiteReport, SuiteResult, TaskResult, measure_suite, percent
-from linnet.evaluation.tasks.suite import Suite as TaskSuite
-from linnet.evaluation.tasks.suite import load_tasks
+from linnet.evaluation.tasks.measure import (
+    AveragedScore,
+    SuiteReport,
+    TaskResult,
+    TaskSuiteResult,
+    measure_suite,
+    percent,
+)
+from linnet.evaluation.tasks.suite import TaskSuite, load_tasks
 from linnet.experiments.measures import CacheTimes, OtherModel, ScoreMeasure, describe_machine
 from linnet.experiments.report import SideBySide
 from linnet.experiments.suite import Suite
@@ -83,9 +89,9 @@ class Timed:
 class ModelScores:
     """One model as it is, then with other calibrations, then without a shared state."""
 
-    own: SuiteResult
-    with_calibration: Sequence[SuiteResult]
-    without_cache: SuiteResult | None
+    own: TaskSuiteResult
+    with_calibration: Sequence[TaskSuiteResult]
+    without_cache: TaskSuiteResult | None
 
     @property
     def cache_effect(self) -> float | None:
@@ -205,7 +211,7 @@ def measure_scores(models: Mapping[str, LanguageModel], settings: ScoreMeasure, 
 def scores_table(found: Sequence[ModelScores], settings: ScoreMeasure) -> Table:
     """Chance, then the models, each followed by its other rows; `±` the standard error."""
 
-    def score_of(result: SuiteResult, task: str) -> TaskResult | AveragedScore | None:
+    def score_of(result: TaskSuiteResult, task: str) -> TaskResult | AveragedScore | None:
         if task in result.suite.averages:
             return result.average(task)
         return next((one for one in result.tasks if one.task.name == task), None)  # None: its files are missing

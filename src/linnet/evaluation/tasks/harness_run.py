@@ -19,8 +19,8 @@ from linnet.core.files import json_safe
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Floats
 from linnet.evaluation.tasks.items import TaskItem, normalize_row, one_hot
-from linnet.evaluation.tasks.measure import SuiteReport, SuiteResult, TaskResult
-from linnet.evaluation.tasks.suite import Suite, SuiteTask
+from linnet.evaluation.tasks.measure import SuiteReport, TaskResult, TaskSuiteResult
+from linnet.evaluation.tasks.suite import SuiteTask, TaskSuite
 from linnet.present.result import Result
 from linnet.present.table import MISSING, Table
 
@@ -52,7 +52,7 @@ class HarnessReport(Result):
     models: Sequence[str]
     results: Sequence[dict[str, dict[str, Any]]]
     items: Sequence[dict[str, int]]
-    scores: Sequence[SuiteResult]
+    scores: Sequence[TaskSuiteResult]
 
     def tables(self) -> list[Table]:
         """The tables of a suite, then for each model a row for each measure of each task, as the harness names them."""
@@ -183,7 +183,7 @@ def quiet() -> Iterator[None]:
         os.close(kept)
 
 
-def results_of_harness(models: Sequence[str], found: Sequence[dict[str, Any]]) -> list[SuiteResult]:
+def results_of_harness(models: Sequence[str], found: Sequence[dict[str, Any]]) -> list[TaskSuiteResult]:
     """For each model, each task's first measure that is a mean over items; tasks without one are left out.
 
     Measure and labels are selected from the results of all models together, because they are compared item by item; a
@@ -191,8 +191,8 @@ def results_of_harness(models: Sequence[str], found: Sequence[dict[str, Any]]) -
     """
     by_task = [_task_results(name, [one["samples"][name] for one in found], found) for name in found[0]["samples"]]
     known = [results for results in by_task if results]
-    suite = Suite(SUITE_NAME, [results[0].task for results in known], {})
-    return [SuiteResult(model, suite, [results[n] for results in known]) for n, model in enumerate(models)]
+    suite = TaskSuite(SUITE_NAME, [results[0].task for results in known], {})
+    return [TaskSuiteResult(model, suite, [results[n] for results in known]) for n, model in enumerate(models)]
 
 
 def _task_results(name: str, logged: Sequence[Sequence[Sample]], found: Sequence[dict[str, Any]]) -> list[TaskResult]:

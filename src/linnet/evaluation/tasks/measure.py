@@ -29,7 +29,7 @@ from linnet.evaluation.statistics import (
 from linnet.evaluation.tasks.contamination import Overlap, overlaps_with
 from linnet.evaluation.tasks.items import ScoreName, baselines
 from linnet.evaluation.tasks.scorer import Advance, LoglikelihoodScorer, StateFactory, encode_requests
-from linnet.evaluation.tasks.suite import Suite, SuiteTask, load_tasks
+from linnet.evaluation.tasks.suite import SuiteTask, TaskSuite, load_tasks
 from linnet.inference.language_model import LanguageModel
 from linnet.present import numbers
 from linnet.present.progress import progress
@@ -93,11 +93,11 @@ class AveragedScore:
 
 
 @dataclass(frozen=True)
-class SuiteResult:
+class TaskSuiteResult:
     """The results of one model on the tasks of a suite."""
 
     model: str
-    suite: Suite
+    suite: TaskSuite
     tasks: Sequence[TaskResult]
 
     def average(self, name: str) -> AveragedScore:
@@ -195,7 +195,7 @@ class ScoreDifference:
         return "better" if self.difference.value > 0 else "worse"
 
 
-def compare_scores(first: SuiteResult, second: SuiteResult) -> list[ScoreDifference]:
+def compare_scores(first: TaskSuiteResult, second: TaskSuiteResult) -> list[ScoreDifference]:
     """`second - first` on the same items: each task, then the averages, whose p-values are not corrected."""
     differences = [paired_difference(a.values_N, b.values_N) for a, b in zip(first.tasks, second.tasks, strict=True)]
     corrected = holm_correction([difference.p_value() for difference in differences])
@@ -215,7 +215,7 @@ class SuiteReport(Result):
     overlaps: for each task, the overlap of its items with the training text `train_text`, if one was given.
     """
 
-    results: Sequence[SuiteResult]
+    results: Sequence[TaskSuiteResult]
     overlaps: Sequence[Overlap] | None = None
     train_text: str = ""
 
@@ -252,7 +252,7 @@ class SuiteReport(Result):
         return {"models": models, "differences": differences, "train_text": self.train_text or None}
 
 
-def score_table(result: SuiteResult) -> Table:
+def score_table(result: TaskSuiteResult) -> Table:
     """For each task and average: score, standard error, chance, baselines and verdict."""
     columns = ("task", "score", "is", "±", "chance", "longest", "shortest", "letter", "items", "verdict")
     rows = [
@@ -298,7 +298,7 @@ def difference_table(first: str, second: str, rows: Sequence[ScoreDifference]) -
     return Table(f"{second} against {first}", columns, cells, note)
 
 
-def overlap_table(result: SuiteResult, overlaps: Sequence[Overlap], text: str) -> Table:
+def overlap_table(result: TaskSuiteResult, overlaps: Sequence[Overlap], text: str) -> Table:
     """The scores of the items that share a run of words with the training text, and of the others."""
     columns = ("task", "items", "too short", "shared", "score", "of shared", "of others", "± of others")
     rows = []
@@ -348,13 +348,13 @@ def evaluate_suite(
     return SuiteReport(results, overlaps, "" if train_text is None else str(train_text))
 
 
-def measure_suite(model: LanguageModel, name: str, suite: Suite, fork: bool = True) -> SuiteResult:
+def measure_suite(model: LanguageModel, name: str, suite: TaskSuite, fork: bool = True) -> TaskSuiteResult:
     """Measure a model, called `name` in the results, on all items. fork: see `LoglikelihoodScorer`."""
     scorer = LoglikelihoodScorer(StateFactory.of_model(model), fork)
     total = sum(len(item.pairs) for task in suite.tasks for item in task.items)
     with progress(f"{name}: {suite.name}", total, "choices") as advance:
         results = [measure_task(model, scorer, task, advance) for task in suite.tasks]
-    return SuiteResult(name, suite, results)
+    return TaskSuiteResult(name, suite, results)
 
 
 def measure_task(

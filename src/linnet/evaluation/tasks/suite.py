@@ -75,7 +75,7 @@ class SuiteTask:
 
 
 @dataclass(frozen=True)
-class Suite:
+class TaskSuite:
     """Tasks, and the names of the tasks of each average. missing: files of tasks that the user does not have."""
 
     name: str
@@ -111,7 +111,7 @@ def load_tasks(
     task_file: str | Path | None = None,
     shots: int | None = None,
     limit: int | None = None,
-) -> Suite:
+) -> TaskSuite:
     """The tasks of a suite with `files`, or of a `task_file`; `UserError` if the arguments do not fit each other."""
     if (suite is None) == (task_file is None):
         raise UserError("expected one of `suite`, with `files`, and `task_file`")
@@ -131,7 +131,7 @@ def load_tasks(
     return load_minimal_pairs(Path(files), limit)
 
 
-def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: int | None = None) -> Suite:
+def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: int | None = None) -> TaskSuite:
     """The tasks of a suite whose files, `NAME.jsonl`, are in the folder; `UserError` if there are none.
 
     shots: examples before each item; None: as the suite says. limit: the first `limit` items of each task. An average
@@ -148,18 +148,18 @@ def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: i
             tasks.append(_read_task(task, folder / f"{task.name}.jsonl", own_shots, limit))
     known = {task.name for task in tasks}
     averages = {name: names for name, names in spec.averages.items() if known.issuperset(names)}
-    return Suite(spec.name, tasks, averages, missing)
+    return TaskSuite(spec.name, tasks, averages, missing)
 
 
-def load_task_file(path: Path, shots: int | None = None, limit: int | None = None) -> Suite:
+def load_task_file(path: Path, shots: int | None = None, limit: int | None = None) -> TaskSuite:
     """Any multiple choice: rows of `context`, `choices` and `gold`; or `labels`, or `contexts` and `continuation`."""
     spec = TaskSpec(name=path.stem, context="{context}", score="acc_bytes")
     task = _read_task(spec, path, shots or 0, limit)
     several = any(sum(item.labels) > 1 for item in task.items)
-    return Suite(path.stem, [replace(task, score="mc2") if several else task], {})
+    return TaskSuite(path.stem, [replace(task, score="mc2") if several else task], {})
 
 
-def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
+def load_minimal_pairs(path: Path, limit: int | None = None) -> TaskSuite:
     """Rows of `sentence_good` and `sentence_bad`; each value of the field `UID` is a task of its own.
 
     `UserError` for an invalid row, and for a value that is the name of the average.
@@ -172,7 +172,7 @@ def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
         problem = "is the name of the average of all; expected another name"
         raise UserError(f"{path}: {PHENOMENON}: {AVERAGE}: {problem}")
     found = [SuiteTask(name, "acc", items[:limit]) for name, items in tasks.items()]
-    return Suite(MINIMAL_PAIRS, found, {AVERAGE: names} if len(names) > 1 else {})
+    return TaskSuite(MINIMAL_PAIRS, found, {AVERAGE: names} if len(names) > 1 else {})
 
 
 def _read_task(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> SuiteTask:

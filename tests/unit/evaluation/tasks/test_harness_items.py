@@ -14,7 +14,7 @@ from set_rows import ROWS, YAML_FILES
 
 from linnet.evaluation.tasks.harness_run import results_of_harness
 from linnet.evaluation.tasks.items import parse_item
-from linnet.evaluation.tasks.measure import NO_CHANCE_LEVEL, SuiteReport, SuiteResult, verdicts
+from linnet.evaluation.tasks.measure import NO_CHANCE_LEVEL, SuiteReport, TaskSuiteResult, verdicts
 from linnet.evaluation.tasks.suite import suite_spec
 from linnet.present.table import MISSING
 
@@ -46,13 +46,13 @@ def _found(*tasks: Any, scored: Callable[[str], float] = lambda text: -float(len
     )
 
 
-def _only(found: dict[str, Any]) -> SuiteResult:
+def _only(found: dict[str, Any]) -> TaskSuiteResult:
     (result,) = results_of_harness(["m"], [found])
     return result
 
 
 @functools.cache
-def _result(name: str) -> SuiteResult:
+def _result(name: str) -> TaskSuiteResult:
     return _only(_found(harness_task(*YAML_FILES[name], ROWS[name])))
 
 

@@ -12,14 +12,14 @@ from linnet.evaluation.statistics import poisson_binomial
 from linnet.evaluation.tasks.items import TaskItem, baselines, one_hot
 from linnet.evaluation.tasks.measure import (
     CHANCE,
-    SuiteResult,
     TaskResult,
+    TaskSuiteResult,
     compare_scores,
     difference_table,
     score_table,
     verdicts,
 )
-from linnet.evaluation.tasks.suite import Suite, SuiteTask
+from linnet.evaluation.tasks.suite import SuiteTask, TaskSuite
 from linnet.present.table import MISSING
 
 chances = st.lists(st.integers(0, 64).map(lambda number: number / 64), min_size=1, max_size=8)
@@ -91,9 +91,9 @@ def test_the_more_tasks_the_more_it_takes():
 
 
 def test_two_models_task_by_task_and_on_average():
-    suite = Suite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
-    first = SuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
-    second = SuiteResult("b", suite, [_result("one", [1, 1, 1, 0]), _result("two", [0, 0, 0, 0])])
+    suite = TaskSuite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
+    first = TaskSuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
+    second = TaskSuiteResult("b", suite, [_result("one", [1, 1, 1, 0]), _result("two", [0, 0, 0, 0])])
     one, two, mean = compare_scores(first, second)
     assert (one.difference.value, two.difference.value, mean.difference.value) == (0.25, -1.0, -0.375)
     assert mean.difference.standard_error == pytest.approx(0.25 / 2)
@@ -106,9 +106,9 @@ def test_two_models_task_by_task_and_on_average():
 
 def test_a_model_without_numbers_has_no_score_and_no_difference():
     assert math.isnan(ITEMS[0].score("acc", [math.nan, -1.0])), "not the first choice for want of a better one"
-    suite = Suite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
-    fine = SuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
-    broken = SuiteResult("b", suite, [_result("one", [math.nan, 0, 1, 0]), _result("two", [1, 1, 1, 0])])
+    suite = TaskSuite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
+    fine = TaskSuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
+    broken = TaskSuiteResult("b", suite, [_result("one", [math.nan, 0, 1, 0]), _result("two", [1, 1, 1, 0])])
     one, two, mean = compare_scores(fine, broken)
     assert [row.verdict for row in (one, two, mean)] == ["no score of one", "no difference shown", "no score of one"]
     assert (one.corrected, mean.corrected, two.corrected) == (None, None, two.difference.p_value())
@@ -127,8 +127,8 @@ def test_a_model_without_numbers_has_no_score_and_no_difference():
 
 
 def test_one_item_tells_no_difference():
-    suite = Suite("s", [SuiteTask("one", "mc2", ITEMS[:1])], {})
-    first, second = (SuiteResult("a", suite, [_result("one", [value], ITEMS[:1])]) for value in (0.9, 0.1))
+    suite = TaskSuite("s", [SuiteTask("one", "mc2", ITEMS[:1])], {})
+    first, second = (TaskSuiteResult("a", suite, [_result("one", [value], ITEMS[:1])]) for value in (0.9, 0.1))
     (one,) = compare_scores(first, second)
     assert one.corrected is None and one.verdict == "no difference shown"
     assert verdicts(first.tasks) == [(None, CHANCE)]

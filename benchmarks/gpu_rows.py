@@ -280,7 +280,7 @@ def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
     convert_weights(decoder, row.precision)
     prompt, count = spec.context_length // 2, row.of_size.decoded
     told = check_cuts(row, decoder, prompt)
-    prompts = batch_of(spec, row.streams, prompt)[0].tolist()
+    prompts = batch_of(spec, row.streams, prompt).tokens.tolist()
     runs = [decode_times(decoder, prompts, count, device) for _ in range(1 + DECODE_RUNS)][1:]
     prompt_s, decode_s = (statistics.median(times) for times in zip(*runs, strict=True))
     element_bytes, cost = row.dtype.itemsize, model_cost(spec)
@@ -312,7 +312,7 @@ def decode_times(decoder: Decoder, prompts: list[list[int]], count: int, device:
 def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
     """The gate: behind a prompt, tokens one by one give the same logits as together."""
     count = 4
-    tokens_BT = batch_of(decoder.spec, 2, prompt + count)[0].to(decoder.device)
+    tokens_BT = batch_of(decoder.spec, 2, prompt + count).tokens.to(decoder.device)
     whole, cut = (decoder.initial_state(2, prompt + count) for _ in range(2))
     for state in (whole, cut):
         decoder.hidden(tokens_BT[:, :prompt], state)

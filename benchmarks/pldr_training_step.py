@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from harness import gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
@@ -56,9 +55,9 @@ def stepper(kind: str) -> Callable[[], object]:
     return lambda: step([batch], 1e-6)
 
 
-def batch_of(decoder: Decoder) -> tuple[Tensor, Tensor]:
+def batch_of(decoder: Decoder) -> Batch:
     tokens = torch.randint(decoder.spec.vocab_size, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(1))
-    return tokens[:, :-1], tokens[:, 1:]
+    return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 @torch.no_grad()
@@ -69,7 +68,7 @@ def check() -> None:
     plain = Decoder(spec_of("attention"))
     fixed = with_stored_calibration(pldr, read_calibrations(pldr, "identity", "benchmark"))
     plain.load_state_dict({name: t for name, t in fixed.state_dict().items() if not name.endswith("operator.g")})
-    batch = Batch(*batch_of(pldr))
+    batch = batch_of(pldr)
     losses = [float(next_token_loss(model, batch).nats) for model in (fixed, plain)]
     gate("loss", abs(losses[0] - losses[1]) < 1e-5 * losses[1], f"{losses[0]:.4f} and {losses[1]:.4f} nats")
 

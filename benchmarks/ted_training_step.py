@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
@@ -40,9 +39,9 @@ def decoder_with_weights(form: str) -> Decoder:
     return Decoder(spec.replace(blocks=[block]))
 
 
-def batch_of(batch: int, length: int) -> tuple[Tensor, Tensor]:
+def batch_of(batch: int, length: int) -> Batch:
     tokens = torch.randint(90, (batch, length + 1), generator=torch.Generator().manual_seed(1))
-    return tokens[:, :-1], tokens[:, 1:]
+    return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 def stepper(form: str, batch: int, length: int) -> Callable[[], object]:
@@ -60,7 +59,7 @@ def check() -> None:
     losses, gradients = [], []
     for form in ("chunked", "reference"):
         decoder = decoder_with_weights(form)
-        result = next_token_loss(decoder, Batch(*batch_of(1, 2048))).total
+        result = next_token_loss(decoder, batch_of(1, 2048)).total
         result.backward()
         losses.append(float(result.detach()))
         gradients.append(torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None]))
@@ -71,7 +70,7 @@ def check() -> None:
 
 def passes(length: int) -> Callable[[], object]:
     """Forward and backward of one sequence in the chunked form."""
-    decoder, data = decoder_with_weights("chunked"), Batch(*batch_of(1, length))
+    decoder, data = decoder_with_weights("chunked"), batch_of(1, length)
 
     def forward_and_backward() -> None:
         next_token_loss(decoder, data).total.backward()

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+from linnet.data.loader import Batch
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.inference.engine import decode
@@ -141,7 +142,7 @@ def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], 
     step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.bfloat16, token_bytes_V)
     tokens_BT = torch.ones(2, length, dtype=torch.int64)
     for _ in range(steps):
-        step([(tokens_BT, tokens_BT)], 1e-3)
+        step([Batch(tokens_BT, tokens_BT)], 1e-3)
 
 
 def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:

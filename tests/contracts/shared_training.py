@@ -9,8 +9,8 @@ import sys
 
 import torch
 from examples import ALL, WIDTH, first_of_its_kind, name_of, randomized
-from torch import Tensor
 
+from linnet.data.loader import Batch
 from linnet.layers.contract import MixerSpec, SublayerSpec
 from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.decoder import Decoder
@@ -45,10 +45,10 @@ def model_of(spec: SublayerSpec) -> ModelSpec:
     )
 
 
-def batches(step: int) -> list[tuple[Tensor, Tensor]]:
-    """Two of a step; the rows of the whole batch."""
+def batches(step: int) -> list[Batch]:
+    """The two batches of a step, with all rows; an encoder reads the first token of each."""
     tokens = torch.randint(VOCABULARY, (2, ROWS, LENGTH + 1), generator=torch.Generator().manual_seed(step))
-    return [(part[:, :-1], part[:, 1:]) for part in tokens]
+    return [Batch(part[:, :-1], part[:, 1:], prefix_lengths=(1,) * ROWS) for part in tokens]
 
 
 def losses(

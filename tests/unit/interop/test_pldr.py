@@ -130,7 +130,13 @@ def test_a_vocabulary_that_is_too_large_is_refused(weights, spec: Path, pieces: 
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("pldr-v51-104m", 104_237_120), ("pldr-v51-110m-5", 110_092_882), ("pldr-v51-dag-110m", 109_689_362)],
+    [
+        ("pldr-v51-104m", 104_237_120),
+        ("pldr-v51-110m-5", 110_092_882),
+        ("pldr-v51-dag-110m", 109_689_362),
+        ("pldr-v51-soc-110m-1", 109_689_362),
+        ("pldr-v51-soc-110m-5", 109_689_362),
+    ],
 )
 def test_a_presets_published_shapes_add_up_to_its_parameters(name: str, parameters: int):
     shapes = published_shapes(ModelSpec.load(name), PLDR)

@@ -28,6 +28,7 @@ PUBLISHED_PARAMETERS = {
     "pldr-v51-110m-1": 109_689_362,
     "pldr-v51-110m-2": 109_689_362,
     "pldr-v51-soc-110m-1": 109_689_362,
+    "pldr-v51-soc-110m-5": 109_689_362,
     "pldr-v51-dag-110m": 109_689_362,
     "gpt2-124m": 124_439_808,
     "ted-tinystories": 4_748_032,

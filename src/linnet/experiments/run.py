@@ -36,7 +36,7 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.calibration import check_calibration, check_calibration_fits, save_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.spec import TOKENIZER, calibration_file
+from linnet.model.spec import TOKENIZER, calibration_file, read_description
 from linnet.model.store import load_decoder
 from linnet.scaling.throughput import seconds_in_turn, training_step
 from linnet.training.checkpoint import checkpoint_steps
@@ -103,67 +103,82 @@ def run_suite(
 def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
     """Record the suite in its folder; `UserError` if the folder holds another one, or a file that it names is missing.
 
-    The text is compared by the hashes of its files, and calibration files by their content, whatever their names.
-    Seeds and runs may be added. Returns the hash of the text.
+    Models, the text and calibration files are compared by their content, whatever their names. Seeds and runs may be
+    added. Returns the hash of the text.
     """
-    described: dict[str, Any] = {**suite.model_dump(mode="json"), "files": file_hashes(suite.text, origin)}
+    names = {model for model in (suite.model, *(run.model for run in suite.runs)) if isinstance(model, str)}
+    described: dict[str, Any] = {
+        **suite.model_dump(mode="json"),
+        "models": {name: read_description(name) for name in sorted(names)},
+        "files": file_hashes(suite.text, origin),
+    }
     hashes = _calibration_hashes(described, folder)
     refuse_link(folder / CALIBRATIONS)
+    text = None
     if (folder / SUITE).exists():
         _, before = read_suite_folder(folder)
-        known = before.get("calibrations", {})
+        text, known = before.get("text_hash"), before.get("calibrations", {})
         hashes = {**known, **hashes}  # a file that no longer exists is taken for what it was
+        before = {**before, "models": before.get("models", described["models"])}
         earlier, now = _by_content(before, known), _by_content(described, hashes)
-        names = ["text", "data", "tokenizer", "model", "start_from", "training", *(["seeds"] if suite.flat else [])]
-        old, new = (flatten({name: plain.get(name) for name in names}) for plain in (earlier, now))
-        for path in dict.fromkeys([*old, *new]):
-            if old.get(path) != new.get(path):
-                raise UserError(
-                    f"{folder}: holds a suite with {path}: {old.get(path)!r}, not {new.get(path)!r}; choose another"
-                    " `out`, or the same settings to continue"
-                )
+        fields = ["text", "data", "tokenizer", "model", "start_from", "training", *(["seeds"] if suite.flat else [])]
+        if found := _difference(*({name: plain.get(name) for name in fields} for plain in (earlier, now))):
+            raise UserError(
+                f"{folder}: holds a suite with {found}; choose another `out`, or the same settings to continue"
+            )
         if earlier.get("files") != now["files"]:
             raise UserError(f"{folder}: holds a suite with another content of the files; choose another `out`")
         runs = {run["name"]: run for run in now["runs"]}
         for run in earlier["runs"]:
-            if runs.get(run["name"], run) != run:
-                raise UserError(f"{folder}: holds another run {run['name']!r}; rename it, or choose another `out`")
-        text = before.get("text_hash") or text_hash(suite)
-    else:
-        text = text_hash(suite)
+            if found := _difference(run, runs.get(run["name"], run)):
+                problem = f"holds another run {run['name']!r} with {found}"
+                raise UserError(f"{folder}: {problem}; rename it, or choose another `out`")
+    text = text or text_hash(suite)
     write_checked_json(folder / SUITE, {**described, "calibrations": hashes, "text_hash": text})
     return str(text)
 
 
+def _difference(earlier: Any, now: Any) -> str:
+    """The first field that differs, as `training.steps: 2, not 3`; empty if none does."""
+    old, new = flatten(earlier), flatten(now)
+    paths = (path for path in {**old, **new} if old.get(path) != new.get(path))
+    return next((f"{path}: {old.get(path)!r}, not {new.get(path)!r}" for path in paths), "")
+
+
+def _with_descriptions(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The suite with the description of each model in place of its name."""
+    models = described["models"]
+
+    def content(part: Mapping[str, Any]) -> dict[str, Any]:
+        model = part["model"]
+        return {**part, "model": models.get(model, model) if isinstance(model, str) else model}
+
+    return {**content(described), "runs": [content(run) for run in described["runs"]]}
+
+
 def _calibration_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """SHA-256 of each calibration file that is named, except those that the suite itself makes."""
-
-    def strings(value: Any) -> Iterator[str]:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict | list):
-            for part in value.values() if isinstance(value, dict) else value:
-                yield from strings(part)
-
-    found = [described["model"], *(part for run in described["runs"] for part in (run["model"], run["set"]))]
-    names = sorted({name for part in found for name in strings(part)})
+    whole = _with_descriptions(described)
+    values = flatten([whole["model"], *(part for run in whole["runs"] for part in (run["model"], run["set"]))]).values()
+    names = sorted({value for value in values if isinstance(value, str)})
     files = {name: file for name in names if (file := calibration_file(name)) is not None and file.is_file()}
     own = (folder / CALIBRATIONS).resolve()
     return {name: sha256_of(file) for name, file in files.items() if file.resolve().parent != own}
 
 
 def _by_content(described: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
-    """The description with the hash of each calibration file in place of its name."""
+    """The suite with descriptions for the names of models, and hashes for the names of calibration files."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: replaced(part) for key, part in value.items()}
         if isinstance(value, list):
             return [replaced(part) for part in value]
-        return hashes.get(value, value) if isinstance(value, str) else value
+        return f"a file with SHA-256 {hashes[value]}" if isinstance(value, str) and value in hashes else value
 
-    runs = [{**run, "set": replaced(run["set"])} for run in described["runs"]]
-    return {**described, "model": replaced(described["model"]), "runs": runs}
+    whole = _with_descriptions(described)
+    runs = [{**run, "model": replaced(run["model"]), "set": replaced(run["set"])} for run in whole["runs"]]
+    return {**whole, "model": replaced(whole["model"]), "runs": runs}
 
 
 def check_calibrations(suite: Suite, out: Path, origin: str) -> None:

@@ -56,7 +56,7 @@ def test_a_seed_that_came_to_nothing_has_no_part_in_the_means():
     assert figures.curve == whole.curve
     assert (whole.seeds, figures.seeds, figures.outcome) == ("2", "2 of 4", "diverged or not trained")
     assert str(figures.failures[0]) == "a, seed 3: diverged at step 7: loss nan"
-    assert str(figures.failures[1]) == "a, seed 4: not trained: no operators"
+    assert str(figures.failures[1]) == "a, seed 4: not trained: no calibration"
 
 
 def test_without_any_seed_there_are_no_figures():

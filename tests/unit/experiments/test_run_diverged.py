@@ -152,4 +152,4 @@ def test_another_configuration_is_not_taken_for_the_one_that_diverged(
     assert again(tmp_path, capsys)[0] == 1
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(MODEL | {"name": "another"}))
     code, _, err = again(tmp_path, capsys)
-    assert code == 2 and "one-seed-0: holds a run with model.name: 'model', not 'another'" in err[-1]
+    assert code == 2 and "holds a suite with model.name: None, not 'another'; choose another --out" in err[-1]

@@ -43,7 +43,7 @@ def test_other_operators_under_the_same_name_are_another_run(tmp_path: Path):
     path = save(tmp_path / "G.safetensors")
     claim(spec(tmp_path, path), tmp_path / "out")
     save(tmp_path / "G.safetensors", 2.0)
-    with pytest.raises(UserError, match="holds another run 'given'; rename it"):
+    with pytest.raises(UserError, match=r"another run 'given' with set\.model\.calibration: 'a file .*; rename it"):
         claim(spec(tmp_path, path), tmp_path / "out")
 
 

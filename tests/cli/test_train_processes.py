@@ -125,7 +125,7 @@ import os, sys
 from linnet.cli.main import main
 from linnet.data import word_vectors
 if os.environ["RANK"] == "1":
-    vectors.open_file = None
+    word_vectors.open_file = None
 sys.exit(main(sys.argv[1:]))
 """
 

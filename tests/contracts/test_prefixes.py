@@ -22,7 +22,7 @@ LENGTH = 9
 @pytest.fixture
 def seeing(spec: SublayerSpec, sublayer: Sublayer) -> Sublayer:
     if not sublayer.traits.prefix:
-        pytest.skip("it sees the past alone, and says so")
+        pytest.skip("the kind supports no prefixes")
     return sublayer
 
 
@@ -83,12 +83,12 @@ def test_flops_of_whole_rows_are_predicted(spec: SublayerSpec, seeing: Sublayer)
     assert spec.cost(replace(PLACE, whole=True)).flops(70) == counter.get_total_flops()
 
 
-def test_a_model_with_a_layer_that_sees_the_past_alone_takes_no_prefix(spec: SublayerSpec, sublayer: Sublayer):
+def test_a_model_with_a_layer_that_only_sees_earlier_tokens_refuses_prefixes(spec: SublayerSpec, sublayer: Sublayer):
     if not isinstance(sublayer, Mixer) or sublayer.traits.prefix:
-        pytest.skip("it sees prefixes, or stands beside something that does")
+        pytest.skip("the sublayer supports prefixes, or is not a mixer")
     plain = {"vocab_size": 5, "d_model": 16, "context_length": 32, "blocks": [{"mixer": spec}]}
     decoder = Decoder(ModelSpec.parse(plain, "test")).to(DEVICE)
-    with pytest.raises(ValueError, match=f"prefixes: layers of {spec.kind} see the past alone"):
+    with pytest.raises(ValueError, match=f"prefixes: layers of {spec.kind} only see earlier tokens"):
         decoder(torch.zeros(1, 4, dtype=torch.int64, device=DEVICE), prefixes=[2])
-    with pytest.raises(ValueError, match=rf"blocks\[0\].mixer: {spec.kind}: sees the past alone"):
+    with pytest.raises(ValueError, match=rf"blocks\[0\].mixer: {spec.kind}: only sees earlier tokens"):
         ModelSpec.parse({**plain, "prefix": True}, "test")

@@ -25,22 +25,22 @@ def calibrating_specs(spec: ModelSpec) -> list[MixerSpec]:
 
 
 def calibrated_layers(decoder: Decoder) -> list[Mixer]:
-    """The same mixers of a decoder; a shared one several times."""
+    """The mixers of a decoder that calibrate or store a calibration; one with shared weights several times."""
     specs = (block.mixer for block in decoder.spec.blocks for _ in range(block.repeat))
     return [mixer for spec, mixer in zip(specs, decoder.mixers, strict=True) if spec.calibration != "none"]
 
 
 @torch.no_grad()
 def calibrate(decoder: Decoder, tokens_1T: Tensor) -> list[dict[str, Tensor]]:
-    """What each of these layers calibrates on one text, or stores."""
+    """The calibration of each layer that has one: computed on one text, or as stored."""
     state = decoder.initial_state(*tokens_1T.shape)
     decoder.hidden(tokens_1T.to(decoder.device), state)
-    pairs = zip(decoder.mixers, state.layers, strict=True)
-    return [found for mixer, layer in pairs if (found := mixer.calibration(layer))]
+    calibrations = [mixer.calibration(layer) for mixer, layer in zip(decoder.mixers, state.layers, strict=True)]
+    return [calibration for calibration in calibrations if calibration]
 
 
 def save_calibration(decoder: Decoder, tokens_1T: Tensor, path: str) -> None:
-    """Write what the layers calibrate on one text, as a file that `read_calibrations` reads."""
+    """Write the calibration of the layers on one text to a file that `read_calibrations` reads."""
     type(calibrating_specs(decoder.spec)[0]).save_calibrations(calibrate(decoder, tokens_1T), path)
 
 
@@ -53,32 +53,36 @@ def read_calibrations(decoder: Decoder, source: str, origin: str) -> list[dict[s
 
 
 def check_calibration(spec: ModelSpec, origin: str) -> None:
-    """`UserError`, beginning with `origin`, if the stored calibration of a model that is to be built cannot be read."""
-    specs = [one for one in calibrating_specs(spec) if one.calibration == "stored"]
+    """`UserError`, beginning with `origin`, if the stored calibration of a model cannot be read."""
+    specs = [mixer for mixer in calibrating_specs(spec) if mixer.calibration == "stored"]
     if specs:
         with torch.random.fork_rng(devices=[]):
             type(specs[0]).read_calibrations(spec.initialization.calibration, _shapes(spec), origin)
 
 
 def check_calibration_fits(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
-    """`UserError`, beginning with `where`, unless what `teacher` calibrates can be stored in the model `spec`."""
-    known, needed = _shapes(teacher), _shapes(spec)
-    if len(known) != len(needed):
-        raise UserError(f"{where}: it calibrates {len(known)} layers: the model has {len(needed)} that store it")
-    for index, (own, other) in enumerate(zip(needed, known, strict=True)):
-        for name, shape in own.items():
-            if other.get(name) != shape:
-                found = list(other.get(name, ()))
-                raise UserError(f"{where}: layer {index}: {name}: shape {found}: the model's is {list(shape)}")
+    """`UserError`, beginning with `where`, if the calibration of `teacher` cannot be stored in the model `spec`."""
+    available, needed = _shapes(teacher), _shapes(spec)
+    if len(available) != len(needed):
+        raise UserError(f"{where}: it calibrates {len(available)} layers: the model has {len(needed)} that store it")
+    for index, (expected, actual) in enumerate(zip(needed, available, strict=True)):
+        for name, shape in expected.items():
+            if actual.get(name) != shape:
+                other = list(actual.get(name, ()))
+                raise UserError(f"{where}: layer {index}: {name}: shape {other}: the model's is {list(shape)}")
 
 
 def _shapes(spec: ModelSpec) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes of the calibration of each layer that calibrates or stores one."""
     layers = calibrated_layers(meta_decoder(stored_spec(spec)))
     return [{name: tuple(tensor.shape) for name, tensor in layer.calibration().items()} for layer in layers]
 
 
 def with_calibration_from(decoder: Decoder, source: str, seed: int) -> Decoder:
-    """`with_stored_calibration` of `read_calibrations`; the seed decides random ones, the global generator stays."""
+    """`with_stored_calibration` of `read_calibrations`.
+
+    The seed determines random calibrations; the state of the global generator does not change.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return with_stored_calibration(decoder, read_calibrations(decoder, source, "`calibration`"))
@@ -96,24 +100,21 @@ def with_stored_calibration(decoder: Decoder, calibrations: Sequence[Calibration
     for layer, calibration in zip(calibrated_layers(stored), calibrations, strict=True):
         for name, buffer in layer.calibration().items():
             tensors[buffers[id(buffer)]] = calibration[name].to(decoder.device, decoder.dtype).clone()
-    own = {name: _source(name, decoder) for name in stored.state_dict() if name not in tensors}
-    return decoder_with_weights(spec, own | tensors).train(decoder.training)
+    state: dict[str, Tensor] = decoder.state_dict()
+    for name in stored.state_dict().keys() - tensors.keys():
+        if name in state:
+            tensors[name] = state[name].detach()
+        else:  # a layer that no longer shares its weights gets a copy of the shared ones
+            blocks, block, layers, _, rest = name.split(".", 4)
+            tensors[name] = state[f"{blocks}.{block}.{layers}.0.{rest}"].detach().clone()
+    return decoder_with_weights(spec, tensors).train(decoder.training)
 
 
 def stored_spec(spec: ModelSpec) -> ModelSpec:
-    """The description with every calibration stored, and no block that has one shares weights."""
+    """The description with every calibration stored; blocks with a calibration do not share weights."""
     plain = spec.model_dump()
     for block, described in zip(plain["blocks"], spec.blocks, strict=True):
         if described.mixer.calibration != "none":
             block["mixer"] = described.mixer.with_calibration("stored").model_dump()
             block["share_weights"] = False
     return ModelSpec.parse(plain, spec.name)
-
-
-def _source(name: str, decoder: Decoder) -> Tensor:
-    """The decoder's tensor of that name; of a layer that no longer shares its weights, that of the shared set."""
-    state: dict[str, Tensor] = decoder.state_dict()
-    if name in state:
-        return state[name].detach()
-    blocks, block, layers, _, rest = name.split(".", 4)
-    return state[f"{blocks}.{block}.{layers}.0.{rest}"].detach().clone()

@@ -1,7 +1,7 @@
-"""The decoder, the only one, for every mixer; its embedding, and the encoder of an encoder-decoder.
+"""The decoder, one for all kinds of layers; its embedding, and the encoder of an encoder-decoder.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `E` width of the token vectors (`D`
-unless the description says otherwise), `V` vocabulary, `S` tokens of the longest input of an encoder.
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `E` width of the token vectors (`D`
+unless the description gives another), `V` vocabulary, `S` tokens of the longest input of an encoder.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from linnet.ops.support import is_exporting
 
 
 class Embedding(nn.Module):
-    """Token ids to vectors, with positions if the description asks for them."""
+    """Token ids to vectors, with positions if the description has them."""
 
     def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
         super().__init__()
@@ -44,36 +44,32 @@ class Embedding(nn.Module):
         self.norm = spec.norm.build(d_model) if spec.norm else None
         self.scale = d_model**0.5 if spec.scale else None
 
-    @property
-    def device(self) -> torch.device:
-        """Where the table is."""
-        return self.tokens.table.device if isinstance(self.tokens, QuantizedEmbedding) else self.tokens.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of a token's vector."""
-        return self.tokens.table.dtype if isinstance(self.tokens, QuantizedEmbedding) else self.tokens.weight.dtype
-
     def forward(self, tokens_BT: Tensor, layout: BatchLayout) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
         x_BTD: Tensor = self.tokens(tokens_BT)
+        length, device = tokens_BT.shape[1], tokens_BT.device
         if self.project is not None:
             x_BTD = self.project(x_BTD)
         if self.scale is not None:
             x_BTD = x_BTD * self.scale
         if self.positions is not None:
-            length, known = tokens_BT.shape[1], self.positions.num_embeddings
-            if not is_exporting() and layout.end(length) > known:  # whoever runs a graph knows how many
+            known = self.positions.num_embeddings
+            if not is_exporting() and layout.end(length) > known:  # the caller of an exported graph checks the length
                 raise ValueError(f"{layout.end(length)} tokens: the model's learned positions end at {known}")
-            x_BTD = x_BTD + self.positions(layout.positions(length, tokens_BT.device))
+            x_BTD = x_BTD + self.positions(layout.positions(length, device))
         if self.sinusoidal:
-            x_BTD = x_BTD + _sinusoidal(x_BTD, layout).to(x_BTD.dtype)
+            width, end = x_BTD.shape[2], layout.end(length)
+            if layout.uniform and layout.documents is None:
+                table = sinusoidal_range(layout.start, end, width, x_BTD.device)
+            else:
+                table = sinusoidal(layout.positions(length, x_BTD.device), width, end)
+            x_BTD = x_BTD + table.to(x_BTD.dtype)
         if self.norm is not None:
             x_BTD = self.norm(x_BTD)
         return x_BTD
 
     def row(self, compiled: ctypes.CDLL) -> Callable[[int, int], Tensor] | None:
-        """A token and its position to `[1, D]` of float32, by functions of `ops.native`; None: it has no such form."""
+        """A function from a token and its position to `[1, D]` in float32, with `ops.native`; None if there is none."""
         look_up, project = token_lookup_of(self.tokens), None if self.project is None else gemv_of(self.project)
         norm = None if self.norm is None else norm_row(self.norm, compiled)
         if look_up is None or self.sinusoidal:
@@ -90,16 +86,8 @@ class Embedding(nn.Module):
         return read
 
 
-def _sinusoidal(x_BTD: Tensor, layout: BatchLayout) -> Tensor:
-    length, width, device = x_BTD.shape[1], x_BTD.shape[2], x_BTD.device
-    end = layout.end(length)
-    if layout.uniform and layout.documents is None:
-        return sinusoidal_range(layout.start, end, width, device)
-    return sinusoidal(layout.positions(length, device), width, end)
-
-
 class Inputs(NamedTuple):
-    """Token ids `[B, S]`, and how many of them are padding before each row; None for none."""
+    """The input of an encoder: token ids `[B, S]`, and the padding at the start of each row (None for none)."""
 
     tokens_BS: Tensor
     padding: Counts | None = None
@@ -109,7 +97,7 @@ class Encoder(nn.Module):
     """Blocks of layers, a projection if the last block has another width, a normalization."""
 
     def __init__(self, encoder: EncoderSpec, spec: ModelSpec) -> None:
-        """`spec`: of the model that it belongs to."""
+        """`spec`: the spec of its model."""
         super().__init__()
         place = Place(spec.d_model, spec.context_length, layers=encoder.layers, whole=True)
         self.blocks = build_blocks(encoder.blocks, spec.d_model, place, spec.embedding.skip)
@@ -118,29 +106,20 @@ class Encoder(nn.Module):
         self.norm = encoder.norm.build(spec.d_model) if encoder.norm else None
 
     def forward(self, x_BSD: Tensor, layout: BatchLayout) -> Memory:
-        """The output of the embedding to what a decoder reads; in the layout each row is one prefix."""
+        """From the output of the embedding to the memory of the decoder; in the layout each row is one prefix."""
         length = x_BSD.shape[1]
-        assert layout.whole(length), "an input of which a part is no prefix"
+        assert layout.whole(length), "an encoder reads whole rows as prefixes"
         out = run_blocks(self.blocks, x_BSD, None, layout)
         for module in (self.project, self.norm):
             if module is not None:
                 out = module(out)
         return Memory(out, layout.real(length, out.device))
 
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers in the order a token meets them (a shared one several times)."""
-        return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
-
-    def blocks_in_order(self) -> list[Block]:
-        """The blocks, typed."""
-        return [block for block in self.blocks if isinstance(block, Block)]
-
 
 class Decoder(nn.Module):
-    """Token ids in, logits out, for any mixers that the description names.
+    """From token ids to logits, with the layers of the description.
 
-    Fresh weights come from torch's global generator: seed it (`torch.manual_seed`) for the same model twice.
+    New weights come from torch's global generator: the same seed (`torch.manual_seed`) gives the same model.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -148,14 +127,13 @@ class Decoder(nn.Module):
         self.spec = spec
         self.embedding = Embedding(spec.embedding, spec.vocab_size, spec.d_model, spec.context_length)
         self.encoder = None if spec.encoder is None else Encoder(spec.encoder, spec)
-        place = Place(spec.d_model, spec.context_length, layers=spec.layers, memory_width=spec.memory_width)
-        self.blocks = build_blocks(spec.blocks, spec.d_model, place, spec.embedding.skip)
+        self.blocks = build_blocks(spec.blocks, spec.d_model, spec.first_place, spec.embedding.skip)
         width = spec.blocks[-1].width or spec.d_model
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = spec.head.norm.build(spec.d_model) if spec.head.norm else None
         narrow = spec.embedding.width or spec.d_model
-        to_narrow = spec.head.tied and narrow != spec.d_model
-        self.head_project = Linear(spec.d_model, narrow, bias=False) if to_narrow else None
+        projects = spec.head.tied and narrow != spec.d_model
+        self.head_project = Linear(spec.d_model, narrow, bias=False) if projects else None
         self.head: Linear | PackedLinear | None = None
         if not spec.head.tied:
             self.head = Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
@@ -164,40 +142,47 @@ class Decoder(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        return self.embedding.device
+        tokens = self.embedding.tokens
+        return tokens.table.device if isinstance(tokens, QuantizedEmbedding) else tokens.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the weights."""
-        return self.embedding.dtype
-
-    @property
-    def mixers(self) -> list[Mixer]:
-        """The mixer of each layer in the order a token meets them (a shared one several times)."""
-        return [layer.mixer for layer in self.layers]
+        tokens = self.embedding.tokens
+        return tokens.table.dtype if isinstance(tokens, QuantizedEmbedding) else tokens.weight.dtype
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers in the order a token meets them (a shared one several times)."""
+        """The layers in the order in which a token passes them; one with shared weights several times."""
         return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
 
     @property
+    def mixers(self) -> list[Mixer]:
+        """The mixer of each of `layers`."""
+        return [layer.mixer for layer in self.layers]
+
+    def blocks_in_order(self) -> list[Block]:
+        """The blocks of the decoder."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    @property
     def all_blocks(self) -> list[Block]:
-        """The blocks of all stacks, those of an encoder first."""
-        return [*([] if self.encoder is None else self.encoder.blocks_in_order()), *self.blocks_in_order()]
+        """The blocks of the encoder, if there is one, and those of the decoder."""
+        encoder = [] if self.encoder is None else self.encoder.blocks
+        return [block for block in (*encoder, *self.blocks) if isinstance(block, Block)]
 
     @property
     def sublayers(self) -> Iterator[Sublayer]:
-        """Every mixer and feed-forward once, in the order in which they were built."""
+        """All sublayers, each once, in the order in which they were built."""
         return sublayers_of(self)
 
     @property
     def causal(self) -> bool:
-        """True if the pass without a state is causal in all layers."""
+        """True if a pass without a state is causal in all layers."""
         return all(sublayer.traits.causal for sublayer in self.sublayers)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Called by `to`, `cuda` and `float`; converted weights refuse it before anything is changed."""
+        """Called by `to`, `cuda` and `float`; packed weights refuse another precision before anything is changed."""
         for module in self.modules():
             if isinstance(module, PackedLinear):
                 module.target(fn)
@@ -205,9 +190,9 @@ class Decoder(nn.Module):
         return self
 
     def auxiliary_outputs(self, tokens_BT: Tensor) -> list[dict[str, Tensor]]:
-        """What each layer adds to the auxiliary outputs of one pass without a state, by name; empty if it adds none.
+        """The auxiliary outputs of each layer in one pass without a state, by name.
 
-        Tensors carry gradients unless the caller disables them, and begin with the batch.
+        The first dimension of each tensor is the batch; tensors carry gradients unless the caller disables them.
         """
         record = AuxiliaryOutputs(outputs=[])
         self.hidden(tokens_BT, record=record)
@@ -224,12 +209,13 @@ class Decoder(nn.Module):
     ) -> DecoderState:
         """An empty state for `batch` streams of at most `capacity` tokens.
 
-        cache_policies: how layers keep the past, one for all or one for each; each must know its own. dtype: of what is
-        computed (default: as weights are); keys and values in float32 are kept in bfloat16 beside weights in few bits.
+        cache_policies: one for all layers, or one for each, which its mixer supports. dtype: the precision of the state
+        (default: that of the weights); with quantized weights, keys and values in float32 are kept in bfloat16.
         """
-        each = list(cache_policies) if isinstance(cache_policies, Sequence) else [cache_policies] * self.spec.layers
-        form = (batch, capacity, device or self.device, dtype or self.dtype)
-        states = [layer.initial_states(*form, kept) for layer, kept in zip(self.layers, each, strict=True)]
+        policies = list(cache_policies) if isinstance(cache_policies, Sequence) else [cache_policies] * self.spec.layers
+        arguments = (batch, capacity, device or self.device, dtype or self.dtype)
+        layers = zip(self.layers, policies, strict=True)
+        states = [layer.initial_states(*arguments, cache_policy) for layer, cache_policy in layers]
         return DecoderState.from_layers(states, capacity, (0,) * batch)
 
     @overload
@@ -252,14 +238,18 @@ class Decoder(nn.Module):
         record: AuxiliaryOutputs | None = None,
         z_loss: float = 0.0,
     ) -> Tensor | SummedLoss:
-        """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
+        """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, computed without holding all logits.
 
-        state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
-        none. documents: for each row, where in the chunk documents begin; none sees what is before it. prefixes: how
-        many of each row's first tokens see all of one another. memory: what `encode` gave, of a model with an encoder;
-        a state keeps what it needs of it; inputs: what it is made of here. record: what layers leave. z_loss: see
-        `ops.cross_entropy`. `ValueError` where the state has no room for `T` more tokens, or the model cannot read what
-        is given.
+        state: the state that the pass continues and advances.
+        padding: the number of padding tokens at the start of each row.
+        documents: for each row, the places in the chunk where documents begin; no token sees an earlier document.
+        prefixes: the number of first tokens of each row that see all of one another.
+        memory: the output of `encode`, for a model with an encoder; a state keeps what it needs of it.
+        inputs: the arguments of `encode`, instead of `memory`.
+        record: collects auxiliary losses and outputs.
+        z_loss: see `ops.cross_entropy`.
+
+        `ValueError` if the state has no room for `T` more tokens, or the model does not support an argument.
         """
         if inputs is not None:
             memory = self.encode(*inputs, record)
@@ -279,25 +269,29 @@ class Decoder(nn.Module):
         memory: Memory | None = None,
         record: AuxiliaryOutputs | None = None,
     ) -> Tensor:
-        """`[B, T] -> [B, T, D]`, all but the head's matrix, which is `[V, E]` where tied: then `[B, T, E]`.
+        """The pass up to the head's matrix, `[B, T] -> [B, T, D]`, or `[B, T, E]` if the head is tied.
 
-        Arguments as for `forward`; advances the state.
+        The arguments are those of `forward`; the state is advanced.
         """
         batch, length = tokens_BT.shape
         padded = counts(padding)
         check_layout(batch, length, padded, documents, prefixes)
-        self._check_inputs(state, prefixes, memory)
-        layout = self._layout(state, padded, documents, record)
-        if prefixes is not None and any(prefixes):
+        has_prefixes = prefixes is not None and any(prefixes)
+        self._check_inputs(state, has_prefixes, memory)
+        record = AuxiliaryOutputs() if record is None else record
+        record.values.clear()
+        layout = BatchLayout(0, padded, record=record) if state is None else at(state.positions, padded, record)
+        if documents is not None and any(documents):
+            layout = replace(layout, documents=tuple(tuple(sorted(begins)) for begins in documents))
+        if prefixes is not None and has_prefixes:
             layout = replace(layout, prefixes=tuple(prefixes))
         if memory is not None:
             layout = replace(layout, memory=memory)
         if state is not None and layout.end(length) > state.capacity:
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
-        x = run_blocks(
-            self.blocks, self.embedding(tokens_BT, layout), None if state is None else state.by_layer(), layout
-        )
+        states = None if state is None else state.by_layer()
+        x = run_blocks(self.blocks, self.embedding(tokens_BT, layout), states, layout)
         if state is not None:
             state.positions = layout.positions_after(batch, length)
         return self.after_blocks(x)
@@ -305,64 +299,42 @@ class Decoder(nn.Module):
     def encode(
         self, inputs_BS: Tensor, padding: Sequence[int] | Tensor | None = None, record: AuxiliaryOutputs | None = None
     ) -> Memory:
-        """Read inputs `[B, S]`, each token seeing all of its row, for `forward` and `hidden`; padding as there.
+        """The memory of inputs `[B, S]` for `forward` and `hidden`; each token sees all of its row.
 
-        record: what layers leave; values that they leave for later ones stay within the encoder.
+        padding: the number of padding tokens at the start of each row. record: collects auxiliary losses and outputs;
+        values for later layers do not leave the encoder.
         """
         assert self.encoder is not None, "a model without an encoder"
         batch, length = inputs_BS.shape
         padded = counts(padding)
         check_layout(batch, length, padded, None)
-        wholes = tuple(length - pad for pad in padded or (0,) * batch)
-        if not all(wholes):
+        lengths = tuple(length - pad for pad in padded or (0,) * batch)
+        if not all(lengths):
             raise ValueError("inputs: a row without a token: expected at least one in each")
-        own = AuxiliaryOutputs() if record is None else replace(record, values={})
-        layout = BatchLayout(0, padded, prefixes=wholes, record=own)
+        record = AuxiliaryOutputs() if record is None else replace(record, values={})
+        layout = BatchLayout(0, padded, prefixes=lengths, record=record)
         memory: Memory = self.encoder(self.embedding(inputs_BS, layout), layout)
         return memory
 
-    def _check_inputs(self, state: DecoderState | None, prefixes: Sequence[int] | None, memory: Memory | None) -> None:
-        """`ValueError` for inputs that the model cannot read or that are missing."""
-        if prefixes is not None and any(prefixes) and not self.supports_prefix:
+    def _check_inputs(self, state: DecoderState | None, has_prefixes: bool, memory: Memory | None) -> None:
+        """`ValueError` for prefixes or memory that the model does not support, and for missing memory."""
+        if has_prefixes and not all(mixer.traits.prefix for mixer in self.mixers):
             kinds = ", ".join(dict.fromkeys(b.mixer.kind for b in self.spec.blocks if not b.mixer.supports_prefix))
-            raise ValueError(f"prefixes: layers of {kinds} see the past alone, and no prefix as a whole")
+            raise ValueError(f"prefixes: layers of {kinds} only see earlier tokens, and no prefix as a whole")
         if memory is not None and self.encoder is None:
             raise ValueError("memory: the model has no encoder")
         if memory is None and self.encoder is not None and (state is None or not state.has_memory):
-            raise ValueError("memory: missing: the model reads what its encoder makes of an input (`encode`)")
-
-    @property
-    def supports_prefix(self) -> bool:
-        """True if all layers see a prefix as a whole (`Traits.prefix`)."""
-        return all(mixer.traits.prefix for mixer in self.mixers)
-
-    def _layout(
-        self,
-        state: DecoderState | None,
-        padding: Counts | None,
-        documents: Sequence[Sequence[int]] | None,
-        record: AuxiliaryOutputs | None,
-    ) -> BatchLayout:
-        record = AuxiliaryOutputs() if record is None else record
-        record.values.clear()
-        layout = BatchLayout(0, padding, record=record) if state is None else at(state.positions, padding, record)
-        if documents is None or not any(documents):
-            return layout
-        return replace(layout, documents=tuple(tuple(sorted(begins)) for begins in documents))
+            raise ValueError("memory: missing: the model reads the output of its encoder for an input (`encode`)")
 
     def after_blocks(self, x: Tensor) -> Tensor:
-        """Apply what lies between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""
+        """Everything between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""
         for module in (self.project, self.norm, self.head_project):
             if module is not None:
                 x = module(x)
         return x * self.spec.d_model**-0.5 if self.spec.head.scale else x
 
-    def blocks_in_order(self) -> list[Block]:
-        """The blocks, typed."""
-        return [block for block in self.blocks if isinstance(block, Block)]
-
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """`[B, T, D] -> [B, T, V]`."""
+        """`[B, T, D] -> [B, T, V]`, with the soft cap of the description."""
         logits_BTV: Tensor = linear(x_BTD, self.embedding.tokens.weight) if self.head is None else self.head(x_BTD)
         return self.capped(logits_BTV)
 
@@ -372,41 +344,39 @@ class Decoder(nn.Module):
         return logits if soft_cap is None else apply_soft_cap(logits, soft_cap)
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> SummedLoss:
-        """Summed nats of the targets given the output of `hidden`, without ever holding all logits."""
-        return linear_cross_entropy(
-            x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap, z_loss
-        )
+        """The summed loss of the targets in nats, from the output of `hidden`, without holding all logits."""
+        weight, bias = self._head_map()
+        targets = targets_BT.flatten()
+        return linear_cross_entropy(x_BTD.flatten(0, 1), weight, bias, targets, self.spec.head.soft_cap, z_loss)
 
     def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLosses:
         """The loss of each target, which `token_loss` sums, `[B, T]`; without gradients."""
-        found = token_cross_entropy(
-            x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap
-        )
-        return TokenLosses(found.nats.view(targets_BT.shape), found.correct.view(targets_BT.shape))
+        weight, bias = self._head_map()
+        losses = token_cross_entropy(x_BTD.flatten(0, 1), weight, bias, targets_BT.flatten(), self.spec.head.soft_cap)
+        return TokenLosses(losses.nats.view(targets_BT.shape), losses.correct.view(targets_BT.shape))
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
-        """The head's matrix `[V, D]`, which is the embedding's, `[V, E]`, where they are tied, and its bias `[V]`."""
+        """The head's matrix `[V, D]`, if it is tied the embedding's `[V, E]`, and its bias `[V]`."""
         if self.head is None:
             return self.embedding.tokens.weight, None
         return self.head.weight, self.head.bias
 
 
 def decoder_with_weights(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
-    """A decoder with these tensors, all that its `state_dict` has; on their device, in their precision.
+    """A decoder with the tensors of a whole `state_dict`, without copies; on their device and in their precision.
 
-    It keeps the tensors themselves. What is in no `state_dict` (fixed tables, say) its modules make as in any decoder;
-    torch's random numbers stay as they were.
+    The state of torch's random generator does not change.
     """
     with torch.random.fork_rng(devices=[]), SkipRandomFills():
         decoder = Decoder(without_calibration_file(spec))
     decoder.spec = spec
-    some = next(iter(tensors.values()))
-    precision = None if some.dtype == decoder.dtype else some.dtype
+    first = next(iter(tensors.values()))
+    precision = None if first.dtype == decoder.dtype else first.dtype
     decoder.load_state_dict(tensors, assign=True)
-    return decoder.to(device=some.device, dtype=precision)
+    return decoder.to(device=first.device, dtype=precision)
 
 
 def meta_decoder(spec: ModelSpec) -> Decoder:
-    """A decoder on the device meta, which has shapes but no numbers."""
+    """A decoder on the device meta, which has shapes but no values."""
     with torch.device("meta"), SkipRandomFills():
         return Decoder(spec)

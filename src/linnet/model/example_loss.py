@@ -1,9 +1,9 @@
-"""The loss of examples, as each kind of decoder reads them.
+"""The loss of a batch of examples, for each kind of decoder.
 
-A causal decoder reads a row as it stands. With `prefix` in its description the tokens of a row's prefix see all of one
+A causal decoder reads a row as it is. With `prefix` in its description the tokens of a row's prefix see all of one
 another. With an encoder, the encoder reads the prefix, and the decoder begins with its last token.
 
-Legend: `B` batch, `T` tokens of the longest row, `S` of the longest prefix, `U` of the longest rest.
+Shapes: `B` batch, `T` tokens of the longest row, `S` of the longest prefix, `U` of the longest rest.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder, Inputs
 from linnet.ops.cross_entropy import IGNORE_INDEX, SummedLoss, TokenLosses
 
 
-class _Read(NamedTuple):
-    """What a decoder is given of a batch of examples."""
+class DecoderBatch(NamedTuple):
+    """A batch of examples as arguments of `Decoder.forward`; the labels are its `targets`."""
 
     tokens: Tensor
     labels: Tensor
@@ -41,12 +41,12 @@ def example_loss(
     prefix_lengths: the tokens of each row before its first label that counts; needed where the model reads prefixes
     (`ModelSpec.prefix_field`). The other arguments are those of `Decoder.forward`.
     """
-    read = _read(decoder, tokens_BT, labels_BT, prefix_lengths)
+    batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
     loss: SummedLoss = decoder(
-        read.tokens,
-        targets=read.labels,
-        inputs=read.inputs,
-        prefixes=read.prefixes,
+        batch.tokens,
+        targets=batch.labels,
+        inputs=batch.inputs,
+        prefixes=batch.prefixes,
         documents=document_starts,
         record=record,
         z_loss=z_loss,
@@ -55,7 +55,7 @@ def example_loss(
 
 
 class ExampleLosses(NamedTuple):
-    """The loss of each label, and the labels, `[B, U]`: in rows as the decoder reads them."""
+    """The loss of each label, and the labels, `[B, U]`, in the rows that the decoder reads."""
 
     each: TokenLosses
     labels: Tensor
@@ -65,34 +65,30 @@ class ExampleLosses(NamedTuple):
 def example_losses(
     decoder: Decoder, tokens_BT: Tensor, labels_BT: Tensor, prefix_lengths: Sequence[int] | None = None
 ) -> ExampleLosses:
-    """What `example_loss` adds up, label by label, without gradients."""
-    read = _read(decoder, tokens_BT, labels_BT, prefix_lengths)
-    memory = None if read.inputs is None else decoder.encode(*read.inputs)
-    hidden = decoder.hidden(read.tokens, prefixes=read.prefixes, memory=memory)
-    return ExampleLosses(decoder.each_loss(hidden, read.labels), read.labels)
+    """The losses that `example_loss` sums, of each label, without gradients."""
+    batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
+    memory = None if batch.inputs is None else decoder.encode(*batch.inputs)
+    hidden = decoder.hidden(batch.tokens, prefixes=batch.prefixes, memory=memory)
+    return ExampleLosses(decoder.each_loss(hidden, batch.labels), batch.labels)
 
 
-def _read(decoder: Decoder, tokens_BT: Tensor, labels_BT: Tensor, prefix_lengths: Sequence[int] | None) -> _Read:
+def _decoder_batch(
+    decoder: Decoder, tokens_BT: Tensor, labels_BT: Tensor, prefix_lengths: Sequence[int] | None
+) -> DecoderBatch:
     if decoder.spec.prefix_field is None:
-        return _Read(tokens_BT, labels_BT)
-    assert prefix_lengths is not None, "a model that reads prefixes, and examples without"
+        return DecoderBatch(tokens_BT, labels_BT)
+    assert prefix_lengths is not None, "the model reads prefixes, but the examples have none"
     if decoder.encoder is None:
-        return _Read(tokens_BT, labels_BT, prefixes=prefix_lengths)
-    rows = split_prefixes(tokens_BT, labels_BT, prefix_lengths)
-    return _Read(rows.tokens_BU, rows.labels_BU, Inputs(rows.inputs_BS, rows.padding))
+        return DecoderBatch(tokens_BT, labels_BT, prefixes=prefix_lengths)
+    return split_prefixes(tokens_BT, labels_BT, prefix_lengths)
 
 
-class SplitRows(NamedTuple):
-    """Rows cut behind their prefixes: the prefixes, padded on the left, and what the decoder reads and predicts."""
+def split_prefixes(tokens_BT: Tensor, labels_BT: Tensor, prefix_lengths: Sequence[int]) -> DecoderBatch:
+    """Split rows after their prefixes, for a model with an encoder.
 
-    inputs_BS: Tensor
-    padding: Counts
-    tokens_BU: Tensor
-    labels_BU: Tensor
-
-
-def split_prefixes(tokens_BT: Tensor, labels_BT: Tensor, prefix_lengths: Sequence[int]) -> SplitRows:
-    """The prefix of each row, and the rest, which begins with the prefix's last token and ends with the last label."""
+    `inputs`: the prefixes `[B, S]`, padded on the left. `tokens`, `labels`: the rest `[B, U]`, from the prefix's last
+    token to the last label.
+    """
     device, length = tokens_BT.device, tokens_BT.shape[1]
     longest = max(prefix_lengths)
     padding = tuple(longest - prefix for prefix in prefix_lengths)
@@ -103,4 +99,5 @@ def split_prefixes(tokens_BT: Tensor, labels_BT: Tensor, prefix_lengths: Sequenc
     inputs_BS = tokens_BT.gather(1, places_BS.clamp(min=0))
     places_BU = torch.arange(widest, device=device) + first_B[:, None]
     tokens_BU, labels_BU = (x_BT.gather(1, places_BU.clamp(max=length - 1)) for x_BT in (tokens_BT, labels_BT))
-    return SplitRows(inputs_BS, padding, tokens_BU, labels_BU.masked_fill(places_BU >= length, IGNORE_INDEX))
+    labels_BU = labels_BU.masked_fill(places_BU >= length, IGNORE_INDEX)
+    return DecoderBatch(tokens_BU, labels_BU, Inputs(inputs_BS, padding))

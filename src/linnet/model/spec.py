@@ -1,4 +1,4 @@
-"""The typed description of a model: everything that a decoder, or an encoder with one, can be; where it is found.
+"""The typed description of a decoder, or of an encoder with a decoder, and how to find one on disk.
 
 A model folder is `config.json` (the description), `model.safetensors` (the weights), `tokenizer.json` and `run.json`
 (how it was made). The folder of a training run has one in `model/`.
@@ -16,7 +16,7 @@ from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import read_json
 from linnet.core.migration import upgrade_model
 from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary, read_yaml
-from linnet.layers.contract import SublayerSpec
+from linnet.layers.contract import Place, SublayerSpec
 from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.layers.registry import (
     MIXERS,
@@ -32,19 +32,19 @@ PRESETS = Path(__file__).parent / "presets"
 CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
 
 NGRAM = "ngram.json"
-"""Says what the folder of an n-gram model holds, which is none of these."""
+"""Describes the model in the folder of an n-gram model, which has none of the files above."""
 
 MODEL, RUNS = "model", "runs"
-"""The model folder in that of a run; the runs in the folder of a comparison."""
+"""The name of the model folder in the folder of a run, and of the folder of runs in that of a comparison."""
 
 
 class EmbeddingSpec(Spec):
     """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position.
 
-    `positions: sinusoidal` adds sines and cosines of it, which no parameter is and no position ends.
-    `width` differs from the model's where given: a projection stands behind the token vectors, and one back before a
-    tied head (OPT-350M). `skip`: what it gives is mixed into the input of every layer, with two learned numbers each
-    that start at 1 for the stream and 0 for it.
+    `positions: sinusoidal` adds sines and cosines of the position, without parameters or a largest position. `width`:
+    of the token vectors; if it differs from the model's, a projection follows the embedding, and another precedes a
+    tied head (OPT-350M). `skip`: the output is also mixed into the input of every layer, with two learned weights in
+    each layer that start at 1 for the residual stream and 0 for the embedding.
     """
 
     width: Extent | None = None
@@ -57,10 +57,10 @@ class EmbeddingSpec(Spec):
 class BlockSpec(Spec):
     """`repeat` equal layers: a mixer and a feed-forward, each on a residual branch with a normalization.
 
-    `residual`: the feed-forward reads what the mixer has left (`sequential`), or both read the same and are added at
-    once (`parallel`: GPT-NeoX; with `placement: pre`). `width` differs from the model's where given (a projection
-    appears where it changes); `share_weights` makes the repeated layers one set of weights. `cross_attention`: a branch
-    between the two, which reads what the model's encoder made of the input.
+    `residual`: the feed-forward reads the stream after the mixer (`sequential`), or both read the same input and their
+    outputs are added together (`parallel`, as in GPT-NeoX; requires `placement: pre`). `width`: of the block; a
+    projection is added where the width changes. `share_weights`: the repeated layers share one set of weights.
+    `cross_attention`: a branch between mixer and feed-forward that reads the output of the model's encoder.
     """
 
     repeat: Count = 1
@@ -73,25 +73,25 @@ class BlockSpec(Spec):
     share_weights: bool = False
 
     @model_validator(mode="after")
-    def _parallel_branches_are_normalized_first(self) -> Self:
+    def _check_parallel(self) -> Self:
         if self.residual == "parallel" and self.norm.placement != "pre":
-            raise ValueError(f"residual: parallel: goes with norm.placement: pre, not {self.norm.placement}")
+            raise ValueError(f"residual: parallel: requires norm.placement: pre, not {self.norm.placement}")
         if self.residual == "parallel" and self.cross_attention is not None:
-            raise ValueError("residual: parallel: goes without cross_attention, which reads what the mixer has left")
+            raise ValueError("residual: parallel: excludes cross_attention, which reads the output of the mixer")
         return self
 
     @property
     def parts(self) -> dict[str, SublayerSpec]:
-        """What stands on its branches, by field."""
-        named = {"mixer": self.mixer, "cross_attention": self.cross_attention, "feed_forward": self.feed_forward}
-        return {name: part for name, part in named.items() if part is not None}
+        """The specs of its sublayers, by field."""
+        parts = {"mixer": self.mixer, "cross_attention": self.cross_attention, "feed_forward": self.feed_forward}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 class EncoderSpec(Spec):
-    """What reads the input of an encoder-decoder: blocks of its own, in which each token sees the whole input.
+    """The encoder of an encoder-decoder: blocks in which each token sees the whole input.
 
-    It has the decoder's embedding. What comes from `blocks`, of the model's `d_model`, is normalized where `norm` says
-    so, and read by the decoder's `cross_attention`.
+    It shares the decoder's embedding. The output of `blocks`, of width `d_model`, is normalized by `norm`, and read by
+    the decoder's `cross_attention`.
     """
 
     blocks: list[BlockSpec] = Field(min_length=1)
@@ -99,15 +99,15 @@ class EncoderSpec(Spec):
 
     @property
     def layers(self) -> int:
-        """How many layers a token of the input passes."""
+        """The number of layers that a token of the input passes."""
         return sum(block.repeat for block in self.blocks)
 
 
 class HeadSpec(Spec):
-    """From the last layer to logits: an optional normalization, then the embedding's own matrix (`tied`) or another.
+    """From the last layer to logits: an optional normalization, then the embedding's matrix (`tied`) or a separate one.
 
-    scale: what is read is divided by the root of `d_model` (T5, whose token vectors are not small).
-    soft_cap: what logits come near to and never pass, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
+    scale: divide the input of the matrix by the root of `d_model` (as in T5, whose token vectors are not small).
+    soft_cap: the bound of the logits, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
     """
 
     tied: bool = True
@@ -117,22 +117,22 @@ class HeadSpec(Spec):
     soft_cap: PositiveFloat | None = None
 
     @model_validator(mode="after")
-    def _no_bias_when_tied(self) -> Self:
+    def _check_bias(self) -> Self:
         if self.tied and self.bias:
             raise ValueError("bias: True: a tied head has no bias; use tied: false or bias: false")
         return self
 
 
 class InitializationSpec(Spec):
-    """Starting values. Biases are 0, norms 1; what a mixer holds beside linear layers it initializes itself.
+    """Starting values. Biases are 0, norms 1; a mixer initializes its other parameters itself.
 
-    linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape). Projections where the
-        width changes are always the latter: they stand in the residual stream, whose size they keep.
+    linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape). Projections
+        between widths always use the latter, which preserves the scale of the residual stream.
     embedding_std: standard deviation of token and position embeddings.
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
-    zero_outputs: each branch's last map at 0, its bias too, so that every layer begins as if it were not there; that of
-        `scale_residual` is 0 as well.
-    calibration: of layers that store one, its source: a name that their kind knows, or a file.
+    zero_outputs: each branch's last map and its bias at 0, so that every layer starts as the identity; it takes
+        precedence over `scale_residual`.
+    calibration: the source of the calibration of layers that store one: a name that their kind knows, or a file.
     """
 
     linear: Literal["normal", "xavier_uniform"] = "normal"
@@ -142,18 +142,13 @@ class InitializationSpec(Spec):
     zero_outputs: bool = False
     calibration: str = "identity"
 
-    @property
-    def calibration_file(self) -> Path | None:
-        """The file that calibrations come from; None for a name."""
-        return calibration_file(self.calibration)
-
 
 class ModelSpec(Spec):
     """A whole decoder, or an encoder and a decoder.
 
     prefix: a stream may begin with a prefix whose tokens see all of one another: the input of a pair, in training and
-    when text is generated. `calibration: text | NAME | FILE` is accepted too, for all layers that calibrate: on the
-    text that they read, or stored, from a name that their kind knows or a file.
+    in generation. `calibration: text | NAME | FILE` is accepted too, for all layers that calibrate: on the text that
+    they read, or stored, from a name that their kind knows or from a file.
     """
 
     name: str = "model"
@@ -169,59 +164,71 @@ class ModelSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_calibration_for_all(cls, data: Any) -> Any:
-        return _with_calibration(data) if isinstance(data, dict) and data.get("calibration") is not None else data
+    def _distribute_calibration(cls, data: Any) -> Any:
+        """Move the field `calibration` of plain data to where it belongs: the mixers and the starting values."""
+        if not isinstance(data, dict) or data.get("calibration") is None:
+            return data
+        data = copy.deepcopy(data)
+        source = data.pop("calibration")
+        if not isinstance(source, str):
+            raise ValueError(f"calibration: {source!r}: must be text, a name that the kind of layer knows, or a file")
+        where: Literal["text", "stored"] = "text" if source == "text" else "stored"
+        blocks, calibrates = data.get("blocks"), False
+        for block in blocks if isinstance(blocks, list) else []:
+            mixer = block.get("mixer") if isinstance(block, dict) else None
+            if not isinstance(mixer, dict) or mixer.get("kind") not in MIXERS:
+                continue
+            try:
+                spec = MIXERS[mixer["kind"]].model_validate(mixer)
+            except ValidationError:
+                continue  # reported when the whole description is validated
+            if spec.calibration != "none":
+                block["mixer"], calibrates = spec.with_calibration(where).model_dump(), True
+        if not calibrates:
+            kinds = kinds_with_calibration()
+            raise ValueError(f"calibration: {source}: requires {kinds} layers; the model has none")
+        start = "identity" if where == "text" else source
+        data["initialization"] = {**(data.get("initialization") or {}), "calibration": start}
+        return data
 
     @model_validator(mode="after")
-    def _sublayers_fit_widths(self) -> Self:
-        for where, block in self._placed():
+    def _check_sublayers(self) -> Self:
+        """Each sublayer fits the width of its block, and the blocks of a stack fit each other."""
+        for where, block in self._located_blocks():
             for name, part in block.parts.items():
                 try:
                     part.check(block.width or self.d_model)
                 except ValueError as error:
                     raise ValueError(f"{where}.{name}.{error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _blocks_fit_each_other(self) -> Self:
         check_together(self.blocks, self.d_model, self.embedding.skip)
         if self.encoder is not None:
             check_together(self.encoder.blocks, self.d_model, self.embedding.skip, "encoder.blocks")
         return self
 
     @model_validator(mode="after")
-    def _the_decoder_reads_the_encoder(self) -> Self:
-        reading = [where for where, block in self._placed() if block.cross_attention is not None]
-        if self.encoder is None and reading:
-            raise ValueError(f"{reading[0]}.cross_attention: reads an encoder; the model has none (encoder)")
+    def _check_encoder_and_prefix(self) -> Self:
+        """The decoder reads the encoder if there is one, and mixers support the prefixes that they have to read."""
+        readers = [where for where, block in self._located_blocks() if block.cross_attention is not None]
+        if self.encoder is None and readers:
+            raise ValueError(f"{readers[0]}.cross_attention: reads an encoder; the model has none (encoder)")
         if self.encoder is not None and not any(block.cross_attention for block in self.blocks):
             raise ValueError("encoder: no block reads it; expected cross_attention in blocks")
-        if self.encoder is not None and any(where.startswith("encoder") for where in reading):
-            raise ValueError(f"{reading[-1]}.cross_attention: goes with blocks of the decoder")
-        return self
-
-    @model_validator(mode="after")
-    def _prefixes_are_seen(self) -> Self:
+        if self.encoder is not None and any(where.startswith("encoder") for where in readers):
+            raise ValueError(f"{readers[-1]}.cross_attention: is accepted in blocks of the decoder only")
         if self.prefix and self.encoder is not None:
-            raise ValueError("prefix: True: goes without an encoder, which reads the input already")
-        for where, block in self._placed():
+            raise ValueError("prefix: True: excludes an encoder, which reads the input already")
+        for where, block in self._located_blocks():
             if (self.prefix or where.startswith("encoder")) and not block.mixer.supports_prefix:
-                own, taken = block.mixer.prefix_conflict, f"{kinds_with_prefixes()} that sees both ways"
-                why = f"; here {own}" if own else ""
+                conflict = block.mixer.prefix_conflict
+                why = f"; here {conflict}" if conflict else ""
                 raise ValueError(
-                    f"{where}.mixer: {block.mixer.kind}: sees the past alone; an encoder, or a model with prefix: true,"
-                    f" takes {taken}{why}"
+                    f"{where}.mixer: {block.mixer.kind}: only sees earlier tokens; an encoder, or a model with"
+                    f" prefix: true, needs {kinds_with_prefixes()} that sees both ways{why}"
                 )
         return self
 
-    def _placed(self) -> list[tuple[str, BlockSpec]]:
-        """All blocks, and where they stand."""
-        own = [(f"blocks[{index}]", block) for index, block in enumerate(self.blocks)]
-        inner = [] if self.encoder is None else self.encoder.blocks
-        return own + [(f"encoder.blocks[{index}]", block) for index, block in enumerate(inner)]
-
     @model_validator(mode="after")
-    def _a_calibration_goes_with_layers_that_store_one(self) -> Self:
+    def _check_calibration(self) -> Self:
         source = self.initialization.calibration
         if source != "identity" and not any(block.mixer.calibration == "stored" for block in self.blocks):
             kinds = kinds_with_calibration()
@@ -230,19 +237,26 @@ class ModelSpec(Spec):
             )
         return self
 
+    def _located_blocks(self) -> list[tuple[str, BlockSpec]]:
+        """All blocks, each with its location in the description."""
+        decoder = [(f"blocks[{index}]", block) for index, block in enumerate(self.blocks)]
+        encoder = [] if self.encoder is None else self.encoder.blocks
+        return decoder + [(f"encoder.blocks[{index}]", block) for index, block in enumerate(encoder)]
+
     @property
     def layers(self) -> int:
-        """How many layers a token passes."""
+        """The number of layers that a token passes."""
         return sum(block.repeat for block in self.blocks)
 
     @property
-    def memory_width(self) -> int:
-        """Of what an encoder hands over; 0 where there is none."""
-        return 0 if self.encoder is None else self.d_model
+    def first_place(self) -> Place:
+        """The place of the decoder's first layer, if its block has the width of the model."""
+        memory_width = 0 if self.encoder is None else self.d_model
+        return Place(self.d_model, self.context_length, layers=self.layers, memory_width=memory_width)
 
     @property
     def prefix_field(self) -> str | None:
-        """The field because of which the model reads the first part of a row, its prefix, as a whole; None: no field.
+        """The field that makes the model read the first part of a row, its prefix, as a whole; None if no field does.
 
         Such a model needs examples with prefixes (pairs), in training and in evaluation.
         """
@@ -252,7 +266,7 @@ class ModelSpec(Spec):
 
     @property
     def layer_kinds(self) -> list[str]:
-        """The mixer of each layer, by kind."""
+        """The kind of mixer of each layer."""
         return [block.mixer.kind for block in self.blocks for _ in range(block.repeat)]
 
     @classmethod
@@ -266,10 +280,11 @@ class ModelSpec(Spec):
 
 
 def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool, where: str = "blocks") -> None:
-    """`ValueError` that names the block where blocks cannot be in one model: values that they leave for later layers
-    differ in shape, or with `embedding.skip` widths do.
+    """`ValueError`, naming the block, if blocks cannot be in one model.
+
+    The shapes of values that they save for later layers must agree, and with `embedding.skip` their widths.
     """
-    left: dict[str, tuple[int, tuple[int, ...]]] = {}
+    shapes: dict[str, tuple[int, tuple[int, ...]]] = {}
     for index, block in enumerate(blocks):
         width = block.width or d_model
         if skip and width != d_model:
@@ -278,42 +293,17 @@ def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool, where:
             )
         for name, part in block.parts.items():
             for field, shape in part.cross_layer_values(width).items():
-                before, known = left.setdefault(field, (index, shape))
-                if shape != known:
-                    said = " x ".join(map(str, shape)), " x ".join(map(str, known))
+                first, expected = shapes.setdefault(field, (index, shape))
+                if shape != expected:
+                    own, other = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
                     raise ValueError(
-                        f"{where}[{index}].{name}.{field}: values of {said[0]} (heads x width): must be of {said[1]},"
-                        f" as those of {where}[{before}]"
+                        f"{where}[{index}].{name}.{field}: values of {own} (heads x width): must be of {other},"
+                        f" as those of {where}[{first}]"
                     )
 
 
-def _with_calibration(data: dict[str, Any]) -> dict[str, Any]:
-    """The plain description with its `calibration` moved to where it belongs: the mixers and the starting values."""
-    data = copy.deepcopy(data)
-    calibration = data.pop("calibration")
-    if not isinstance(calibration, str):
-        raise ValueError(f"calibration: {calibration!r}: must be text, a name that the kind of layer knows, or a file")
-    where: Literal["text", "stored"] = "text" if calibration == "text" else "stored"
-    blocks, found = data.get("blocks"), False
-    for block in blocks if isinstance(blocks, list) else []:
-        mixer = block.get("mixer") if isinstance(block, dict) else None
-        if not isinstance(mixer, dict) or mixer.get("kind") not in MIXERS:
-            continue
-        try:
-            described = MIXERS[mixer["kind"]].model_validate(mixer)
-        except ValidationError:
-            continue  # reported when the whole description is validated
-        if described.calibration != "none":
-            block["mixer"], found = described.with_calibration(where).model_dump(), True
-    if not found:
-        raise ValueError(f"calibration: {calibration}: goes with {kinds_with_calibration()} layers; the model has none")
-    start = "identity" if where == "text" else calibration
-    data["initialization"] = {**(data.get("initialization") or {}), "calibration": start}
-    return data
-
-
 def calibration_file(source: str) -> Path | None:
-    """The file that a source of calibrations names; None for a name that the kind of layer knows."""
+    """The file that a source of calibrations names; None if it is a name that the kind of layer knows."""
     return Path(source) if Path(source).suffix else None
 
 
@@ -323,20 +313,20 @@ def preset_names() -> list[str]:
 
 
 def find_model_folder(path: Path) -> Path | None:
-    """The model folder that `path` is, or that the run folder `path` has; None where there is neither."""
+    """`path` if it is a model folder, or the model folder in the run folder `path`; None if there is none."""
     return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)
 
 
 def model_folder(source: str | Path) -> Path:
-    """The model folder itself, or the one in a run folder; `UserError` where there is none, with where it may be."""
+    """The model folder itself, or the one in a run folder; `UserError`, with advice, if there is none."""
     path = Path(source)
     folder = find_model_folder(path)
     if folder is not None:
         check_files(folder, (CONFIG, TOKENIZER, RUN))
         return folder
     if not path.exists() and str(source) in preset_names():
-        making = f"linnet train --model {source} --data DIR --out runs/{source}"
-        raise UserError(f"{source}: a preset, a description without weights; `{making}` trains it")
+        command = f"linnet train --model {source} --data DIR --out runs/{source}"
+        raise UserError(f"{source}: a preset, a description without weights; `{command}` trains it")
     if not path.is_dir():
         raise UserError(f"{source}: no such folder; expected a model folder or the folder of a training run")
     runs = sorted(str(run) for run in path.glob(f"{RUNS}/*") if find_model_folder(run))
@@ -344,14 +334,14 @@ def model_folder(source: str | Path) -> Path:
         raise UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
     if (path / NGRAM).is_file():
         verbs = f"`linnet ngram evaluate {source} --data DIR`, or `linnet ngram generate {source}`"
-        raise UserError(f"{source}: an n-gram model, which counts alone; expected {verbs}")
+        raise UserError(f"{source}: an n-gram model, which has no weights; expected {verbs}")
     raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
 
 
 def read_description(source: str | Path) -> dict[str, Any]:
-    """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
+    """The plain description of a model, from a preset's name, a YAML or JSON file, a model folder, or a run folder.
 
-    Raises `UserError` where there is no such thing, or it holds no mapping.
+    Raises `UserError` if there is no such file or preset, or if it holds no mapping.
     """
     preset = PRESETS / f"{source}.yaml"
     path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)

@@ -1,6 +1,6 @@
-"""The stack of a model: layers on residual branches, in blocks of equal ones. A decoder has one, and so has an encoder.
+"""The stack of a decoder or an encoder: layers with residual branches, in blocks of equal layers.
 
-Legend: `B` batch, `T` tokens of the chunk, `W` width of a block.
+Shapes: `B` batch, `T` tokens of the chunk, `W` width of a block.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,12 @@ from linnet.nn.linear import Linear, WeightedSum
 
 
 class Layer(nn.Module):
-    """A mixer, maybe attention to an encoder's memory, and a feed-forward, each on a residual branch."""
+    """A mixer, optional cross-attention to an encoder's memory, and a feed-forward, each on a residual branch.
+
+    skip: whether the output of the embedding is mixed into its input (`EmbeddingSpec`).
+    """
 
     def __init__(self, spec: BlockSpec, place: Place, skip: bool = False) -> None:
-        """`skip`: it reads the embedding too (`EmbeddingSpec`)."""
         super().__init__()
         self.skip = WeightedSum(1.0, 0.0) if skip else None
         self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
@@ -43,9 +45,9 @@ class Layer(nn.Module):
         layout: BatchLayout,
         embedded_BTW: Tensor | None = None,
     ) -> Tensor:
-        """`[B, T, W] -> [B, T, W]`; what the embedding gave, where it is read."""
-        if layout.record is not None:
-            layout.record.begin_layer()
+        """`[B, T, W] -> [B, T, W]`; `embedded_BTW`: the output of the embedding, for a layer with `skip`."""
+        if layout.record is not None and layout.record.outputs is not None:
+            layout.record.outputs.append({})
         x_BTW = self.mix_embedding(x_BTW, embedded_BTW)
         if not self.pre:
             x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, states.mixer, layout))
@@ -69,14 +71,15 @@ class Layer(nn.Module):
     def initial_states(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> LayerStates:
-        """Empty states; `retention`: the mixer's."""
-        form = (batch, capacity, device, dtype)
-        feed_forward = None if self.feed_forward is None else self.feed_forward.initial_state(*form)
-        cross_attention = None if self.cross_attention is None else self.cross_attention.initial_state(*form)
-        return LayerStates(self.mixer.initial_state(*form, cache_policy), feed_forward, cross_attention)
+        """Empty states of its sublayers; the cache policy is that of the mixer."""
+        arguments = (batch, capacity, device, dtype)
+        mixer = self.mixer.initial_state(*arguments, cache_policy)
+        feed_forward = None if self.feed_forward is None else self.feed_forward.initial_state(*arguments)
+        cross_attention = None if self.cross_attention is None else self.cross_attention.initial_state(*arguments)
+        return LayerStates(mixer, feed_forward, cross_attention)
 
     def mix_embedding(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
-        """The input of the mixer: the stream, mixed with the output of the embedding if the layer reads it."""
+        """The input of the layer: the residual stream, mixed with the output of the embedding if it has `skip`."""
         if self.skip is None:
             return x_BTW
         assert embedded_BTW is not None
@@ -85,18 +88,14 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """Equal layers in sequence, after a projection if the width changes."""
+    """Equal layers in sequence, after a projection if the width changes; `place`: the place of its first layer."""
 
     def __init__(self, spec: BlockSpec, width_before: int, place: Place, skip: bool = False) -> None:
-        """`place`: of its first layer. `skip`: its layers read the embedding too."""
         super().__init__()
-        self.width = place.width
-        changes = width_before != self.width
-        self.project = Linear(width_before, self.width, bias=False) if changes else None
-        sets_of_weights = 1 if spec.share_weights else spec.repeat
-        places = (replace(place, index=place.index + number) for number in range(sets_of_weights))
-        self.layers = nn.ModuleList(Layer(spec, place, skip) for place in places)
-        self.repeat = spec.repeat
+        self.width, self.repeat = place.width, spec.repeat
+        self.project = Linear(width_before, self.width, bias=False) if width_before != self.width else None
+        indices = range(place.index, place.index + (1 if spec.share_weights else spec.repeat))
+        self.layers = nn.ModuleList(Layer(spec, replace(place, index=index), skip) for index in indices)
 
     def forward(
         self,
@@ -105,26 +104,26 @@ class Block(nn.Module):
         layout: BatchLayout,
         embedded_BTW: Tensor | None = None,
     ) -> Tensor:
-        """`[B, T, width before] -> [B, T, W]`; what the embedding gave, where layers read it."""
+        """`[B, T, width before] -> [B, T, W]`; `embedded_BTW`: the output of the embedding, for layers with `skip`."""
         if self.project is not None:
             x = self.project(x)
-        for index, of_layer in enumerate(states):
-            x = self.layer(index)(x, of_layer, layout, embedded_BTW)
+        for index, layer_states in enumerate(states):
+            x = self.layer(index)(x, layer_states, layout, embedded_BTW)
         return x
 
     def unique_layers(self) -> list[Layer]:
-        """The layers with weights of their own, each once."""
+        """The layers, each once."""
         return [self.layer(index) for index in range(len(self.layers))]
 
     def layer(self, index: int) -> Layer:
-        """Layer `index` of this block in the order of a pass; with shared weights always the same one."""
+        """Layer `index` of this block in the order of a pass; the same for every index if weights are shared."""
         layer = self.layers[index % len(self.layers)]
         assert isinstance(layer, Layer)
         return layer
 
 
 def build_blocks(specs: Sequence[BlockSpec], d_model: int, first: Place, skip: bool) -> nn.ModuleList:
-    """The blocks of a stack behind a width of `d_model`; `first`: place of its first layer, but for the width."""
+    """The blocks of a stack with an input of width `d_model`; `first`: the place of its first layer (any width)."""
     blocks, width, index = nn.ModuleList(), d_model, first.index
     for spec in specs:
         place = replace(first, width=spec.width or d_model, index=index)
@@ -136,11 +135,11 @@ def build_blocks(specs: Sequence[BlockSpec], d_model: int, first: Place, skip: b
 def run_blocks(
     blocks: Iterable[nn.Module], x_BTD: Tensor, states: Sequence[LayerStates] | None, layout: BatchLayout
 ) -> Tensor:
-    """What the blocks of a stack make of what the embedding gave: `[B, T, D] -> [B, T, W]`, W that of the last."""
+    """From the output of the embedding to that of the last block, `[B, T, D] -> [B, T, W]`."""
     embedded_BTD, first = x_BTD, 0
     for block in blocks:
         assert isinstance(block, Block)
-        own = [LayerStates()] * block.repeat if states is None else states[first : first + block.repeat]
-        x_BTD = block(x_BTD, own, layout, embedded_BTD)
+        block_states = [LayerStates()] * block.repeat if states is None else states[first : first + block.repeat]
+        x_BTD = block(x_BTD, block_states, layout, embedded_BTD)
         first += block.repeat
     return x_BTD

@@ -11,10 +11,6 @@ from linnet.layers.batch_layout import Counts
 from linnet.layers.cross_attention import MemoryState
 from linnet.layers.state import NoState, State
 
-FEED_FORWARD = "feed_forward."
-CROSS_ATTENTION = "cross_attention."
-"""In the name of a tensor: it belongs to the feed-forward or the cross-attention, not to the mixer."""
-
 
 class LayerStates(NamedTuple):
     """The states of one layer's sublayers; None for a pass without states."""
@@ -28,9 +24,9 @@ class LayerStates(NamedTuple):
 class DecoderState:
     """The decode state of a batch of streams. It belongs to the caller; only the decoder advances `positions`.
 
-    layers: the state of each layer's mixer, in order; feed_forwards: of each layer's feed-forward; cross_attentions: of
-    what reads an encoder, which have its keys and values. positions: tokens of each row so far, of its document where
-    rows have several. capacity: tokens that a row has room for.
+    layers, feed_forwards: the state of each layer's mixer and feed-forward, in order. cross_attentions: the state of
+    each layer's cross-attention, with the keys and values of the encoder's output. positions: the number of tokens of
+    each row so far, or of its current document if rows have several. capacity: the number of tokens that fit in a row.
     """
 
     layers: tuple[State, ...]
@@ -47,26 +43,24 @@ class DecoderState:
         )
         return cls(mixers, feed_forwards, cross_attentions, capacity, positions)
 
-    @property
-    def position(self) -> int:
-        """Tokens of the longest row."""
-        return max(self.positions)
+    def by_layer(self) -> list[LayerStates]:
+        """The states of each layer."""
+        parts = zip(self.layers, self.feed_forwards, self.cross_attentions, strict=True)
+        return [LayerStates(*states) for states in parts]
 
     @property
     def sublayers(self) -> tuple[State, ...]:
-        """All states."""
+        """The states of all sublayers: mixers, then feed-forwards, then cross-attentions."""
         return self.layers + self.feed_forwards + self.cross_attentions
 
-    def _of_layers(self) -> Iterator[tuple[State, State, State]]:
-        return zip(self.layers, self.feed_forwards, self.cross_attentions, strict=True)
-
-    def by_layer(self) -> list[LayerStates]:
-        """The states of each layer."""
-        return [LayerStates(*states) for states in self._of_layers()]
+    @property
+    def position(self) -> int:
+        """The number of tokens of the longest row."""
+        return max(self.positions)
 
     @property
     def has_memory(self) -> bool:
-        """True if an encoder's memory has been read."""
+        """True if the output of an encoder has been read."""
         return all(state.real.shape[1] > 0 for state in self.cross_attentions if isinstance(state, MemoryState))
 
     @property
@@ -80,34 +74,33 @@ class DecoderState:
 
     def fork(self) -> "DecoderState":
         """An independent copy."""
-        return self._with(lambda state: state.fork(), self.capacity, self.positions)
+        return self._map(lambda state: state.fork(), self.capacity, self.positions)
 
     def forget(self) -> "DecoderState":
-        """A copy that has seen no token, but keeps what was settled at the prompt."""
-        return self._with(lambda state: state.forget(), self.capacity, (0,) * len(self.positions))
+        """A copy that has seen no token, but keeps what was calibrated on the prompt."""
+        return self._map(lambda state: state.forget(), self.capacity, (0,) * len(self.positions))
 
     def select(self, rows: Tensor) -> "DecoderState":
         """A copy with the given rows of the batch (int64 `[B']`; a row may repeat)."""
         positions = tuple(self.positions[row] for row in rows.tolist())
-        return self._with(lambda state: state.select(rows), self.capacity, positions)
+        return self._map(lambda state: state.select(rows), self.capacity, positions)
 
     def grown(self, capacity: int) -> "DecoderState":
         """A copy with a larger capacity, in tokens."""
-        return self._with(lambda state: state.grown(capacity), capacity, self.positions)
+        return self._map(lambda state: state.grown(capacity), capacity, self.positions)
 
     def join(self, *others: "DecoderState") -> "DecoderState":
         """A copy with the streams of the others after its own, with the largest capacity."""
         together = [self, *others]
         states = (first.join(rest) for first, *rest in zip(*(state.sublayers for state in together), strict=True))
         positions = tuple(position for state in together for position in state.positions)
-        return self._of(states, max(state.capacity for state in together), positions)
+        return self._replace(states, max(state.capacity for state in together), positions)
 
-    def _with(self, change: Callable[[State], State], capacity: int, positions: Counts) -> "DecoderState":
-        """A copy in which every state is changed."""
-        return self._of(map(change, self.sublayers), capacity, positions)
+    def _map(self, change: Callable[[State], State], capacity: int, positions: Counts) -> "DecoderState":
+        return self._replace(map(change, self.sublayers), capacity, positions)
 
-    def _of(self, states: Iterable[State], capacity: int, positions: Counts) -> "DecoderState":
-        """A state of the same layers, in the order of `sublayers`."""
+    def _replace(self, states: Iterable[State], capacity: int, positions: Counts) -> "DecoderState":
+        """A state of the same layers with other states, in the order of `sublayers`."""
         states, layers = tuple(states), len(self.layers)
         return DecoderState(states[:layers], states[layers:-layers], states[-layers:], capacity, positions)
 
@@ -127,22 +120,22 @@ class DecoderState:
 
     def with_tensors(self, named: dict[str, Tensor]) -> "DecoderState":
         """A state of the same kind with the tensors that `tensors` returned."""
-        filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self.named())
-        return self._of(filled, int(named["capacity"]), tuple(named["positions"].tolist()))
+        states = []
+        for prefix, state in self.named():
+            own = {name.removeprefix(prefix): tensor for name, tensor in named.items() if name.startswith(prefix)}
+            # The prefix of a mixer is the beginning of the prefixes of the other sublayers of its layer.
+            states.append(state.with_tensors({name: tensor for name, tensor in own.items() if "." not in name}))
+        return self._replace(states, int(named["capacity"]), tuple(named["positions"].tolist()))
 
     def named(self) -> Iterator[tuple[str, State]]:
-        """Every state, and the prefix of the names of its tensors."""
-        for index, state in enumerate(self.layers):
-            yield f"layer.{index}.", state
-        for index, state in enumerate(self.feed_forwards):
-            yield f"layer.{index}.{FEED_FORWARD}", state
-        for index, state in enumerate(self.cross_attentions):
-            yield f"layer.{index}.{CROSS_ATTENTION}", state
-
-
-def _below(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    below = {name.removeprefix(prefix): tensor for name, tensor in named.items() if name.startswith(prefix)}
-    return {name: tensor for name, tensor in below.items() if "." not in name}
+        """Every state, in the order of `sublayers`, and the prefix of the names of its tensors."""
+        for states, name in (
+            (self.layers, ""),
+            (self.feed_forwards, "feed_forward."),
+            (self.cross_attentions, "cross_attention."),
+        ):
+            for index, state in enumerate(states):
+                yield f"layer.{index}.{name}", state
 
 
 def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:
@@ -154,5 +147,5 @@ def counts(padding: Sequence[int] | Tensor | None) -> Counts | None:
     """The padding of each row, in tokens; None if no row has any."""
     if padding is None:
         return None
-    found = tuple(padding.tolist() if isinstance(padding, Tensor) else padding)
-    return found if any(found) else None
+    lengths = tuple(padding.tolist() if isinstance(padding, Tensor) else padding)
+    return lengths if any(lengths) else None

@@ -1,4 +1,4 @@
-"""Writing and reading models: whole folders, and weights that are held against a description."""
+"""Write and read models: whole folders, and weights that are checked against a description."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,14 +17,13 @@ from linnet.model.spec import CONFIG, RUN, TOKENIZER, WEIGHTS, ModelSpec
 
 
 class TokenizerLike(Protocol):
-    """A tokenizer, as far as it is stored."""
+    """A tokenizer that can be saved to a file."""
 
-    def save(self, path: str | Path) -> None:
-        """Write it."""
+    def save(self, path: str | Path) -> None: ...
 
 
 def write_model(folder: str | Path, decoder: Decoder, tokenizer: TokenizerLike, made: Mapping[str, Any]) -> None:
-    """Write a whole model folder or nothing, in the place of one that is there; `made` becomes `run.json`."""
+    """Write a whole model folder or nothing, replacing an existing one; `made` becomes `run.json`."""
     with atomic_directory(folder) as temporary:
         save_decoder(decoder, temporary)
         tokenizer.save(temporary / TOKENIZER)
@@ -33,7 +32,7 @@ def write_model(folder: str | Path, decoder: Decoder, tokenizer: TokenizerLike, 
 
 
 def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:
-    """`UserError` where something is in the place of a folder, or of what else is `accepted`, that is to be made."""
+    """`UserError` if the path of a folder (or of what else is `accepted`) that is to be created exists already."""
     path = Path(out)
     clean_up(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -41,14 +40,14 @@ def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:
 
 
 def save_decoder(decoder: Decoder, folder: str | Path) -> None:
-    """Write description and weights; each file appears whole or not at all."""
+    """Write the description and the weights; each file is written as a whole or not at all."""
     folder = Path(folder)
     write_json(folder / CONFIG, decoder.spec.model_dump())
     write_tensors(folder / WEIGHTS, decoder.state_dict())
 
 
 def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Decoder:
-    """Read a model folder. A missing file, a missing, extra or misshapen tensor is a `UserError` that names it."""
+    """Read a model folder; `UserError` names a missing file, or a missing, extra or wrongly shaped tensor."""
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -58,12 +57,12 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
         spec = ModelSpec.load(folder / CONFIG)
         tensors = read_weights(folder, shapes_of(meta_decoder(spec)), f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
-    # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
+    # Copy the tensors so that they have PyTorch's alignment in memory, not that of the file.
     return decoder_with_weights(spec, {name: t.to(device, dtype, copy=True) for name, t in tensors.items()})
 
 
 def read_weights(folder: Path, expected: Mapping[str, Sequence[int]], of: str) -> dict[str, Tensor]:
-    """The weights of a model folder, which are to have the shapes `expected`: those of the model that `of` names."""
+    """The weights of a model folder, checked against the `expected` shapes of the model that `of` names."""
     path = folder / WEIGHTS
     check_files(folder, (WEIGHTS,))
     tensors = read_tensors(path)
@@ -72,9 +71,9 @@ def read_weights(folder: Path, expected: Mapping[str, Sequence[int]], of: str) -
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]], path: Path, of: str) -> None:
-    """`UserError` naming the first tensor that is missing, extra, misshapen or of whole numbers.
+    """`UserError` naming the first tensor that is missing, extra, of a wrong shape, or of integers.
 
-    expected: the shapes by name; `of` says in the message whose they are.
+    expected: the shapes by name; `of` names their model in the message.
     """
     for name in sorted(expected.keys() - tensors.keys()):
         raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")

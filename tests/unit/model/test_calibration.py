@@ -152,7 +152,7 @@ def test_a_model_without_plga_has_no_operator():
         ),
         (
             ["blocks.0.mixer={kind: ted}", "calibration=identity"],
-            "calibration: identity: goes with plga layers; the model",
+            "calibration: identity: requires plga layers; the model",
         ),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_stream_that_begins_again_keeps_its_input(decoder: Decoder):
 
 
 def test_what_cannot_be_read_is_said(decoder: Decoder):
-    with pytest.raises(ValueError, match="memory: missing: the model reads what its encoder makes of an input"):
+    with pytest.raises(ValueError, match="memory: missing: the model reads the output of its encoder for an input"):
         decoder(tokens(1, 3))
     with pytest.raises(ValueError, match="memory: missing"):
         decoder(tokens(1, 3), decoder.initial_state(1, 4))
@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_said(decoder: Decoder):
     [
         ({"encoder": None}, r"blocks\[0\].cross_attention: reads an encoder; the model has none"),
         ({"blocks": [LAYER]}, "encoder: no block reads it; expected cross_attention in blocks"),
-        ({"encoder": {"blocks": [READING]}}, r"encoder.blocks\[0\].cross_attention: goes with blocks of the decoder"),
+        ({"encoder": {"blocks": [READING]}}, r"encoder.blocks\[0\].cross_attention: is accepted in blocks of the"),
         (
             {"encoder": {"blocks": [{"mixer": {"kind": "attention", "heads": 2, "positions": {"kind": "t5"}}}]}},
             r"positions: t5: .*both_ways: t",
@@ -183,10 +183,10 @@ def test_what_cannot_be_read_is_said(decoder: Decoder):
             {"encoder": {"blocks": [{"mixer": {"kind": "attention", "heads": 2, "sinks": True}}]}},
             "here sinks: True: expected false",
         ),
-        ({"encoder": {"blocks": [{"mixer": {"kind": "ted"}}]}}, r"encoder.blocks\[0\].mixer: ted: sees the past alone"),
-        ({"prefix": True}, "prefix: True: goes without an encoder"),
+        ({"encoder": {"blocks": [{"mixer": {"kind": "ted"}}]}}, r"encoder.blocks\[0\].mixer: ted: only sees"),
+        ({"prefix": True}, "prefix: True: excludes an encoder"),
         ({"blocks": [{**READING, "cross_attention": {"heads": 3}}]}, r"blocks\[0\].cross_attention.heads: 3: must"),
-        ({"blocks": [{**READING, "residual": "parallel"}]}, "residual: parallel: goes without cross_attention"),
+        ({"blocks": [{**READING, "residual": "parallel"}]}, "residual: parallel: excludes cross_attention"),
     ],
 )
 def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], said: str):

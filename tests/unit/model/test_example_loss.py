@@ -44,15 +44,15 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
     return built
 
 
-def test_rows_are_taken_apart_at_the_end_between_input_and_target():
+def test_rows_are_split_at_the_end_token_between_input_and_target():
     rows = split_prefixes(*rows_of(ROWS))
-    assert rows.padding == (2, 4, 0)
-    assert [row[pad:].tolist() for row, pad in zip(rows.inputs_BS, rows.padding, strict=True)] == [
+    assert rows.inputs is not None and rows.inputs.padding == (2, 4, 0)
+    assert [row[pad:].tolist() for row, pad in zip(rows.inputs.tokens_BS, rows.inputs.padding, strict=True)] == [
         [END, *given, END] for given, _ in ROWS
     ]
     for row, (_, target) in enumerate(ROWS):
-        assert rows.tokens_BU[row, : len(target) + 1].tolist() == [END, *target]
-        assert rows.labels_BU[row].tolist() == [*target, END] + [IGNORE_INDEX] * (4 - len(target))
+        assert rows.tokens[row, : len(target) + 1].tolist() == [END, *target]
+        assert rows.labels[row].tolist() == [*target, END] + [IGNORE_INDEX] * (4 - len(target))
 
 
 @torch.no_grad()

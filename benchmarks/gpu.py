@@ -103,10 +103,10 @@ def measure_rows(record: ResultRecord, worker: Worker, rows: list[Row], end_s: f
         record.write(machine=record.content["machine"] | (worker.machine or {}))
         figures = worker.measure(row, max(1.0, min(left_s, LIMITS_S[row.form])))
         record.add(row, figures)
-        print(f"{row}: {figures.get('error') or told(figures)}", flush=True)
+        print(f"{row}: {figures.get('error') or summary(figures)}", flush=True)
 
 
-def told(figures: dict[str, Any]) -> str:
+def summary(figures: dict[str, Any]) -> str:
     if "times_as_fast" in figures:
         return f"{figures['times_as_fast']} times as fast as plain PyTorch"
     share = "share_of_peak" if "share_of_peak" in figures else "share_of_bandwidth"
@@ -123,28 +123,28 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked = parsed()
+    arguments = parsed()
     begun_s = time.monotonic()
     try:
-        device = resolve_device(asked.device)
+        device = resolve_device(arguments.device)
     except UserError as error:
         raise SystemExit(f"gpu: {error}; `make gpu` needs a GPU that PyTorch finds") from None
-    record, worker = ResultRecord(asked.out, asked.seconds), Worker(device)
-    tests_s = min(TESTS_S, TESTS_SHARE * asked.seconds)
-    tests = contract_tests(asked.device, asked.tiny, tests_s)
+    record, worker = ResultRecord(arguments.out, arguments.seconds), Worker(device)
+    tests_s = min(TESTS_S, TESTS_SHARE * arguments.seconds)
+    tests = contract_tests(arguments.device, arguments.tiny, tests_s)
     record.write(contract_tests=tests)
     print("contract tests: " + ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "error", "skipped")))
-    rows, none = list(plan(asked.tiny)), why_none(device)
+    rows, none = list(plan(arguments.tiny)), why_none(device)
     if none is None:
-        rows = [*kernel_rows(TINY if asked.tiny else SIZES), *rows]
+        rows = [*kernel_rows(TINY if arguments.tiny else SIZES), *rows]
     else:
         record.content["left_out"]["kernels"] = none
     try:
-        measure_rows(record, worker, rows, begun_s + asked.seconds)
+        measure_rows(record, worker, rows, begun_s + arguments.seconds)
     finally:
         worker.stop()
     record.write(finished=True, seconds_taken=round(time.monotonic() - begun_s, 1))
-    print(f"written: {asked.out}; {len(record.content['left_out'])} things left out")
+    print(f"written: {arguments.out}; {len(record.content['left_out'])} things left out")
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ def contract_tests(device: str, tiny: bool, limit_s: float) -> dict[str, Any]:
     spread = ["-n", str(processes)] if processes > 1 and importlib.util.find_spec("xdist") else ["-p", "no:xdist"]
     options = ["-vv", "--tb=short", "-rs", "--device", device, "-p", "no:cacheprovider", *spread]
     command = [sys.executable, "-m", "pytest", *options, *(TINY_TESTS if tiny else TESTS)]
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as output:
         run = subprocess.Popen(
             command,
             cwd=ROOT,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},  # nothing lost, no line broken
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -42,8 +42,8 @@ def contract_tests(device: str, tiny: bool, limit_s: float) -> dict[str, Any]:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             code = None
-        said.seek(0)
-        text = said.read()
+        output.seek(0)
+        text = output.read()
     return {"tests": " ".join(command[len(command) - len(TINY_TESTS if tiny else TESTS) :]), **outcomes(text, code)}
 
 
@@ -60,7 +60,7 @@ def outcomes(text: str, code: int | None) -> dict[str, Any]:
     reasons: Counter[str] = Counter()
     for count, reason in re.findall(r"^SKIPPED \[(\d+)\] [^:]+(?::\d+)?: (.*)$", text, flags=re.MULTILINE):
         reasons[reason] += int(count)
-    told = {**counts, "complete": code in (0, 1), "skipped_because": dict(reasons)}
+    counted = {**counts, "complete": code in (0, 1), "skipped_because": dict(reasons)}
     if names["failed"] | names["error"] or code not in (0, None):
-        told |= {"not_passed": sorted(names["failed"] | names["error"]), "pytest_said": text[-LAST_CHARACTERS:]}
-    return told
+        counted |= {"not_passed": sorted(names["failed"] | names["error"]), "pytest_output": text[-LAST_CHARACTERS:]}
+    return counted

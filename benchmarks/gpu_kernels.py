@@ -49,12 +49,12 @@ def measure_kernels(row: Row, device: torch.device) -> dict[str, Any]:
         with none_run[0], none_run[1], none_run[2]:
             return both_passes()
 
-    told = _check(row, both_passes(), plain())
+    correctness = _check(row, both_passes(), plain())
     pairs = [(elapsed_s(device, both_passes), elapsed_s(device, plain)) for _ in range(RUNS + 1)][1:]
     ratios = [plain_s / ours_s for ours_s, plain_s in pairs]
     return {
         "shape": " x ".join(map(str, upstream.shape)),
-        "correct": told,
+        "correct": correctness,
         "times_as_fast": round(statistics.median(ratios), 3),
         "lowest": round(min(ratios), 3),
         "highest": round(max(ratios), 3),

@@ -78,8 +78,8 @@ class NotCorrectError(ArithmeticError):
 def measure(row: Row, device: torch.device) -> dict[str, Any]:
     """Sizes and figures, or `error` if the row cannot be measured here."""
     spec = model(row.kind, row.of_size)
-    told = {"parameters": model_cost(spec).parameters, "layers": spec.layers}
-    return told | guarded(device, lambda: (_decoding if row.streams else _training)(row, spec, device))
+    sizes = {"parameters": model_cost(spec).parameters, "layers": spec.layers}
+    return sizes | guarded(device, lambda: (_decoding if row.streams else _training)(row, spec, device))
 
 
 def guarded(device: torch.device, figures: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -210,11 +210,11 @@ def check_same(
 ) -> str:
     """The errors of losses and gradients; `NotCorrectError` above the bound (None: that of the precision)."""
     off_loss, off = _apart(found, expected)
-    told = f"loss off by {off_loss:.1e}, gradients by {off:.1e}"
+    difference = f"loss off by {off_loss:.1e}, gradients by {off:.1e}"
     most = GRADIENT_ERROR[precision] if gradient_error is None else gradient_error
     if not (off_loss <= LOSS_ERROR[precision] and off <= most):
-        raise NotCorrectError(f"not correct, so not timed: {told}")
-    return told
+        raise NotCorrectError(f"not correct, so not timed: {difference}")
+    return difference
 
 
 def _training(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
@@ -231,14 +231,14 @@ def _training(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
 
 
 def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> dict[str, Any]:
-    decoder, objective, told = fresh(spec).to(device), next_token_loss, {}
+    decoder, objective, figures = fresh(spec).to(device), next_token_loss, {}
     batch = batch_of(spec, sequences, spec.context_length)
     gate = check_training(row, loss_and_gradients(decoder, objective, gate_batch(spec), row.dtype))
     if row.form == "compiled":  # checked by the batch that is timed: another shape would be compiled as well
         expected = loss_and_gradients(decoder, objective, batch, row.dtype)
         objective, start_s = torch.compile(objective), time.perf_counter()
         found = loss_and_gradients(decoder, objective, batch, row.dtype)
-        told["compile_s"] = round(time.perf_counter() - start_s, 1)
+        figures["compile_s"] = round(time.perf_counter() - start_s, 1)
         gate = check_same(row.precision, found, expected)
         del found, expected
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
@@ -253,7 +253,7 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
     return {
         "shape": f"{sequences} x {spec.context_length} tokens",
         "correct": gate,
-        **told,
+        **figures,
         "tokens_per_s": round(tokens / median_s),
         "lowest": round(tokens / max(times_s)),
         "highest": round(tokens / min(times_s)),
@@ -279,7 +279,7 @@ def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
     decoder = fresh(spec).to(device).eval()
     convert_weights(decoder, row.precision)
     prompt, count = spec.context_length // 2, row.of_size.decoded
-    told = check_cuts(row, decoder, prompt)
+    correctness = check_cuts(row, decoder, prompt)
     prompts = batch_of(spec, row.streams, prompt).tokens.tolist()
     runs = [decode_times(decoder, prompts, count, device) for _ in range(1 + DECODE_RUNS)][1:]
     prompt_s, decode_s = (statistics.median(times) for times in zip(*runs, strict=True))
@@ -289,7 +289,7 @@ def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
     states = row.streams * cost.state_bytes(prompt + count // 2, element_bytes)
     return {
         "shape": f"{count} tokens of each stream behind a prompt of {prompt}",
-        "correct": told,
+        "correct": correctness,
         "tokens_per_s": round(row.streams * count / decode_s, 1),
         "lowest": round(row.streams * count / max(s for _, s in runs), 1),
         "highest": round(row.streams * count / min(s for _, s in runs), 1),
@@ -319,7 +319,7 @@ def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
     expected = decoder(tokens_BT[:, prompt:], whole).float()
     found = torch.cat([decoder(tokens_BT[:, at : at + 1], cut) for at in range(prompt, prompt + count)], dim=1).float()
     off = float((found - expected).norm() / expected.norm())
-    told = f"logits off by {off:.1e}"
+    difference = f"logits off by {off:.1e}"
     if not off <= LOGITS_ERROR[row.precision]:
-        raise NotCorrectError(f"not correct, so not timed: {told}")
-    return told
+        raise NotCorrectError(f"not correct, so not timed: {difference}")
+    return difference

@@ -60,10 +60,10 @@ def contest(ours: Callable[[], object], other: Callable[[], object], runs: int =
     found = Contest(*times)
     if found.scatter > SCATTER_LIMIT:
         helps = "or measure again with fewer threads (--threads)"
-        said = (
+        message = (
             f"the slow runs take over {found.scatter:.1f} times the median; {busy_advice(others.processors(), helps)}"
         )
-        print(f"note: the machine is busy: {said}", file=sys.stderr)
+        print(f"note: the machine is busy: {message}", file=sys.stderr)
     return found
 
 
@@ -121,12 +121,12 @@ def report(name: str, results: dict[str, Any]) -> None:
 
 
 def threads_from_command_line(description: str | None, runs: int = 5) -> int:
-    """Parse `--threads` and `--runs` (`runs` if not given); sets the threads and returns the runs."""
+    """Parse `--threads` and `--runs` (default `runs`); sets the threads and returns the runs."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
-    told = f"runs of each contestant; the median counts (default {runs})"
-    parser.add_argument("--runs", type=int, default=runs, help=told)
+    help_text = f"runs of each contestant; the median counts (default {runs})"
+    parser.add_argument("--runs", type=int, default=runs, help=help_text)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    asked: int = arguments.runs
-    return asked
+    chosen_runs: int = arguments.runs
+    return chosen_runs

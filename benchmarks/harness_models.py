@@ -46,8 +46,8 @@ def hflm(theirs: LlamaForCausalLM, tokenizer: Tokenizer, batch: int, begins: boo
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     context = theirs.config.max_position_embeddings
-    given = {"tokenizer": _transformers_tokenizer(tokenizer), "max_length": context, "add_bos_token": begins}
-    return HFLM(theirs, device="cpu", batch_size=batch, dtype=theirs.dtype, **given)
+    options = {"tokenizer": _transformers_tokenizer(tokenizer), "max_length": context, "add_bos_token": begins}
+    return HFLM(theirs, device="cpu", batch_size=batch, dtype=theirs.dtype, **options)
 
 
 def _transformers_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:

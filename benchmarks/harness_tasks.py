@@ -44,31 +44,31 @@ def largest_difference(ours: list[tuple[float, bool]], theirs: list[tuple[float,
 def main() -> None:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", type=Path, nargs="?", help="HellaSwag's rows, JSON lines; stories if not given")
+    parser.add_argument("rows", type=Path, nargs="?", help="HellaSwag's rows, JSON lines; default: stories")
     numbers = {"items": 50, "prompts": 32, "shots": 3, "vocabulary": 4096, "threads": 2, "runs": 3}
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    known = endings(given.items) if given.rows is None else of_file(given.rows)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    known = endings(options.items) if options.rows is None else of_file(options.rows)
     # From everywhere: the first of a file are shorter than most.
-    items = [known[n * len(known) // given.items] for n in range(given.items)]
+    items = [known[n * len(known) // options.items] for n in range(options.items)]
     torch.manual_seed(0)
-    tokenizer = Tokenizer.train("bpe", [text for item in known for text in item.own], given.vocabulary)
+    tokenizer = Tokenizer.train("bpe", [text for item in known for text in item.own], options.vocabulary)
     model, theirs = both(tokenizer, WIDTH, LAYERS, HEADS, CONTEXT, torch.float32, spread=20)
     forked, alone, other = HarnessModel(model), HarnessModel(model, fork=False), hflm(theirs, tokenizer, BATCH)
     results = {
         "share_of_tokens_read": share_read(items, tokenizer),
-        **choices(items, forked, alone, other, given.runs),
-        **shots(items[: given.items // 5], given.shots, forked, alone, given.runs),
-        **adapter(items, model.decoder, alone, given.runs),
-        **answers(items[: given.prompts], forked, other, given.runs),
+        **choices(items, forked, alone, other, options.runs),
+        **shots(items[: options.items // 5], options.shots, forked, alone, options.runs),
+        **adapter(items, model.decoder, alone, options.runs),
+        **answers(items[: options.prompts], forked, other, options.runs),
     }
     shape = (
         f"llama of width {WIDTH}, {LAYERS} layers, {tokenizer.vocab_size} tokens, float32, HFLM in batches of {BATCH}"
     )
-    told = "stories" if given.rows is None else given.rows.name
-    report("harness_tasks", {"shape": shape, "of": told, "items": len(items), "prompts": given.prompts, **results})
+    source = "stories" if options.rows is None else options.rows.name
+    report("harness_tasks", {"shape": shape, "of": source, "items": len(items), "prompts": options.prompts, **results})
 
 
 def of_file(path: Path) -> list[TaskItem]:
@@ -78,29 +78,29 @@ def of_file(path: Path) -> list[TaskItem]:
 
 def endings(count: int) -> list[TaskItem]:
     """Stories without their last sentence; the choices are this sentence and those of the next three stories."""
-    told = [text.strip().rpartition(". ") for text in texts(count)]
+    endings_of_texts = [text.strip().rpartition(". ") for text in texts(count)]
     return [
-        TaskItem.of_choices(f"{begun}.", [told[(n + i) % count][2] for i in range(4)], [1, 0, 0, 0])
-        for n, (begun, _, _) in enumerate(told)
+        TaskItem.of_choices(f"{begun}.", [endings_of_texts[(n + i) % count][2] for i in range(4)], [1, 0, 0, 0])
+        for n, (begun, _, _) in enumerate(endings_of_texts)
     ]
 
 
 def share_read(items: list[TaskItem], tokenizer: Tokenizer) -> float:
     """Tokens read with forks as a share of those of all texts; the last token of each is only predicted."""
-    asked = encode_requests(tokenizer, [pair for item in items for pair in item.pairs])
-    contexts, rests = {each.context for each in asked}, sum(len(each.continuation) - 1 for each in asked)
-    whole = sum(len(each.context) for each in asked) + rests
+    requests = encode_requests(tokenizer, [pair for item in items for pair in item.pairs])
+    contexts, rests = {each.context for each in requests}, sum(len(each.continuation) - 1 for each in requests)
+    whole = sum(len(each.context) for each in requests) + rests
     return round((sum(map(len, contexts)) + rests) / whole, 3)
 
 
 def choices(items: list[TaskItem], forked: HarnessModel, alone: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
     """Every choice of every item."""
-    asked = instances("loglikelihood", [pair for item in items for pair in item.pairs])
-    found = [each.loglikelihood(asked, disable_tqdm=True) for each in (forked, alone, other)]
+    calls = instances("loglikelihood", [pair for item in items for pair in item.pairs])
+    found = [each.loglikelihood(calls, disable_tqdm=True) for each in (forked, alone, other)]
     apart = max(largest_difference(found[0], each) for each in found[1:])
     gate("multiple choice", apart < 1e-2, f"log-likelihoods differ by {apart:.1e} nats at most")
-    against = contest(lambda: forked.loglikelihood(asked), lambda: other.loglikelihood(asked, disable_tqdm=True), runs)
-    forks = contest(lambda: forked.loglikelihood(asked), lambda: alone.loglikelihood(asked), runs)
+    against = contest(lambda: forked.loglikelihood(calls), lambda: other.loglikelihood(calls, disable_tqdm=True), runs)
+    forks = contest(lambda: forked.loglikelihood(calls), lambda: alone.loglikelihood(calls), runs)
     return {"choices_against_hflm": against.summary(), "forks_against_each_text_alone": forks.summary()}
 
 
@@ -113,17 +113,17 @@ def shots(
     pairs = [
         (shown + context, choice) for shown, item in zip(before, items, strict=True) for context, choice in item.pairs
     ]
-    asked = instances("loglikelihood", pairs)
-    apart = largest_difference(forked.loglikelihood(asked), alone.loglikelihood(asked))
+    calls = instances("loglikelihood", pairs)
+    apart = largest_difference(forked.loglikelihood(calls), alone.loglikelihood(calls))
     gate(f"{count} shots", apart < 1e-2, f"log-likelihoods differ by {apart:.1e} nats at most")
-    against = contest(lambda: forked.loglikelihood(asked), lambda: alone.loglikelihood(asked), runs)
+    against = contest(lambda: forked.loglikelihood(calls), lambda: alone.loglikelihood(calls), runs)
     return {"forks_with_shots": {"shots": count, **against.summary()}}
 
 
 def adapter(items: list[TaskItem], decoder: Decoder, alone: HarnessModel, runs: int) -> dict[str, Any]:
     """The time of the adapter beside its decoder's passes, as a share of these; the target is 0.1."""
-    asked = instances("loglikelihood", [pair for item in items for pair in item.pairs])
-    passes, found = recorded(decoder, lambda: alone.loglikelihood(asked, disable_tqdm=True))
+    calls = instances("loglikelihood", [pair for item in items for pair in item.pairs])
+    passes, found = recorded(decoder, lambda: alone.loglikelihood(calls, disable_tqdm=True))
 
     @torch.inference_mode()
     def bare() -> list[Tensor]:
@@ -131,22 +131,22 @@ def adapter(items: list[TaskItem], decoder: Decoder, alone: HarnessModel, runs: 
 
     same = all(torch.equal(one, other) for one, other in zip(bare(), found, strict=True))
     gate("bare passes", same, f"{len(passes)} passes give what the adapter had of them")
-    against = contest(lambda: alone.loglikelihood(asked), bare, runs)
+    against = contest(lambda: alone.loglikelihood(calls), bare, runs)
     return {"adapter_over_bare_passes": {"share": round(1 / against.ratio - 1, 3), **against.summary()}}
 
 
 def recorded(decoder: Decoder, run: Callable[[], object]) -> tuple[list[tuple[str, Any]], list[Tensor]]:
     """Records the calls of the decoder and their results."""
-    asked: list[tuple[str, Any]] = []
-    given: list[Tensor] = []
+    calls: list[tuple[str, Any]] = []
+    outputs: list[Tensor] = []
 
     def watched(name: str) -> Callable[..., Tensor]:
         plain = getattr(decoder, name)
 
         def call(*arguments: Any) -> Tensor:
-            asked.append((name, arguments))
-            given.append(plain(*arguments))
-            return given[-1]
+            calls.append((name, arguments))
+            outputs.append(plain(*arguments))
+            return outputs[-1]
 
         return call
 
@@ -155,17 +155,19 @@ def recorded(decoder: Decoder, run: Callable[[], object]) -> tuple[list[tuple[st
     run()
     for name in ("hidden", "logits"):
         delattr(decoder, name)
-    return asked, [each.clone() for each in given]
+    return calls, [each.clone() for each in outputs]
 
 
 def answers(items: list[TaskItem], ours: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
     """The continuation of each context up to the stop."""
     settings = {"until": [UNTIL], "max_gen_toks": MOST_TOKENS, "do_sample": False}
-    asked = instances("generate_until", [(item.pairs[0][0], settings) for item in items])
-    mine, his = ours.generate_until(asked), other.generate_until(asked, disable_tqdm=True)
-    same = sum(a == b for a, b in zip(mine, his, strict=True))
-    gate("answers", same >= 0.95 * len(mine), f"{same} of {len(mine)} answers are the same to the last letter")
-    against = contest(lambda: ours.generate_until(asked), lambda: other.generate_until(asked, disable_tqdm=True), runs)
+    calls = instances("generate_until", [(item.pairs[0][0], settings) for item in items])
+    ours_text, their_text = ours.generate_until(calls), other.generate_until(calls, disable_tqdm=True)
+    same = sum(a == b for a, b in zip(ours_text, their_text, strict=True))
+    gate(
+        "answers", same >= 0.95 * len(ours_text), f"{same} of {len(ours_text)} answers are the same to the last letter"
+    )
+    against = contest(lambda: ours.generate_until(calls), lambda: other.generate_until(calls, disable_tqdm=True), runs)
     return {"answers_against_hflm": {"same": same, **against.summary()}}
 
 

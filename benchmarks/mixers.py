@@ -76,12 +76,12 @@ def passes(kind: str, length: int, dtype: torch.dtype) -> Callable[[], object]:
     """Forward and backward of one sequence."""
     mixer, x_BTD = mixer_of(kind, length), inputs(length).requires_grad_()
     upstream = torch.randn_like(x_BTD)
-    wanted = [x_BTD, *(p for p in mixer.parameters() if p.requires_grad)]
+    sources = [x_BTD, *(p for p in mixer.parameters() if p.requires_grad)]
 
     def forward_and_backward() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             out_BTD = mixer(x_BTD)
-        torch.autograd.grad(out_BTD, wanted, upstream.to(out_BTD.dtype), allow_unused=True)
+        torch.autograd.grad(out_BTD, sources, upstream.to(out_BTD.dtype), allow_unused=True)
 
     return forward_and_backward
 
@@ -108,9 +108,9 @@ class Limits:
 
     def left_out(self, kind: str, length: int, known: dict[str, Any]) -> str | None:
         """The reason to leave out a length; None to measure it. known: shorter ones, by length."""
-        kept = spec_of(kind).cost(Place(WIDTH, length)).activation_elements(1, length) * 4
-        if kept * WITH_WHAT_IS_MADE > self.nbytes:
-            return f"it keeps {kept / 2**30:.1f} GiB, with what it makes over the limit of {self.nbytes / 2**30:.1f}"
+        needed = spec_of(kind).cost(Place(WIDTH, length)).activation_elements(1, length) * 4
+        if needed * WITH_WHAT_IS_MADE > self.nbytes:
+            return f"it keeps {needed / 2**30:.1f} GiB, with what it makes over the limit of {self.nbytes / 2**30:.1f}"
         runs_s = expected_s(length, known) * (1 + FEWEST)
         if runs_s > self.seconds:
             return f"expected to take {runs_s:.0f} s, over the limit of {self.seconds:.0f}"
@@ -196,8 +196,8 @@ def table(found: dict[str, Any], precision: str) -> Table:
         yield f"{both[1] / both[0]:.1f}" if all(both) else ""
         old = found[kind].get("decoding")
         yield f"{old['old_over_young']:.2f}" if old else "grows" if "decoding" in found[kind] else ""
-        beside = found[kind].get("transformers")
-        yield f"{beside['times_as_fast']:.2f}" if beside and precision == "float32" else ""
+        theirs = found[kind].get("transformers")
+        yield f"{theirs['times_as_fast']:.2f}" if theirs and precision == "float32" else ""
 
     heads = ["mixer", *(f"{length:,}" for length in lengths), "131k / 16k", "old / young", "faster than Transformers'"]
     rows = [[kind, *cells(kind)] for kind in found]
@@ -207,9 +207,9 @@ def table(found: dict[str, Any], precision: str) -> Table:
 def beside_transformers(found: dict[str, Any]) -> Table:
     """All that have been compared, those that are no mixers too."""
     rows = [
-        [kind, beside["against"], f"{1e3 * beside['ours_s']:.0f}", f"{beside['times_as_fast']:.2f}"]
+        [kind, theirs["against"], f"{1e3 * theirs['ours_s']:.0f}", f"{theirs['times_as_fast']:.2f}"]
         for kind, of_kind in found.items()
-        if (beside := of_kind.get("transformers"))
+        if (theirs := of_kind.get("transformers"))
     ]
     heads = ["layer", "Transformers'", "ours, ms", "times as fast"]
     return Table("Against the same layer of Transformers, 2,048 tokens, float32", heads, rows)

@@ -73,16 +73,16 @@ Pass = Callable[[], tuple[Tensor, dict[str, Tensor]]]
 
 def passes(kind: str, twins: Twins[Any], length: int) -> tuple[Pass, Pass]:
     """Ours and theirs."""
-    given = inputs(kind, length)
-    shape = twins.run_ours(*given).shape
+    tensors = inputs(kind, length)
+    shape = twins.run_ours(*tensors).shape
     upstream = torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
     def of(run: Callable[..., Tensor], module: torch.nn.Module) -> Pass:
-        named = {"": given[0]} if given[0].requires_grad else {}
+        named = {"": tensors[0]} if tensors[0].requires_grad else {}
         named |= dict(module.named_parameters())
 
         def forward_and_backward() -> tuple[Tensor, dict[str, Tensor]]:
-            out = run(*given)
+            out = run(*tensors)
             gradients = torch.autograd.grad(out, list(named.values()), upstream, materialize_grads=True)
             return out, dict(zip(named, gradients, strict=True))
 

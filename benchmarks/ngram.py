@@ -100,14 +100,14 @@ def main() -> None:
     parser.add_argument("--text", help="a text file")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        if asked.text is None:
+        if args.text is None:
             (folder / "stories.txt").write_text("\n".join(texts(STORIES, 0, "train")))
-        prepare([asked.text or str(folder / "stories.txt")], folder / "data", "bpe", 2048)
-        results = {"text": Path(asked.text or "stories.txt").name, "whole": whole(folder / "data", folder, asked.runs)}
+        prepare([args.text or str(folder / "stories.txt")], folder / "data", "bpe", 2048)
+        results = {"text": Path(args.text or "stories.txt").name, "whole": whole(folder / "data", folder, args.runs)}
         data = TokenData.open(folder / "data")
         end, size = data.tokenizer.end_id, data.tokenizer.vocab_size
         train = data.split("train").read(1, TOKENS)
@@ -124,7 +124,7 @@ def main() -> None:
 
     found, expected = ours(), other()
     gate("nats", math.isclose(found, expected, rel_tol=1e-9), f"{found:.6f} against {expected:.6f}")
-    results["dictionaries"] = {"tokens": len(train), **contest(ours, other, asked.runs, warm_up=0).summary()}
+    results["dictionaries"] = {"tokens": len(train), **contest(ours, other, args.runs, warm_up=0).summary()}
     report("ngram", results)
 
 

@@ -139,9 +139,9 @@ def by_llama_cpp(command: list[str], prompt: int, tokens: int) -> tuple[float, l
 
 
 def llama_bench_s(command: list[str]) -> float:
-    """Seconds of the one test that is asked for, once, behind a run that is not counted."""
-    told = subprocess.run([*command, "-r", "1", "-o", "json"], capture_output=True, text=True, check=True).stdout
-    (row,) = json.loads(told)
+    """Seconds of one test of llama.cpp, after a run that is not counted."""
+    output = subprocess.run([*command, "-r", "1", "-o", "json"], capture_output=True, text=True, check=True).stdout
+    (row,) = json.loads(output)
     return float(row["avg_ns"]) / 1e9
 
 
@@ -190,31 +190,31 @@ def gguf_of(path: Path, float32: Decoder, weights: str) -> Path:
     return path
 
 
-def contestants_of(size: str, weights: str, decoder: Decoder, float32: Decoder, asked: Any) -> dict[str, Any]:
+def contestants_of(size: str, weights: str, decoder: Decoder, float32: Decoder, args: Any) -> dict[str, Any]:
     """By name, each to be called with the prompt's and the continuation's tokens."""
     found: dict[str, Any] = {"pytorch": partial(by_pytorch, decoder)}
-    if asked.onnx is not None and weights != "bfloat16":
-        graphs = graphs_of(asked.onnx / f"{size}-{weights}", float32, weights, asked.threads)
+    if args.onnx is not None and weights != "bfloat16":
+        graphs = graphs_of(args.onnx / f"{size}-{weights}", float32, weights, args.threads)
         found["onnxruntime"] = partial(by_onnxruntime, graphs)
-    if asked.llama_bench is not None and asked.gguf is not None:
-        file = gguf_of(asked.gguf / f"{size}-{weights}.gguf", float32, weights)
-        command = [asked.llama_bench, "-m", file, "-t", asked.threads, "-ub", asked.llama_ubatch]
+    if args.llama_bench is not None and args.gguf is not None:
+        file = gguf_of(args.gguf / f"{size}-{weights}.gguf", float32, weights)
+        command = [args.llama_bench, "-m", file, "-t", args.threads, "-ub", args.llama_ubatch]
         found["llama_cpp"] = partial(by_llama_cpp, list(map(str, command)))
     return found
 
 
-def measured_size(size: str, asked: argparse.Namespace) -> dict[str, Any]:
+def measured_size(size: str, args: argparse.Namespace) -> dict[str, Any]:
     """Check, then time, at each length of the prompt, one precision after the other."""
-    float32, found = model(size), {"weights_bytes": {}, **{str(prompt): {} for prompt in asked.prompts}}
-    for name in asked.weights:
+    float32, found = model(size), {"weights_bytes": {}, **{str(prompt): {} for prompt in args.prompts}}
+    for name in args.weights:
         decoder = copy.deepcopy(float32)
-        convert_weights(decoder, name, group=asked.group)
+        convert_weights(decoder, name, group=args.group)
         check(name, decoder, float32)
         found["weights_bytes"][name] = weights_nbytes(decoder)
-        contestants = contestants_of(size, name, decoder, float32, asked)
-        for prompt in asked.prompts:
-            given = {who: partial(run, prompt=prompt, tokens=asked.tokens) for who, run in contestants.items()}
-            row: dict[str, Any] = {**in_turn(given, asked.runs), "rounds": asked.runs}
+        contestants = contestants_of(size, name, decoder, float32, args)
+        for prompt in args.prompts:
+            runs = {who: partial(run, prompt=prompt, tokens=args.tokens) for who, run in contestants.items()}
+            row: dict[str, Any] = {**in_turn(runs, args.runs), "rounds": args.runs}
             found[str(prompt)][name] = row
             if "llama_cpp" in row:
                 fastest = min(row[who]["ms_per_token"] for who in contestants if who != "llama_cpp")
@@ -222,28 +222,28 @@ def measured_size(size: str, asked: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def beside(results: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+def merged(results: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """Results, and of those before what is of other sizes, prompts and weights."""
     both = {**before, **results}
     for name in before.keys() & results.keys():
         if isinstance(before[name], dict):
-            both[name] = beside(results[name], before[name])
+            both[name] = merged(results[name], before[name])
     return both
 
 
 def recorded(name: str = "quantized_decode") -> dict[str, Any]:
     """The results of the record of this machine; `SystemExit` where it is of another, or of other code."""
     record = json.loads((RESULTS / f"{name}.json").read_text())
-    told = {key: value for key, value in record["machine"].items() if key != "date"}
+    recorded_machine = {key: value for key, value in record["machine"].items() if key != "date"}
     here = {key: value for key, value in machine().items() if key != "date"}
-    if told != here:
-        raise SystemExit(f"--beside: the record is of {told}, this is {here}")
+    if recorded_machine != here:
+        raise SystemExit(f"--beside: the record is of {recorded_machine}, this is {here}")
     results: dict[str, Any] = record["results"]
     return results
 
 
 def main() -> None:
-    """Every size that was asked for."""
+    """Measure every size that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=3, help="rounds over all precisions")
@@ -254,17 +254,17 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", choices=get_args(Precision), default=list(get_args(Precision)))
     parser.add_argument("--onnx", type=Path, help="folder of SIZE-WEIGHTS graphs")
     parser.add_argument("--llama-bench", type=Path)
-    told = "tokens that llama.cpp reads at once; its AMX products crash in some virtual machines, not those of 1 token"
-    parser.add_argument("--llama-ubatch", type=int, default=512, help=told)
+    text = "tokens that llama.cpp reads at once; its AMX products crash in some virtual machines, not those of 1 token"
+    parser.add_argument("--llama-ubatch", type=int, default=512, help=text)
     parser.add_argument("--gguf", type=Path, help="folder of SIZE-WEIGHTS.gguf")
-    told = "keep what the record has of other sizes, prompts and weights, if it is of this machine and this code"
-    parser.add_argument("--beside", action="store_true", help=told)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    before = recorded() if asked.beside else {}
-    shape = f"{asked.tokens} tokens, batch 1, int4 in groups of {asked.group}"
-    results = {"shape": shape, **{size: measured_size(size, asked) for size in asked.sizes}}
-    report("quantized_decode", beside(results, before))
+    text = "keep what the record has of other sizes, prompts and weights, if it is of this machine and this code"
+    parser.add_argument("--beside", action="store_true", help=text)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    before = recorded() if args.beside else {}
+    shape = f"{args.tokens} tokens, batch 1, int4 in groups of {args.group}"
+    results = {"shape": shape, **{size: measured_size(size, args) for size in args.sizes}}
+    report("quantized_decode", merged(results, before))
 
 
 if __name__ == "__main__":

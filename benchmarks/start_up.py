@@ -59,8 +59,8 @@ def main() -> None:
         prepare_texts(*stories, folder / "data", "char")
         summary = train(folder, folder / "run")
         gate("train", summary["finished"] and summary["step"] == 1, f"step {summary['step']} of {summary['steps']}")
-        said = load(folder / "run").generate("Once", 2, temperature=0.0)
-        gate("generate", generate(folder / "run") == f"Once{said}\n", f"goes on with {said!r} in this process too")
+        text = load(folder / "run").generate("Once", 2, temperature=0.0)
+        gate("generate", generate(folder / "run") == f"Once{text}\n", f"continues with {text!r} in this process too")
         commands = {"generate": lambda: generate(folder / "run"), "train": lambda: train(folder, folder / "again")}
         for verb, run in commands.items():
             found = contest(run, lambda: python("-c", "import torch"), runs)

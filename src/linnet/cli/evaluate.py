@@ -369,6 +369,7 @@ def evaluate(
     if not isinstance(found, Result):
         found = Answer("", {}, found.figures(), found.tables())
     show_result(found, None, as_json)
+    _write_plot(found, text.plot)  # after the figures, so that a plot that fails does not lose them
 
 
 def _separate_pairs_file(models: list[Path], tasks: TaskOptions) -> tuple[list[Path], TaskOptions]:
@@ -420,9 +421,7 @@ def _measure_abilities(
     options, items = compute.model_options(calibrated, calibrated.seed), tasks.limit or ITEMS
     if tasks.shots is None:
         return evaluate_abilities(models[0], tasks.files or (), items, options)
-    found = evaluate_shots(models[0], tasks.shot_counts, tasks.files or (), items, options)
-    _write_plot(found, text.plot)
-    return found
+    return evaluate_shots(models[0], tasks.shot_counts, tasks.files or (), items, options)
 
 
 def _measure_tasks(
@@ -506,11 +505,10 @@ def _measure_text(
         if compute.precision is not None and can_read_again:
             stored = evaluate_one(models[0], **{**how, "precision": None}).bits_per_byte.value
             found = replace(found, stored_bits_per_byte=stored)
-    _write_plot(found, text.plot)
     return found
 
 
-def _write_plot(found: Result, path: Path | None) -> None:
+def _write_plot(found: Any, path: Path | None) -> None:
     """Write the only plot of a result into a file, if one is given."""
     if path is not None:
         from linnet.present.plot import Plot

@@ -2,6 +2,8 @@
 
 import io
 import math
+import os
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,17 +66,36 @@ MIN_TICK_GAP = 4.0
 """Pixels between the labels of two ticks."""
 
 
+def load_matplotlib() -> None:
+    """Import Matplotlib whatever backend the environment names: a notebook's backend may not be installed here.
+
+    Figures are drawn without a backend, so `MPLBACKEND` has no effect on them.
+    """
+    if "matplotlib" in sys.modules:
+        return
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib  # noqa: F401
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+
+
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Create and save figures in this style."""
-    from matplotlib import rc_context
+    """Create and save figures in this style, whatever a `matplotlibrc` file says."""
+    load_matplotlib()
+    from matplotlib import rc_context, rcdefaults, rcParams
 
-    with rc_context(STYLE):
+    with rc_context():
+        rcdefaults()
+        rcParams.update(STYLE)
         yield
 
 
 def new_figure(width_inches: float, height_inches: float) -> Any:
     """Return an empty figure that makes room for its labels; to be called within `drawing`."""
+    load_matplotlib()
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_inches, height_inches))
@@ -98,6 +119,7 @@ def svg_of(figure: Any) -> str:
 
 
 def _save(figure: Any, stream: Any, **options: Any) -> None:
+    load_matplotlib()
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -113,6 +135,7 @@ def _encodable(text: str) -> str:
 
 def color_map() -> Any:
     """Return Matplotlib's color map from the darkest to the lightest color."""
+    load_matplotlib()
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -124,6 +147,7 @@ def color_map() -> Any:
 
 def text_width_inches(text: str, points: float = TEXT_POINTS) -> float:
     """Return the width of one line of text."""
+    load_matplotlib()
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 

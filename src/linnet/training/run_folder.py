@@ -23,7 +23,7 @@ from linnet.core.checksum import (
     text_without_checksum,
     write_checked_json,
 )
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note, one_line
 from linnet.core.files import read_json, read_text, sha256_of, write_text
 from linnet.core.migration import EXTENSIONS as EXTENSIONS_0_1
 from linnet.core.migration import upgrade_figures, upgrade_hashes, upgrade_run
@@ -268,10 +268,14 @@ class RunFolder:
         return self.metrics.read({*self.expected_steps(step), step})
 
     def draw_curves(self, title: str, causal: bool) -> None:
-        """Draw `curves.png` from the metrics."""
+        """Draw `curves.png` from the metrics; a note if that fails, because a picture must not end a run."""
         lines = [line for line in self.metrics.read() if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
-        if lines:
+        if not lines:
+            return
+        try:
             metrics.draw_curves(lines, self.path / CURVES, title, causal)
+        except Exception as error:
+            note(f"{self.path / CURVES}: not drawn: {one_line(f'{type(error).__name__}: {error}')}")
 
 
 def is_longer(run: RunSpec, known: RunSpec) -> bool:

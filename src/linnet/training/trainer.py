@@ -298,8 +298,8 @@ class Trainer:
             decoder = self.model.whole()
 
             def write() -> None:
-                self.folder.draw_curves(self.run.model.name, decoder.causal)
                 self.folder.write_model(decoder, self.data.tokenizer, summary)
+                self.folder.draw_curves(self.run.model.name, decoder.causal)
 
             self.processes.broadcast_from_rank0(write)
         return summary

@@ -1,7 +1,13 @@
 """Figures as files and on pages: their size, and ink that can be read on white and on black."""
 
+import os
 import struct
+import subprocess
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 from linnet.present.style import DARK_INK, INK, PALETTE, STYLE, color_map, drawing, new_figure, png_of, svg_of
 
@@ -52,3 +58,25 @@ def test_bytes_that_are_no_text_are_written_as_escapes():
     assert png_of(drawn).startswith(b"\x89PNG")
     assert drawn.axes[0].get_title() == "runs/\\udcff − ä"
     svg_of(drawn)
+
+
+@pytest.mark.parametrize("backend", ["inline", "module://matplotlib_inline.backend_inline", "ipympl", "no such"])
+def test_a_backend_in_the_environment_has_no_effect(backend: str, tmp_path: Path):
+    """A notebook hands `MPLBACKEND` on to its processes; a file `matplotlibrc` may lie where they run."""
+    (tmp_path / "matplotlibrc").write_text("axes.facecolor: red\n")
+    code = (
+        "from linnet.present.style import drawing, new_figure, png_of, text_width_inches\n"
+        "assert text_width_inches('text') > 0\n"
+        "with drawing():\n"
+        "    figure = new_figure(4.0, 2.5)\n"
+        "    figure.subplots().plot([1, 2], [3, 4])\n"
+        "import os, sys\n"
+        "assert os.environ['MPLBACKEND'] == sys.argv[1]\n"
+        "sys.stdout.buffer.write(png_of(figure))\n"
+    )
+    run = [sys.executable, "-c", code, backend]
+    found = subprocess.run(run, env=os.environ | {"MPLBACKEND": backend}, cwd=tmp_path, capture_output=True, check=True)
+    (tmp_path / "matplotlibrc").unlink()
+    plain = os.environ | {"MPLBACKEND": "agg"}
+    run = [sys.executable, "-c", code, "agg"]
+    assert found.stdout == subprocess.run(run, env=plain, cwd=tmp_path, capture_output=True, check=True).stdout

@@ -329,3 +329,13 @@ def test_a_run_that_goes_on_keeps_the_description_that_it_began_with(tiny_run):
     run = _reading(tiny_run("plga"), "random").resolved()
     assert uninitialized_decoder(run).spec == run.model
     assert run.model.initialization.calibration == "random"
+
+
+def test_curves_that_cannot_be_drawn_cost_a_note_and_not_the_run(tmp_path, tiny_run, monkeypatch, caplog):
+    def fail(*_):
+        raise ValueError("no such backend")
+
+    monkeypatch.setattr("linnet.training.metrics.draw_curves", fail)
+    summary = train_run(tiny_run(), tmp_path / "run").summary
+    assert summary["finished"] and (tmp_path / "run" / "model" / "model.safetensors").exists()
+    assert f"{tmp_path / 'run' / 'curves.png'}: not drawn: ValueError: no such backend" in caplog.text

@@ -2,8 +2,8 @@
 
 A rule describes a chunk independently of the matrix S before it: its tokens write `u - w S`, read `q S + read (u - w
 S)` and leave `kept S + k^T (u - w S)` (the WY form; Yang et al., 2024, arXiv 2406.06484, section 3). A rule that
-removes nothing from S has no w: what all its chunks add is then known at once. So only the matrices go on from chunk to
-chunk, and all else is computed for many chunks side by side. The forward pass saves its inputs and the matrix before
+removes nothing from S has no w: what all its chunks add is then known at once. Only the matrices pass from chunk to
+chunk; everything else is computed for many chunks side by side. The forward pass saves its inputs and the matrix before
 each chunk; the backward pass recomputes the rest, one segment of chunks at a time.
 
 Within a chunk, tokens meet in pairs, decayed by the gates between them:
@@ -29,13 +29,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.kernels import KernelTrial, use_kernels
-from linnet.ops.support import apply_eagerly, is_exporting, segment_length, segment_slices
+from linnet.ops.support import apply_eagerly, is_exporting, segment_length, segment_slices, states_before
 
 CHUNK = 64
 """Tokens of a chunk."""
 
 MIN_CHUNK = 16
-"""Tokens of a chunk of a short sequence: the products of kernels need as many."""
+"""Tokens of a chunk of a short sequence: the products of kernels need at least this number."""
 
 MAX_KERNEL_KEYS = 256
 """Width of the keys that a kernel supports."""
@@ -122,28 +122,19 @@ def _forward_pass(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The matrix before each chunk, what each chunk writes, and the matrix behind the last one."""
     if w is None:
-        before, state = _accumulate((k.transpose(-1, -2) @ u).unbind(3), kept.unbind(3), state)
+        before, state = states_before((k.transpose(-1, -2) @ u).unbind(3), kept.unbind(3), state)
         return torch.stack(before, dim=3), u, state
     if _kernels_fit(rule, u, w, k, kept, state):
         from linnet.ops.kernels._delta import pass_over_chunks
 
-        found: tuple[Tensor, Tensor, Tensor] = pass_over_chunks(u, w, k, kept, state)
-        return found
+        by_kernel: tuple[Tensor, Tensor, Tensor] = pass_over_chunks(u, w, k, kept, state)
+        return by_kernel
     before, written = [], []
     for u_h, w_h, k_h, kept_h in zip(*(x.unbind(3) for x in (u, w, k, kept)), strict=True):
         before.append(state)
         written.append(u_h - w_h @ state)
         state = state * kept_h + k_h.transpose(-1, -2) @ written[-1]
     return torch.stack(before, dim=3), torch.stack(written, dim=3), state
-
-
-def _accumulate(added: Sequence[Tensor], kept: Sequence[Tensor], state: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The matrix before each summand, and the one behind the last."""
-    before = []
-    for added_h, kept_h in zip(added, kept, strict=True):
-        before.append(state)
-        state = torch.addcmul(added_h, state, kept_h)
-    return before, state
 
 
 def _backward_pass(
@@ -160,7 +151,7 @@ def _backward_pass(
     grad_written, grad_before: the gradients that reach the writes, and the matrices before chunks, through the outputs.
     """
     if w is None:
-        behind, grad_state = _accumulate(grad_before.unbind(3)[::-1], kept.unbind(3)[::-1], grad_state)
+        behind, grad_state = states_before(grad_before.unbind(3)[::-1], kept.unbind(3)[::-1], grad_state)
         grad_end = torch.stack(behind[::-1], dim=3)
         return grad_end, grad_written + k @ grad_end, grad_state
     if _kernels_fit(rule, grad_written, grad_before, w, k, kept, grad_state):
@@ -217,8 +208,7 @@ def _to_chunks(x_BNTK: Tensor, heads: int, chunk: int, fill: float = 0.0) -> Ten
 
 def _join(chunks: Sequence[Tensor], like: Tensor) -> Tensor:
     """Segments of chunks as tokens, in the shape of `like`: `[B, N, T, ...]`."""
-    joined = torch.cat(list(chunks), dim=3).flatten(3, 4).flatten(1, 2)[:, :, : like.shape[2]]
-    return joined.reshape(like.shape)
+    return torch.cat(list(chunks), dim=3).flatten(3, 4).flatten(1, 2)[:, :, : like.shape[2]].reshape(like.shape)
 
 
 def _segments(cut: Sequence[Tensor]) -> list[slice]:

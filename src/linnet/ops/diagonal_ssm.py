@@ -15,8 +15,7 @@ Legend: `B` batch, `E` channels, `T` tokens, `N` complex numbers of a state, `S`
 `C` tokens of one, `R` chunks of all rows, `P` powers.
 """
 
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +27,8 @@ from linnet.ops.support import apply_eagerly, segment_length, segment_slices
 CHUNK = 64
 """Tokens of a chunk."""
 
-LONGER = 4
-"""Segments are longer than elsewhere by this factor, because each reads all matrices."""
+SEGMENT_FACTOR = 4
+"""Segments are longer by this factor than those of other operations, because each reads all matrices."""
 
 
 def diagonal_ssm_reference(
@@ -76,8 +75,7 @@ def diagonal_ssm_real(
     return out_EBT.transpose(0, 1), end_EBN2.transpose(0, 1)
 
 
-@dataclass
-class _Matrices:
+class _Matrices(NamedTuple):
     """The matrices of a chunk, or their gradients.
 
     near_ECC: from its inputs to its outputs (source, reader). read_ECS: from the state before it to its outputs.
@@ -89,24 +87,22 @@ class _Matrices:
     feed_ECS: Tensor
     a_EPN: Tensor
 
-    @classmethod
-    def of(cls, chunk: int, a_EN: Tensor, c_EN: Tensor, d_E: Tensor) -> Self:
-        """The matrices for chunks of a number of tokens."""
-        a_EPN = _powers(a_EN, chunk + 1)
-        seen_EPN = a_EPN * c_EN[:, None]
-        kernel_EC = seen_EPN[:, :chunk].real.sum(-1)
-        kernel_EC[:, 0] += d_E
-        seen_EPN.imag.neg_()  # Re(u v) is the scalar product of conj(u) and v
-        return cls(_toeplitz(kernel_EC), _real(seen_EPN)[:, 1:], _real(a_EPN[:, :chunk].flip(1)), a_EPN)
-
-    def zeros(self) -> "_Matrices":
-        """Zeros, to which gradients are added."""
-        return _Matrices(*map(torch.zeros_like, (self.near_ECC, self.read_ECS, self.feed_ECS, self.a_EPN)))
-
     def of_chunk(self, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Views for a chunk of fewer tokens; of the powers only the last, `[E, N]`."""
         feed_ECS = self.feed_ECS[:, self.feed_ECS.shape[1] - tokens :]
         return self.near_ECC[:, :tokens, :tokens], self.read_ECS[:, :tokens], feed_ECS, self.a_EPN[:, tokens]
+
+
+def _chunk_matrices(chunk: int, a_EN: Tensor, c_EN: Tensor, d_E: Tensor) -> _Matrices:
+    """The matrices for chunks of a number of tokens."""
+    a_EPN = _powers(a_EN, chunk + 1)
+    seen_EPN = a_EPN * c_EN[:, None]
+    kernel_EC = seen_EPN[:, :chunk].real.sum(-1)
+    kernel_EC[:, 0] += d_E
+    seen_EPN.imag.neg_()  # Re(u v) is the scalar product of conj(u) and v
+    # The kernel at the distance of each source and reader, 0 for later sources.
+    near_ECC = F.pad(kernel_EC, (chunk - 1, 0)).unfold(1, chunk, 1).flip(1)
+    return _Matrices(near_ECC, _real(seen_EPN)[:, 1:], _real(a_EPN[:, :chunk].flip(1)), a_EPN)
 
 
 class _DiagonalSsm(torch.autograd.Function):
@@ -114,46 +110,60 @@ class _DiagonalSsm(torch.autograd.Function):
     def forward(
         ctx: Any, x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor
     ) -> tuple[Tensor, Tensor]:
-        out_BET, starts = torch.empty_like(x_BET), []
-        matrices = _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
+        batch, channels, length = x_BET.shape
+        out_EBT, starts, h_EBN = torch.empty_like(x_BET).transpose(0, 1), [], h_BEN.transpose(0, 1)
+        matrices = _chunk_matrices(min(CHUNK, length), a_EN, c_EN, d_E)
         for place, chunk in _segments(x_BET):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
             x_ERC = _chunks(x_BET[:, :, place], chunk)
-            before_EBHN, h_BEN = _carried(_states(torch.bmm(x_ERC, feed_ECS), len(x_BET)), share_EN, h_BEN)
+            added_EBHN = torch.unflatten(_complex(torch.bmm(x_ERC, feed_ECS)), 1, (batch, -1))
+            before_EBHN = torch.empty_like(added_EBHN)
+            for index, added_EBN in enumerate(added_EBHN.unbind(2)):
+                before_EBHN[:, :, index] = h_EBN
+                h_EBN = torch.addcmul(added_EBN, share_EN[:, None], h_EBN)
             starts.append(_real(before_EBHN).flatten(1, 2))
             out_ERC = torch.baddbmm(torch.bmm(starts[-1], read_ECS.mT), x_ERC, near_ECC)
-            _put(out_BET[:, :, place], out_ERC)
+            out_EBT[:, :, place] = out_ERC.view(channels, batch, -1)
         ctx.save_for_backward(x_BET, a_EN, c_EN, d_E, *starts)
-        return out_BET, h_BEN
+        return out_EBT.transpose(0, 1), h_EBN.transpose(0, 1).contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_y_BET: Tensor, grad_h_BEN: Tensor) -> tuple[Tensor, ...]:
         x_BET, a_EN, c_EN, d_E, *starts = ctx.saved_tensors
-        grad_x_BET, matrices = torch.empty_like(x_BET), _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
-        grads = matrices.zeros()
+        batch, channels, length = x_BET.shape
+        grad_x_EBT, grad_h_EBN = torch.empty_like(x_BET).transpose(0, 1), grad_h_BEN.transpose(0, 1)
+        matrices = _chunk_matrices(min(CHUNK, length), a_EN, c_EN, d_E)
+        grads = _Matrices(*map(torch.zeros_like, matrices))
         for (place, chunk), before_ERS in reversed(list(zip(_segments(x_BET), starts, strict=True))):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
             x_ERC, grad_y_ERC = (_chunks(part[:, :, place], chunk) for part in (x_BET, grad_y_BET))
-            grad_before_EBHN = _states(torch.bmm(grad_y_ERC, read_ECS), len(x_BET))
-            grad_added_EBHN, grad_h_BEN = _carried_back(grad_before_EBHN, share_EN, grad_h_BEN)
+            grad_before_EBHN = torch.unflatten(_complex(torch.bmm(grad_y_ERC, read_ECS)), 1, (batch, -1))
+            grad_added_EBHN, share_E1N = torch.empty_like(grad_before_EBHN), share_EN[:, None].conj().resolve_conj()
+            for index in reversed(range(grad_before_EBHN.shape[2])):
+                grad_added_EBHN[:, :, index] = grad_h_EBN
+                grad_h_EBN = torch.addcmul(grad_before_EBHN[:, :, index], share_E1N, grad_h_EBN)
             grad_added_ERS = _real(grad_added_EBHN).flatten(1, 2)
             grad_x_ERC = torch.baddbmm(torch.bmm(grad_added_ERS, feed_ECS.mT), grad_y_ERC, near_ECC.mT)
-            _put(grad_x_BET[:, :, place], grad_x_ERC)
+            grad_x_EBT[:, :, place] = grad_x_ERC.view(channels, batch, -1)
             grad_near_ECC, grad_read_ECS, grad_feed_ECS, grad_share_EN = grads.of_chunk(chunk)
             grad_near_ECC += x_ERC.mT @ grad_y_ERC
             grad_read_ECS += grad_y_ERC.mT @ before_ERS
             grad_feed_ECS += x_ERC.mT @ grad_added_ERS
             grad_share_EN += (_complex(before_ERS).conj() * _complex(grad_added_ERS)).sum(1)
-        return grad_x_BET, *_coefficient_gradients(matrices.a_EPN, c_EN, grads), grad_h_BEN
+        coefficient_gradients = _coefficient_gradients(matrices.a_EPN, c_EN, grads)
+        return grad_x_EBT.transpose(0, 1), *coefficient_gradients, grad_h_EBN.transpose(0, 1).contiguous()
 
 
-def _coefficient_gradients(a_EPN: Tensor, c_EN: Tensor, of: _Matrices) -> tuple[Tensor, Tensor, Tensor]:
+def _coefficient_gradients(a_EPN: Tensor, c_EN: Tensor, grads: _Matrices) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a, c and d from those of the matrices."""
-    grad_kernel_EC, grad_powers_EPN = _toeplitz_gradient(of.near_ECC), of.a_EPN
-    grad_seen_EPN = F.pad(_complex(of.read_ECS).conj(), (0, 0, 1, 0))
+    channels, chunk, _ = grads.near_ECC.shape
+    # The gradient of the kernel sums over diagonals, which are columns once each row is shifted by one.
+    skewed = F.pad(grads.near_ECC.flip(1), (0, chunk)).flatten(1)[:, :-chunk].view(channels, chunk, -1)
+    grad_kernel_EC, grad_powers_EPN = skewed[:, :, chunk - 1 :].sum(1), grads.a_EPN
+    grad_seen_EPN = F.pad(_complex(grads.read_ECS).conj(), (0, 0, 1, 0))
     grad_seen_EPN[:, :-1] += grad_kernel_EC[..., None]
-    grad_powers_EPN[:, :-1] += _complex(of.feed_ECS).flip(1)
+    grad_powers_EPN[:, :-1] += _complex(grads.feed_ECS).flip(1)
     grad_powers_EPN += grad_seen_EPN * c_EN[:, None].conj()
     grad_c_EN = (grad_seen_EPN * a_EPN.conj()).sum(1)
     order_P1 = torch.arange(1, a_EPN.shape[1], device=a_EPN.device, dtype=grad_kernel_EC.dtype)[:, None]
@@ -161,16 +171,11 @@ def _coefficient_gradients(a_EPN: Tensor, c_EN: Tensor, of: _Matrices) -> tuple[
     return grad_a_EN, grad_c_EN, grad_kernel_EC[:, 0]
 
 
-def chunk_length(tokens: int) -> int:
-    """Tokens of a chunk."""
-    return min(CHUNK, tokens)
-
-
 def _segments(x_BET: Tensor) -> list[tuple[slice, int]]:
     """Segments of whole chunks, and the remaining tokens, each with the length of its chunks."""
     batch, channels, length = x_BET.shape
     whole = length // CHUNK * CHUNK
-    segment = segment_length(batch, -(-channels // LONGER), CHUNK, x_BET.device.type)
+    segment = segment_length(batch, -(-channels // SEGMENT_FACTOR), CHUNK, x_BET.device.type)
     segments = [(place, CHUNK) for place in segment_slices(whole, segment)]
     return segments + [(slice(whole, length), length - whole)] * (whole < length)
 
@@ -187,51 +192,9 @@ def _powers(a_EN: Tensor, count: int) -> Tensor:
     return a_EPN
 
 
-def _toeplitz(kernel_EC: Tensor) -> Tensor:
-    """The weight of each source for each reader, `[E, C, C]`: the kernel at their distance, 0 for later sources."""
-    chunk = kernel_EC.shape[1]
-    return F.pad(kernel_EC, (chunk - 1, 0)).unfold(1, chunk, 1).flip(1)
-
-
-def _toeplitz_gradient(grad_ECC: Tensor) -> Tensor:
-    """The gradient of the kernel, `[E, C]`: sums over diagonals, which are columns once each row is shifted by one."""
-    chunk = grad_ECC.shape[1]
-    skewed = F.pad(grad_ECC.flip(1), (0, chunk)).flatten(1)[:, :-chunk].view(len(grad_ECC), chunk, -1)
-    return skewed[:, :, chunk - 1 :].sum(1)
-
-
 def _chunks(x_BET: Tensor, chunk: int) -> Tensor:
     """`[B, E, H C] -> [E, B H, C]`."""
     return x_BET.transpose(0, 1).reshape(x_BET.shape[1], -1, chunk)
-
-
-def _put(out_BET: Tensor, out_ERC: Tensor) -> None:
-    """The inverse of `_chunks`, into its place."""
-    out_BET.transpose(0, 1).copy_(out_ERC.view(out_BET.shape[1], len(out_BET), -1))
-
-
-def _states(x_ERS: Tensor, batch: int) -> Tensor:
-    """`[E, B H, S] ->` complex `[E, B, H, N]`."""
-    return torch.unflatten(_complex(x_ERS), 1, (batch, -1))
-
-
-def _carried(added_EBHN: Tensor, share_EN: Tensor, h_BEN: Tensor) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, and behind the last, `[B, E, N]`."""
-    before_EBHN, h_EBN = torch.empty_like(added_EBHN), h_BEN.transpose(0, 1)
-    for place, added_EBN in enumerate(added_EBHN.unbind(2)):
-        before_EBHN[:, :, place] = h_EBN
-        h_EBN = torch.addcmul(added_EBN, share_EN[:, None], h_EBN)
-    return before_EBHN, h_EBN.transpose(0, 1).contiguous()
-
-
-def _carried_back(grad_before_EBHN: Tensor, share_EN: Tensor, grad_h_BEN: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of what each chunk adds, and of the state before the first, from those of all others."""
-    grad_added_EBHN, grad_h_EBN = torch.empty_like(grad_before_EBHN), grad_h_BEN.transpose(0, 1)
-    share_E1N = share_EN[:, None].conj().resolve_conj()
-    for place in reversed(range(grad_before_EBHN.shape[2])):
-        grad_added_EBHN[:, :, place] = grad_h_EBN
-        grad_h_EBN = torch.addcmul(grad_before_EBHN[:, :, place], share_E1N, grad_h_EBN)
-    return grad_added_EBHN, grad_h_EBN.transpose(0, 1).contiguous()
 
 
 def _real(x: Tensor) -> Tensor:
@@ -262,7 +225,7 @@ def complex_exp(u: Tensor) -> Tensor:
 
 
 def complex_expm1(u: Tensor) -> Tensor:
-    """`exp(u) - 1`, exact for small u: ONNX has no `expm1`, but a hyperbolic tangent that keeps the digits."""
+    """`exp(u) - 1`, exact for small u: ONNX has no `expm1`, but a hyperbolic tangent that is exact there."""
     re, im = u.unbind(-1)
     half = (re / 2).tanh()
     grown = 2 * half / (1 - half)
@@ -292,7 +255,7 @@ def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
 
 
 def diagonal_ssm_saved_elements(tokens: int, state: int) -> int:
-    """Elements that `diagonal_ssm` saves for a channel of one sequence beside its inputs: the states before chunks.
+    """Elements that `diagonal_ssm` saves for a channel of one sequence besides its inputs: states before chunks.
 
     state: real numbers of a state.
     """

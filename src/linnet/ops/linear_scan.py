@@ -1,8 +1,8 @@
-"""Linear recurrences of channels, `h_t = a_t h_(t-1) + b_t`, and the two units that are such: minLSTM and the RG-LRU.
+"""Linear recurrences of channels, `h_t = a_t h_(t-1) + b_t`, and two units built on them: minLSTM and the RG-LRU.
 
 `linear_scan_reference` is the definition. `linear_scan` cuts the stream into chunks (Blelloch, 1990, "Prefix sums and
-their applications": the pairs (a, b) form a semigroup): all chunks advance side by side, token after token, first to
-find what each leaves behind, then from what those before it left. Batches with many rows and channels fill the
+their applications": the pairs (a, b) form a semigroup): all chunks advance side by side, token after token, first from
+a state of zero, then from the state that the chunks before them produce. Batches with many rows and channels fill the
 processor anyway, and have one chunk. Factors are never divided by each other and no logarithm is taken, so factors may
 be 0, and nothing overflows that does not in the definition. The forward pass saves the factors and the states; the
 backward pass is the same scan from the end, `g_t = dh_t + a_(t+1) g_(t+1)`, with `db_t = g_t` and `da_t = g_t h_(t-1)`.
@@ -12,6 +12,8 @@ in `scan` and `scan_back` is any shape of a state.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -22,10 +24,10 @@ from torch.autograd.function import once_differentiable
 from linnet.ops.support import SEGMENT_NUMBERS, apply_eagerly
 
 MIN_TOKENS = 16
-"""So many tokens are one chunk: chunks of fewer would take as many operations."""
+"""Sequences up to this length are one chunk: shorter chunks would take as many operations."""
 
-STEEPEST = 1000.0
-"""Largest slope of the RG-LRU's square root."""
+MAX_ROOT_SLOPE = 1000.0
+"""Largest slope of the square root in the RG-LRU."""
 
 
 def linear_scan_reference(a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -106,10 +108,12 @@ def scan(kept: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states: S
     """
     h_BH = h_B[:, None]
     if kept[0].shape[1] > 1:
-        left_BH = added[0]
+        # What each chunk adds to the state by itself, and the factor by which the state before it decays.
+        own_BH, decay_BH = added[0], reduce(torch.mul, kept)
         for kept_BH, added_BH in zip(kept[1:], added[1:], strict=True):
-            left_BH = torch.addcmul(added_BH, kept_BH, left_BH)
-        h_BH = torch.stack(_before_each(left_BH.unbind(1), _shares(kept).unbind(1), h_B), dim=1)
+            own_BH = torch.addcmul(added_BH, kept_BH, own_BH)
+        chunks = zip(own_BH.unbind(1)[:-1], decay_BH.unbind(1)[:-1], strict=True)
+        h_BH = torch.stack([*accumulate(chunks, _next_state, initial=h_B)], dim=1)
     for kept_BH, added_BH, state_BH in zip(kept, added, states, strict=True):
         h_BH = torch.addcmul(added_BH, kept_BH, h_BH, out=state_BH)
     return h_BH[:, -1].clone()  # a view would keep all of them alive
@@ -122,32 +126,20 @@ def scan_back(kept: Sequence[Tensor], added: Sequence[Tensor], passed_B: Tensor)
     """
     passed_BH = passed_B[:, None]
     if kept[0].shape[1] > 1:
-        left_BH = added[-1]
+        own_BH, decay_BH = added[-1], reduce(torch.mul, kept)
         for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
-            left_BH = torch.addcmul(added_BH, kept_BH, left_BH)
-        left_BH = kept[0] * left_BH
-        behind = _before_each(left_BH.unbind(1)[::-1], _shares(kept).unbind(1)[::-1], passed_B)
-        passed_BH = torch.stack(behind[::-1], dim=1)
+            own_BH = torch.addcmul(added_BH, kept_BH, own_BH)
+        own_BH = kept[0] * own_BH
+        chunks = zip(own_BH.unbind(1)[:0:-1], decay_BH.unbind(1)[:0:-1], strict=True)
+        passed_BH = torch.stack([*accumulate(chunks, _next_state, initial=passed_B)][::-1], dim=1)
     g_BH = added[-1].add_(passed_BH)
     for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
         g_BH = added_BH.addcmul_(kept_BH, g_BH)
     return kept[0][:, 0] * g_BH[:, 0]
 
 
-def _shares(kept: Sequence[Tensor]) -> Tensor:
-    """The factor of a whole chunk, by which the state before it decays, `[B, H, ...]`."""
-    share_BH = kept[0]
-    for kept_BH in kept[1:]:
-        share_BH = share_BH * kept_BH
-    return share_BH
-
-
-def _before_each(left: Sequence[Tensor], shares: Sequence[Tensor], first_B: Tensor) -> list[Tensor]:
-    """The state before each chunk, from what each chunk leaves and how the state before it decays."""
-    before = [first_B]
-    for left_B, share_B in zip(left[:-1], shares[:-1], strict=True):
-        before.append(torch.addcmul(left_B, share_B, before[-1]))
-    return before
+def _next_state(state: Tensor, chunk: tuple[Tensor, Tensor]) -> Tensor:
+    return torch.addcmul(*chunk, state)
 
 
 def minlstm_reference(
@@ -204,9 +196,9 @@ def rglru_reference(
     if rows agree). h_BE: the state before it.
 
     The decay stays a logarithm up to its last use, so that a rate near 0 keeps its digits: `1 - a^2` is
-    `-expm1(-2 s r)`. The first token of a stream is not scaled by the root, as no past has to be balanced: so it is in
-    the published code, not in the paper. The root's slope is infinite where nothing decays; as in the published code it
-    is limited to `STEEPEST`.
+    `-expm1(-2 s r)`. The first token of a stream is not scaled by the root, because no past has to be balanced (as in
+    the published code, unlike the paper). The slope of the root is infinite where nothing decays; as in the published
+    code it is limited to `MAX_ROOT_SLOPE`.
     """
     states = []
     for place, (x_BE, i_BE, r_BE) in enumerate(
@@ -230,7 +222,7 @@ def rglru(
 
 
 class _LimitedRoot(torch.autograd.Function):
-    """The square root, with a slope of at most `STEEPEST`."""
+    """The square root, with a slope of at most `MAX_ROOT_SLOPE`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -242,7 +234,7 @@ class _LimitedRoot(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> Tensor:
         root: Tensor = ctx.saved_tensors[0]
-        return upstream / (2 * root).clamp(min=1 / STEEPEST)
+        return upstream / (2 * root).clamp(min=1 / MAX_ROOT_SLOPE)
 
 
 class _GatedInputs(torch.autograd.Function):
@@ -254,7 +246,8 @@ class _GatedInputs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x_BTE, input_gate_BTE, gate_BTE, rate_E, begins_B1)
         log_a_BTE = gate_BTE * -rate_E
-        scale_BTE = _root_scale(log_a_BTE, begins_B1)
+        scale_BTE = (2 * log_a_BTE).expm1_().neg_().sqrt_()
+        scale_BTE[:, 0].masked_fill_(begins_B1, 1)
         return log_a_BTE.exp_(), scale_BTE.mul_(input_gate_BTE).mul_(x_BTE)
 
     @staticmethod
@@ -262,19 +255,14 @@ class _GatedInputs(torch.autograd.Function):
     def backward(ctx: Any, grad_a_BTE: Tensor, grad_b_BTE: Tensor) -> tuple[Tensor | None, ...]:
         x_BTE, input_gate_BTE, gate_BTE, rate_E, begins_B1 = ctx.saved_tensors
         log_a_BTE = gate_BTE * -rate_E
-        scale_BTE, a_BTE = _root_scale(log_a_BTE, begins_B1), log_a_BTE.exp_()
+        scale_BTE = (2 * log_a_BTE).expm1_().neg_().sqrt_()
+        scale_BTE[:, 0].masked_fill_(begins_B1, 1)
+        a_BTE = log_a_BTE.exp_()
         grad_scaled_BTE = grad_b_BTE * scale_BTE
         # scale = sqrt(1 - a^2), so its derivative by a is -a / scale
-        slope_BTE = a_BTE / scale_BTE.clamp_(min=0.5 / STEEPEST)
+        slope_BTE = a_BTE / scale_BTE.clamp_(min=0.5 / MAX_ROOT_SLOPE)
         slope_BTE[:, 0].masked_fill_(begins_B1, 0)
         grad_a_BTE = grad_a_BTE.addcmul(grad_b_BTE * input_gate_BTE * x_BTE, slope_BTE, value=-1)
         grad_log_a_BTE = grad_a_BTE.mul_(a_BTE)
         grad_rate_E = -(grad_log_a_BTE * gate_BTE).sum((0, 1))
         return grad_scaled_BTE * input_gate_BTE, grad_scaled_BTE * x_BTE, grad_log_a_BTE * -rate_E, grad_rate_E, None
-
-
-def _root_scale(log_a_BTE: Tensor, begins_B1: Tensor) -> Tensor:
-    """`sqrt(1 - a^2)`, 1 for the first token of a stream."""
-    scale_BTE = (2 * log_a_BTE).expm1_().neg_().sqrt_()
-    scale_BTE[:, 0].masked_fill_(begins_B1, 1)
-    return scale_BTE

@@ -12,6 +12,8 @@ chunks.
 import torch
 from torch import Tensor
 
+from linnet.ops.support import states_before
+
 CHUNK = 64
 """Tokens of a chunk."""
 
@@ -44,16 +46,13 @@ def retention(
     for begin, end, chunk in ((0, whole, CHUNK), (whole, length, length - whole)):
         if begin < end:
             # One copy here, instead of one in every product.
-            q_BNHCK, k_BNHCK, v_BNHCV = (_cut(x[:, :, begin:end], chunk) for x in (q_BNTK, k_BNTK, v_BNTV))
+            q_BNHCK, k_BNHCK, v_BNHCV = (
+                x[:, :, begin:end].reshape(*x.shape[:2], -1, chunk, x.shape[3]).contiguous()
+                for x in (q_BNTK, k_BNTK, v_BNTV)
+            )
             out_BNHCV, sum_BNKV = _chunks(q_BNHCK, k_BNHCK, v_BNHCV, log_gamma_N, sum_BNKV)
             outs.append(out_BNHCV.flatten(2, 3))
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2), sum_BNKV
-
-
-def _cut(x_BNTK: Tensor, chunk: int) -> Tensor:
-    """`[B, N, T, K] -> [B, N, H, C, K]`, contiguous."""
-    batch, heads, _, width = x_BNTK.shape
-    return x_BNTK.reshape(batch, heads, -1, chunk, width).contiguous()
 
 
 def _chunks(
@@ -62,13 +61,11 @@ def _chunks(
     """Each chunk by all of its pairs, and the past of the chunk by its sum."""
     chunk = q_BNHCK.shape[3]
     to_end_NC1, from_start_NC1 = _to_the_end(log_gamma_N, chunk)
-    added_BNHKV = (k_BNHCK * to_end_NC1[:, None]).transpose(3, 4) @ v_BNHCV
-    sums = [sum_BNKV]
-    for added_BNKV in added_BNHKV.unbind(2):
-        sums.append(torch.addcmul(added_BNKV, sums[-1], from_start_NC1[:, -1:]))
+    added = ((k_BNHCK * to_end_NC1[:, None]).transpose(3, 4) @ v_BNHCV).unbind(2)
+    sums, end_BNKV = states_before(added, [from_start_NC1[:, -1:]] * len(added), sum_BNKV)
     scores_BNHCC = (q_BNHCK @ k_BNHCK.transpose(3, 4)) * decays(log_gamma_N, chunk)[:, None]
-    before_BNHKV = torch.stack(sums[:-1], dim=2)
-    return scores_BNHCC @ v_BNHCV + (q_BNHCK * from_start_NC1[:, None]) @ before_BNHKV, sums[-1]
+    before_BNHKV = torch.stack(sums, dim=2)
+    return scores_BNHCC @ v_BNHCV + (q_BNHCK * from_start_NC1[:, None]) @ before_BNHKV, end_BNKV
 
 
 def retention_step(

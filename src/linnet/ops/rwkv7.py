@@ -29,11 +29,11 @@ from linnet.ops.rms_norm import rms_norm
 CHUNK = 32
 """Tokens of a chunk."""
 
-FASTEST = math.exp(-0.5)
+MAX_DECAY = math.exp(-0.5)
 """The fastest decay of a channel: minus the logarithm of what one step keeps."""
 
-SHORTEST = 1e-12
-"""A key to be removed that is shorter is not scaled by more than 1e12."""
+MIN_KEY_NORM = 1e-12
+"""Keys to be removed are divided by their norm, but not by less than this."""
 
 
 def rwkv7_reference(
@@ -72,12 +72,8 @@ def _keys_and_decays(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Logarithms of decays, learning rates, keys that are removed and keys that are added, `[..., K]`."""
     eta, width = a.sigmoid(), k.shape[-1]
-    e = rms_norm(k * erased, k.new_full((width,), width**-0.5), SHORTEST**2 / width)
-    return -FASTEST * w.sigmoid(), eta, e, _added_keys(k, eta, mixed)
-
-
-def _added_keys(k: Tensor, eta: Tensor, mixed: Tensor) -> Tensor:
-    return k * torch.addcmul(1 - mixed, eta, mixed)
+    e = rms_norm(k * erased, k.new_full((width,), width**-0.5), MIN_KEY_NORM**2 / width)
+    return -MAX_DECAY * w.sigmoid(), eta, e, k * torch.addcmul(1 - mixed, eta, mixed)
 
 
 def rwkv7(
@@ -157,7 +153,7 @@ def rwkv7_output(
 ) -> Tensor:
     """The output of heads: `((o - mean) / deviation * gain + bias + (r^T (bonus * k')) v) * gate`."""
     normed_BTNV = torch.addcmul(bias_NV, F.layer_norm(o_BTNV, o_BTNV.shape[-1:], eps=eps), gain_NV)
-    added_BTNK = _added_keys(k_BTNK, a_BTNK.sigmoid(), mixed_NK)
+    added_BTNK = k_BTNK * torch.addcmul(1 - mixed_NK, a_BTNK.sigmoid(), mixed_NK)
     own_BTN1 = (r_BTNK * bonus_NK * added_BTNK).sum(-1, keepdim=True)
     return torch.addcmul(normed_BTNV, own_BTN1, v_BTNV) * gate_BTNV
 

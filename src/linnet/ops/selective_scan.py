@@ -5,11 +5,10 @@ Gu and Dao, 2023 (arXiv 2312.00752):
     h_t = exp(dt_t A) h_(t-1) + dt_t x_t B_t,   y_t = C_t . h_t      (eq. 2 with the steps of section 3.6)
 
 Each channel has a state of N numbers. `selective_scan_reference` is the definition; `selective_scan` takes segments,
-cut into chunks: all chunks of a segment advance side by side, token after token, first to find what each leaves behind,
-then from what those before it left. Large states fill an operation by themselves: then a segment is one chunk, and each
-token is one operation in each direction. Decays are never divided by each other, so nothing overflows, however fast a
-channel forgets. The forward pass saves its inputs and the state before each segment; the backward pass recomputes the
-states.
+cut into chunks: all chunks of a segment advance side by side, token after token (`ops.linear_scan.scan`). A large state
+fills an operation by itself: then a segment is one chunk, and each token is one operation in each direction. Decays are
+never divided by each other, so nothing overflows, however fast a channel forgets. The forward pass saves its inputs and
+the state before each segment; the backward pass recomputes the states.
 
 Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens of a segment, `H` chunks,
 `C` tokens of one.
@@ -32,7 +31,7 @@ CHUNK = 8
 MIN_FULL_OPERATION = 2**12
 """Elements of a token that fill an operation on a processor: with more, a segment is one chunk."""
 
-TENSORS = 2
+STATE_TENSORS = 2
 """Segments are shorter by this factor: all intermediate tensors of the states have to stay in the cache."""
 
 
@@ -81,36 +80,36 @@ class _Buffers:
         self.grad_states = x_BTE.new_empty(shape) if backward else self.states
         views = (part.flatten(1, 2)[:, :length] for part in (self.kept, self.states, self.grad_states))
         self.kept_BSNE, self.states_BSNE, self.grad_states_BSNE = views
-        self._by_place = [part.unbind(2) for part in (self.kept, self.states, self.grad_states)]
+        self.by_token = [part.unbind(2) for part in (self.kept, self.states, self.grad_states)]
 
     def run(self, dt_BSE: Tensor, added_BSE: Tensor, a_NE: Tensor, b_BSN: Tensor, h_BNE: Tensor) -> Tensor:
         """Compute the states; returns the last one."""
         torch.mul(chunked(dt_BSE, self.chunk)[..., None, :], a_NE, out=self.kept).exp_()
-        self._products(b_BSN, added_BSE, self.states)  # what each step adds, before the scan
-        kept, states, _ = self._by_place
+        b_BHCN1, added_BHC1E = chunked(b_BSN, self.chunk)[..., None], chunked(added_BSE, self.chunk)[..., None, :]
+        torch.mul(b_BHCN1, added_BHC1E, out=self.states)  # what each step adds, before the scan
+        kept, states, _ = self.by_token
         return scan(kept, states, h_BNE, states)
 
-    def run_back(self, c_BSN: Tensor, grad_y_BSE: Tensor, grad_h_BNE: Tensor) -> Tensor:
-        """Compute the gradients of the states; returns that of the state before the first token."""
-        self._products(c_BSN, grad_y_BSE, self.grad_states)
-        kept, _, grad_states = self._by_place
-        return scan_back(kept, grad_states, grad_h_BNE)
+    def run_back(
+        self, c_BSN: Tensor, grad_y_BSE: Tensor, start_BNE: Tensor, grad_h_BNE: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the gradients of the states from `run` with the state before the segment, `start_BNE`.
 
-    def exponents(self, h_BNE: Tensor) -> Tensor:
-        """The gradients of the logarithms of the decays, in place of the decays; h_BNE: the state before the
-        segment.
+        Returns the gradients of the logarithms of the decays, in place of the decays, `[B, S, N, E]`, and the gradient
+        of the state before the first token.
         """
+        c_BHCN1, grad_y_BHC1E = chunked(c_BSN, self.chunk)[..., None], chunked(grad_y_BSE, self.chunk)[..., None, :]
+        torch.mul(c_BHCN1, grad_y_BHC1E, out=self.grad_states)
+        kept, _, grad_states = self.by_token
+        grad_start_BNE = scan_back(kept, grad_states, grad_h_BNE)
         grad_exponents_BSNE = self.kept_BSNE.mul_(self.grad_states_BSNE)
-        grad_exponents_BSNE[:, 0] *= h_BNE
+        grad_exponents_BSNE[:, 0] *= start_BNE
         grad_exponents_BSNE[:, 1:] *= self.states_BSNE[:, :-1]
-        return grad_exponents_BSNE
-
-    def _products(self, left_BSN: Tensor, right_BSE: Tensor, out: Tensor) -> None:
-        torch.mul(chunked(left_BSN, self.chunk)[..., None], chunked(right_BSE, self.chunk)[..., None, :], out=out)
+        return grad_exponents_BSNE, grad_start_BNE
 
 
 class _Scan(torch.autograd.Function):
-    """Both passes are explicit: the states would be N times as large as everything else that is saved."""
+    """Both passes are explicit: saved states would be N times as large as everything else that is saved."""
 
     @staticmethod
     def forward(
@@ -137,10 +136,9 @@ class _Scan(torch.autograd.Function):
             dt_BSE, grad_y_BSE, b_BSN = dt_BTE[:, place], grad_y_BTE[:, place], b_BTN[:, place]
             buffer.run(dt_BSE, added_BTE[:, place], a_NE, b_BSN, start_BNE)
             grad_c_BTN[:, place] = (grad_y_BSE[:, :, None] @ buffer.states_BSNE.mT)[:, :, 0]
-            grad_h_BNE = buffer.run_back(c_BTN[:, place], grad_y_BSE, grad_h_BNE)
+            grad_exponents_BSNE, grad_h_BNE = buffer.run_back(c_BTN[:, place], grad_y_BSE, start_BNE, grad_h_BNE)
             grad_b_BTN[:, place] = (added_BTE[:, place, None] @ buffer.grad_states_BSNE.mT)[:, :, 0]
             grad_added_BTE[:, place] = (b_BSN[..., None, :] @ buffer.grad_states_BSNE)[..., 0, :]
-            grad_exponents_BSNE = buffer.exponents(start_BNE)
             grad_dt_BTE[:, place] = torch.mul(grad_exponents_BSNE, a_NE, out=buffer.states_BSNE).sum(2)
             grad_a_NE += grad_exponents_BSNE.mul_(dt_BSE[:, :, None]).sum((0, 1))
         grad_dt_BTE.addcmul_(grad_added_BTE, x_BTE)
@@ -159,8 +157,8 @@ def _segments(x_BTE: Tensor, a_NE: Tensor, backward: bool) -> Iterator[tuple[sli
 
 
 def selective_scan_segment_length(batch: int, numbers: int, device: str = "cpu") -> int:
-    """Tokens of a segment of rows whose states have `numbers` elements."""
-    return segment_length(batch, TENSORS * numbers, CHUNK, device)
+    """Tokens of a segment for `batch` rows, whose states have `numbers` elements each."""
+    return segment_length(batch, STATE_TENSORS * numbers, CHUNK, device)
 
 
 def chunked(x_BSE: Tensor, chunk: int) -> Tensor:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import apply_eagerly, segment_length, segment_slices, widen
+from linnet.ops.support import apply_eagerly, segment_length, segment_slices, states_before, widen
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -43,7 +43,8 @@ def state_space_dual_reference(
     dt_BTN: steps, at least 0. a_N: rates, below 0. d_N: the direct factor of a head's input. h_BNPS: the state before
     the first token, if not 0. The heads of a group are adjacent.
     """
-    h_BNPS = _initial_state(h_BNPS, x_BTNP, b_BTGS)
+    if h_BNPS is None:
+        h_BNPS = x_BTNP.new_zeros(x_BTNP.shape[0], *x_BTNP.shape[2:], b_BTGS.shape[3])
     outs = []
     for x_BNP, dt_BN, b_BGS, c_BGS in zip(*(part.unbind(1) for part in (x_BTNP, dt_BTN, b_BTGS, c_BTGS)), strict=True):
         out_BNP, h_BNPS = state_space_step(x_BNP, dt_BN, a_N, b_BGS, c_BGS, d_N, h_BNPS)
@@ -77,18 +78,12 @@ def state_space_dual(
     It works along the tokens of a channel: inputs with that layout in memory, as a convolution leaves them, are
     fastest.
     """
-    h_BNPS = _initial_state(h_BNPS, x_BTNP, b_BTGS)
+    if h_BNPS is None:
+        h_BNPS = x_BTNP.new_zeros(x_BTNP.shape[0], *x_BTNP.shape[2:], b_BTGS.shape[3])
     if x_BTNP.shape[1] == 1:
         return state_space_dual_reference(x_BTNP, dt_BTN, a_N, b_BTGS, c_BTGS, d_N, h_BNPS)
     out_BTNP, end_BNPS = apply_eagerly(_Dual, x_BTNP, dt_BTN, b_BTGS, c_BTGS, a_N, d_N, h_BNPS)
     return out_BTNP, end_BNPS
-
-
-def _initial_state(h_BNPS: Tensor | None, x_BTNP: Tensor, b_BTGS: Tensor) -> Tensor:
-    """The state before the first token: the given one, or zeros."""
-    if h_BNPS is not None:
-        return h_BNPS
-    return x_BTNP.new_zeros(x_BTNP.shape[0], *x_BTNP.shape[2:], b_BTGS.shape[3])
 
 
 class _Dual(torch.autograd.Function):
@@ -98,7 +93,7 @@ class _Dual(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *of_tokens, a_N, d_N, h_BNPS = inputs
         out_BTNP, starts = torch.empty_like(of_tokens[0], memory_format=torch.contiguous_format), []
-        chunk = chunk_length(out_BTNP.shape[1])
+        chunk = min(CHUNK, out_BTNP.shape[1])
         for place in _segments(out_BTNP):
             starts.append(h_BNPS)
             out_BTNP[:, place], h_BNPS = _segment(chunk, *(part[:, place] for part in of_tokens), a_N, d_N, h_BNPS)
@@ -111,24 +106,19 @@ class _Dual(torch.autograd.Function):
         *of_tokens, a_N, d_N, starts = ctx.saved_tensors
         grad_a_N, grad_d_N = torch.zeros_like(a_N), torch.zeros_like(d_N)
         gradients = [*map(torch.empty_like, of_tokens)]
-        chunk = chunk_length(grad_y_BTNP.shape[1])
+        chunk = min(CHUNK, grad_y_BTNP.shape[1])
         for place, start_BNPS in reversed(list(zip(_segments(grad_y_BTNP), starts, strict=True))):
             inputs = [*(part[:, place] for part in of_tokens), a_N, d_N, start_BNPS]
             with torch.enable_grad(), torch.autocast(grad_y_BTNP.device.type, enabled=False):
                 leaves = [part.detach().requires_grad_() for part in inputs]
                 upstream = grad_y_BTNP[:, place], grad_h_BNPS
                 grads = torch.autograd.grad(_segment(chunk, *leaves), leaves, upstream)
-            *found, grad_a, grad_d, grad_h_BNPS = grads
-            for gradient, found_here in zip(gradients, found, strict=True):
-                gradient[:, place] = found_here
+            *segment_gradients, grad_a, grad_d, grad_h_BNPS = grads
+            for gradient, segment_gradient in zip(gradients, segment_gradients, strict=True):
+                gradient[:, place] = segment_gradient
             grad_a_N += grad_a
             grad_d_N += grad_d
         return *gradients, grad_a_N, grad_d_N, grad_h_BNPS
-
-
-def chunk_length(tokens: int) -> int:
-    """Tokens of a chunk of a sequence; the last one is padded."""
-    return min(CHUNK, tokens)
 
 
 def elements_per_token(heads: int, width: int) -> int:
@@ -148,9 +138,11 @@ def _segment(chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
     groups, length = b_BHGSC.shape[2], of_tokens[0].shape[1]
     decays_BHNCC, left_BHNC, start_BHNC = _decays(dt_BHNC * a_N[:, None])
     fed_BHNPC = x_BHNPC * dt_BHNC[..., None, :]
-    added_BHGES = _by_group(fed_BHNPC * left_BHNC[..., None, :], groups) @ b_BHGSC.mT
-    before_BHNPS, end_BNPS = _carried(added_BHGES.view(*x_BHNPC.shape[:4], -1), start_BHNC[..., -1], h_BNPS)
-    read_BHNPC = (_by_group(before_BHNPS, groups) @ c_BHGSC).view_as(x_BHNPC)
+    by_group = (*x_BHNPC.shape[:2], groups, -1)  # all channels of a group together
+    added_BHGES = (fed_BHNPC * left_BHNC[..., None, :]).view(*by_group, chunk) @ b_BHGSC.mT
+    added_BHNPS = added_BHGES.view(*x_BHNPC.shape[:4], -1)
+    before, end_BNPS = states_before(added_BHNPS.unbind(1), start_BHNC[..., -1, None, None].unbind(1), h_BNPS)
+    read_BHNPC = (torch.stack(before, dim=1).view(*by_group, h_BNPS.shape[3]) @ c_BHGSC).view_as(x_BHNPC)
     # The weight of a source for a reader: the score that all heads of a group share, decayed; `[B, H, N, C, C]`.
     scores_BHGCC = b_BHGSC.mT @ c_BHGSC
     decays_BHGMCC = decays_BHNCC.view(*scores_BHGCC.shape[:3], -1, *scores_BHGCC.shape[3:])
@@ -167,11 +159,6 @@ def _chunked(x_BT: Tensor, chunk: int) -> Tensor:
     if short:
         x_BT = F.pad(x_BT, (0, short))
     return x_BT.reshape(*x_BT.shape[:-1], -1, chunk).movedim(-2, 1).contiguous()
-
-
-def _by_group(x_BHNP: Tensor, groups: int) -> Tensor:
-    """`[B, H, N, P, ...] -> [B, H, G, M P, ...]`."""
-    return x_BHNP.view(*x_BHNP.shape[:2], groups, -1, x_BHNP.shape[-1])
 
 
 def _decays(log_BHNC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -192,18 +179,9 @@ def _decays(log_BHNC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return decays_BHNCC, left_BHNC, high_BHNC.exp()
 
 
-def _carried(added_BHNPS: Tensor, share_BHN: Tensor, h_BNPS: Tensor) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, `[B, H, N, P, S]`, and behind the last."""
-    before = []
-    for added_BNPS, share_BN in zip(added_BHNPS.unbind(1), share_BHN.unbind(1), strict=True):
-        before.append(h_BNPS)
-        h_BNPS = torch.addcmul(added_BNPS, h_BNPS, share_BN[..., None, None])
-    return torch.stack(before, dim=1), h_BNPS
-
-
 def state_space_dual_flops(tokens: int, groups: int, heads: int, width: int, state: int) -> int:
     """FLOPs of `state_space_dual` for one sequence: 2 per multiply-add of its matrix products."""
-    channels, chunk = heads * width, chunk_length(tokens)
+    channels, chunk = heads * width, min(CHUNK, tokens)
     if tokens == 1:
         return 2 * channels * state
     token_flops = 2 * chunk * (groups * state + channels) + 4 * channels * state

@@ -1,7 +1,7 @@
 """Parts that operations share: autocast, graph export, the processor, segments of long sequences, recomputation."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,15 @@ def segment_length(batch: int, numbers: int, chunk: int, device: str = "cpu") ->
 def segment_slices(length: int, segment: int) -> list[slice]:
     """Consecutive slices of at most `segment` tokens that cover a sequence."""
     return [slice(begin, min(begin + segment, length)) for begin in range(0, length, segment)]
+
+
+def states_before(added: Sequence[Tensor], factors: Sequence[Tensor], state: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The state before each step of `state = factor * state + added`, and the one after the last step."""
+    before = []
+    for added_here, factor in zip(added, factors, strict=True):
+        before.append(state)
+        state = torch.addcmul(added_here, state, factor)
+    return before, state
 
 
 @_disable_dynamo  # `torch.compiler.disable` would import the whole compiler, which takes a second

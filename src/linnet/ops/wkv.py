@@ -29,7 +29,7 @@ from linnet.ops.support import apply_eagerly
 
 
 class Average(NamedTuple):
-    """Of all tokens so far, `[B, E]` each: the average of their values, and the logarithm of their weight."""
+    """The average of the values of all tokens so far, and the logarithm of their weight, `[B, E]` each."""
 
     mean: Tensor
     log_weight: Tensor
@@ -95,9 +95,9 @@ class _Wkv(torch.autograd.Function):
             past = Average(*before[2 * index : 2 * index + 2])
             known_BHCE, _ = _before_each_token(k_BHCE, v_BHCE, rate_E, past)
             known_BSE = Average(*(part.flatten(1, 2) for part in known_BHCE))
-            of_tokens = (k_BTE, v_BTE, grad_k_BTE, grad_v_BTE, grad_out_BTE)
-            segment = _Segment([part[:, place] for part in of_tokens], known_BSE, chunk)
-            behind_B2E, grad_rates_E, grad_bonuses_E = _segment_back(segment, rate_E, bonus_E, behind_B2E)
+            of_tokens = [part[:, place] for part in (k_BTE, v_BTE, grad_k_BTE, grad_v_BTE, grad_out_BTE)]
+            found = _segment_back(of_tokens, known_BSE, chunk, rate_E, bonus_E, behind_B2E)
+            behind_B2E, grad_rates_E, grad_bonuses_E = found
             grad_rate_E += grad_rates_E
             grad_bonus_E += grad_bonuses_E
         grad_first_mean_BE = behind_B2E[:, 0]
@@ -118,7 +118,7 @@ def _before_each_token(k_BHCE: Tensor, v_BHCE: Tensor, rate_E: Tensor, past: Ave
 
 
 def _walk(k: Tensor, v: Tensor, rate_E: Tensor, past: Average, dim: int) -> tuple[Average, Average]:
-    """The state before each of the tokens along `dim`, which `past` does not have, and behind the last."""
+    """The state before each token along `dim`, a dimension that `past` does not have, and behind the last token."""
     known = Average(torch.empty_like(v), torch.empty_like(k))
     places = zip(*(part.unbind(dim) for part in (k, v, *known)), strict=True)
     for k_one, v_one, mean_one, weight_one in places:
@@ -129,25 +129,16 @@ def _walk(k: Tensor, v: Tensor, rate_E: Tensor, past: Average, dim: int) -> tupl
     return known, past
 
 
-class _Segment(NamedTuple):
-    """of_tokens: keys, values, their gradients (to be written), and the gradients of the outputs, `[B, S, E]` each.
-
-    known: the state before each token. chunk: tokens of a chunk.
-    """
-
-    of_tokens: list[Tensor]
-    known: Average
-    chunk: int
-
-
 def _segment_back(
-    segment: _Segment, rate_E: Tensor, bonus_E: Tensor, behind_B2E: Tensor
+    of_tokens: list[Tensor], known: Average, chunk: int, rate_E: Tensor, bonus_E: Tensor, behind_B2E: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """From both gradients behind a segment to those before it, `[B, 2, E]`, and the gradients of rate and bonus,
-    `[E]`.
+    """Both gradients before a segment, `[B, 2, E]`, from those behind it, and the gradients of rate and bonus, `[E]`.
+
+    of_tokens: keys, values, their gradients (to be written), and the gradients of the outputs, `[B, S, E]` each.
+    known: the state before each token.
     """
-    k_BSE, v_BSE, grad_k_BSE, grad_v_BSE, grad_out_BSE = segment.of_tokens
-    mean_BSE, log_weight_BSE = segment.known
+    k_BSE, v_BSE, grad_k_BSE, grad_v_BSE, grad_out_BSE = of_tokens
+    mean_BSE, log_weight_BSE = known
     own_BSE = (bonus_E + k_BSE).sub_(log_weight_BSE).sigmoid_()
     direct_BSE = grad_out_BSE * own_BSE
     out_BSE = torch.lerp(mean_BSE, v_BSE, own_BSE)
@@ -155,7 +146,7 @@ def _segment_back(
     share_BSE = (-kept_BSE).sigmoid_()
     kept_BSE.sigmoid_()
     pulled_BSE = torch.sub(grad_out_BSE, direct_BSE, out=own_BSE)
-    p_BSE, q_BSE, before_B2E = _behind_each_token(kept_BSE, pulled_BSE, out_BSE, behind_B2E, segment.chunk)
+    p_BSE, q_BSE, before_B2E = _behind_each_token(kept_BSE, pulled_BSE, out_BSE, behind_B2E, chunk)
     torch.addcmul(direct_BSE, share_BSE, p_BSE, out=grad_v_BSE)
     grad_bonus_BSE = direct_BSE.mul_(torch.sub(v_BSE, out_BSE, out=out_BSE))
     grad_rate_BSE = kept_BSE.mul_(q_BSE - mean_BSE.mul_(p_BSE))

@@ -1,7 +1,7 @@
 """The two memories of xLSTM (Beck et al., 2024, arXiv 2405.04517): mLSTM, a matrix, and sLSTM, a recurrent network.
 
 mLSTM (section 2.3 with the stabilizer m of its appendix, read as in xLSTM 7B, Beck et al., 2025, arXiv 2503.13427) is
-linear attention with gates, of which the input gate is an exponential. With logits i and f of the gates, queries
+linear attention with gates; the input gate is an exponential. With logits i and f of the gates, queries
 divided by sqrt(K), and u_t = [v_t, 1]:
 
     m_t = max(log sigmoid(f_t) + m_(t-1), i_t)
@@ -35,22 +35,29 @@ the normalizer; `H` chunks, `C` tokens of one; `P` channels of an sLSTM head, `G
 order i, f, z, o.
 """
 
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import apply_eagerly, is_exporting, segment_length, segment_slices, widen
+from linnet.ops.support import (
+    apply_eagerly,
+    is_exporting,
+    segment_length,
+    segment_slices,
+    states_before,
+    widen,
+)
 
 CHUNK = 64
 """Tokens of a chunk of mLSTM."""
 EPS = 1e-6
 """Added to the normalizer, as published."""
 GATES = 4
-NUMBERS = 12
+"""Gates of an sLSTM cell: input, forget, candidate, output."""
+SLSTM_ELEMENTS = 12
 """Intermediate elements of the sLSTM's backward pass for each channel of a token."""
 
 Memory = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -70,7 +77,9 @@ def mlstm_reference(
 
     input_BNT, forget_BNT: logits of the gates. memory_BNKU, peak_BN: the memory and m before the first token, if not 0.
     """
-    memory_BNKU, peak_BN = _initial_memory(memory_BNKU, peak_BN, k_BNTK, v_BNTV)
+    if memory_BNKU is None:
+        memory_BNKU = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3] + 1)
+    peak_BN = v_BNTV.new_zeros(v_BNTV.shape[:2]) if peak_BN is None else peak_BN
     q_BNTK, u_BNTU = q_BNTK * q_BNTK.shape[3] ** -0.5, F.pad(v_BNTV, (0, 1), value=1.0)
     kept_BNT, outs = F.logsigmoid(forget_BNT), []
     for token in range(v_BNTV.shape[2]):
@@ -94,22 +103,14 @@ def mlstm(
     peak_BN: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`mlstm_reference`, fast: time and memory linear in the length. Differentiable once."""
-    memory_BNKU, peak_BN = _initial_memory(memory_BNKU, peak_BN, k_BNTK, v_BNTV)
+    if memory_BNKU is None:
+        memory_BNKU = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3] + 1)
+    peak_BN = v_BNTV.new_zeros(v_BNTV.shape[:2]) if peak_BN is None else peak_BN
     if v_BNTV.shape[2] == 1:
         return mlstm_reference(q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, memory_BNKU, peak_BN)
     inputs = (q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, memory_BNKU, peak_BN)
     h_BTNV, memory_BNKU, peak_BN = apply_eagerly(_Mlstm, *inputs)
     return h_BTNV.transpose(1, 2), memory_BNKU, peak_BN
-
-
-def _initial_memory(
-    memory_BNKU: Tensor | None, peak_BN: Tensor | None, k_BNTK: Tensor, v_BNTV: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The memory and m before the first token: those given, or zeros."""
-    heads = v_BNTV.shape[:2]
-    if memory_BNKU is None:
-        memory_BNKU = v_BNTV.new_zeros(*heads, k_BNTK.shape[3], v_BNTV.shape[3] + 1)
-    return memory_BNKU, v_BNTV.new_zeros(heads) if peak_BN is None else peak_BN
 
 
 def _denominator(normalizer: Tensor, peak: Tensor) -> Tensor:
@@ -126,11 +127,12 @@ class _Mlstm(torch.autograd.Function):
         batch, heads, length, width = v_BNTV.shape
         h_BTNV, normalizer_BNT = v_BNTV.new_empty(batch, length, heads, width), v_BNTV.new_empty(batch, heads, length)
         starts = []
-        for place in _mlstm_segments(v_BNTV):
+        for place in segment_slices(length, mlstm_segment_length(batch, heads, width, v_BNTV.device.type)):
             starts.append(memory_BNKU)
-            segment = MemorySegment.of(place, (q_BNTK, k_BNTK, v_BNTV), (above, largest, peak_BN))
-            before, memory_BNKU = segment.carried(memory_BNKU)
-            read = segment.scores() @ segment.u + (segment.q * segment.from_start) @ before
+            segment = _mlstm_segment(place, (q_BNTK, k_BNTK, v_BNTV), (above, largest, peak_BN))
+            before, memory_BNKU = segment.memories(memory_BNKU)
+            scores = (segment.q @ segment.k.mT).mul_(segment.pairs)
+            read = scores @ segment.u + (segment.q * segment.from_start) @ before
             r, n = torch.split(read.flatten(2, 3)[:, :, : place.stop - place.start], [width, 1], dim=-1)
             normalizer_BNT[:, :, place] = n[..., 0]
             peaks = (largest + sums)[:, :, place, None].to(n.dtype)
@@ -150,33 +152,31 @@ class _Mlstm(torch.autograd.Function):
         grad_largest[..., -1] += grad_peak - (grad_memory * starts[-1]).sum((-1, -2))
         grad_sums[..., -1] += grad_peak
         grad_q, grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        for place, start in reversed(list(zip(_mlstm_segments(v), starts[:-1], strict=True))):
-            segment = MemorySegment.of(place, (q, k, v), (above, largest, peak_BN))
-            *found, grad_memory = segment.gradients(grad_read[:, :, place], start, grad_memory)
-            for gradient, for_place in zip((grad_q, grad_k, grad_v), found, strict=True):
-                gradient[:, :, place] = for_place
+        batch, heads, length, width = v.shape
+        places = segment_slices(length, mlstm_segment_length(batch, heads, width, v.device.type))
+        for place, start in reversed(list(zip(places, starts[:-1], strict=True))):
+            segment = _mlstm_segment(place, (q, k, v), (above, largest, peak_BN))
+            *segment_gradients, grad_memory = segment.gradients(grad_read[:, :, place], start, grad_memory)
+            for gradient, segment_gradient in zip((grad_q, grad_k, grad_v), segment_gradients, strict=True):
+                gradient[:, :, place] = segment_gradient
         grad_logs = widen((k * grad_k).sum(-1)), grad_largest, grad_sums
         grad_gates = list(torch.autograd.grad(logs, leaves, grad_logs))
         grad_gates[-1] += (grad_memory * starts[0]).sum((-1, -2))
         return grad_q, grad_k, grad_v, *grad_gates[:-1], grad_memory, grad_gates[-1]
 
 
-def _running_max(x_BNT: Tensor) -> Tensor:
-    """The running maximum."""
-    if not is_exporting():
-        return x_BNT.cummax(-1).values
-    reach, length = 1, x_BNT.shape[-1]  # ONNX has no operator for it
-    while reach < length:
-        x_BNT = torch.maximum(x_BNT, F.pad(x_BNT[..., :-reach], (reach, 0), value=-torch.inf))
-        reach *= 2
-    return x_BNT
-
-
 def _logs(input_BNT: Tensor, forget_BNT: Tensor, peak_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """a, b and F of each token, float64 `[B, N, T]`."""
     sums_BNT = F.logsigmoid(widen(forget_BNT)).cumsum(-1)
     above_BNT = widen(input_BNT) - sums_BNT
-    return above_BNT, torch.maximum(_running_max(above_BNT), widen(peak_BN)[..., None]), sums_BNT
+    if is_exporting():  # ONNX has no running maximum
+        largest_BNT, reach, length = above_BNT, 1, above_BNT.shape[-1]
+        while reach < length:
+            shifted_BNT = F.pad(largest_BNT[..., :-reach], (reach, 0), value=-torch.inf)
+            largest_BNT, reach = torch.maximum(largest_BNT, shifted_BNT), 2 * reach
+    else:
+        largest_BNT = above_BNT.cummax(-1).values
+    return above_BNT, torch.maximum(largest_BNT, widen(peak_BN)[..., None]), sums_BNT
 
 
 def _read_gradients(
@@ -194,8 +194,7 @@ def _read_gradients(
     return grad_read_BNTU, widen(-(along_BNT * share_BNT)), widen(grad_sums_BNT)
 
 
-@dataclass
-class MemorySegment:
+class _MlstmSegment(NamedTuple):
     """Chunks that are computed side by side: queries, keys `[B, N, H, C, K]`, values and a 1 `[B, N, H, C, U]`.
 
     pairs: the weight of each token at each later one of its chunk (reader, source), `[B, N, H, C, C]`, 0 at earlier
@@ -210,33 +209,10 @@ class MemorySegment:
     to_end: Tensor
     from_start: Tensor
 
-    @classmethod
-    def of(cls, place: slice, of_tokens: tuple[Tensor, Tensor, Tensor], logs: tuple[Tensor, Tensor, Tensor]) -> Self:
-        """A segment of all queries, keys and values; logs: all a and b, and b before the first token."""
-        chunk, (above_BNT, largest_BNT, peak_BN) = mlstm_chunk_length(of_tokens[2].shape[2]), logs
-        q, k, v = (_chunked(x[:, :, place], chunk) for x in of_tokens)
-        short = -(place.stop - place.start) % chunk
-        above = torch.unflatten(F.pad(above_BNT[:, :, place], (0, short), value=-torch.inf), -1, (-1, chunk))
-        largest = torch.unflatten(F.pad(largest_BNT[:, :, place], (0, short), mode="replicate"), -1, (-1, chunk))
-        first_BN1 = largest_BNT[:, :, place.start - 1, None] if place.start else widen(peak_BN)[..., None]
-        entry = torch.cat([first_BN1, largest[..., :-1, -1]], dim=-1)
-        pairs = (above[..., None, :] - largest[..., None]).to(q.dtype)
-        later_CC = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)
-        to_end = (above - largest[..., -1:]).to(q.dtype).exp()[..., None]
-        from_start = (entry[..., None] - largest).to(q.dtype).exp()[..., None]
-        pairs = pairs.masked_fill_(later_CC, -torch.inf).exp_()
-        return cls(q * q.shape[-1] ** -0.5, k, F.pad(v, (0, 1), value=1.0), pairs, to_end, from_start)
-
-    def scores(self) -> Tensor:
-        """The scores of all pairs, `[B, N, H, C, C]`."""
-        return (self.q @ self.k.mT).mul_(self.pairs)
-
-    def carried(self, memory_BNKU: Tensor) -> tuple[Tensor, Tensor]:
+    def memories(self, memory_BNKU: Tensor) -> tuple[Tensor, Tensor]:
         """The memory before each chunk, `[B, N, H, K, U]`, and behind the last."""
-        before, added = [], (self.k * self.to_end).mT @ self.u
-        for added_BNKU, kept_BN1 in zip(added.unbind(2), self.from_start[..., -1, :].unbind(2), strict=True):
-            before.append(memory_BNKU)
-            memory_BNKU = torch.addcmul(added_BNKU, memory_BNKU, kept_BN1[..., None])
+        added = (self.k * self.to_end).mT @ self.u
+        before, memory_BNKU = states_before(added.unbind(2), self.from_start[..., -1:, :].unbind(2), memory_BNKU)
         return torch.stack(before, dim=2), memory_BNKU
 
     def gradients(
@@ -244,25 +220,36 @@ class MemorySegment:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients of the tokens' queries, keys and values, `[B, N, T, ...]`, and of the memory before the segment."""
         length, grad_read = grad_read_BNTU.shape[2], _chunked(grad_read_BNTU, self.q.shape[3])
-        before, _ = self.carried(start_BNKU)
-        grad_start, grad_ends = (self.q * self.from_start).mT @ grad_read, []
-        for grad_start_h, kept_h in zip(
-            *(x.unbind(2)[::-1] for x in (grad_start, self.from_start[..., -1:, :])), strict=True
-        ):
-            grad_ends.append(grad_memory)
-            grad_memory = torch.addcmul(grad_start_h, grad_memory, kept_h)
+        before, _ = self.memories(start_BNKU)
+        grad_start, factors = (self.q * self.from_start).mT @ grad_read, self.from_start[..., -1:, :]
+        grad_ends, grad_memory = states_before(grad_start.unbind(2)[::-1], factors.unbind(2)[::-1], grad_memory)
         grad_end = torch.stack(grad_ends[::-1], dim=2)
         grad_scores = (grad_read @ self.u.mT).mul_(self.pairs)
         grad_q = torch.addcmul(grad_scores @ self.k, grad_read @ before.mT, self.from_start) * self.q.shape[-1] ** -0.5
         grad_k = torch.addcmul(grad_scores.mT @ self.q, self.u @ grad_end.mT, self.to_end)
-        grad_u = self.scores().mT @ grad_read + (self.k * self.to_end) @ grad_end
+        scores = (self.q @ self.k.mT).mul_(self.pairs)
+        grad_u = scores.mT @ grad_read + (self.k * self.to_end) @ grad_end
         grad_q, grad_k, grad_v = (x.flatten(2, 3)[:, :, :length] for x in (grad_q, grad_k, grad_u[..., :-1]))
         return grad_q, grad_k, grad_v, grad_memory
 
 
-def mlstm_chunk_length(tokens: int) -> int:
-    """Tokens of a chunk of a sequence; the last one is padded."""
-    return min(CHUNK, tokens)
+def _mlstm_segment(
+    place: slice, of_tokens: tuple[Tensor, Tensor, Tensor], logs: tuple[Tensor, Tensor, Tensor]
+) -> _MlstmSegment:
+    """A segment of all queries, keys and values; logs: all a and b, and b before the first token."""
+    chunk, (above_BNT, largest_BNT, peak_BN) = min(CHUNK, of_tokens[2].shape[2]), logs
+    q, k, v = (_chunked(x[:, :, place], chunk) for x in of_tokens)
+    short = -(place.stop - place.start) % chunk
+    above = torch.unflatten(F.pad(above_BNT[:, :, place], (0, short), value=-torch.inf), -1, (-1, chunk))
+    largest = torch.unflatten(F.pad(largest_BNT[:, :, place], (0, short), mode="replicate"), -1, (-1, chunk))
+    first_BN1 = largest_BNT[:, :, place.start - 1, None] if place.start else widen(peak_BN)[..., None]
+    entry = torch.cat([first_BN1, largest[..., :-1, -1]], dim=-1)
+    pairs = (above[..., None, :] - largest[..., None]).to(q.dtype)
+    later_CC = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).triu(1)
+    to_end = (above - largest[..., -1:]).to(q.dtype).exp()[..., None]
+    from_start = (entry[..., None] - largest).to(q.dtype).exp()[..., None]
+    pairs = pairs.masked_fill_(later_CC, -torch.inf).exp_()
+    return _MlstmSegment(q * q.shape[-1] ** -0.5, k, F.pad(v, (0, 1), value=1.0), pairs, to_end, from_start)
 
 
 def _chunked(x_BNTK: Tensor, chunk: int) -> Tensor:
@@ -270,11 +257,6 @@ def _chunked(x_BNTK: Tensor, chunk: int) -> Tensor:
     batch, heads, length, width = x_BNTK.shape
     padded = F.pad(x_BNTK, (0, 0, 0, -length % chunk)) if length % chunk else x_BNTK
     return padded.reshape(batch, heads, -1, chunk, width).contiguous()
-
-
-def _mlstm_segments(v_BNTV: Tensor) -> list[slice]:
-    batch, heads, length, width = v_BNTV.shape
-    return segment_slices(length, mlstm_segment_length(batch, heads, width, v_BNTV.device.type))
 
 
 def mlstm_segment_length(batch: int, heads: int, width: int, device: str = "cpu") -> int:
@@ -289,7 +271,7 @@ def mlstm_flops(tokens: int, heads: int, keys: int, values: int) -> int:
     """
     if tokens == 1:
         return 2 * heads * keys * (values + 1)
-    chunk = mlstm_chunk_length(tokens)
+    chunk = min(CHUNK, tokens)
     flops_of_token = 2 * chunk * (keys + values + 1) + 4 * keys * (values + 1)
     return -(-tokens // chunk) * chunk * heads * flops_of_token
 
@@ -355,13 +337,13 @@ class _Slstm(torch.autograd.Function):
         grad_h_TNBP = grad_h_BTNP.permute(1, 2, 0, 3)
         grad_logits_TNBG, grad_weight_NPG = torch.empty_like(logits_TNBG), torch.zeros_like(weight_NPG)
         passed = torch.zeros_like(peaks_TNBP[0]), torch.zeros_like(cells_T2NBP[0])
-        segment = segment_length(1, NUMBERS * peaks_TNBP[0].numel(), 1, logits_TNBG.device.type)
+        segment = segment_length(1, SLSTM_ELEMENTS * peaks_TNBP[0].numel(), 1, logits_TNBG.device.type)
         for place in reversed(segment_slices(len(logits_TNBG), segment)):
             both = slice(place.start, place.stop + 1)
             slopes = _slstm_slopes(logits_TNBG[place], h_TNBP[both][1:], cells_T2NBP[both], peaks_TNBP[both])
-            found_TNBG = grad_logits_TNBG[place]
-            passed = _slstm_backward(slopes, weight_NPG, grad_h_TNBP[place], passed, found_TNBG)
-            grad_weight_NPG += torch.einsum("tnbp,tnbg->npg", h_TNBP[place], found_TNBG)
+            segment_TNBG = grad_logits_TNBG[place]
+            passed = _slstm_backward(slopes, weight_NPG, grad_h_TNBP[place], passed, segment_TNBG)
+            grad_weight_NPG += torch.einsum("tnbp,tnbg->npg", h_TNBP[place], segment_TNBG)
         grad_x_TNB4P = torch.unflatten(grad_logits_TNBG, -1, (GATES, -1))
         return grad_x_TNB4P.permute(2, 0, 3, 1, 4), grad_weight_NPG, None, None, None, None
 
@@ -391,8 +373,10 @@ def _slstm_forward(
 
 
 def _slstm_slopes(logits_TNBG: Tensor, h_TNBP: Tensor, cells_T2NBP: Tensor, peaks_TNBP: Tensor) -> tuple[Tensor, ...]:
-    """Derivatives at a segment's tokens: of h by c and n; of c by i, f and z; of n by i and f; of h by o; of c and n by
-    those of the token before. c, n and m begin with the token before.
+    """Derivatives at the tokens of a segment; c, n and m begin with the token before.
+
+    In this order: of h by c and n; of c by i, f and z; of n by i and f; of h by o; of c and n by those of the token
+    before.
     """
     i, f, z, o = torch.unflatten(logits_TNBG, -1, (GATES, -1)).unbind(-2)
     z, o, before_m, m = z.tanh(), o.sigmoid(), peaks_TNBP[:-1], peaks_TNBP[1:]

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops.linear_scan import STEEPEST, rglru, rglru_reference
+from linnet.ops.linear_scan import MAX_ROOT_SLOPE, rglru, rglru_reference
 
 ALL_BEGIN = torch.tensor([[True]])
 NONE_BEGINS = torch.tensor([[False]])
@@ -62,7 +62,7 @@ def test_the_slope_of_the_root_is_bounded_where_nothing_is_forgotten(form):
     states_BTE, _ = run(form, NONE_BEGINS, tensors)
     gradients = torch.autograd.grad(states_BTE.sum(), tensors)
     assert all(gradient.isfinite().all() for gradient in gradients)
-    most = STEEPEST * 2 * 10 * 5 * tensors[0].abs().max().item() + 10 * 5 * states_BTE.abs().max().item()
+    most = MAX_ROOT_SLOPE * 2 * 10 * 5 * tensors[0].abs().max().item() + 10 * 5 * states_BTE.abs().max().item()
     assert 10 < gradients[3].abs().max().item() < 10 * most
 
 

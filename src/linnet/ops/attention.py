@@ -77,8 +77,8 @@ def attention_reference(
     mask = attention_mask(queries, keys, device, key_range)
     if relative is None:
         return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N)
-    at = distances(queries, keys, device, key_range.last_BT)
-    k_BNSK, v_BNSK = _repeat_heads(q_BNTK, k_BMSK, v_BMSK)
+    at, groups = distances(queries, keys, device, key_range.last_BT), q_BNTK.shape[1] // k_BMSK.shape[1]
+    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
     return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, _scale(q_BNTK, scale), relative, sinks_N)
 
 
@@ -112,19 +112,13 @@ def attention(
     if window is not None and uses_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
     sees_all = (window is None or window >= keys) and last_BT is None
-    if sees_all and queries == keys and _takes_own_blocks(q_BNTK, v_BMSK, padding_B is not None):
-        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, None, padding_B)
+    if sees_all and queries == keys and device.type == "cpu" and not torch.compiler.is_compiling():
+        widths_differ = q_BNTK.shape[3] != v_BMSK.shape[3]
+        if widths_differ if padding_B is not None else blocked_is_faster(queries, q_BNTK.dtype, widths_differ):
+            return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, None, padding_B)
     plain = sees_all and padding_B is None
     mask = None if plain and queries in (1, keys) else attention_mask(queries, keys, device, key_range)
     return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal=plain and queries == keys and queries > 1)
-
-
-def _takes_own_blocks(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
-    """True if the blocks of `ops.blocked_attention` read a whole text faster than PyTorch's kernel."""
-    if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    widths_differ = q_BNTK.shape[3] != v_BMSK.shape[3]
-    return widths_differ if padded else blocked_is_faster(q_BNTK.shape[2], q_BNTK.dtype, widths_differ)
 
 
 def _mixed_precision_attention(
@@ -165,7 +159,8 @@ def full_attention_reference(
 
     bias_NTS: added to the scores, `[N, T, S]`, or `[B, N, T, S]` where rows differ.
     """
-    k_BNSK, v_BNSK = _repeat_heads(q_BNTK, k_BMSK, v_BMSK)
+    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
+    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
     scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * _scale(q_BNTK, scale)
     if bias_NTS is not None:
         scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
@@ -210,13 +205,6 @@ def _scale(q_BNTK: Tensor, scale: float | None) -> float:
     return float(q_BNTK.shape[-1] ** -0.5) if scale is None else scale
 
 
-def _repeat_heads(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values once for each query head, `[B, N, S, K]`."""
-    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
-    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
-    return k_BNSK, v_BNSK
-
-
 def uses_blocks(queries: int, window: int) -> bool:
     """True if `windowed_attention` is less work than all pairs under a mask."""
     return queries > 2 * window
@@ -245,34 +233,25 @@ def windowed_attention(
     batch, heads, queries, _ = q_BNTK.shape
     missing, behind = window - (k_BMSK.shape[2] - queries), -queries % window
     blocks = (queries + behind) // window
-    q_BNUK = F.pad(q_BNTK, (0, 0, 0, behind))
-    q_XNWK = q_BNUK.reshape(batch, heads, blocks, window, -1).transpose(1, 2).flatten(0, 1)
+    q_XNWK = F.pad(q_BNTK, (0, 0, 0, behind)).reshape(batch, heads, blocks, window, -1).transpose(1, 2).flatten(0, 1)
     # Each block of keys and values with the one before it: `[B C, M, 2 W, K]`.
     k_XMVK, v_XMVK = (
         F.pad(x, (0, 0, missing, behind)).unfold(2, 2 * window, window).permute(0, 2, 1, 4, 3).flatten(0, 1)
         for x in (k_BMSK, v_BMSK)
     )
-    mask = _window_mask(blocks, window, missing, padding_B, q_BNTK)
-    grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
-    out_XNWK = F.scaled_dot_product_attention(q_XNWK, k_XMVK, v_XMVK, attn_mask=mask, scale=scale, enable_gqa=grouped)
-    out_BCNWK = out_XNWK.reshape(batch, blocks, heads, window, -1)
-    return out_BCNWK.transpose(1, 2).flatten(2, 3)[:, :, :queries]
-
-
-def _window_mask(blocks: int, window: int, missing: int, padding_B: Tensor | None, like: Tensor) -> Tensor:
-    """True where a query of a block sees a key of its two blocks, bool `[B C, 1, W, 2 W]`.
-
-    The first `missing` keys stand for tokens before the first; a query that is itself padding sees itself.
-    """
-    batch, device = like.shape[0], like.device
-    query_W1 = torch.arange(window, device=device)[:, None] + window
-    key_V = torch.arange(2 * window, device=device)
+    # The mask is true where a query of a block sees a key of its two blocks, `[B C, 1, W, 2 W]`. The first `missing`
+    # keys stand for tokens before the first; a query that is itself padding sees itself.
+    device = q_BNTK.device
+    query_W1, key_V = torch.arange(window, device=device)[:, None] + window, torch.arange(2 * window, device=device)
     near_WV = (key_V <= query_W1) & (key_V > query_W1 - window)
     index_CV = torch.arange(blocks, device=device)[:, None] * window + key_V - missing
     first_B = torch.zeros(batch, dtype=torch.long, device=device) if padding_B is None else padding_B
     real_BCV = index_CV >= first_B[:, None, None]
-    mask_BCWV = (near_WV & real_BCV[:, :, None]) | (key_V == query_W1)
-    return mask_BCWV.flatten(0, 1)[:, None]
+    mask = ((near_WV & real_BCV[:, :, None]) | (key_V == query_W1)).flatten(0, 1)[:, None]
+    grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
+    out_XNWK = F.scaled_dot_product_attention(q_XNWK, k_XMVK, v_XMVK, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    out_BCNWK = out_XNWK.reshape(batch, blocks, heads, window, -1)
+    return out_BCNWK.transpose(1, 2).flatten(2, 3)[:, :, :queries]
 
 
 # Latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1): keys and values are linear in a latent vector of each token.

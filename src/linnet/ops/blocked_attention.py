@@ -1,7 +1,7 @@
 """Causal softmax attention on a CPU, block by block, by batched matrix products.
 
-PyTorch's kernel for CPUs reaches a third of the speed of products, in bfloat16 a tenth; only in float32 on Intel's
-processors is it faster. Here a block of queries meets all keys that it can see in one product. Its weights are
+PyTorch's kernel for CPUs reaches a third of the speed of matrix products, in bfloat16 a tenth; it is faster only in
+float32 on Intel's processors. Here a block of queries and all keys that it can see are one product. Its weights are
 recomputed in the backward pass (as in Dao et al., arXiv 2205.14135), so memory is that of queries, keys and values. On
 a processor with tiles for products (AMX) PyTorch's forward pass in bfloat16 takes half the time, and is used before
 this backward pass; from 512 tokens on both passes are PyTorch's.
@@ -28,7 +28,7 @@ SCORES_PER_BLOCK = 1 << 19
 
 QUERIES_PER_BLOCK = {torch.bfloat16: 128}
 DEFAULT_QUERIES_PER_BLOCK = 64
-"""More queries are larger products, but also more masked scores."""
+"""More queries give larger products, but also more masked scores."""
 
 MIN_TOKENS = 64
 """With fewer tokens the overhead of the operations dominates."""
@@ -59,9 +59,13 @@ def blocked_is_faster(tokens: int, dtype: torch.dtype, widths_differ: bool = Fal
 
 
 class _Block(NamedTuple):
-    """Some pairs, some queries, the keys that these see, and the number of sink keys before a gap (0: no gap)."""
+    """Some pairs, some queries, and the keys that these see: sink keys before a gap, then `seen`.
+
+    heads: the key-value heads of the pairs. sinks: the number of sink keys; 0 if there is no gap.
+    """
 
     pairs: slice
+    heads: slice
     queries: slice
     seen: slice
     sinks: int
@@ -71,33 +75,36 @@ class _Block(NamedTuple):
         seen_xsK = x_XSK[self.pairs, self.seen.start + (offset if self.sinks else 0) : self.seen.stop + offset]
         return torch.cat([x_XSK[self.pairs, : self.sinks + offset], seen_xsK], dim=1) if self.sinks else seen_xsK
 
-    def key_views(self, x_XSK: Tensor, columns_xqs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The same rows as views, each with its columns of `[x, q, s]`."""
-        first, seen = x_XSK[self.pairs, : self.sinks], x_XSK[self.pairs, self.seen]
-        views = [(first, columns_xqs[..., : self.sinks]), (seen, columns_xqs[..., self.sinks :])]
-        return views if self.sinks else views[1:]
+    def add_product(self, sum_XSK: Tensor, columns_xqs: Tensor, x_xqK: Tensor) -> None:
+        """Add `columns^T x` to the rows that the block sees, in the precision of the sum."""
+        parts = [(sum_XSK[self.pairs, self.seen], columns_xqs[..., self.sinks :])]
+        if self.sinks:
+            parts.append((sum_XSK[self.pairs, : self.sinks], columns_xqs[..., : self.sinks]))
+        for sum_xsK, columns_xqs in parts:
+            if sum_xsK.dtype == x_xqK.dtype:
+                sum_xsK.baddbmm_(columns_xqs.transpose(1, 2), x_xqK)
+            else:
+                sum_xsK.add_(torch.bmm(columns_xqs.transpose(1, 2), x_xqK))
 
 
 def _blocks(q_XGTK: Tensor, window: int | None, sink_tokens: int, kv_heads: int) -> Iterator[_Block]:
     """The blocks of a problem. The pairs of a block are some key-value heads of one row, or all of some rows."""
     pairs, groups, tokens, _ = q_XGTK.shape
-    queries = _queries_per_block(tokens, q_XGTK.dtype)
+    queries = min(tokens, QUERIES_PER_BLOCK.get(q_XGTK.dtype, DEFAULT_QUERIES_PER_BLOCK))
     keys = tokens if window is None else min(tokens, queries + window - 1 + sink_tokens)
     together = max(1, SCORES_PER_BLOCK // (groups * queries * keys))
     if together < kv_heads:
         together = next(count for count in range(together, 0, -1) if kv_heads % count == 0)
     together -= together % kv_heads if together > kv_heads else 0
     for pair in range(0, pairs, together):
+        block_pairs, head = slice(pair, min(pair + together, pairs)), pair % kv_heads
+        heads = slice(head, head + min(together, kv_heads))
         for begin in range(0, tokens, queries):
             end = min(begin + queries, tokens)
             seen = 0 if window is None else max(0, begin - window + 1)
             sinks = sink_tokens if seen > sink_tokens else 0
             seen = seen if sinks or not sink_tokens else 0
-            yield _Block(slice(pair, min(pair + together, pairs)), slice(begin, end), slice(seen, end), sinks)
-
-
-def _queries_per_block(tokens: int, dtype: torch.dtype) -> int:
-    return min(tokens, QUERIES_PER_BLOCK.get(dtype, DEFAULT_QUERIES_PER_BLOCK))
+            yield _Block(block_pairs, heads, slice(begin, end), slice(seen, end), sinks)
 
 
 def blocked_pairs(tokens: int, window: int | None, sink_tokens: int = 0, dtype: torch.dtype = torch.float32) -> int:
@@ -156,7 +163,7 @@ class _BlockedAttention(torch.autograd.Function):
         batch, heads, tokens, _ = q_BNTK.shape
         out_BTNK = q_BNTK.new_empty(batch, tokens, heads, width)
         out_XGTK = q_BNTK.new_empty(*problem.q_XGTK.shape[:3], width)
-        for block in problem.blocks():
+        for block in problem.blocks:
             weights_xqs = problem.weights(block)
             mixed_xqK = torch.bmm(weights_xqs, block.gather_keys(problem.v_XTK))
             if problem.near is not None:
@@ -177,7 +184,12 @@ class _BlockedAttention(torch.autograd.Function):
         grad_q_XGTK = torch.empty_like(q_XGTK)
         wide = torch.promote_types(q_XGTK.dtype, torch.float32)  # sums over blocks lose digits in half precision
         grad_k_XTK, grad_v_XTK = torch.zeros_like(k_XTK, dtype=wide), torch.zeros_like(v_XTK, dtype=wide)
-        for block in problem.blocks():
+        grad_sinks_MG: Tensor | None = None
+        if problem.sinks_MG is not None:
+            grad_sinks_MG = problem.sinks_MG.new_zeros(
+                problem.sinks_MG.shape, dtype=torch.promote_types(sinks_N.dtype, torch.float32)
+            )
+        for block in problem.blocks:
             weights_xqs = problem.weights(block)
             grad_out_xqK = grad_out_XGTK[block.pairs, :, block.queries].flatten(1, 2)
             grad_weights_xqs = torch.bmm(grad_out_xqK, block.gather_keys(v_XTK).transpose(1, 2))
@@ -187,33 +199,26 @@ class _BlockedAttention(torch.autograd.Function):
             grad_scores_xqs = torch.ops.aten._softmax_backward_data(
                 grad_weights_xqs, weights_xqs, -1, weights_xqs.dtype
             )
-            if problem.sinks is not None:
-                problem.sinks.add_gradient(problem.by_groups(grad_scores_xqs, block), block.pairs.start)
+            if grad_sinks_MG is not None:
+                # The gradients of all scores of a query sum to 0, so the sink's is minus the sum of those of the keys.
+                own_MG = grad_sinks_MG[block.heads]
+                sums_xG = problem.by_groups(grad_scores_xqs, block).sum((2, 3), dtype=own_MG.dtype)
+                own_MG -= torch.unflatten(sums_xG, 0, (-1, len(own_MG))).sum(0)
             grad_q = grad_q_XGTK[block.pairs, :, block.queries]
             q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
             grad_q_xqK = torch.bmm(grad_scores_xqs, block.gather_keys(k_XTK))
             if near is not None:
                 grad_scores_xGqs = problem.by_groups(grad_scores_xqs, block)
-                near.add_query_gradients(grad_q_xqK, grad_scores_xGqs, q_xqK, block.pairs.start)
+                near.add_query_gradients(grad_q_xqK, grad_scores_xGqs, q_xqK, block.heads)
             grad_q.copy_(grad_q_xqK.view(grad_q.shape))
-            for sum_xsK, columns_xqs in block.key_views(grad_k_XTK, grad_scores_xqs):
-                _add_product(sum_xsK, columns_xqs, q_xqK)
-            for sum_xsK, columns_xqs in block.key_views(grad_v_XTK, weights_xqs):
-                _add_product(sum_xsK, columns_xqs, grad_out_xqK)
+            block.add_product(grad_k_XTK, grad_scores_xqs, q_xqK)
+            block.add_product(grad_v_XTK, weights_xqs, grad_out_xqK)
         grad_q_BNTK = grad_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape)
         grad_k = grad_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
         grad_v = grad_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
         grad_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
-        grad_sinks = None if problem.sinks is None else problem.sinks.grad_MG.flatten().to(sinks_N.dtype)
+        grad_sinks = None if grad_sinks_MG is None else grad_sinks_MG.flatten().to(sinks_N.dtype)
         return grad_q_BNTK, grad_k, grad_v, None, None, None, grad_sinks, *grad_tables
-
-
-def _add_product(sum_xsK: Tensor, columns_xqs: Tensor, x_xqK: Tensor) -> None:
-    """Add `columns^T x`, in the precision of the sum."""
-    if sum_xsK.dtype == x_xqK.dtype:
-        sum_xsK.baddbmm_(columns_xqs.transpose(1, 2), x_xqK)
-    else:
-        sum_xsK += torch.bmm(columns_xqs.transpose(1, 2), x_xqK)
 
 
 class _Problem:
@@ -231,23 +236,20 @@ class _Problem:
         relative: Relative,
         learned: Sequence[bool] = (),
     ) -> None:
-        self.kv_heads, self.scale, (self.window, self.sink_tokens) = k_BMTK.shape[1], scale, window
-        groups = q_BNTK.shape[1] // self.kv_heads
-        self.q_XGTK = q_BNTK.contiguous().view(-1, groups, *q_BNTK.shape[2:])
+        kv_heads, self.scale, (self.window, self.sink_tokens) = k_BMTK.shape[1], scale, window
+        self.q_XGTK = q_BNTK.contiguous().view(-1, q_BNTK.shape[1] // kv_heads, *q_BNTK.shape[2:])
+        self.blocks = list(_blocks(self.q_XGTK, self.window, self.sink_tokens, kv_heads))
         self.k_XTK, self.v_XTK = k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
-        self.sinks, self.columns_XSK = None, self.k_XTK
+        self.sinks_MG, self.columns_XSK = None, self.k_XTK
         if sinks_N is not None:  # one more column of scores, before that of the first key
-            self.sinks = _Sinks(sinks_N, self.kv_heads)
+            self.sinks_MG = sinks_N.detach().view(kv_heads, -1)
             self.columns_XSK = F.pad(self.k_XTK, (0, 0, 1, 0))
             self.k_XTK = self.columns_XSK[:, 1:]
-        self.padding_X = None if padding_B is None else padding_B.repeat_interleave(self.kv_heads)
+        self.padding_X = None if padding_B is None else padding_B.repeat_interleave(kv_heads)
         self.near: _NearBand | None = None
         if any(table is not None for table in relative):
-            queries = _queries_per_block(q_BNTK.shape[2], q_BNTK.dtype)
-            self.near = _NearBand(relative, self.kv_heads, queries, q_BNTK.dtype, learned)
-
-    def blocks(self) -> Iterator[_Block]:
-        return _blocks(self.q_XGTK, self.window, self.sink_tokens, self.kv_heads)
+            queries = min(q_BNTK.shape[2], QUERIES_PER_BLOCK.get(q_BNTK.dtype, DEFAULT_QUERIES_PER_BLOCK))
+            self.near = _NearBand(relative, kv_heads, queries, q_BNTK.dtype, learned)
 
     def by_groups(self, pairs_xqs: Tensor, block: _Block) -> Tensor:
         """`[x, q, s]` as `[x, G, q, s]`."""
@@ -256,36 +258,33 @@ class _Problem:
     def weights(self, block: _Block) -> Tensor:
         """The attention weights of a block, `[x, q, s]`."""
         q_xqK = self.q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-        offset = 0 if self.sinks is None else 1
+        offset = 0 if self.sinks_MG is None else 1
         k_xKc = block.gather_keys(self.columns_XSK, offset).transpose(1, 2)
         scores_xqc = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKc, beta=0, alpha=self.scale)
-        scores_xGqs = self.by_groups(scores_xqc, block)[..., offset:]
+        scores_xGqc = self.by_groups(scores_xqc, block)
+        scores_xGqs, queries, device = scores_xGqc[..., offset:], scores_xGqc.shape[2], scores_xqc.device
         if self.near is not None:
-            self.near.add_scores(scores_xGqs, q_xqK, block.pairs.start, self.scale)
-        self._mask(scores_xGqs, block)
-        if self.sinks is not None:
-            self.sinks.write(self.by_groups(scores_xqc, block)[..., 0], block.pairs.start)
+            self.near.add_scores(scores_xGqs, q_xqK, block.heads, self.scale)
+        # Mask keys behind the query, before its window, and in padding unless the key is the query's own.
+        scores_xGqs[..., -queries:].add_(_upper_triangle(queries, scores_xGqs.dtype, device))
+        if self.window is not None or self.padding_X is not None:
+            keys_s = torch.arange(block.seen.start, block.seen.stop, device=device)
+            if block.sinks:
+                keys_s = torch.cat([torch.arange(block.sinks, device=device), keys_s])
+            query_q1 = torch.arange(block.queries.start, block.queries.stop, device=device)[:, None]
+            if self.window is not None:
+                before_window_qs = (keys_s <= query_q1 - self.window) & (keys_s >= self.sink_tokens)
+                scores_xGqs.masked_fill_(before_window_qs, float("-inf"))
+            if self.padding_X is not None:
+                is_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
+                scores_xGqs.masked_fill_(is_padding_x11s & (keys_s != query_q1), float("-inf"))
+        if self.sinks_MG is not None:
+            own_MG = self.sinks_MG[block.heads]
+            torch.unflatten(scores_xGqc[..., 0], 0, (-1, len(own_MG))).copy_(own_MG[..., None])
         weights_xqs = torch.softmax(scores_xqc, dim=-1)[..., offset:]
         if self.near is None or self.near.bias_MGqW is None:
             return weights_xqs
         return F.threshold(weights_xqs, NEGLIGIBLE, 0.0, inplace=True)
-
-    def _mask(self, scores_xGqs: Tensor, block: _Block) -> None:
-        """Mask keys behind the query, before its window, and in padding unless the key is the query's own."""
-        queries, device = scores_xGqs.shape[2], scores_xGqs.device
-        scores_xGqs[..., -queries:].add_(_upper_triangle(queries, scores_xGqs.dtype, device))
-        if self.window is None and self.padding_X is None:
-            return
-        keys_s = torch.arange(block.seen.start, block.seen.stop, device=device)
-        if block.sinks:
-            keys_s = torch.cat([torch.arange(block.sinks, device=device), keys_s])
-        query_q1 = torch.arange(block.queries.start, block.queries.stop, device=device)[:, None]
-        if self.window is not None:
-            before_window_qs = (keys_s <= query_q1 - self.window) & (keys_s >= self.sink_tokens)
-            scores_xGqs.masked_fill_(before_window_qs, float("-inf"))
-        if self.padding_X is not None:
-            is_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
-            scores_xGqs.masked_fill_(is_padding_x11s & (keys_s != query_q1), float("-inf"))
 
 
 @lru_cache(maxsize=8)
@@ -293,30 +292,6 @@ def _upper_triangle(queries: int, dtype: torch.dtype, device: torch.device) -> T
     """Minus infinity above the diagonal, `[queries, queries]`; added to a block's scores with its own keys."""
     with torch.inference_mode(False):
         return torch.full((queries, queries), float("-inf"), dtype=dtype, device=device).triu_(1)
-
-
-class _Sinks:
-    """The learned score of the additional key of each head, and the sum of its gradient."""
-
-    def __init__(self, sinks_N: Tensor, kv_heads: int) -> None:
-        self.sinks_MG = sinks_N.detach().view(kv_heads, -1)
-        wide = torch.promote_types(sinks_N.dtype, torch.float32)
-        self.grad_MG = torch.zeros_like(self.sinks_MG, dtype=wide)
-
-    def write(self, column_xGq: Tensor, first: int) -> None:
-        """Write into a column of scores of the pairs from number `first` on."""
-        own_MG = self.sinks_MG[self._heads(len(column_xGq), first)]
-        torch.unflatten(column_xGq, 0, (-1, len(own_MG))).copy_(own_MG[..., None])
-
-    def add_gradient(self, grad_scores_xGqs: Tensor, first: int) -> None:
-        """The gradients of all scores of a query sum to 0, so the sink's is minus the sum of those of the keys."""
-        own_MG = self.grad_MG[self._heads(len(grad_scores_xGqs), first)]
-        sums_xG = grad_scores_xGqs.sum((2, 3), dtype=own_MG.dtype)
-        own_MG -= torch.unflatten(sums_xG, 0, (-1, len(own_MG))).sum(0)
-
-    def _heads(self, pairs: int, first: int) -> slice:
-        head = first % len(self.sinks_MG)
-        return slice(head, head + min(pairs, len(self.sinks_MG)))
 
 
 # Terms that depend on the distance (`ops.relative_positions`), without an entry for each pair of query and key. For a
@@ -363,7 +338,7 @@ class _NearBand:
         self, relative: Relative, kv_heads: int, queries: int, dtype: torch.dtype, learned: Sequence[bool] = ()
     ) -> None:
         bias_NR, keys_RK, values_RK = relative
-        self.kv_heads, self.queries = kv_heads, queries
+        self.queries = queries
         self.keys_RK = None if keys_RK is None else keys_RK.to(dtype).flip(0)
         self.values_RK = None if values_RK is None else values_RK.to(dtype).flip(0)
         self.bias_MGqW: Tensor | None = None
@@ -378,14 +353,14 @@ class _NearBand:
             for table, needed in zip(tables, learned, strict=False)
         ]
 
-    def add_scores(self, scores_xGqs: Tensor, q_xqK: Tensor, first: int, scale: float) -> None:
-        """Add to the scores of the pairs from number `first` on; `q_xqK` are the queries of all groups."""
+    def add_scores(self, scores_xGqs: Tensor, q_xqK: Tensor, heads: slice, scale: float) -> None:
+        """Add to the scores of the pairs of some key-value heads; `q_xqK` are the queries of all groups."""
         if self.keys_RK is not None:
             near_RK = self.keys_RK[-scores_xGqs.shape[3] :]
             by_distance = (q_xqK @ near_RK.t()).mul_(scale).view(-1, scores_xGqs.shape[2], len(near_RK))
             _add_right_aligned(scores_xGqs.flatten(0, 1), _to_rectangle(by_distance))
         if self.bias_MGqW is not None:
-            _add_right_aligned(*self._with_bias(scores_xGqs, self.bias_MGqW, first))
+            _add_right_aligned(*self._with_bias(scores_xGqs, self.bias_MGqW, heads))
 
     def add_values(self, mixed_xqK: Tensor, weights_xGqs: Tensor) -> None:
         """Add the values of distances to what is read."""
@@ -402,17 +377,20 @@ class _NearBand:
         entries, queries = len(near_RK), weights_xGqs.shape[2]
         by_distance = (grad_out_xqK @ near_RK.t()).view(-1, queries, entries)
         _add_right_aligned(grad_weights_xGqs.flatten(0, 1), _to_rectangle(by_distance))
-        self._add_product(2, _from_pairs(weights_xGqs.flatten(0, 1), entries), grad_out_xqK)
+        if (grad_values_RK := self.sums[2]) is not None:
+            sums_YqR = _from_pairs(weights_xGqs.flatten(0, 1), entries)
+            grad_values_RK[-entries:] += sums_YqR.flatten(0, 1).t() @ grad_out_xqK.flatten(0, 1)
 
-    def add_query_gradients(self, grad_q_xqK: Tensor, grad_scores_xGqs: Tensor, q_xqK: Tensor, first: int) -> None:
+    def add_query_gradients(self, grad_q_xqK: Tensor, grad_scores_xGqs: Tensor, q_xqK: Tensor, heads: slice) -> None:
         """Add to the gradient of the queries, before it is scaled; sum those of keys and bias."""
         if self.keys_RK is not None:
             near_RK = self.keys_RK[-grad_scores_xGqs.shape[3] :]
             grad_entries_YqR = _from_pairs(grad_scores_xGqs.flatten(0, 1), len(near_RK))
             grad_q_xqK += (grad_entries_YqR @ near_RK).view(grad_q_xqK.shape)
-            self._add_product(1, grad_entries_YqR, q_xqK)
+            if (grad_keys_RK := self.sums[1]) is not None:
+                grad_keys_RK[-len(near_RK) :] += grad_entries_YqR.flatten(0, 1).t() @ q_xqK.flatten(0, 1)
         if self.sums[0] is not None:
-            grad_scores, grad_bias = self._with_bias(grad_scores_xGqs, self.sums[0], first)
+            grad_scores, grad_bias = self._with_bias(grad_scores_xGqs, self.sums[0], heads)
             columns = grad_scores[..., -grad_bias.shape[-1] :].sum(0, dtype=grad_bias.dtype)
             _add_right_aligned(grad_bias, columns)
 
@@ -428,14 +406,8 @@ class _NearBand:
             None if grad_values is None else grad_values.flip(0),
         )
 
-    def _with_bias(self, pairs_xGqs: Tensor, table_MGqW: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def _with_bias(self, pairs_xGqs: Tensor, table_MGqW: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
         """Pairs by rows `[rows, m, G, q, s]`, and their part of a table, `[m, G, q, W]`."""
         queries, entries = pairs_xGqs.shape[2], table_MGqW.shape[3] - table_MGqW.shape[2] + 1
-        head, heads = first % self.kv_heads, min(len(pairs_xGqs), self.kv_heads)
-        part = table_MGqW[head : head + heads, :, :queries, : queries + entries - 1]
-        return pairs_xGqs.view(-1, heads, *pairs_xGqs.shape[1:]), part
-
-    def _add_product(self, index: int, entries_YqR: Tensor, x_xqK: Tensor) -> None:
-        total = self.sums[index]
-        if total is not None:
-            total[-entries_YqR.shape[2] :] += entries_YqR.flatten(0, 1).t() @ x_xqK.flatten(0, 1)
+        part = table_MGqW[heads, :, :queries, : queries + entries - 1]
+        return pairs_xGqs.view(-1, len(part), *pairs_xGqs.shape[1:]), part

@@ -195,29 +195,25 @@ class _Experts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out_RD: Tensor) -> tuple[Tensor | None, ...]:
+        x_RD, weight_RK, *saved = ctx.saved_tensors
+        maps, rest = saved[: len(saved) - 2 * len(ctx.used)], saved[len(saved) - 2 * len(ctx.used) :]
+        places, joints, count = rest[: len(ctx.used)], rest[len(ctx.used) :], len(maps) // 2
+        grad_x_RD, grad_weight_RK = torch.zeros_like(x_RD), torch.zeros_like(weight_RK)
+        grad_maps: list[Tensor | None] = [None] * len(maps)
+        weight_S, grad_weight_S = weight_RK.to(x_RD.dtype).flatten(), grad_weight_RK.view(-1)
         with torch.autocast(grad_out_RD.device.type, enabled=False):  # the forward pass was in one precision
-            return _experts_gradients(ctx, grad_out_RD)
-
-
-def _experts_gradients(ctx: Any, grad_out_RD: Tensor) -> tuple[Tensor | None, ...]:
-    x_RD, weight_RK, *saved = ctx.saved_tensors
-    maps, rest = saved[: len(saved) - 2 * len(ctx.used)], saved[len(saved) - 2 * len(ctx.used) :]
-    places, joints, count = rest[: len(ctx.used)], rest[len(ctx.used) :], len(maps) // 2
-    grad_x_RD, grad_weight_RK = torch.zeros_like(x_RD), torch.zeros_like(weight_RK)
-    grad_maps: list[Tensor | None] = [None] * len(maps)
-    weight_S, grad_weight_S = weight_RK.to(x_RD.dtype).flatten(), grad_weight_RK.view(-1)
-    for expert, place_S, joint_SU in zip(ctx.used, places, joints, strict=True):
-        token_S, weight_S1 = place_S // ctx.k, weight_S[place_S, None]
-        grad_out_SD = grad_out_RD[token_S]
-        grad_weighted_SF = grad_out_SD @ maps[count + expert]
-        with torch.enable_grad():
-            own_SU = joint_SU.detach().requires_grad_()
-            inner_SF = ctx.inner(own_SU)
-        hidden_SF = inner_SF.detach()
-        grad_weight_S[place_S] = (grad_weighted_SF * hidden_SF).sum(1, dtype=weight_RK.dtype)
-        grad_maps[count + expert] = grad_out_SD.t() @ (hidden_SF * weight_S1)
-        (grad_joint_SU,) = torch.autograd.grad(inner_SF, own_SU, grad_weighted_SF.mul_(weight_S1))
-        grad_maps[expert] = grad_joint_SU.t() @ x_RD[token_S]
-        grad_x_RD.index_add_(0, token_S, grad_joint_SU @ maps[expert])
-    grad_maps = [torch.zeros_like(m) if grad is None else grad for m, grad in zip(maps, grad_maps, strict=True)]
-    return grad_x_RD, grad_weight_RK, None, None, *grad_maps
+            for expert, place_S, joint_SU in zip(ctx.used, places, joints, strict=True):
+                token_S, weight_S1 = place_S // ctx.k, weight_S[place_S, None]
+                grad_out_SD = grad_out_RD[token_S]
+                grad_weighted_SF = grad_out_SD @ maps[count + expert]
+                with torch.enable_grad():
+                    own_SU = joint_SU.detach().requires_grad_()
+                    inner_SF = ctx.inner(own_SU)
+                hidden_SF = inner_SF.detach()
+                grad_weight_S[place_S] = (grad_weighted_SF * hidden_SF).sum(1, dtype=weight_RK.dtype)
+                grad_maps[count + expert] = grad_out_SD.t() @ (hidden_SF * weight_S1)
+                (grad_joint_SU,) = torch.autograd.grad(inner_SF, own_SU, grad_weighted_SF.mul_(weight_S1))
+                grad_maps[expert] = grad_joint_SU.t() @ x_RD[token_S]
+                grad_x_RD.index_add_(0, token_S, grad_joint_SU @ maps[expert])
+        grad_maps = [torch.zeros_like(m) if grad is None else grad for m, grad in zip(maps, grad_maps, strict=True)]
+        return grad_x_RD, grad_weight_RK, None, None, *grad_maps

@@ -99,40 +99,36 @@ class _GatedFeedForward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
-            return _feed_forward_gradients(ctx, upstream)
+            x_RI, up_2FI, up_bias_2F, down_OF, *saved = ctx.saved_tensors
+            gate_RF, value_RF = saved or _gate_and_value(x_RI, up_2FI, up_bias_2F)
+            grad_out_RO = upstream.reshape(-1, upstream.shape[-1])
+            silu_RF = F.silu(gate_RF)
+            grad_down_OF = grad_out_RO.t() @ (silu_RF * value_RF)
+            grad_hidden_RF = matmul(grad_out_RO, down_OF)
+            grad_gate_RF = torch.ops.aten.silu_backward(grad_hidden_RF * value_RF, gate_RF)
+            grad_value_RF = grad_hidden_RF.mul_(silu_RF)
+            grad_up_2FI = torch.empty_like(up_2FI)
+            grad_x_RI = None
+            halves = zip(up_2FI.chunk(2), grad_up_2FI.chunk(2), (grad_gate_RF, grad_value_RF), strict=True)
+            for weight_FI, grad_weight_FI, grad_half_RF in halves:
+                torch.mm(grad_half_RF.t(), x_RI, out=grad_weight_FI)
+                if ctx.needs_input_grad[0]:
+                    product = grad_half_RF, weight_FI
+                    grad_x_RI = matmul(*product) if grad_x_RI is None else addmm_(grad_x_RI, *product)
+            return (
+                None if grad_x_RI is None else grad_x_RI.view(ctx.shape),
+                grad_up_2FI,
+                None if up_bias_2F is None else torch.cat([grad_gate_RF.sum(0), grad_value_RF.sum(0)]),
+                grad_down_OF,
+                grad_out_RO.sum(0) if ctx.has_down_bias else None,
+                None,
+            )
 
 
 def _gate_and_value(x_RI: Tensor, up_2FI: Tensor, up_bias_2F: Tensor | None) -> tuple[Tensor, Tensor]:
     gate_FI, value_FI = up_2FI.chunk(2)
     gate_bias_F, value_bias_F = (None, None) if up_bias_2F is None else up_bias_2F.chunk(2)
     return linear_product(x_RI, gate_FI, gate_bias_F), linear_product(x_RI, value_FI, value_bias_F)
-
-
-def _feed_forward_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    x_RI, up_2FI, up_bias_2F, down_OF, *saved = ctx.saved_tensors
-    gate_RF, value_RF = saved or _gate_and_value(x_RI, up_2FI, up_bias_2F)
-    grad_out_RO = upstream.reshape(-1, upstream.shape[-1])
-    silu_RF = F.silu(gate_RF)
-    grad_down_OF = grad_out_RO.t() @ (silu_RF * value_RF)
-    grad_hidden_RF = matmul(grad_out_RO, down_OF)
-    grad_gate_RF = torch.ops.aten.silu_backward(grad_hidden_RF * value_RF, gate_RF)
-    grad_value_RF = grad_hidden_RF.mul_(silu_RF)
-    grad_up_2FI = torch.empty_like(up_2FI)
-    grad_x_RI = None
-    halves = zip(up_2FI.chunk(2), grad_up_2FI.chunk(2), (grad_gate_RF, grad_value_RF), strict=True)
-    for weight_FI, grad_weight_FI, grad_half_RF in halves:
-        torch.mm(grad_half_RF.t(), x_RI, out=grad_weight_FI)
-        if ctx.needs_input_grad[0]:
-            product = grad_half_RF, weight_FI
-            grad_x_RI = matmul(*product) if grad_x_RI is None else addmm_(grad_x_RI, *product)
-    return (
-        None if grad_x_RI is None else grad_x_RI.view(ctx.shape),
-        grad_up_2FI,
-        None if up_bias_2F is None else torch.cat([grad_gate_RF.sum(0), grad_value_RF.sum(0)]),
-        grad_down_OF,
-        grad_out_RO.sum(0) if ctx.has_down_bias else None,
-        None,
-    )
 
 
 def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:

@@ -86,7 +86,8 @@ def quantize(weight_OI: Tensor, group: int = GROUP) -> Int4Weight:
                 best = tuple(torch.where(smaller_OG1, a, b) for a, b in zip(new, best, strict=True))
     assert best is not None
     numbers_OJ = (best[0] + MIDDLE).to(torch.uint8).view(outputs, -1)
-    return Int4Weight(_pair(numbers_OJ), best[1][..., 0].bfloat16().t().contiguous(), inputs)
+    pairs_OH = numbers_OJ[:, ::2] | numbers_OJ[:, 1::2] << 4
+    return Int4Weight(pairs_OH, best[1][..., 0].bfloat16().t().contiguous(), inputs)
 
 
 def _round_to(wide_OGg: Tensor, scale_OG1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,10 +96,6 @@ def _round_to(wide_OGg: Tensor, scale_OG1: Tensor) -> tuple[Tensor, Tensor, Tens
     numbers_OGg = (wide_OGg / stored_OG1).round_().clamp_(-MIDDLE, LEVELS - 1 - MIDDLE)
     error_OG1 = (numbers_OGg * stored_OG1 - wide_OGg).square_().sum(dim=2, keepdim=True)
     return numbers_OGg, stored_OG1, error_OG1
-
-
-def _pair(numbers_OJ: Tensor) -> Tensor:
-    return numbers_OJ[:, ::2] | numbers_OJ[:, 1::2] << 4
 
 
 def _unpair(pairs_OH: Tensor) -> Tensor:
@@ -174,7 +171,7 @@ def to_blocks(weight: Int4Weight) -> BlockedInt4Weight:
 def unpack(weight: BlockedInt4Weight | PackedInt4Weight) -> Int4Weight:
     """The inverse of `pack` and of `to_blocks`."""
     numbers_OJ, scale_GO = _gather_outputs(weight, torch.arange(weight.outputs))
-    return Int4Weight(_pair(numbers_OJ), scale_GO.contiguous(), weight.inputs)
+    return Int4Weight(numbers_OJ[:, ::2] | numbers_OJ[:, 1::2] << 4, scale_GO.contiguous(), weight.inputs)
 
 
 @cache

@@ -119,7 +119,15 @@ def int8_linear(x: Tensor, weight: Int8Weight | PackedInt8Weight, bias_O: Tensor
     bfloat16, other outputs by at most `max |x| * sum |w| / MAX_INPUT / 2`; to both the rounding of float32 is added.
     """
     x_RI = x.reshape(-1, weight.inputs)
-    out_RO = int8_row(x_RI, weight).float() if len(x_RI) == 1 else _fixed_point_rows(x_RI, weight)
+    if len(x_RI) == 1:
+        out_RO = int8_row(x_RI, weight).float()
+    else:
+        width = weight.numbers.shape[0] if isinstance(weight, PackedInt8Weight) else weight.numbers_OJ.shape[1]
+        step_R1 = torch.linalg.vector_norm(x_RI, torch.inf, dim=-1, keepdim=True).clamp_min_(SMALLEST) / MAX_INPUT
+        products_NO = _integer_products(torch.addcdiv(_ROUNDED_ZERO, _pad(x_RI, width), step_R1), weight)
+        # Digits are unsigned, so the products of the digits of 0 (the last row) are subtracted.
+        high_RO, low_RO = products_NO[:-1].sub_(products_NO[-1]).view(2, len(x_RI), len(weight.scale_O)).unbind()
+        out_RO = torch.add(low_RO, high_RO, alpha=BASE).mul_(step_R1)
     return (out_RO if bias_O is None else out_RO.add_(bias_O)).view(*x.shape[:-1], len(weight.scale_O))
 
 
@@ -129,7 +137,7 @@ def int8_row(x_1I: Tensor, weight: Int8Weight | PackedInt8Weight) -> Tensor:
         row_1J = _pad(x_1I.bfloat16(), weight.numbers_OJ.shape[1])
         out_1O: Tensor = torch.ops.aten._weight_int8pack_mm(row_1J, weight.numbers_OJ, weight.scale_O)
         return out_1O
-    # As `_fixed_point_rows`, with fewer operations: for one row each operation takes time of its own.
+    # Fixed point as in `int8_linear`, with fewer operations: for one row each operation takes time of its own.
     step = max(torch.linalg.vector_norm(x_1I, torch.inf).item(), SMALLEST) / MAX_INPUT
     fixed_1J = torch.add(_ROUNDED_ZERO, _pad(x_1I, weight.numbers.shape[0]), alpha=1 / step)
     return torch.mm(_DIGIT_WEIGHTS_13, _integer_products(fixed_1J, weight)).mul_(step)
@@ -139,15 +147,6 @@ def _pad(x_RI: Tensor, width: int) -> Tensor:
     """`[R, I] -> [R, J]`, contiguous."""
     missing = width - x_RI.shape[1]
     return F.pad(x_RI, (0, missing)) if missing else x_RI.contiguous()
-
-
-def _fixed_point_rows(x_RI: Tensor, weight: Int8Weight | PackedInt8Weight) -> Tensor:
-    width = weight.numbers.shape[0] if isinstance(weight, PackedInt8Weight) else weight.numbers_OJ.shape[1]
-    step_R1 = torch.linalg.vector_norm(x_RI, torch.inf, dim=-1, keepdim=True).clamp_min_(SMALLEST) / MAX_INPUT
-    products_NO = _integer_products(torch.addcdiv(_ROUNDED_ZERO, _pad(x_RI, width), step_R1), weight)
-    # Digits are unsigned, so the products of the digits of 0 (the last row) are subtracted.
-    high_RO, low_RO = products_NO[:-1].sub_(products_NO[-1]).view(2, len(x_RI), len(weight.scale_O)).unbind()
-    return torch.add(low_RO, high_RO, alpha=BASE).mul_(step_R1)
 
 
 def _integer_products(fixed_RJ: Tensor, weight: Int8Weight | PackedInt8Weight) -> Tensor:

@@ -42,7 +42,18 @@ USES_ONEDNN = HAS_MKL and not MKL_IS_FAST and _has_onednn()
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`x W^T + b`, `[..., I] -> [..., O]`; differentiable once where oneDNN computes it."""
-    if SLICES_ARE_FASTER and _is_one_row(x, weight_OI):
+    one_row = (
+        SLICES_ARE_FASTER
+        and x.numel() == weight_OI.shape[1]
+        and weight_OI.shape[0] >= SLICES
+        and x.dtype == weight_OI.dtype == torch.float32
+        and x.device.type == "cpu"
+        and weight_OI.is_contiguous()
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+    )
+    if one_row:
         return sliced_linear(x, weight_OI, bias_O)
     if torch.is_grad_enabled() and onednn_is_faster(x, weight_OI):
         out: Tensor = _OnednnLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]
@@ -116,19 +127,6 @@ def onednn_is_faster(x: Tensor, weight_OI: Tensor) -> bool:
 
 def _is_differentiated(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def _is_one_row(x: Tensor, weight_OI: Tensor) -> bool:
-    return (
-        x.numel() == weight_OI.shape[1]
-        and weight_OI.shape[0] >= SLICES
-        and x.dtype == weight_OI.dtype == torch.float32
-        and x.device.type == "cpu"
-        and weight_OI.is_contiguous()
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
-    )
 
 
 def sliced_linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:

@@ -51,8 +51,8 @@ def orthogonal_reference(matrices_LMN: Tensor, steps: int | None = None) -> Tens
         s_Lm = s_Lm / s_Lm.pow(8).sum(dim=-1, keepdim=True).pow(1 / 8).clamp(min=SMALLEST_NORM)
         for a, b, c in polynomials(steps):
             s_Lm = a * s_Lm + b * s_Lm**3 + c * s_Lm**5
-    found_LMN: Tensor = (left_LMm * s_Lm[:, None]) @ right_LmN
-    return found_LMN
+    factor_LMN: Tensor = (left_LMm * s_Lm[:, None]) @ right_LmN
+    return factor_LMN
 
 
 def orthogonal(matrices_LMN: Tensor, steps: int = 3) -> Tensor:
@@ -71,12 +71,16 @@ def orthogonal(matrices_LMN: Tensor, steps: int = 3) -> Tensor:
 
 
 def _directly(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
-    """Two products with the matrices and one of the small side in each step."""
+    """Two products with the matrices and one of the small side in each step.
+
+    The first step also computes the bound of the singular values: the eighth root of the sum of their eighth powers,
+    from the square of `x x^T`.
+    """
     for number, (a, b, c) in enumerate(schedule):
         gram_Lmm = torch.bmm(x_Lmn, x_Lmn.mT)
         if number == 0:
             square_Lmm = torch.bmm(gram_Lmm, gram_Lmm)
-            bound_L11 = _bound(square_Lmm)
+            bound_L11 = square_Lmm.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM).pow(1 / 4)[:, None, None]
             x_Lmn = x_Lmn / bound_L11
             factor_Lmm = gram_Lmm * (b / bound_L11**2) + square_Lmm * (c / bound_L11**4)
         else:
@@ -97,7 +101,7 @@ def _by_gram(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
         for number, (a, b, c) in enumerate(part, start=1):
             square_Lmm = torch.bmm(gram_Lmm, gram_Lmm)
             if first == 0 and number == 1:
-                bound_L11 = _bound(square_Lmm)
+                bound_L11 = square_Lmm.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM).pow(1 / 4)[:, None, None]
                 x_Lmn, gram_Lmm, square_Lmm = x_Lmn / bound_L11, gram_Lmm / bound_L11**2, square_Lmm / bound_L11**4
             factor_Lmm = square_Lmm.mul_(c).add_(gram_Lmm, alpha=b)
             factor_Lmm.diagonal(dim1=1, dim2=2).add_(a)
@@ -107,12 +111,6 @@ def _by_gram(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
         assert product_Lmm is not None, "no steps"
         x_Lmn = torch.bmm(product_Lmm, x_Lmn)
     return x_Lmn
-
-
-def _bound(square_Lmm: Tensor) -> Tensor:
-    """`[L, 1, 1]`: the eighth root of the sum of the singular values' eighth powers, from the square of `x x^T`."""
-    bound_L: Tensor = square_Lmm.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM).pow(1 / 4)
-    return bound_L[:, None, None]
 
 
 @cache
@@ -136,13 +134,12 @@ def covered(steps: int) -> float:
 
 def _schedule(lowest: float, steps: int) -> tuple[tuple[Polynomial, ...], float]:
     """The best polynomial of each step after the ones before, and how far below 1 the last one leaves any value."""
-    low, high = lowest, MARGIN
-    found = []
+    low, high, schedule = lowest, MARGIN, []
     for _ in range(steps):
         (a, b, c), error = _best(max(low, CUSHION * high), high)
-        found.append((a, b, c))
+        schedule.append((a, b, c))
         low, high = min(a * low + b * low**3 + c * low**5, 1 - error), (1 + error) * MARGIN
-    return tuple(found), 1 - low
+    return tuple(schedule), 1 - low
 
 
 def _best(low: float, high: float) -> tuple[Polynomial, float]:

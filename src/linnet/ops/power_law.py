@@ -32,20 +32,23 @@ def density(q_BHTK: Tensor, real_BT: Tensor | None = None) -> Tensor:
     return q_BHTK.transpose(-1, -2) @ q_BHTK
 
 
-def metric_tensor(a_BHKK: Tensor, weight_HKK: Tensor, bias_HKK: Tensor) -> Tensor:
-    """`A_LM = iswiglu(W A + b) + 1e-9`, where `iswiglu(z) = z * silu(z)` is never negative."""
-    z = weight_HKK @ a_BHKK + bias_HKK
-    return z * F.silu(z) + METRIC_FLOOR
+def operator_tensors(
+    a_BHKK: Tensor,
+    metric_weight_HKK: Tensor,
+    metric_bias_HKK: Tensor,
+    power_HKK: Tensor,
+    curvature_weight_HKK: Tensor,
+    curvature_bias_HKK: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The metric tensor A_LM, the potential tensor A_P and the energy-curvature tensor G from A.
 
-
-def potential_tensor(a_lm_BHKK: Tensor, power_HKK: Tensor) -> Tensor:
-    """`A_P = A_LM ** P`, element by element."""
-    return a_lm_BHKK**power_HKK
-
-
-def energy_curvature_tensor(a_p_BHKK: Tensor, weight_HKK: Tensor, bias_HKK: Tensor) -> Tensor:
-    """`G = a A_P + b_a`, the operator between query and key."""
-    return weight_HKK @ a_p_BHKK + bias_HKK
+    `A_LM = iswiglu(W A + b) + 1e-9`, where `iswiglu(z) = z * silu(z)` is never negative; `A_P = A_LM ** P`, element by
+    element; `G = a A_P + b_a`, the operator between query and key.
+    """
+    z_BHKK = metric_weight_HKK @ a_BHKK + metric_bias_HKK
+    a_lm_BHKK = z_BHKK * F.silu(z_BHKK) + METRIC_FLOOR
+    a_p_BHKK = a_lm_BHKK**power_HKK
+    return a_lm_BHKK, a_p_BHKK, curvature_weight_HKK @ a_p_BHKK + curvature_bias_HKK
 
 
 def log_trace_exponential_reference(matrix: Tensor) -> Tensor:

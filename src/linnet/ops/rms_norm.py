@@ -1,7 +1,7 @@
 """Root-mean-square normalization (Zhang and Sennrich, arXiv 1910.07467): `x / sqrt(mean(x^2) + eps) * gain`.
 
-PyTorch has a fused kernel on the GPU; on the CPU its form reads and writes the activations a dozen times, the one here
-half as often.
+PyTorch has a fused kernel on the GPU. On the CPU its form reads and writes the activations a dozen times, this one half
+as often.
 
 Legend: `D` width; all dimensions before it are batch dimensions.
 """
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-SMALLEST_GAIN = 1e-3
+MIN_SAVED_GAIN = 1e-3
+"""The output is saved for the backward pass, which divides it by the gain, only if every gain exceeds this in size."""
 
 LENGTH_EPS = 1e-6
 """Added to the squared length of a vector that `l2_normalize` scales."""
@@ -36,7 +37,8 @@ def rms_norm(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
         return out
     if x.numel() == gain_D.numel() and x.device.type == "cpu":
         return rms_norm_row(x, gain_D, eps)
-    return (x * _inverse_rms(x, eps)).mul_(gain_D)
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x * norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()).mul_(gain_D)
 
 
 def rms_norm_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
@@ -58,13 +60,6 @@ def l2_normalize(x: Tensor, length: float = 1.0) -> Tensor:
     return rms_norm(x, x.new_full((width,), length * width**-0.5), LENGTH_EPS / width)
 
 
-def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """`1 / sqrt(mean(x^2) + eps)`, `[..., 1]`."""
-    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    inverse: Tensor = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    return inverse
-
-
 class _RmsNorm(torch.autograd.Function):
     """Saves its output instead of its input: the linear map that follows saves that tensor anyway.
 
@@ -73,9 +68,10 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
-        inverse = _inverse_rms(x, eps)
+        norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        inverse = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # 1 / sqrt(mean(x^2) + eps)
         out: Tensor = (x * inverse).mul_(gain_D)
-        ctx.saves_output = bool(gain_D.abs().amin() > SMALLEST_GAIN)
+        ctx.saves_output = bool(gain_D.abs().amin() > MIN_SAVED_GAIN)
         ctx.save_for_backward(out if ctx.saves_output else x, gain_D, inverse)
         return out
 
@@ -83,7 +79,7 @@ class _RmsNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         saved, gain_D, inverse = ctx.saved_tensors
-        # mean: of `upstream * gain * x / rms`, `[..., 1]`
+        # `mean` is that of `upstream * gain * x / rms`, `[..., 1]`.
         products = upstream * saved
         if ctx.saves_output:
             grad_gain_D, mean = products.flatten(0, -2).sum(dim=0) / gain_D, products.mean(dim=-1, keepdim=True)

@@ -72,7 +72,7 @@ class YarnRamp:
         """Angles per position, `[K/2]`, float32; the ramp begins and ends at whole pairs."""
 
         def pair(rotations: float) -> float:
-            """The pair, as a real number, that rotates so often within T0."""
+            """The pair, as a real number, that makes this number of rotations within T0."""
             return width * math.log(self.trained / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
         low, high = max(math.floor(pair(self.fast)), 0), min(math.ceil(pair(self.slow)), width - 1)
@@ -133,7 +133,9 @@ def rotary_table(
     if is_exporting():  # a graph knows no highest position: it computes what it needs
         cos, sin = _cos_and_sin(positions.float(), width, base, scaling)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
-    cos, sin = _table(_power_of_two(highest), width, base, positions.device, scaling)
+    # The table has a power of two of positions, so that a growing stream rarely needs another one.
+    length = 1 << (highest - 1).bit_length() if highest > 1 else 1
+    cos, sin = _table(length, width, base, positions.device, scaling)
     return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
 
 
@@ -141,13 +143,9 @@ def rotary_range(
     start: int, end: int, width: int, base: float, device: torch.device, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """`rotary_table` for the positions from `start` to before `end`, as views: for one token a copy costs more."""
-    cos, sin = _table(_power_of_two(end), width, base, device, scaling)
+    length = 1 << (end - 1).bit_length() if end > 1 else 1
+    cos, sin = _table(length, width, base, device, scaling)
     return cos[start:end].unsqueeze(-2), sin[start:end].unsqueeze(-2)
-
-
-def _power_of_two(highest: int) -> int:
-    """The next power of two, so that a growing stream rarely needs another table."""
-    return 1 << (highest - 1).bit_length() if highest > 1 else 1
 
 
 def sinusoidal(positions: Tensor, width: int, highest: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from linnet.layers.feed_forwards.glu import GatedFeedForward
 from linnet.nn.cost import Cost, linear_cost
-from linnet.ops.power_law import energy_curvature_tensor, log_trace_exponential, metric_tensor, potential_tensor
+from linnet.ops.power_law import log_trace_exponential, operator_tensors
 
 NORM_EPS = 1e-6
 IDENTITY_START_SCALE = 0.1
@@ -96,10 +96,11 @@ class PowerLawOperator(nn.Module):
                 return outputs
             a = given_BHKK.to(wide)
             a = a if metric_known else self.metric_net(self.norm(a))
-            a_lm = metric_tensor(a, self.metric_weight, self.metric_bias)
-            a_p = potential_tensor(a_lm, self.power)
-            g = energy_curvature_tensor(a_p, self.curvature_weight, self.curvature_bias)
-            return DeductiveOutputs(a, a_lm, a_p, g)
+            of_metric, of_curvature = (
+                (self.metric_weight, self.metric_bias),
+                (self.curvature_weight, self.curvature_bias),
+            )
+            return DeductiveOutputs(a, *operator_tensors(a, *of_metric, self.power, *of_curvature))
 
 
 def acyclicity(x_BHKK: Tensor) -> Tensor:

@@ -65,19 +65,9 @@ class DecayBank:
         keys_BNCM = torch.zeros(batch, heads, near, key, dtype=wide, device=device) if key else None
         return cls(bank, entries_BNEH, rates_BNF, torch.zeros_like(entries_BNEH[:, :, :sums]), keys_BNCM=keys_BNCM)
 
-    @property
-    def fixed(self) -> int:
-        """Number of fixed rates, R."""
-        return len(self.bank.rates_R)
-
-    @property
-    def sums(self) -> int:
-        """Number of sums, R M."""
-        return self.low_BNRH.shape[2]
-
     @torch.no_grad()
     def append(self, rates_BTN: Tensor, v_BTNH: Tensor, keys: Keys | None = None) -> Tensor:
-        """Add tokens to the stream and return their sums, `[B, T, N, H]`. keys: of the T tokens, if the bank has
+        """Add tokens to the stream and return their sums, `[B, T, N, H]`; keys: those of the tokens, if the bank has
         keys.
         """
         rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
@@ -91,30 +81,37 @@ class DecayBank:
             else:
                 append, count = self._append_chunks, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
             piece = slice(done, done + count)
-            own_keys = None if keys is None else _cut_keys(keys, piece, rates_BNT)
+            own_keys = None
+            if keys is not None:
+                own_keys = Keys(*(each_BTNM[:, piece].transpose(1, 2).to(rates_BTN.dtype) for each_BTNM in keys))
             outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece], own_keys))
             done += count
         return torch.cat([v_BNTH[:, :, :0], *outputs], dim=2).transpose(1, 2).to(v_BTNH.dtype)
 
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
-        chunk, length = self.bank.nearest, rates_BNT.shape[2]
+        chunk, length, fixed, sums = (
+            self.bank.nearest,
+            rates_BNT.shape[2],
+            len(self.bank.rates_R),
+            self.low_BNRH.shape[2],
+        )
         start = self.position % chunk
         near = slice(chunk + start, chunk + start + length)
-        _tokens_of(self.rates_BNF, self.fixed)[:, :, near] = rates_BNT
-        _tokens_of(self.entries_BNEH, self.sums)[:, :, near] = v_BNTH
-        end = self.fixed + near.stop
+        self.rates_BNF[:, :, fixed:][:, :, near] = rates_BNT
+        self.entries_BNEH[:, :, sums:][:, :, near] = v_BNTH
+        end = fixed + near.stop
         minus_ages_CF = _minus_ages(self.bank, rates_BNT.dtype, rates_BNT.device)
         weights_BNTE = exp_(self.rates_BNF[:, :, None, :end] * minus_ages_CF[start : start + length, :end])
         if length > 1:
-            weights_BNTE = weights_BNTE.tril_(self.fixed + near.start)
+            weights_BNTE = weights_BNTE.tril_(fixed + near.start)
         if keys is not None:
             assert self.keys_BNCM is not None
             self.keys_BNCM[:, :, near] = keys.keys
-            far_BNTR, near_BNTC = torch.split(weights_BNTE, [self.fixed, near.stop], dim=-1)
+            far_BNTR, near_BNTC = torch.split(weights_BNTE, [fixed, near.stop], dim=-1)
             scores_BNTC = keys.queries @ self.keys_BNCM[:, :, : near.stop].mT
             weights_BNTE = torch.cat([by_key(far_BNTR, keys.queries), near_BNTC * scores_BNTC], dim=-1)
         self.position += length
-        out_BNTH = weights_BNTE @ self.entries_BNEH[:, :, : self.sums + near.stop]
+        out_BNTH = weights_BNTE @ self.entries_BNEH[:, :, : sums + near.stop]
         if self.position % chunk == 0:
             self.begin_chunk()
         return out_BNTH
@@ -125,20 +122,20 @@ class DecayBank:
         As `_append_to_chunk`, over all places, with the empty ones masked. The next chunk is begun at every token, and
         the result is used behind the last token of a chunk. The tensors are replaced, not changed in place.
         """
-        chunk, device = self.bank.nearest, v_B1NH.device
+        chunk, fixed, device = self.bank.nearest, len(self.bank.rates_R), v_B1NH.device
         start = clock % chunk
         here_W = torch.arange(2 * chunk, device=device) == chunk + start
-        self.rates_BNF = _written(self.rates_BNF, rates_B1N.mT[..., None], here_W, self.fixed)
-        self.entries_BNEH = _written(self.entries_BNEH, v_B1NH.transpose(1, 2), here_W, self.sums)
-        known_F = torch.arange(self.fixed + 2 * chunk, device=device) <= self.fixed + chunk + start
+        self.rates_BNF = _written(self.rates_BNF, rates_B1N.mT[..., None], here_W, fixed)
+        self.entries_BNEH = _written(self.entries_BNEH, v_B1NH.transpose(1, 2), here_W, self.low_BNRH.shape[2])
+        known_F = torch.arange(fixed + 2 * chunk, device=device) <= fixed + chunk + start
         minus_ages_CF = _minus_ages.__wrapped__(self.bank, self.rates_BNF.dtype, device)  # a graph's is not cached
         minus_ages_F = minus_ages_CF.index_select(0, start[None])[0]
         weights_BN1F = (exp_(self.rates_BNF * minus_ages_F) * known_F)[:, :, None]
         if keys is not None:
             assert self.keys_BNCM is not None
-            keys = _cut_keys(keys, slice(None), rates_B1N)
+            keys = Keys(*(each_B1NM.transpose(1, 2).to(rates_B1N.dtype) for each_B1NM in keys))
             self.keys_BNCM = _written(self.keys_BNCM, keys.keys, here_W, 0)
-            far_BN1R, near_BN1W = torch.split(weights_BN1F, [self.fixed, 2 * chunk], dim=-1)
+            far_BN1R, near_BN1W = torch.split(weights_BN1F, [fixed, 2 * chunk], dim=-1)
             scores_BN1W = keys.queries @ self.keys_BNCM.mT
             weights_BN1F = torch.cat([by_key(far_BN1R, keys.queries), near_BN1W * scores_BN1W], dim=-1)
         out_BN1H = weights_BN1F @ self.entries_BNEH
@@ -154,8 +151,9 @@ class DecayBank:
 
     def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         """Append whole chunks, as the chunked form takes a segment, whose first chunk is the one before them."""
-        rates_PKC = self._behind_chunk(_tokens_of(self.rates_BNF, self.fixed)[..., None], rates_BNT[..., None])[..., 0]
-        v_PKCH = self._behind_chunk(_tokens_of(self.entries_BNEH, self.sums), v_BNTH)
+        fixed, sums = len(self.bank.rates_R), self.low_BNRH.shape[2]
+        rates_PKC = self._behind_chunk(self.rates_BNF[:, :, fixed:, None], rates_BNT[..., None])[..., 0]
+        v_PKCH = self._behind_chunk(self.entries_BNEH[:, :, sums:], v_BNTH)
         if keys is not None:
             assert self.keys_BNCM is not None
             q_PKCM = keys.queries.reshape(len(rates_PKC), -1, self.bank.nearest, keys.queries.shape[-1])
@@ -177,7 +175,10 @@ class DecayBank:
     def begin_chunk(self) -> None:
         """Move the chunk before the last one into the sums; the last one takes its place."""
         chunk = self.bank.nearest
-        rates_BNC, v_BNCH = _tokens_of(self.rates_BNF, self.fixed), _tokens_of(self.entries_BNEH, self.sums)
+        rates_BNC, v_BNCH = (
+            self.rates_BNF[:, :, len(self.bank.rates_R) :],
+            self.entries_BNEH[:, :, self.low_BNRH.shape[2] :],
+        )
         factors_BNCR = entry_factors(self.bank, rates_BNC[:, :, :chunk])
         if self.keys_BNCM is not None:
             factors_BNCR = by_key(factors_BNCR, widen(self.keys_BNCM[:, :, :chunk]))
@@ -189,32 +190,23 @@ class DecayBank:
                 kept[:, :, :chunk] = kept[:, :, chunk:]
 
     def _exact_sums(self) -> Tensor:
-        return widen(self.entries_BNEH[:, :, : self.sums]) + self.low_BNRH
+        return widen(self.entries_BNEH[:, :, : self.low_BNRH.shape[2]]) + self.low_BNRH
 
     def _keep_sums(self, exact_BNRH: Tensor) -> None:
         rounded_BNRH = exact_BNRH.to(self.low_BNRH.dtype)
-        self.entries_BNEH[:, :, : self.sums] = rounded_BNRH
+        self.entries_BNEH[:, :, : self.low_BNRH.shape[2]] = rounded_BNRH
         self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
-def _tokens_of(kept_BNE: Tensor, sums: int) -> Tensor:
-    """The part of the tokens of the two chunks: a view."""
-    return kept_BNE[:, :, sums:]
-
-
 def _written(kept_BNEH: Tensor, new_BN1H: Tensor, here_W: Tensor, before: int) -> Tensor:
-    """A copy with a new token at the true place of `here_W`, which begins behind `before`; `[..., E]` or `[..., E,
-    H]`.
+    """A copy with a new token at the true place of `here_W`, which begins behind `before`.
+
+    `[..., E]` or `[..., E, H]`.
     """
     if kept_BNEH.dim() == 3:
         return _written(kept_BNEH[..., None], new_BN1H, here_W, before)[..., 0]
     near_BNWH = torch.where(here_W[:, None], new_BN1H.to(kept_BNEH.dtype), kept_BNEH[:, :, before:])
     return torch.cat([kept_BNEH[:, :, :before], near_BNWH], dim=2)
-
-
-def _cut_keys(keys: Keys, piece: slice, like: Tensor) -> Keys:
-    """Queries and keys of a piece of the new tokens, `[B, N, T, M]` each, in the rates' precision."""
-    return Keys(*(each[:, piece].transpose(1, 2).to(like.dtype) for each in keys))
 
 
 @lru_cache(maxsize=16)
@@ -234,7 +226,7 @@ class BankRow:
     def __init__(self, bank: DecayBank) -> None:
         """`bank` has a batch of one and no keys. Its tensors are advanced; the caller tracks its position."""
         self._bank = bank
-        chunk, first = bank.bank.nearest, bank.sums + bank.bank.nearest
+        chunk, first = bank.bank.nearest, bank.low_BNRH.shape[2] + bank.bank.nearest
         rates_NE, entries_NEH = bank.rates_BNF[0], bank.entries_BNEH[0]
         minus_ages_CE = _minus_ages(bank.bank, rates_NE.dtype, rates_NE.device)
         ends = [first + start + 1 for start in range(chunk)]

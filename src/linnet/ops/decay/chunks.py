@@ -109,9 +109,10 @@ def near_ages(chunk: int, device: torch.device) -> Tensor:
     return (steps[chunk:, None] - steps).clamp(min=0)
 
 
-def near_weights(rates_PKC: Tensor, ages: Tensor) -> Tensor:
-    """Weights of the segment's chunks over themselves and the chunk before: `[P, K, C, 2C]`."""
-    return exp_(pairs(rates_PKC)[:, :, None, :] * -ages).tril_(rates_PKC.shape[2])
+def near_weights(rates_PKC: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of the chunks of a segment over themselves and the chunk before, `[P, K, C, 2C]`, and `near_ages`."""
+    ages = near_ages(rates_PKC.shape[2], rates_PKC.device)
+    return exp_(pairs(rates_PKC)[:, :, None, :] * -ages).tril_(rates_PKC.shape[2]), ages
 
 
 def pairs(x_PKC: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ def near_sums(rates_PKC: Tensor, v_PKCH: Tensor, keys: Keys | None = None) -> Te
 
     keys: queries of the K chunks `[P, K, C, M]`, and keys of all chunks `[P, K + 1, C, M]`.
     """
-    weights = near_weights(rates_PKC, near_ages(rates_PKC.shape[2], rates_PKC.device)).to(v_PKCH.dtype)
+    weights = near_weights(rates_PKC)[0].to(v_PKCH.dtype)
     if keys is not None:
         weights *= keys.queries @ pairs(keys.keys).mT
     return (weights @ pairs(v_PKCH)).to(rates_PKC.dtype)
@@ -143,8 +144,7 @@ def near_sums(rates_PKC: Tensor, v_PKCH: Tensor, keys: Keys | None = None) -> Te
 def near_gradients(rates_PKC: Tensor, v_PKCH: Tensor, grad_PKCH: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of `near_sums` without keys, of K + 1 chunks, both in the rates' precision."""
     chunk = rates_PKC.shape[2]
-    ages = near_ages(chunk, rates_PKC.device)
-    weights = near_weights(rates_PKC, ages)
+    weights, ages = near_weights(rates_PKC)
     narrow = weights.to(v_PKCH.dtype).mT
     grad_v_PKCH = v_PKCH.new_zeros(v_PKCH.shape, dtype=rates_PKC.dtype)
     grad_v_PKCH[:, 1:] = narrow[:, :, chunk:] @ grad_PKCH
@@ -160,8 +160,7 @@ def near_gradients(rates_PKC: Tensor, v_PKCH: Tensor, grad_PKCH: Tensor) -> tupl
 def near_gradients_with_keys(cut: Inputs, grad_PKCH: Tensor) -> Inputs:
     """The gradients of `near_sums` with keys, in the rates' precision; cut: from `Segment.cut_inputs`."""
     rates_PKC, q_PKCM, k_PKCM, v_PKCH = cut
-    ages = near_ages(rates_PKC.shape[2], rates_PKC.device)
-    weights = near_weights(rates_PKC, ages)
+    weights, ages = near_weights(rates_PKC)
     pairs_k, narrow = pairs(k_PKCM), weights.to(v_PKCH.dtype)
     scores = q_PKCM @ pairs_k.mT
     grad_products = grad_PKCH @ pairs(v_PKCH).mT
@@ -173,20 +172,18 @@ def near_gradients_with_keys(cut: Inputs, grad_PKCH: Tensor) -> Inputs:
     return add_pairs(grad_pairs[..., None])[..., 0], grad_q_PKCM, grad_k, grad_v
 
 
-def entry_ages(chunk: int, device: torch.device) -> Tensor:
-    """Age of each source of a chunk when the chunk after the next begins, which is when it enters the bank."""
-    return torch.arange(2 * chunk, chunk, -1, device=device)
-
-
 def entry_factors(bank: RateBank, rates_PKC: Tensor) -> Tensor:
-    """Factors with which the tokens of each chunk enter the bank, float64 `[P, K, C, R]`."""
-    entry_PKC = exp_(-widen(rates_PKC) * entry_ages(bank.nearest, rates_PKC.device))
+    """Factors with which the tokens of each chunk enter the bank, float64 `[P, K, C, R]`.
+
+    They enter when the chunk after the next begins, at ages of 2 C to C + 1.
+    """
+    entry_PKC = exp_(-widen(rates_PKC) * torch.arange(2 * bank.nearest, bank.nearest, -1, device=rates_PKC.device))
     return coefficients(bank, rates_PKC) * entry_PKC[..., None]
 
 
 def entry_factors_and_slopes(bank: RateBank, rates_KPC: Tensor) -> tuple[Tensor, Tensor]:
     """`entry_factors` and their derivatives with respect to the rate, float64 `[..., C, R]`."""
-    ages_C = entry_ages(bank.nearest, rates_KPC.device)
+    ages_C = torch.arange(2 * bank.nearest, bank.nearest, -1, device=rates_KPC.device)
     entry_KPC1 = exp_(-widen(rates_KPC) * ages_C)[..., None]
     coefficients_KPCR, slopes_KPCR = coefficients_and_slopes(bank, rates_KPC)
     return coefficients_KPCR * entry_KPC1, (slopes_KPCR - ages_C[:, None] * coefficients_KPCR) * entry_KPC1

@@ -83,10 +83,9 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) 
 
 
 def _threshold_decides(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
-    """True if the threshold alone decides, because neither too many nor too few tokens are above it in any row and
-    step.
+    """True if the threshold alone decides: neither too many nor too few tokens are above it in any row and step.
 
-    A graph cannot depend on the values: there this is false unless the policy has only a threshold. The general way
+    A graph cannot depend on the values: there this is false unless the policy has only a threshold. The general method
     gives the same result.
     """
     if is_exporting():
@@ -136,11 +135,11 @@ def relevance(norms_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
     return relevance_X
 
 
-def lifetimes_definition(norms_XN: Tensor, rates_XN: Tensor, threshold: float, most: int) -> Tensor:
-    """The definition of `lifetimes`, step by step up to `most` steps: float64 `[X]`. For tests."""
+def lifetimes_definition(norms_XN: Tensor, rates_XN: Tensor, threshold: float, max_steps: int) -> Tensor:
+    """The definition of `lifetimes`, step by step up to `max_steps` steps: float64 `[X]`. For tests."""
     norms_XN, rates_XN = widen(norms_XN), widen(rates_XN)
     held_X = torch.zeros(norms_XN.shape[:-1], dtype=norms_XN.dtype, device=norms_XN.device)
-    for age in range(most):
+    for age in range(max_steps):
         held_X += relevance(norms_XN, rates_XN, torch.full_like(held_X, age)) >= threshold
     return held_X
 
@@ -190,16 +189,11 @@ def fading_ages(norms_XN: Tensor, rates_XN: Tensor, levels_X: Tensor) -> Tensor:
     alone_XN = torch.where(logs_XN == 0, torch.where(rates_XN == 0, math.inf, 0.0), logs_XN / rates_XN)
     ages_X = alone_XN.amax(dim=-1).clamp(min=0)
     for _ in range(MAX_NEWTON_STEPS):
-        steps_X = _newton(logs_XN, rates_XN, ages_X)
+        exponents_XN = 2 * (logs_XN - rates_XN * torch.where(ages_X.isinf(), 0.0, ages_X)[..., None])
+        above_X = exponents_XN.logsumexp(dim=-1) / 2
+        slopes_X = (exponents_XN.softmax(dim=-1) * rates_XN).sum(dim=-1)
+        steps_X = torch.where(above_X > 0, above_X / slopes_X, 0.0)  # 0 where the relevance is below the level
         ages_X = ages_X + steps_X
         if (steps_X <= ROUNDING * (1 + ages_X)).all():
             break
     return ages_X
-
-
-def _newton(logs_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
-    """The step of Newton's method at each age; 0 where the relevance is below the level."""
-    exponents_XN = 2 * (logs_XN - rates_XN * torch.where(ages_X.isinf(), 0.0, ages_X)[..., None])
-    above_X = exponents_XN.logsumexp(dim=-1) / 2
-    slope_X = (exponents_XN.softmax(dim=-1) * rates_XN).sum(dim=-1)
-    return torch.where(above_X > 0, above_X / slope_X, 0.0)

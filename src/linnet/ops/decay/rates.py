@@ -22,9 +22,9 @@ OFFSET = 8
 """`offset * length`: the one of 0.5, 1, 2, 4, 8, 16 that needs the fewest rates (`experiments/LOG.md`)."""
 
 MAX_RATES = 400
-SMALLEST_DISTANCE = 1e-14
+MIN_DISTANCE = 1e-14
 """Smallest distance of y from that of a fixed rate; nearer rates take the coefficients of the fixed rate."""
-SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-10, 0.1
+MIN_TOLERANCE, MAX_TOLERANCE = 1e-10, 0.1
 """Below the smallest tolerance the rounding of float64 would dominate."""
 
 
@@ -57,10 +57,10 @@ def rate_bank(tolerance: float, nearest: int, length: int) -> RateBank:
     """The smallest bank whose two bounds are at most `tolerance`, for ages from `nearest` to `nearest + length`.
 
     Raises:
-        ValueError: the tolerance lies outside `SMALLEST_TOLERANCE` to `LARGEST_TOLERANCE`.
+        ValueError: the tolerance lies outside `MIN_TOLERANCE` to `MAX_TOLERANCE`.
     """
-    if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
-        raise ValueError(f"tolerance: {tolerance}: must be from {SMALLEST_TOLERANCE} to {LARGEST_TOLERANCE}")
+    if not MIN_TOLERANCE <= tolerance <= MAX_TOLERANCE:
+        raise ValueError(f"tolerance: {tolerance}: must be from {MIN_TOLERANCE} to {MAX_TOLERANCE}")
     with torch.device("cpu"):  # whatever the default device is, because the bank is cached
         return _smallest_bank(tolerance, nearest, length)
 
@@ -146,17 +146,18 @@ def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
         # factors: `(c_r / (y - y_r)) / sum_s c_s / (y - y_s)`.
         points_R, factors_R = barycentric(bank).to(rates.device)
         distances = _places(bank, rates)[..., None] - points_R
-        quotients = factors_R / torch.where(distances.abs() < SMALLEST_DISTANCE, SMALLEST_DISTANCE, distances)
+        quotients = factors_R / torch.where(distances.abs() < MIN_DISTANCE, MIN_DISTANCE, distances)
         coefficients_R: Tensor = quotients / quotients.sum(-1, keepdim=True)
         return coefficients_R
-    cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
-    return cosines @ bank_on(bank, rates.device).cardinal_RR
+    angles, cardinal_RR = _angles(bank, rates), bank_on(bank, rates.device).cardinal_RR
+    orders_R = torch.arange(len(bank.rates_R), dtype=angles.dtype, device=rates.device)
+    return torch.cos(orders_R * angles) @ cardinal_RR
 
 
 def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tensor]:
     """`phi_r(rate)` and `d phi_r / d rate` in float64, both `[..., R]`."""
-    angles, orders_R = _angles(bank, rates), _orders(bank, rates)
-    cardinal_RR = bank_on(bank, rates.device).cardinal_RR
+    angles, cardinal_RR = _angles(bank, rates), bank_on(bank, rates.device).cardinal_RR
+    orders_R = torch.arange(len(bank.rates_R), dtype=angles.dtype, device=rates.device)
     # d T_k(y) / d y = k sin(k angle) / sin(angle)
     slopes = orders_R * torch.sin(orders_R * angles) / torch.sin(angles)
     inner = (rates < bank.largest) / (bank.half * (widen(rates) + bank.offset))
@@ -176,10 +177,10 @@ def barycentric(bank: RateBank) -> Tensor:
 
 
 def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:
-    """Of each rate `d y / d rate` and y; `T_R(y)`, its slope, half its second and a sixth of its third: `[..., 6]`.
+    """For each rate: `d y / d rate`, y, `T_R(y)`, its first derivative, half its second, a sixth of its third.
 
-    In float64. Near a fixed rate, where the slope of phi_r as a quotient would be 0 / 0, it is `c_r` times the fifth
-    minus `y - y_r` times the sixth, up to `(y - y_r)^2`. Both follow from `(1 - y^2) T_2 = y T_1 - R^2 T_0`.
+    `[..., 6]` in float64. Near a fixed rate, where the slope of phi_r as a quotient would be 0 / 0, it is `c_r` times
+    the fifth minus `y - y_r` times the sixth, up to `(y - y_r)^2`. Both follow from `(1 - y^2) T_2 = y T_1 - R^2 T_0`.
     """
     count, angle = len(bank.rates_R), _angles(bank, rates)[..., 0]
     y, value = angle.cos(), torch.cos(count * angle)
@@ -189,10 +190,6 @@ def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:
     third = (3 * y * second + (1 - count**2) * slope) / room
     inner = (rates < bank.largest) / (bank.half * (widen(rates) + bank.offset))
     return torch.stack([inner, y, value, slope, second / 2, third / 6], dim=-1)
-
-
-def _orders(bank: RateBank, rates: Tensor) -> Tensor:
-    return torch.arange(len(bank.rates_R), dtype=accumulation_dtype(rates.device), device=rates.device)
 
 
 def _places(bank: RateBank, rates: Tensor) -> Tensor:

@@ -41,18 +41,14 @@ def decay_definition(rates_BSN: Tensor, v_BSNC: Tensor, queries: int, keys: Keys
     return torch.stack(sums, dim=1)
 
 
-def decay_weights(rates_BSN: Tensor, queries: int) -> Tensor:
-    """`exp(-rate_j (t - j))` for the last `queries` tokens t and every source j, 0 for j > t: `[B, N, T, S]`."""
+def decay_reference(rates_BSN: Tensor, v_BSNC: Tensor, queries: int, keys: Keys | None = None) -> Tensor:
+    """The sums as one matrix product per head; quadratic in the length: `[B, T, N, C]`."""
     length = rates_BSN.shape[1]
     steps = torch.arange(length, device=rates_BSN.device)
     age_TS = steps[length - queries :, None] - steps
-    exponents = -rates_BSN.transpose(1, 2)[:, :, None, :] * age_TS.clamp(min=0)
-    return exponents.exp().masked_fill(age_TS < 0, 0.0)
-
-
-def decay_reference(rates_BSN: Tensor, v_BSNC: Tensor, queries: int, keys: Keys | None = None) -> Tensor:
-    """The sums as one matrix product per head; quadratic in the length: `[B, T, N, C]`."""
-    weights_BNTS = decay_weights(rates_BSN, queries).to(v_BSNC.dtype)
+    # `exp(-rate_j (t - j))` for the last tokens t and every source j, 0 for j > t.
+    exponents_BNTS = -rates_BSN.transpose(1, 2)[:, :, None, :] * age_TS.clamp(min=0)
+    weights_BNTS = exponents_BNTS.exp().masked_fill(age_TS < 0, 0.0).to(v_BSNC.dtype)
     if keys is not None:
         weights_BNTS = weights_BNTS * (keys.queries.transpose(1, 2) @ keys.keys.permute(0, 2, 3, 1))
     return (weights_BNTS @ v_BSNC.transpose(1, 2)).transpose(1, 2)

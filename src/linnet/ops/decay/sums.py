@@ -110,6 +110,7 @@ def bank_for(length: int, tolerance: float, chunk: int) -> RateBank | None:
     return rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()) if length > 2 * chunk else None
 
 
+@_disable_dynamo  # the loop over segments would be a new graph for each length
 def decay_chunked(
     rates_BSN: Tensor, v_BSNH: Tensor, queries: int, tolerance: float = TOLERANCE, chunk: int = CHUNK
 ) -> Tensor:
@@ -122,24 +123,15 @@ def decay_chunked(
     """
     if queries != rates_BSN.shape[1]:
         raise ValueError(f"queries: {queries}: must be all {rates_BSN.shape[1]} tokens")
-    out: Tensor = _apply_chunked(rates_BSN, v_BSNH, tolerance, chunk)
-    return out
-
-
-@_disable_dynamo  # `torch.compiler.disable` would import the whole compiler, which takes a second
-def _apply_chunked(rates_BSN: Tensor, v_BSNH: Tensor, tolerance: float, chunk: int) -> Any:
-    """Not compiled: the loop over segments would be a new graph for each length."""
     bank = bank_for(rates_BSN.shape[1], tolerance, chunk)
     small = chunk <= MAX_KERNEL_CHUNK and (bank is None or len(bank.rates_R) <= MAX_KERNEL_RATES)
     if small and rates_BSN.dtype == torch.float32 and use_kernels(_TRIAL, rates_BSN, v_BSNH):
         from linnet.ops.kernels._decay import decay_by_kernels
 
-        return decay_by_kernels(rates_BSN, v_BSNH, chunk, bank)
-    return _Chunked.apply(rates_BSN, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
-
-
-def _trial_function(rates: Tensor, v: Tensor) -> tuple[Tensor]:
-    return (decay_chunked(rates, v, v.shape[1]),)
+        by_kernels: Tensor = decay_by_kernels(rates_BSN, v_BSNH, chunk, bank)
+        return by_kernels
+    out: Tensor = _Chunked.apply(rates_BSN, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _trial_inputs() -> list[Tensor]:
@@ -148,7 +140,7 @@ def _trial_inputs() -> list[Tensor]:
     return [torch.rand(1, 130, 2, generator=generator), torch.randn(1, 130, 2, 16, generator=generator)]
 
 
-_TRIAL = KernelTrial("decay", _trial_function, _trial_inputs)
+_TRIAL = KernelTrial("decay", lambda rates, v: (decay_chunked(rates, v, v.shape[1]),), _trial_inputs)
 
 
 class _Chunked(torch.autograd.Function):
@@ -192,6 +184,7 @@ class _Chunked(torch.autograd.Function):
         return grad_rates_BSN, grad_v_BSNH, None, None
 
 
+@_disable_dynamo
 def keyed_chunked(
     rates_BSN: Tensor, v_BSNH: Tensor, keys: Keys, tolerance: float = TOLERANCE, chunk: int = KEYED_CHUNK
 ) -> Tensor:
@@ -202,14 +195,9 @@ def keyed_chunked(
     Raises:
         ValueError: the tolerance is out of range (`rate_bank`).
     """
-    out: Tensor = _apply_keyed((rates_BSN, *keys, v_BSNH), tolerance, chunk)
+    bank = bank_for(rates_BSN.shape[1], tolerance, chunk)
+    out: Tensor = _Keyed.apply(rates_BSN, *keys, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
     return out
-
-
-@_disable_dynamo
-def _apply_keyed(inputs: Inputs, tolerance: float, chunk: int) -> Any:
-    bank = bank_for(inputs[0].shape[1], tolerance, chunk)
-    return _Keyed.apply(*inputs, chunk, bank)  # type: ignore[no-untyped-call]
 
 
 class _Keyed(torch.autograd.Function):
@@ -247,7 +235,8 @@ class _Keyed(torch.autograd.Function):
                 grad_rates, grad_q, grad_k, grad_v = near_gradients_with_keys(cut, grad_PKCH)
                 if bank is not None:
                     carried = None if segment.start == 0 else carried
-                    carried = add_query_gradients(grad_q, bank, _widen(cut), grad_PKCH.to(cut[0]), carried)
+                    wide, wide_grad_PKCH = _widen(cut), grad_PKCH.to(cut[0])
+                    carried = add_query_gradients(grad_q, bank, wide, wide_grad_PKCH, carried)
                 segment.add(grad_rates[..., None], rates[..., None])
                 segment.put(grad_q, q)
                 segment.add(grad_k, k)

@@ -32,7 +32,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
 from linnet.nn.neighbors import CausalConvolution, convolution_cost
 from linnet.nn.packed_linear import gemv, gemv_of
-from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
+from linnet.ops.decay.rates import MAX_TOLERANCE, MIN_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
 from linnet.ops.decay.sums import TOLERANCE, Form, decay, decay_flops, default_chunk, uses_chunks
 from linnet.ops.gated_feed_forward import gated_output
@@ -59,13 +59,13 @@ class TedSpec(MixerSpec):
     key_width: Extent | None = None
     conv: Extent | None = Field(default=None, ge=2)
     form: Form = "auto"
-    tolerance: float = Field(default=TOLERANCE, ge=SMALLEST_TOLERANCE, le=LARGEST_TOLERANCE)
+    tolerance: float = Field(default=TOLERANCE, ge=MIN_TOLERANCE, le=MAX_TOLERANCE)
     chunk: Extent | None = None
 
     @classmethod
     def examples(cls) -> list[Self]:
         """One rate per token, a rate per head, and sums in linear time, as exact as they can be; both with keys."""
-        linear = cls(heads=2, form="chunked", tolerance=SMALLEST_TOLERANCE, chunk=2)
+        linear = cls(heads=2, form="chunked", tolerance=MIN_TOLERANCE, chunk=2)
         keyed = cls(heads=4, rate_bias=True, key_width=3, conv=3)
         return [cls(), cls(heads=4, rate_bias=True), linear, keyed, linear.model_copy(update={"key_width": 5})]
 

@@ -89,12 +89,8 @@ class DecayBank:
         return torch.cat([v_BNTH[:, :, :0], *outputs], dim=2).transpose(1, 2).to(v_BTNH.dtype)
 
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
-        chunk, length, fixed, sums = (
-            self.bank.nearest,
-            rates_BNT.shape[2],
-            len(self.bank.rates_R),
-            self.low_BNRH.shape[2],
-        )
+        chunk, length = self.bank.nearest, rates_BNT.shape[2]
+        fixed, sums = len(self.bank.rates_R), self.low_BNRH.shape[2]
         start = self.position % chunk
         near = slice(chunk + start, chunk + start + length)
         self.rates_BNF[:, :, fixed:][:, :, near] = rates_BNT

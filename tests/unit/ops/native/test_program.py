@@ -59,7 +59,7 @@ def test_a_program_is_the_step_bit_for_bit(threads: int):
             out = written(4, 1)
         program = recording.program(COMPILED)
         assert torch.equal(plain(4, 1), out)
-        program._most_threads = threads
+        program._max_threads = threads
         for position, token in enumerate((7, 0, 10, 4), start=2):
             program.run(token, position)
             assert torch.equal(out, plain(token, position))

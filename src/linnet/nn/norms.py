@@ -115,11 +115,11 @@ def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> R
     if isinstance(module, RmsNorm):
         gain_D, eps = module.weight.float(), module.eps
         if compiled is not None:
-            return elementwise.rms_norm_row(compiled, gain_D, eps)
+            return elementwise.norm_row(compiled, gain_D, None, eps)
         return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
     if isinstance(module, nn.LayerNorm):
         if compiled is not None and module.weight is not None and module.bias is not None:
-            return elementwise.layer_norm_row(compiled, module.weight, module.bias, module.eps)
+            return elementwise.norm_row(compiled, module.weight, module.bias, module.eps)
         shape, tiny = list(module.normalized_shape), module.eps
         weight_D, bias_D = (None if part is None else part.float() for part in (module.weight, module.bias))
         return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, tiny)
@@ -149,11 +149,11 @@ class HeadNorm(nn.Module):
         shape = list(gain_JK.shape[1:])
         if isinstance(norm, RmsNorm):
             if compiled is not None:
-                return elementwise.rms_norm_row(compiled, gain_JK, eps)
+                return elementwise.norm_row(compiled, gain_JK, None, eps)
             return lambda x_JK: torch.rms_norm(x_JK, shape, None, eps).mul_(gain_JK)
         bias_JK = self._rows("bias", heads, kv_heads)
         if compiled is not None:
-            return elementwise.layer_norm_row(compiled, gain_JK, bias_JK, eps)
+            return elementwise.norm_row(compiled, gain_JK, bias_JK, eps)
         return lambda x_JK: torch.addcmul(bias_JK, torch.layer_norm(x_JK, shape, None, None, eps), gain_JK)
 
     def _rows(self, name: str, heads: int, kv_heads: int) -> Tensor:

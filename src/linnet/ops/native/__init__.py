@@ -65,7 +65,13 @@ def _tested_library() -> ctypes.CDLL | None:
     found = load_library(SOURCES, HEADERS)
     if found is None:
         return None
-    _declare(found)
+    found.linnet_function_index.argtypes, found.linnet_function_index.restype = [ctypes.c_char_p], _SIZE
+    found.linnet_max_int4_rows.argtypes, found.linnet_max_int4_rows.restype = [], _SIZE
+    found.linnet_run.argtypes, found.linnet_run.restype = [_POINTER, _SIZE, _SIZE, _SIZE, _INT], None
+    for name, arguments in ARGUMENTS.items():  # these become recordable
+        call = getattr(found, name)
+        call.argtypes, call.restype = arguments, None
+        setattr(found, name, Function(call, found.linnet_function_index(name.encode())))
     wrong = problem(found)
     if wrong is not None:
         note(f"the native decoding code is wrong on this processor, PyTorch's products are used: {wrong}")
@@ -77,14 +83,3 @@ def _is_supported(system: str, machine: str, capability: str) -> bool:
     """True if the code is compiled there; capability: PyTorch's name of the vector instructions of x86."""
     on_x86 = machine == "x86_64" and capability in ("AVX2", "AVX512")
     return system == "Linux" and (on_x86 or machine in ("aarch64", "arm64"))
-
-
-def _declare(found: ctypes.CDLL) -> None:
-    """Declare the types of arguments and results, and make the functions of `ARGUMENTS` recordable."""
-    found.linnet_function_index.argtypes, found.linnet_function_index.restype = [ctypes.c_char_p], _SIZE
-    found.linnet_max_int4_rows.argtypes, found.linnet_max_int4_rows.restype = [], _SIZE
-    found.linnet_run.argtypes, found.linnet_run.restype = [_POINTER, _SIZE, _SIZE, _SIZE, _INT], None
-    for name, arguments in ARGUMENTS.items():
-        call = getattr(found, name)
-        call.argtypes, call.restype = arguments, None
-        setattr(found, name, Function(call, found.linnet_function_index(name.encode())))

@@ -40,7 +40,14 @@ def load_library(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctype
         note(f"no C++ compiler ({', '.join(COMPILERS)}): decoding uses PyTorch's products, which are slower")
         return None
     try:
-        library = cache_folder() / _file_name([*sources, *headers], compiler)
+        # The name has a hash of files, compiler and processor: several machines may share a home folder.
+        cpuinfo = Path("/proc/cpuinfo")
+        processor = cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.is_file() else platform.processor()
+        features = ("model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
+        lines = [line for line in processor.splitlines() if line.startswith(features)]
+        parts = [file.read_bytes() for file in (*sources, *headers)]
+        parts += [part.encode() for part in (compiler, *FLAGS, OPENMP, *lines)]
+        library = cache_folder() / f"linnet-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
         if library.is_file() and (found := _open_cached(library)) is not None:
             return found
         _compile(sources, compiler, library)
@@ -67,24 +74,11 @@ def _open_cached(library: Path) -> ctypes.CDLL | None:
         return None
 
 
-def _target_flag() -> str:
-    return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
-
-
 def _compile(sources: Sequence[Path], compiler: str, library: Path) -> None:
     library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with atomic_path(library) as path:
-        command = [compiler, *FLAGS, _target_flag(), *map(str, sources), "-o", str(path)]
+        target = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+        command = [compiler, *FLAGS, target, *map(str, sources), "-o", str(path)]
         run = subprocess.run([*command, OPENMP], check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
         if run.returncode != 0:  # the compiler may have no OpenMP, as Apple's
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
-
-
-def _file_name(files: Sequence[Path], compiler: str) -> str:
-    """A name with a hash of the files, the compiler and the processor: several machines may share a home folder."""
-    cpuinfo = Path("/proc/cpuinfo")
-    processor = cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.is_file() else platform.processor()
-    keys = ("model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
-    lines = [line for line in processor.splitlines() if line.startswith(keys)]
-    parts = [*(file.read_bytes() for file in files), *(part.encode() for part in (compiler, *FLAGS, OPENMP, *lines))]
-    return f"linnet-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"

@@ -17,32 +17,23 @@ KINDS: tuple[Kind, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
 """Activations in the order of their numbers in `elementwise.cpp`."""
 
 
-def rms_norm_row(library: ctypes.CDLL, gain_JD: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
-    """RMS norm `[J, D] -> [J, D]`, each row with its own gain (`ops.rms_norm`); a gain `[D]` is that of one row."""
-    gain = contiguous_float32(gain_JD.detach().reshape(-1, gain_JD.shape[-1]))
+def norm_row(library: ctypes.CDLL, gain_JD: Tensor, bias_JD: Tensor | None, eps: float) -> Callable[[Tensor], Tensor]:
+    """A norm `[J, D] -> [J, D]`, each row with its own gain and bias; a gain `[D]` is that of one row.
+
+    RMS norm (`ops.rms_norm`) without a bias, layer norm with one.
+    """
+    gain, bias = contiguous_float32(gain_JD.detach().reshape(-1, gain_JD.shape[-1])), None
     function, (rows, width) = library.linnet_rms_norm, gain.shape
+    if bias_JD is not None:
+        function, bias = library.linnet_layer_norm, contiguous_float32(bias_JD.detach().reshape(-1, bias_JD.shape[-1]))
+        expect(bias.shape == gain.shape, "a bias for each gain", bias, gain)
+    weights = (gain,) if bias is None else (gain, bias)
 
     def norm(x_JD: Tensor) -> Tensor:
         x_JD = contiguous_float32(x_JD)
         expect(x_JD.shape == gain.shape, "a row for each gain", x_JD, gain)
         out_JD = empty(rows, width)
-        function(x_JD, gain, rows, width, eps, out_JD, 1)
-        return out_JD
-
-    return norm
-
-
-def layer_norm_row(library: ctypes.CDLL, gain_JD: Tensor, bias_JD: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
-    """Layer norm `[J, D] -> [J, D]`, each row with its own gain and bias."""
-    gain, bias = (contiguous_float32(part.detach().reshape(-1, part.shape[-1])) for part in (gain_JD, bias_JD))
-    function, (rows, width) = library.linnet_layer_norm, gain.shape
-    expect(bias.shape == gain.shape, "a bias for each gain", bias, gain)
-
-    def norm(x_JD: Tensor) -> Tensor:
-        x_JD = contiguous_float32(x_JD)
-        expect(x_JD.shape == gain.shape, "a row for each gain", x_JD, gain)
-        out_JD = empty(rows, width)
-        function(x_JD, gain, bias, rows, width, eps, out_JD, 1)
+        function(x_JD, *weights, rows, width, eps, out_JD, 1)
         return out_JD
 
     return norm

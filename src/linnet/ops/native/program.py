@@ -1,9 +1,9 @@
 """Recorded programs: the native calls of one decoding step, recorded once and then run in one call per token.
 
-`Recording` observes a step while it runs and notes each native call with its arguments, addresses included; callers
+`Recording` observes a step while it runs and records each native call with its arguments, addresses included; callers
 need not know about it. Between steps only the token and its position change. A call declares which of its arguments
-move with them (`Stride`). Checks of tensors that every native call needs stand here too: C++ would read past the end of
-a wrong tensor without an error.
+move with them (`Stride`). This module also checks the tensors of native calls: C++ would read past the end of a wrong
+tensor without an error.
 """
 
 import ctypes
@@ -125,17 +125,21 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _thread.recording is not self:  # entering or leaving was interrupted
             return func(*args, **(kwargs or {}))
         allocates = func is torch.ops.aten.empty.memory_format
-        if not allocates and not _may_return_view(func):
+        # An operation that writes nothing and whose results may be views of its first input. `lift_fresh` returns its
+        # input too, but that was made from Python numbers of this token and position.
+        results = func._schema.returns
+        views = bool(results) and all(each.alias_info is not None and not each.alias_info.is_write for each in results)
+        if not allocates and (not views or func is torch.ops.aten.lift_fresh.default):
             raise UnrecordableError(str(func))
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if allocates:
-            self._allocated.append(found)
-            return found
-        parts = [found] if isinstance(found, Tensor) else found
+            self._allocated.append(result)
+            return result
+        parts = [result] if isinstance(result, Tensor) else result
         storage = args[0].untyped_storage().data_ptr()
         if any(part.untyped_storage().data_ptr() != storage for part in parts):
             raise UnrecordableError(f"{func}: a copy")
-        return found
+        return result
 
     def program(self, library: ctypes.CDLL) -> "Program":
         """The step for other tokens and positions; it writes to the tensors to which the step wrote."""
@@ -203,14 +207,3 @@ class _ThreadState(threading.local):
 
 
 _thread = _ThreadState()
-
-
-def _may_return_view(func: Any) -> bool:
-    """True if the operation writes nothing and its results may be views of its first input.
-
-    `lift_fresh` returns its input too, but that was made from Python numbers of this token and position.
-    """
-    if func is torch.ops.aten.lift_fresh.default:
-        return False
-    returns = func._schema.returns
-    return bool(returns) and all(each.alias_info is not None and not each.alias_info.is_write for each in returns)

@@ -10,8 +10,7 @@ from linnet.ops.native.elementwise import (
     KINDS,
     activation_row,
     glu_row,
-    layer_norm_row,
-    rms_norm_row,
+    norm_row,
     rotate_row,
     scale_add_row,
 )
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or anothe
 def test_rms_norm(width: int):
     x, gain = torch.randn(1, width), torch.randn(width)
     expected = torch.nn.functional.rms_norm(x, (width,), gain, 1e-5)
-    torch.testing.assert_close(rms_norm_row(COMPILED, gain, 1e-5)(x), expected)
+    torch.testing.assert_close(norm_row(COMPILED, gain, None, 1e-5)(x), expected)
 
 
 @given(st.integers(1, 4), st.integers(1, 70))
@@ -34,9 +33,9 @@ def test_rms_norm(width: int):
 def test_every_head_has_a_norm_of_its_own(heads: int, width: int):
     x, gain, bias = torch.randn(3, heads, width)
     alone = [torch.nn.functional.rms_norm(x[n], (width,), gain[n], 1e-5) for n in range(heads)]
-    torch.testing.assert_close(rms_norm_row(COMPILED, gain, 1e-5)(x), torch.stack(alone))
+    torch.testing.assert_close(norm_row(COMPILED, gain, None, 1e-5)(x), torch.stack(alone))
     centerd = [torch.nn.functional.layer_norm(x[n], (width,), gain[n], bias[n], 1e-3) for n in range(heads)]
-    found = layer_norm_row(COMPILED, gain, bias, 1e-3)(x)
+    found = norm_row(COMPILED, gain, bias, 1e-3)(x)
     torch.testing.assert_close(found, torch.stack(centerd), rtol=1e-4, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 
 from linnet.ops.native import ARGUMENTS, library
 from linnet.ops.native.attention import attention_row
-from linnet.ops.native.elementwise import glu_row, rms_norm_row, rotate_row, scale_add_row
+from linnet.ops.native.elementwise import glu_row, norm_row, rotate_row, scale_add_row
 from linnet.ops.native.gemv import float32_gemv, float32_lookup
 from linnet.ops.native.program import MAX_ARGUMENTS, Recording, UnrecordableError
 
@@ -31,7 +31,7 @@ class Step:
         self.keys, self.values, wide = torch.zeros(HEADS, CAPACITY, WIDTH), torch.zeros(HEADS, CAPACITY, WIDTH), 18
         self.look_up, self.norm = (
             float32_lookup(COMPILED, drawn(TOKENS, wide)),
-            rms_norm_row(COMPILED, drawn(wide), 1e-5),
+            norm_row(COMPILED, drawn(wide), None, 1e-5),
         )
         self.joint = float32_gemv(COMPILED, drawn(3 * wide, wide), drawn(3 * wide))
         self.up, self.down = (float32_gemv(COMPILED, drawn(*shape), None) for shape in ((32, wide), (wide, 16)))

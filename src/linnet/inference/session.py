@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,7 @@ from pydantic import Field, NonNegativeInt
 from linnet.core.errors import UserError
 from linnet.core.files import parse_json
 from linnet.core.spec import Spec
-from linnet.inference.cache_policy import CachePolicies
+from linnet.inference.cache_policy import CachePolicies, cache_policies_of
 from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
 from linnet.inference.language_model import Continuation, LanguageModel
 from linnet.inference.sampling import Sampling, fresh_seed
@@ -132,7 +133,8 @@ class Session:
             "seed": self._seed,
             "drawn": self._drawn,
         }
-        save_state(self._room_for(1), path, {STREAM: json.dumps(standing)})
+        state = self._room_for(1) if self._state is None else self._state
+        save_state(state, path, {STREAM: json.dumps(standing)})
 
     @classmethod
     def load(cls, model: LanguageModel, path: str | Path) -> Self:
@@ -162,7 +164,9 @@ class Session:
             self._state = new_state(decoder, [self._pending], max_tokens, self._cache_policy)
         needed, room = self.tokens + max_tokens, self._state.capacity
         if needed > room:
-            self._state = grow_state(self._state, max(needed, round(ROOM_FACTOR * room)))
+            limits = [policy.max_length for policy in cache_policies_of(self._state)]
+            spare = min([round(ROOM_FACTOR * room), *(limit for limit in limits if limit is not None)])
+            self._state = grow_state(self._state, max(needed, spare))
         return self._state
 
     def _drawing(self, sampling: Sampling) -> Sampling:
@@ -171,7 +175,7 @@ class Session:
             self._seed, self._drawn = sampling.seed, 0
         elif self._seed is None:
             self._seed = fresh_seed()
-        return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, self._seed, self._drawn)
+        return replace(sampling, seed=self._seed, drawn=self._drawn)
 
     def _follow(self, steps: Iterator[Step], draws: bool) -> Iterator[Step]:
         """The steps; after each of them its token is pending."""

@@ -39,6 +39,11 @@ class CachePolicy:
         """The policy for a stream of this many tokens, where a field depends on that and was left open."""
         return self
 
+    @property
+    def max_length(self) -> int | None:
+        """The longest stream, in tokens, that a state which began with this policy can hold; None: no limit."""
+        return None
+
     def check_length(self, tokens: int) -> None:
         """Raise `UserError` if a stream that began with this policy cannot grow to so many tokens."""
 

@@ -1,8 +1,11 @@
 """A stream that goes on says what one uninterrupted generation says."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_models import CASES, EXAMPLES, speaker
 
 from linnet.core.errors import UserError
@@ -106,6 +109,35 @@ def test_it_keeps_the_past_as_it_was_told(context: EvictionCache | BankCache, tm
     session = Session.load(model, path)
     said += session.generate(19, temperature=0, ignore_eos=True)
     assert _ended(said, session) == whole
+
+
+@settings(max_examples=25, deadline=None)
+@given(length=st.integers(6, 40), data=st.data())
+def test_a_bank_serves_streams_up_to_its_length(length: int, data: st.DataObject):
+    """A stream of any length up to the bank's can be generated in any parts, and saved after each of them."""
+    model = speaker(TED)
+    whole = model.generate("Once", length - 5, temperature=0, cache_policy=BankCache(length), ignore_eos=True)
+    session, text = _session(model, cache_policy=BankCache(length)), ""
+    with TemporaryDirectory() as folder:
+        while session.tokens < length:
+            count = data.draw(st.integers(1, length - session.tokens))
+            text += session.generate(count, temperature=0, ignore_eos=True)
+            session.save(Path(folder) / "stream.safetensors")
+            session = Session.load(model, Path(folder) / "stream.safetensors")
+    assert _ended(text, session) == whole
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 5, 12])
+def test_a_stream_whose_bank_is_full_can_be_saved(tokens: int, tmp_path: Path):
+    """The bank is for exactly the tokens that were asked for, so there is no room for another one."""
+    session = _session(speaker(TED), cache_policy=BankCache())
+    text = session.generate(tokens, temperature=0, ignore_eos=True)
+    session.save(tmp_path / "stream.safetensors")
+    loaded = Session.load(speaker(TED), tmp_path / "stream.safetensors")
+    assert loaded.tokens == session.tokens
+    assert text == session.model.generate("Once", tokens, temperature=0, ignore_eos=True)
+    with pytest.raises(UserError, match="a bank for"):
+        loaded.generate(50, temperature=0, ignore_eos=True)
 
 
 def test_a_bank_is_not_read_beyond_its_bound():

@@ -38,6 +38,10 @@ class BankCache(CachePolicy):
     def for_length(self, tokens: int) -> "BankCache":
         return self if self.length is not None else BankCache(tokens)
 
+    @property
+    def max_length(self) -> int | None:
+        return self.length
+
     def check_length(self, tokens: int) -> None:
         if self.length is not None and tokens > self.length:
             raise UserError(

@@ -298,7 +298,7 @@ def test_load_brings_a_folder_to_a_precision(tmp_path):
     tokenizer.save(tmp_path / "model" / "tokenizer.json")
     assert isinstance(load(tmp_path / "model", precision="int8").decoder.head, PackedLinear)
     assert load(tmp_path / "model", precision="bfloat16").decoder.dtype == torch.bfloat16
-    with pytest.raises(UserError, match="weights: 'tiny'"):
+    with pytest.raises(UserError, match="precision: 'tiny'"):
         load(tmp_path / "model", precision="tiny")
 
 

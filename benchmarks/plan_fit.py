@@ -38,7 +38,7 @@ def main() -> None:
     runs = threads_from_command_line(__doc__, runs=1)
     origin, some = points()
     objective, row = HuberSum.of(some), np.array([0])
-    starts = objective.centerd(grid())
+    starts = objective.center(grid())
     tight = {"ftol": 1e-15, "gtol": 1e-12, "maxiter": 10_000, "maxfun": 20_000}
 
     def one(x_5: np.ndarray) -> tuple[float, np.ndarray]:

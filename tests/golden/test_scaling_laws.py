@@ -56,7 +56,7 @@ def test_it_is_the_published_replication(fitted: Fitted, points: Points):
     assert isinstance(published, ParametricLaw)
     x = np.array([[np.log(published.A), np.log(published.B), np.log(published.E), published.alpha, published.beta]])
     objective = HuberSum.of(points)
-    assert 1 < objective(objective.centred(x), np.array([0]))[0][0] / fitted.objective < 1.01
+    assert 1 < objective(objective.center(x), np.array([0]))[0][0] / fitted.objective < 1.01
 
 
 def test_the_bootstrap_gives_the_published_standard_errors(fitted: Fitted, points: Points):
@@ -85,6 +85,6 @@ def test_scipy_finds_nothing_lower(fitted: Fitted, points: Points):
         return value[0], gradient[0]
 
     tight = {"ftol": 1e-15, "gtol": 1e-12, "maxiter": 10_000, "maxfun": 20_000}
-    starts = objective.centred(grid())
+    starts = objective.center(grid())
     lowest = min(minimize(one, start, jac=True, method="L-BFGS-B", options=tight).fun for start in starts)
     assert lowest == pytest.approx(fitted.objective, rel=1e-10)

@@ -303,7 +303,7 @@ def _columns(points: list[Point] | list[tuple[int, int]]) -> tuple[list[float], 
 
 
 def smooth(points: list[Point], width: int) -> list[Point]:
-    """Moving average over `width` points, centerd; over fewer, symmetrically, near the ends."""
+    """Moving average over `width` points, centered; over fewer, symmetrically, near the ends."""
     smoothed = []
     for index, (x, _) in enumerate(points):
         reach = min(width // 2, index, len(points) - 1 - index)

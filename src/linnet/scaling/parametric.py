@@ -45,10 +45,10 @@ def huber_sum_reference(x_5: Numbers, points: Points, delta: float = DELTA) -> f
 
 @dataclass(frozen=True)
 class HuberSum:
-    """The objective of many starts at once, with its gradient, over centerd logarithms.
+    """The objective of many starts at once, with its gradient, over centered logarithms.
 
-    With `u = log N - mean` the unknown a becomes `a - alpha mean`, so the two hardly pull on each other. `centerd` and
-    `uncentred` lead there and back. `weights_SP`: how often each start counts each point; None for once.
+    With `u = log N - mean` the unknown a becomes `a - alpha mean`, so the two hardly pull on each other. `center` and
+    `uncenter` lead there and back. `weights_SP`: how often each start counts each point; None for once.
     """
 
     u_P: Numbers
@@ -65,11 +65,11 @@ class HuberSum:
         means = float(log_parameters_P.mean()), float(log_tokens_P.mean())
         return cls(log_parameters_P - means[0], log_tokens_P - means[1], np.log(points.loss), means, delta, weights_SP)
 
-    def centerd(self, x_S5: Numbers) -> Numbers:
+    def center(self, x_S5: Numbers) -> Numbers:
         """The unknowns of this objective for a, b, e, alpha, beta."""
         return self._shifted(x_S5, -1)
 
-    def uncentred(self, x_S5: Numbers) -> Numbers:
+    def uncenter(self, x_S5: Numbers) -> Numbers:
         """And back."""
         return self._shifted(x_S5, 1)
 
@@ -168,17 +168,17 @@ def fit(
     check_points(points)
     objective = HuberSum.of(points, delta)
     starts_S5 = grid() if starts_S5 is None else starts_S5
-    coarse = minimize(objective, objective.centerd(starts_S5), tolerance=COARSE, rested=rested)
+    coarse = minimize(objective, objective.center(starts_S5), tolerance=COARSE, rested=rested)
     lowest = np.argsort(coarse.value_S, kind="stable")[:FINISHED_STARTS]
     fine = minimize(objective, coarse.x_SK[lowest], tolerance=TIGHT)
     order = np.argsort(fine.value_S, kind="stable")
     best = fine.value_S[order[0]]
     return Fitted(
-        x_5=objective.uncentred(fine.x_SK[order[:1]])[0],
+        x_5=objective.uncenter(fine.x_SK[order[:1]])[0],
         objective=float(best),
         starts=len(starts_S5),
         reached=int((coarse.value_S <= best * (1 + 10 * SAME)).sum()),
-        others_S5=objective.uncentred(_others(coarse, best)),
+        others_S5=objective.uncenter(_others(coarse, best)),
     )
 
 
@@ -194,9 +194,9 @@ def bootstrap(
     starts_S5 = np.concatenate((fitted.x_5[None], fitted.others_S5[: BOOTSTRAP_STARTS - 1]))
     each = len(starts_S5)
     objective = HuberSum.of(points, delta, np.repeat(weights_RP, each, axis=0))
-    minima = minimize(objective, objective.centerd(np.tile(starts_S5, (resamples, 1))), tolerance=COARSE, rested=rested)
+    minima = minimize(objective, objective.center(np.tile(starts_S5, (resamples, 1))), tolerance=COARSE, rested=rested)
     best_R = minima.value_S.reshape(resamples, each).argmin(axis=1) + np.arange(resamples) * each
-    return constants(objective.uncentred(minima.x_SK[best_R]))
+    return constants(objective.uncenter(minima.x_SK[best_R]))
 
 
 def constants(x_S5: Numbers) -> Numbers:

@@ -19,7 +19,7 @@ STARTS = np.array(
 @pytest.mark.parametrize("delta", [1e-3, 0.3])
 def test_values_are_those_of_the_formula(points: Points, delta: float):
     objective = HuberSum.of(points, delta)
-    found, _ = objective(objective.centerd(STARTS), np.arange(len(STARTS)))
+    found, _ = objective(objective.center(STARTS), np.arange(len(STARTS)))
     assert found == pytest.approx([huber_sum_reference(x, points, delta) for x in STARTS], rel=1e-9)
 
 
@@ -32,7 +32,7 @@ def test_both_sides_of_the_kink_occur(points: Points):
 def test_gradients_are_those_of_differences(points: Points, delta: float):
     objective = HuberSum.of(points, delta)
     rows = np.arange(len(STARTS))
-    x = objective.centerd(STARTS + 0.01)
+    x = objective.center(STARTS + 0.01)
     _, gradient = objective(x, rows)
     step = 1e-7
     for unknown in range(5):
@@ -55,7 +55,7 @@ def test_a_weight_counts_a_point_so_often(points: Points):
     weights[0, [0, 3]] = 1, 2
     weights[1, [5]] = 4
     objective = HuberSum.of(points, weights_SP=weights)
-    x = objective.centerd(STARTS[[0, 0]])
+    x = objective.center(STARTS[[0, 0]])
     drawn = [points[np.array([0, 3, 3])], points[np.array([5, 5, 5, 5])]]
     expected = [huber_sum_reference(STARTS[0], some) for some in drawn]
     assert objective(x, np.array([0, 1]))[0] == pytest.approx(expected)
@@ -64,4 +64,4 @@ def test_a_weight_counts_a_point_so_often(points: Points):
 
 def test_centring_leads_there_and_back(points: Points):
     objective = HuberSum.of(points)
-    assert objective.uncentred(objective.centerd(STARTS)) == pytest.approx(STARTS)
+    assert objective.uncenter(objective.center(STARTS)) == pytest.approx(STARTS)

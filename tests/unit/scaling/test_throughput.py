@@ -16,14 +16,20 @@ CPU = torch.device("cpu")
 def clock(monkeypatch: pytest.MonkeyPatch):
     """Steps of so many seconds, the first of a hundred; and what was trained on."""
     shapes = []
+    take_step = throughput.Stepper.__call__
 
     def install(seconds: list[float]) -> list[tuple[int, ...]]:
         times = iter([100.0, *seconds])
 
-        def timed(take_step, batch, device):
-            take_step([batch], lr=1e-4)
-            shapes.append(tuple(batch[0].shape))
+        def recorded(step, batches, lr):
+            shapes.extend(tuple(batch.tokens.shape) for batch in batches)
+            return take_step(step, batches, lr)
+
+        def timed(take_step, device):
+            take_step()
             return next(times)
+
+        monkeypatch.setattr(throughput.Stepper, "__call__", recorded)
 
         monkeypatch.setattr(throughput, "_timed_s", timed)
         return shapes

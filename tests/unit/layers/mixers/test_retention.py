@@ -35,8 +35,8 @@ def test_it_is_the_papers_recurrence():
             sum_KV = gamma * sum_KV + torch.outer(k_K, v_V)
             rows.append(q_K @ sum_KV)
         o_TV = torch.stack(rows)
-        centerd_TV = o_TV - o_TV.mean(1, keepdim=True)
-        reads.append(centerd_TV / (centerd_TV.square().mean(1, keepdim=True) + 1e-6).sqrt())
+        centered_TV = o_TV - o_TV.mean(1, keepdim=True)
+        reads.append(centered_TV / (centered_TV.square().mean(1, keepdim=True) + 1e-6).sqrt())
     normed_TF = torch.cat(reads, dim=1) * mixer.norm.weight + mixer.norm.bias
     expected_TD = (nn.functional.silu(gate_F) * normed_TF) @ mixer.out.weight.t()
     torch.testing.assert_close(mixer(x_TD[None])[0], expected_TD, rtol=1e-5, atol=1e-5)

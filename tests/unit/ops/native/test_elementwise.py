@@ -34,9 +34,9 @@ def test_every_head_has_a_norm_of_its_own(heads: int, width: int):
     x, gain, bias = torch.randn(3, heads, width)
     alone = [torch.nn.functional.rms_norm(x[n], (width,), gain[n], 1e-5) for n in range(heads)]
     torch.testing.assert_close(norm_row(COMPILED, gain, None, 1e-5)(x), torch.stack(alone))
-    centerd = [torch.nn.functional.layer_norm(x[n], (width,), gain[n], bias[n], 1e-3) for n in range(heads)]
+    centered = [torch.nn.functional.layer_norm(x[n], (width,), gain[n], bias[n], 1e-3) for n in range(heads)]
     found = norm_row(COMPILED, gain, bias, 1e-3)(x)
-    torch.testing.assert_close(found, torch.stack(centerd), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, torch.stack(centered), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

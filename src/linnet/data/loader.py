@@ -103,12 +103,21 @@ class Spans:
     def whole_windows(self, sequence: TokenSequence, context_length: int) -> "Spans":
         """The windows as training reads them: each has `context_length` targets, so windows may overlap.
 
-        A window that would pass the end of the sequence is left out, and one that ends there is added if need be. The
-        sequence must be longer than a window.
+        A window that would pass the end of the sequence is left out, and one that ends there is added if need be.
+        `UserError` if the sequence is not longer than a window.
         """
+        if len(sequence) <= context_length:
+            raise _too_short(sequence, context_length)
         starts = self.starts_N[self.starts_N + context_length < len(sequence)]
         last = len(sequence) - 1 - context_length
         return _windows(starts if starts[-1] == last else np.append(starts, last), context_length)
+
+
+def _too_short(sequence: TokenSequence, context_length: int) -> UserError:
+    return UserError(
+        f"{sequence.name}: {len(sequence)} tokens; a context of {context_length} needs at least "
+        f"{context_length + 1}: prepare more text or choose a shorter context"
+    )
 
 
 def _windows(starts_N: Indices, context_length: int) -> Spans:
@@ -224,10 +233,7 @@ class Batches:
         `UserError` if windows are longer than the sequence.
         """
         if (spans is None or not spans.rows) and len(sequence) <= context_length:
-            raise UserError(
-                f"{sequence.name}: {len(sequence)} tokens; a context of {context_length} needs at least "
-                f"{context_length + 1}: prepare more text or choose a shorter context"
-            )
+            raise _too_short(sequence, context_length)
         self.sequence, self.batch_size, self.context_length = sequence, batch_size, context_length
         self.document_starts = document_starts
         self._seed, self._spans, self._latest = seed, spans, dict[int, tuple[Indices, Indices]]()

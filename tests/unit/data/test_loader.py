@@ -237,6 +237,22 @@ def test_windows_join_and_break_off_a_document_only_where_it_does_not_fit(text: 
         assert text[following] == "." or (fresh == context and "." not in text[start + 1 : following + 1])
 
 
+@given(tokens=st.integers(0, 12), context=st.integers(1, 12))
+def test_a_sequence_no_longer_than_a_window_is_refused_alike(tokens: int, context: int) -> None:
+    """`windows: stream` and `windows: documents` accept the same texts and refuse the others with the same line."""
+    messages = []
+    for read in (
+        lambda: Batches(counting(tokens), 1, context, seed=0),
+        lambda: document_windows(counting(tokens), context).whole_windows(counting(tokens), context),
+    ):
+        try:
+            read()
+        except UserError as error:
+            messages.append(str(error))
+    assert len(messages) == (2 if tokens <= context else 0)
+    assert len(set(messages)) <= 1
+
+
 def test_whole_windows_have_room_for_their_last_target() -> None:
     sequence = sequence_of(".aaa.bbb.ccc.")
     windows = document_windows(sequence, 8)

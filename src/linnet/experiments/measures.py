@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, model_validator
 
 from linnet import __version__
-from linnet.core.bounds import MAX_TASK_SHOTS
+from linnet.core.bounds import MAX_NGRAM_ORDER, MAX_TASK_SHOTS
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import json_safe
 from linnet.core.spec import Count, Seed, Spec, read_yaml
@@ -25,7 +25,6 @@ from linnet.evaluation.abilities.contract import Ability
 from linnet.evaluation.abilities.measure import above_chance, measure_all
 from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
-from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
@@ -43,6 +42,9 @@ METRICS = (
     "decode_100_tokens_ms", "weights_bytes", "state_bytes_1k", "state_bytes_64k", "state_bytes_1M",
 )  # fmt: skip
 """Figures that a published column can name, besides tasks and their averages (accuracy and tasks in per cent)."""
+
+NGRAM = "n-gram"
+"""The name of a baseline among the runs of a suite."""
 
 CONTEXTS = tuple(1 << power for power in range(10, 21))
 """Lengths of text, in tokens, for which memory is computed: 1k to 1M."""
@@ -89,19 +91,36 @@ class AbilityMeasure(Spec):
 
 
 class SampleMeasure(Spec):
-    """Text that every model writes after the same prompts: at most `tokens` each, sampled with the same seed."""
+    """Text that every model writes after the same prompts, sampled with the same seed.
+
+    tokens: the most for each prompt; null: as many as the context has room for.
+    """
 
     prompts: list[str] = Field(default_factory=lambda: [""], min_length=1)
-    tokens: Count = 100
+    tokens: Count | None = 100
     temperature: Annotated[float, Field(ge=0)] = 0.8
     top_p: float = Field(1.0, ge=0, le=1)
     seed: Seed = 0
 
 
 class SpeedMeasure(Spec):
-    """Decoding speed of one stream: `tokens` in each of five runs, the models taking turns."""
+    """Decoding speed of one stream: `tokens` after the prompt in each of five runs, the models taking turns."""
 
     tokens: Count = 200
+    prompt: str = ""
+    temperature: Annotated[float, Field(ge=0)] = 0.8
+    top_p: float = Field(1.0, ge=0, le=1)
+    seed: Seed = 0
+
+
+class TrainingSpeedMeasure(Spec):
+    """Time of a training step and of a decoded token, with random weights: medians, the runs taking turns."""
+
+
+class NGramMeasure(Spec):
+    """A baseline: an n-gram model of that order, which counts all of the training text."""
+
+    order: int = Field(5, ge=1, le=MAX_NGRAM_ORDER)
 
 
 class NameRecallMeasure(Spec):
@@ -182,14 +201,11 @@ class Measures(Spec):
     abilities: AbilityMeasure | None = None
     samples: SampleMeasure | None = None
     speed: SpeedMeasure | None = None
+    training_speed: TrainingSpeedMeasure | None = None
+    ngram: NGramMeasure | None = None
     scores: ScoreMeasure | None = None
     inspections: dict[str, dict[str, Any]] = Field(default_factory=dict)
     cache_times: CacheTimes | None = None
-
-    @property
-    def compares_models(self) -> bool:
-        """True if something is measured of finished models side by side."""
-        return any(getattr(self, name) is not None for name in ("tasks", "abilities", "samples", "speed"))
 
     @property
     def is_protocol(self) -> bool:
@@ -225,8 +241,9 @@ class Measures(Spec):
             if name not in known:
                 raise UserError(f"{origin}: inspections.{name}: expected one of {', '.join(known)}")
             known[name].options.parse(options, f"{origin}: inspections.{name}")
-        if self.samples is not None and 0 < self.samples.temperature < LOWEST_TEMPERATURE:
-            raise UserError(f"{origin}: samples: temperature: {self.samples.temperature}: expected 0 or more than 1e-6")
+        for name, sampled in (("samples", self.samples), ("speed", self.speed)):
+            if sampled is not None and 0 < sampled.temperature < LOWEST_TEMPERATURE:
+                raise UserError(f"{origin}: {name}: temperature: {sampled.temperature}: expected 0 or more than 1e-6")
 
 
 @dataclass(frozen=True)
@@ -305,16 +322,18 @@ class ModelMeasures(Spec):
     samples: list[WrittenText] = Field(default_factory=list)
 
 
-def measure_models(folders: Mapping[str, Path], measures: Measures, options: ModelOptions) -> dict[str, ModelMeasures]:
-    """Measure model folders (or run folders) by name; `UserError` for questions that are missing or do not fit.
+def measure_models(
+    models: Mapping[str, LanguageModel], measures: Measures, precision: str | None = None
+) -> dict[str, ModelMeasures]:
+    """Measure models by name; `UserError` for questions that are missing or do not fit.
 
-    All models are loaded together: their speeds are measured in turns, so that other load of the machine affects all.
+    Their speeds are measured in turns, so that other load of the machine affects all of them. precision: what the
+    weights were converted to, which is recorded with the speed.
     """
-    models = {name: options.load(folder) for name, folder in folders.items()}
     tasks = None if measures.tasks is None else measures.tasks.load()
     speeds: Sequence[DecodingSpeed | None] = [None] * len(models)
     if measures.speed is not None:
-        speeds = _decoding_speeds([*models.values()], measures.speed, options.precision)
+        speeds = _decoding_speeds([*models.values()], measures.speed, precision)
     return {
         name: ModelMeasures(
             speed=speed,
@@ -373,9 +392,11 @@ def _decoding_speeds(
 ) -> list[DecodingSpeed]:
     machine = describe_machine(models[0].decoder.device, "float32")
     machine |= {} if precision is None else {"precision": precision}
-    room = min(model.spec.context_length for model in models) - 2  # learned positions end there
+    sampling = Sampling(settings.temperature, top_p=settings.top_p, seed=settings.seed)
+    # Learned positions end at the context length.
+    room = min(model.spec.context_length - len(model.prompt_tokens(settings.prompt)) - 1 for model in models)
     tokens = max(1, min(settings.tokens, room))
-    speeds = decode_speeds(models, "", Sampling(seed=0), tokens)
+    speeds = decode_speeds(models, settings.prompt, sampling, tokens)
     return [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in speeds]
 
 

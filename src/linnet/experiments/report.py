@@ -320,7 +320,8 @@ def page_of_tasks(found: SuiteReport, measures: Measures | None, options: ModelO
 def _extras(folders: Mapping[str, Path], measures: Measures | None, options: ModelOptions) -> dict[str, ModelMeasures]:
     if measures is None:
         return {name: ModelMeasures() for name in folders}
-    return measure_models(folders, measures, options)
+    models = {name: options.load(folder) for name, folder in folders.items()}
+    return measure_models(models, measures, options.precision)
 
 
 def _facts(options: ModelOptions) -> dict[str, str]:

@@ -18,7 +18,7 @@ from linnet.core.checksum import digest, with_checksum, without_checksum
 from linnet.core.errors import UserError
 from linnet.core.files import read_text, write_text
 from linnet.core.spec import Spec
-from linnet.experiments.measures import MemoryFigures, ModelMeasures
+from linnet.experiments.measures import NGRAM, MemoryFigures, ModelMeasures
 from linnet.training.recipe import has_low_lr_parameters
 from linnet.training.spec import RunSpec
 
@@ -262,16 +262,21 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Findings:
-    """Summary of a suite: the runs that are shown, and all failures (also of runs that are not shown)."""
+    """Summary of a suite: the runs that are shown, and all failures (also of runs that are not shown).
+
+    ngram: bits per byte and order of an n-gram model of all of the training text, if it was measured.
+    """
 
     name: str
     runs: list[RunSummary]
     failures: list[Failure]
+    ngram: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON."""
         runs, failures = [run.to_dict() for run in self.runs], [each.to_dict() for each in self.failures]
-        return {"name": self.name, "runs": runs, "failures": failures}
+        ngram = {} if self.ngram is None else {"ngram": self.ngram}
+        return {"name": self.name, "runs": runs, "failures": failures, **ngram}
 
 
 def summarize(name: str, rows: Sequence[ResultRow], shown: Sequence[str], recorded: bool = False) -> Findings:
@@ -298,7 +303,8 @@ def summarize(name: str, rows: Sequence[ResultRow], shown: Sequence[str], record
         lost = [each for each in failures if each.run == run]
         counts = about.get("parameters"), about.get("tokens")
         runs.append(RunSummary(run, *counts, results, lost, about.get("training_flops"), memory, _extra(by_key)))
-    return Findings(name, runs, failures)
+    ngram = next((row.values for row in rows if row.run == NGRAM and "order" in row.values), None)
+    return Findings(name, runs, failures, ngram)
 
 
 def _curve(row: ResultRow) -> list[CurvePoint]:

@@ -1,6 +1,7 @@
 """Carrying out a suite: prepare the text, train every run with every seed, measure all, write the result table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from linnet.evaluation.models import ModelOptions
 from linnet.experiments.data import file_hashes, prepare_data, text_hash
 from linnet.experiments.executors import Executor, JobContext, LocalExecutor, read_suite_folder
 from linnet.experiments.jobs import Job, Log, Runner, job_spec, job_title, origin
-from linnet.experiments.measures import Measures, ModelMeasures, decode_speeds, measure_models
+from linnet.experiments.measures import NGRAM, Measures, ModelMeasures, decode_speeds, measure_models
 from linnet.experiments.report import write_report
 from linnet.experiments.results import (
+    ABILITY,
     LIKELIHOOD,
+    NAME_RECALL,
     TRAINING,
     Findings,
     ResultRow,
@@ -41,8 +44,12 @@ from linnet.model.store import load_decoder
 from linnet.scaling.throughput import seconds_in_turn, training_step
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.initialization import flatten
+from linnet.training.ngram.interface import evaluate_ngram, train_ngram
 from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
+
+RowKey = tuple[str, int, str]
+"""Run, seed and measure."""
 
 TRAINING_SPEED = "training_speed"
 STEP_FIELDS = ("batch_size", "gradient_accumulation", "context_length", "windows", "precision", "clip")
@@ -233,7 +240,9 @@ def passed_calibration(suite: Suite, out: Path, job: Job) -> Path | None:
 
 @dataclass
 class _SuiteRun:
-    """The state of one call of `run_suite`. rows: the results so far, by run, seed and measure."""
+    """The state of one call of `run_suite`. rows: the results so far, by run, seed and measure; earlier: those of
+    earlier calls in the same folder.
+    """
 
     suite: Suite
     out: Path
@@ -241,73 +250,75 @@ class _SuiteRun:
     text: str
     executor: Executor
     record: ResultTable | None
-    rows: dict[tuple[str, int, str], ResultRow] = field(default_factory=dict)
+    rows: dict[RowKey, ResultRow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = set(ModelMeasures.model_fields)
-        self.compared_before = [row for row in read_rows(self.out / RESULTS) if row.measure in names]
+        self.earlier = {(row.run, row.seed, row.measure): row for row in read_rows(self.out / RESULTS)}
 
     def run(self) -> Findings:
-        suite = self.suite
-        steps = self._equal_time_steps() if suite.equal_time_as is not None else {}
+        suite, steps = self.suite, dict[str, int]()
+        if suite.measures.training_speed is not None or suite.equal_time_as is not None:
+            data = suite.data_folders(self.out)[0]
+            specs = {run.name: suite.run_spec(run, suite.seeds[0], data).resolved() for run in suite.runs}
+            step_s = self.step_seconds(specs)
+            # The reference's training is that of another suite; each other run gets as many steps as fit into its time.
+            if (reference := suite.equal_time_as) is not None:
+                others = {name: spec.steps for name, spec in specs.items() if name != reference}
+                steps = {name: round(count * step_s[reference] / step_s[name]) for name, count in others.items()}
         # Whole seeds first: an interrupted suite has results of all runs for its first seeds.
-        jobs = [
-            Job(run=run.name, seed=seed, steps=steps.get(run.name))
-            for seed in suite.seeds
-            for run in suite.runs
-            if not steps or run.name in steps
-        ]
-        self._execute(jobs)
+        jobs = [Job(run=run.name, seed=seed, steps=steps.get(run.name)) for seed in suite.seeds for run in suite.runs]
+        self._execute([job for job in jobs if job.run != suite.equal_time_as])
         if suite.more_seeds is not None:
             self._execute([Job(run=name, seed=seed) for seed in suite.more_seeds.seeds for name in self._best_runs()])
-        self._write()
-        if suite.measures.compares_models and self._measure_models():
-            self._write()
-        return self.findings()
-
-    def findings(self) -> Findings:
-        shown = [run.name for run in self.suite.runs if run.shown]
-        return summarize(self.suite.name, list(self.rows.values()), shown, self.suite.measures.likelihood == "recorded")
-
-    def _write(self) -> None:
-        write_rows(self.out / RESULTS, self.rows.values())
-        findings = self.findings()
+        self._save()
+        findings = summarize_suite(suite, list(self.rows.values()))
         curves_plot(findings.runs, findings.name).write(self.out / CURVES)
+        if suite.measures.ngram is not None:
+            self._measure_ngram(suite.measures.ngram.order)
+        self._measure_models()
+        write_rows(self.out / RESULTS, self.rows.values())
+        return summarize_suite(suite, list(self.rows.values()))
 
-    def _execute(self, jobs: Sequence[Job]) -> None:
-        """Carry out the jobs that the record does not have; add their rows."""
-        jobs = [job for job in jobs if not self._take_from_record(job)] if self.record is not None else jobs
-        if self.record is not None:
-            self.runner.log(f"{self.suite.name}: {len(jobs)} to train; {len(self.rows)} rows are in the record")
-        for group in self._groups(jobs):
-            ready = [job for job in group if not self._skip_without_teacher(job)]
-            context = JobContext(
-                self.suite, self.out, self.runner, self.text, lambda job: passed_calibration(self.suite, self.out, job)
-            )
-            self.executor.run(ready, context)
-            for job in ready:
-                run = self.suite.run(job.run)
-                rows = read_rows(self.suite.run_folder(self.out, run, job.seed) / RESULTS)
-                if job.steps is not None:
-                    rows = [row.model_copy(update={"values": {**row.values, "steps": job.steps}}) for row in rows]
-                self._add(rows)
+    def _save(self) -> None:
+        """Write the results so far, with those of earlier calls that this one has not come to yet."""
+        write_rows(self.out / RESULTS, {**self.earlier, **self.rows}.values())
 
     def _add(self, rows: Sequence[ResultRow]) -> None:
         self.rows |= {(row.run, row.seed, row.measure): row for row in rows}
         if self.record is not None:
             self.record.add(rows)
 
-    def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
-        """Jobs that may run at the same time: those whose teachers are trained. One by one for a serial executor."""
-        if isinstance(self.executor, LocalExecutor) and self.executor.workers == 1:
-            yield from ([job] for job in jobs)
-            return
+    def _known(self, run: str, seed: int, measure: str, inputs: Mapping[str, str]) -> ResultRow | None:
+        """A result of an earlier call, in the record or in this folder, that was made with these inputs."""
+        recorded = None if self.record is None else self.record.find(self.suite.name, run, seed, measure)
+        for row in (recorded, self.earlier.get((run, seed, measure))):
+            if row is not None and row.outdated_by(inputs) is None:
+                return row
+        return None
+
+    def _execute(self, jobs: Sequence[Job]) -> None:
+        """Carry out the jobs that the record does not have; add their rows."""
+        if self.record is not None:
+            jobs = [job for job in jobs if not self._take_from_record(job)]
+            self.runner.log(f"{self.suite.name}: {len(jobs)} to train; {len(self.rows)} rows are in the record")
+        context = JobContext(
+            self.suite, self.out, self.runner, self.text, lambda job: passed_calibration(self.suite, self.out, job)
+        )
         rest = list(jobs)
         while rest:
-            names = {(job.run, job.seed) for job in rest}
-            ready = [job for job in rest if (self.suite.run(job.run).calibration_of, job.seed) not in names]
-            yield ready
-            rest = [job for job in rest if job not in ready]
+            if isinstance(self.executor, LocalExecutor) and self.executor.workers == 1:
+                group = rest[:1]  # in order, so that an interrupted suite has whole seeds
+            else:  # those whose teachers are trained may run at the same time
+                names = {(job.run, job.seed) for job in rest}
+                group = [job for job in rest if (self.suite.run(job.run).calibration_of, job.seed) not in names]
+            rest = [job for job in rest if job not in group]
+            ready = [job for job in group if not self._skip_without_teacher(job)]
+            self.executor.run(ready, context)
+            for job in ready:
+                rows = read_rows(self.suite.run_folder(self.out, self.suite.run(job.run), job.seed) / RESULTS)
+                if job.steps is not None:
+                    rows = [row.model_copy(update={"values": {**row.values, "steps": job.steps}}) for row in rows]
+                self._add(rows)
 
     def _skip_without_teacher(self, job: Job) -> bool:
         """Add a row for a job whose teacher (the run that it takes its calibration from) has no result."""
@@ -325,20 +336,16 @@ class _SuiteRun:
     def _take_from_record(self, job: Job) -> bool:
         """Take the rows of a job from the record, if they were made with the same inputs; log why not."""
         assert self.record is not None
-        name, measures = self.suite.name, self.suite.measures
-        needed = [LIKELIHOOD] if measures.name_recall is None else ["name_recall"]
-        needed = ["ability"] if self.suite.text is not None and self.suite.text.ability is not None else needed
-        found = [self.record.find(name, job.run, job.seed, measure) for measure in needed]
+        name, text = self.suite.name, self.suite.text
+        needed = LIKELIHOOD if self.suite.measures.name_recall is None else NAME_RECALL
+        needed = ABILITY if text is not None and text.ability is not None else needed
+        found = self.record.find(name, job.run, job.seed, needed)
         inputs = inputs_of(job_spec(self.suite, self.out, job.model_copy(update={"steps": None})), self.text)
-        reason = "missing" if None in found else None
-        for row in found:
-            if row is None:
-                continue
-            reason = reason or row.outdated_by(inputs)
-            before = row.values.get("steps")
-            if reason is None and job.steps is not None and before is not None:
-                ratio = max(job.steps, before) / min(job.steps, before)
-                reason = f"{before} steps then, {job.steps} by measured times" if ratio > STEPS_TOLERANCE else None
+        reason = "missing" if found is None else found.outdated_by(inputs)
+        before = None if found is None else found.values.get("steps")
+        if reason is None and job.steps is not None and before is not None:
+            ratio = max(job.steps, before) / min(job.steps, before)
+            reason = f"{before} steps then, {job.steps} by measured times" if ratio > STEPS_TOLERANCE else None
         if reason is not None:
             self.runner.log(f"{name}: {job_title(self.suite, job)}: {reason}")
             return False
@@ -358,78 +365,82 @@ class _SuiteRun:
         best |= {row.run for row in recorded if row.seed != seed}
         return [run for _, run in rated if run in best]
 
-    def _equal_time_steps(self) -> dict[str, int]:
-        """Steps of each run that take as long as the reference's training; the reference itself is left out."""
-        suite, reference = self.suite, self.suite.equal_time_as
-        assert reference is not None
-        specs = {run.name: suite.run_spec(run, suite.seeds[0], suite.data_folders(self.out)[0]) for run in suite.runs}
-        step_s = self.step_seconds({name: spec.resolved() for name, spec in specs.items()})
-        others = {name: spec.steps for name, spec in specs.items() if name != reference}
-        return {name: round(steps * step_s[reference] / step_s[name]) for name, steps in others.items()}
-
     def step_seconds(self, runs: Mapping[str, RunSpec]) -> dict[str, float]:
-        """Seconds of a training step of each run: from the record, or measured now if any is missing there."""
+        """Seconds of a training step of each run: from an earlier call, or measured now if any is missing there."""
         inputs = {name: speed_inputs(run) for name, run in runs.items()}
         recorded = [] if self.record is None else list(self.record.rows.values())
         known = {
             row.run: row
-            for row in recorded
+            for row in (*self.earlier.values(), *recorded)  # times of the same runs in other suites serve as well
             if row.measure == TRAINING_SPEED and row.run in runs and row.outdated_by(inputs[row.run]) is None
         }
         if known.keys() != runs.keys():
             self.runner.log("measuring the time of a step of every run")
             measured = measure_speeds(runs, self.suite.data_folders(self.out)[0])
-            rows = [
-                ResultRow(
-                    suite=self.suite.name, run=name, seed=self.suite.seeds[0], measure=TRAINING_SPEED, values=values,
-                    inputs=inputs[name], origin=origin(),
-                )
+            about: dict[str, Any] = {"suite": self.suite.name, "seed": self.suite.seeds[0], "origin": origin()}
+            known = {
+                name: ResultRow(**about, run=name, measure=TRAINING_SPEED, values=values, inputs=inputs[name])
                 for name, values in measured.items()
-            ]  # fmt: skip
-            self._add(rows)
-            known = {row.run: row for row in rows}
+            }
+            self._add(list(known.values()))
+            self._save()  # the next call trains for the same number of steps
+        self.rows |= {(row.run, row.seed, row.measure): row for row in known.values()}
         return {name: float(row.values["step_s"]) for name, row in known.items()}
 
-    def _measure_models(self) -> bool:
-        """Compare the models of the first seed of each shown run that was trained to its end; False if there is none.
+    def _measure_ngram(self, order: int) -> None:
+        """Add the bits per byte of an n-gram model that counts all of the training text, beside the runs."""
+        inputs, seed = {"text": self.text, "order": hash_of(order)}, 0
+        row = self._known(NGRAM, seed, LIKELIHOOD, inputs)
+        if row is None:
+            data, model = self.suite.data_folders(self.out)[0], self.out / f"{NGRAM}-{order}"
+            self.runner.log(f"counting n-grams up to order {order}")
+            if not model.exists():
+                train_ngram(data, model, order, self.runner.command)
+            bits = evaluate_ngram(model, data, "validation").figures()["bits_per_byte"]
+            row = ResultRow(
+                suite=self.suite.name, run=NGRAM, seed=seed, measure=LIKELIHOOD,
+                values={"bits_per_byte": bits, "order": order}, inputs=inputs, origin=origin(),
+            )  # fmt: skip
+        self._add([row])
+        self._save()
 
-        Rows of an earlier call are kept if weights and settings are the same (all of them, as speed is relative).
+    def _measure_models(self) -> None:
+        """Measure the models of the first seed of each shown run that was trained to its end, one measure at a time.
+
+        The results of an earlier call are kept if weights and settings are the same: for all models or for none, as
+        speeds are compared with each other.
         """
         chosen: dict[str, ResultRow] = {}
         for run in (run for run in self.suite.runs if run.shown):
-            for seed in reversed(self.suite.seeds):
-                row = self.rows.get((run.name, seed, TRAINING))
-                if row is not None and row.status == "measured":
-                    chosen[run.name] = row
-        if not chosen:
-            return False
-        settings = self.suite.measures
-        wanted = [name for name in ModelMeasures.model_fields if name != "seed" and getattr(settings, name) is not None]
-        needed: dict[tuple[str, int, str], dict[str, str]] = {}
-        for name, row in chosen.items():
-            for measure in wanted:
-                setting = hash_of(getattr(settings, measure).model_dump(mode="json"))
-                needed[name, row.seed, measure] = {"weights": row.inputs["weights"], "measure": setting}
-        earlier = {(row.run, row.seed, row.measure): row for row in self.compared_before}
-        if any(key not in earlier or earlier[key].inputs != inputs for key, inputs in needed.items()):
-            self.runner.log("measuring the models of the first seed")
-            folders = {
-                run: self.suite.run_folder(self.out, self.suite.run(run), row.seed) for run, row in chosen.items()
-            }
-            only = Measures(**{measure: getattr(settings, measure) for measure in wanted})
-            found = {
-                run: one.model_dump(mode="json") for run, one in measure_models(folders, only, ModelOptions()).items()
-            }
-            about = {"suite": self.suite.name, "origin": origin()}
-            earlier = {
-                key: ResultRow(
-                    **about, run=key[0], seed=key[1], measure=key[2], values={"result": found[key[0]][key[2]]},
-                    inputs=inputs,
-                )
-                for key, inputs in needed.items()
-            }  # fmt: skip
-        self._add([earlier[key] for key in needed])
-        return True
+            trained = [self.rows.get((run.name, seed, TRAINING)) for seed in self.suite.seeds]
+            first = next((row for row in trained if row is not None and row.status == "measured"), None)
+            chosen |= {} if first is None else {run.name: first}
+        options = ModelOptions(device=self.suite.training.get("device", "auto"))
+        models: dict[str, LanguageModel] = {}
+        for measure in (name for name in ModelMeasures.model_fields if name != "seed"):
+            settings = getattr(self.suite.measures, measure)
+            if settings is None or not chosen:
+                continue
+            setting = hash_of(settings.model_dump(mode="json"))
+            inputs = {run: {"weights": row.inputs["weights"], "measure": setting} for run, row in chosen.items()}
+            known = [self._known(run, row.seed, measure, inputs[run]) for run, row in chosen.items()]
+            rows = [row for row in known if row is not None]
+            if len(rows) < len(chosen):
+                self.runner.log(f"measuring {measure} of the models of the first seed")
+                folders = {run: (self.suite.run(run), row.seed) for run, row in chosen.items()}
+                models = models or {
+                    run: options.load(self.suite.run_folder(self.out, *which)) for run, which in folders.items()
+                }
+                start_s = time.monotonic()
+                found = measure_models(models, Measures(**{measure: settings}))
+                about: dict[str, Any] = {"suite": self.suite.name, "measure": measure}
+                about["origin"] = {**origin(), "seconds": time.monotonic() - start_s}
+                rows = []
+                for run, one in found.items():
+                    values = {"result": one.model_dump(mode="json")[measure]}
+                    rows.append(ResultRow(**about, run=run, seed=chosen[run].seed, values=values, inputs=inputs[run]))
+            self._add(rows)
+            self._save()
 
 
 def speed_inputs(run: RunSpec) -> dict[str, str]:
@@ -459,11 +470,8 @@ def measure_speeds(runs: Mapping[str, RunSpec], data: Path) -> dict[str, dict[st
     }
 
 
-def read_suite_findings(folder: Path) -> Findings:
-    """The results of a suite's folder, as `run_suite` returned them; `UserError` if it is not finished."""
-    suite, _ = read_suite_folder(folder)
-    rows = read_rows(folder / RESULTS)
-    check_finished(suite, rows, folder)
+def summarize_suite(suite: Suite, rows: Sequence[ResultRow]) -> Findings:
+    """The runs of a suite that are shown, by its rows."""
     shown = [run.name for run in suite.runs if run.shown]
     return summarize(suite.name, rows, shown, suite.measures.likelihood == "recorded")
 

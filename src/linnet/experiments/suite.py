@@ -15,12 +15,15 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
 from linnet.evaluation.abilities.contract import Ability, TextAbility
 from linnet.evaluation.abilities.suite import AnyAbility
-from linnet.experiments.measures import Measures
+from linnet.experiments.measures import NGRAM, Measures
 from linnet.model.spec import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
 
 SUITE, RESULTS, CURVES, DATA, CALIBRATIONS = "suite.json", "results.jsonl", "curves.png", "data", "calibrations"
 """Names in the folder of a suite."""
+
+MAX_BASES = 3
+"""Files that may be based on each other in a row."""
 
 Form = Literal["answer", "steps"]
 """The answer alone, or the steps that lead to it and then the answer."""
@@ -171,6 +174,8 @@ class Suite(Spec):
             raise ValueError("tokenizer: is decided by text.ability, whose symbols are tokens; leave it out")
         if self.measures.name_recall is not None and (self.text is None or self.text.stories is None):
             raise ValueError("measures.name_recall: needs text.stories, whose names are known")
+        if self.measures.ngram is not None and (ability is not None or self.text is None or self.text.part_count > 1):
+            raise ValueError("measures.ngram: needs a text of one part that is no ability")
         if self.flat and len(self.seeds) > 1:
             raise ValueError(f"flat: goes with one seed; the suite has {len(self.seeds)}")
         return self
@@ -179,6 +184,8 @@ class Suite(Spec):
     def _runs_fit(self) -> Self:
         earlier: list[str] = []
         for index, run in enumerate(self.runs):
+            if run.name == NGRAM and self.measures.ngram is not None:
+                raise ValueError(f"runs[{index}].name: {run.name}: is that of measures.ngram; expected another")
             if run.folder in {other.folder for other in self.runs[:index]}:
                 raise ValueError(f"runs[{index}].name: {run.name}: another run has that name; expected a new one")
             for field, decided_by in _decided_fields(run).items():
@@ -208,14 +215,19 @@ class Suite(Spec):
         A field `base` names another such file, whose fields are taken where this one has none. assignments:
         `training.steps=200` or `model.d_model=64`, for all runs, as if the file said so.
         """
-        suite = cls.parse(_read_with_base(Path(path)), str(path))
+        return cls.checked(_read_suites(Path(path))[Path(path).stem], str(path), assignments)
+
+    @classmethod
+    def checked(cls, plain: dict[str, Any], origin: str, assignments: Sequence[str] = ()) -> Self:
+        """The suite of plain data, with every run checked; `UserError` as from `load`, after `origin`."""
+        suite = cls.parse(plain, origin)
         if assignments:
-            suite = suite.changed(assignments, str(path))
+            suite = suite.changed(assignments, origin)
         for run in suite.runs:
             try:
                 suite.run_spec(run, suite.seeds[0], Path("data")).resolved()
             except UserError as error:
-                raise UserError(f"{path}: runs: {run.name}: {error}") from None
+                raise UserError(f"{origin}: runs: {run.name}: {error}") from None
         return suite
 
     def changed(self, assignments: Sequence[str], origin: str) -> Self:
@@ -291,16 +303,46 @@ def _decided_fields(run: SuiteRun) -> dict[str, str]:
     return fields if run.calibration_of is None else {**fields, "model.calibration": "calibration_of"}
 
 
-def _read_with_base(path: Path, depth: int = 0) -> dict[str, Any]:
+def load_suites(path: str | Path, assignments: Sequence[str] = ()) -> dict[str, Suite]:
+    """The suites of a YAML file by name: the file's own, under the name of the file, then its `variants`.
+
+    A variant has the fields of the file's suite, or of the one that its `base` names, except those that it gives
+    itself. Each needs a `name` of its own, under which its results are recorded. assignments: as in `Suite.load`.
+    """
+    path = Path(path)
+    suites = {key: Suite.checked(plain, str(path), assignments) for key, plain in _read_suites(path).items()}
+    names = [suite.name for suite in suites.values()]
+    for number, (key, suite) in enumerate(suites.items()):
+        if suite.name in names[:number]:
+            raise UserError(f"{path}: variants.{key}.name: {suite.name}: is that of another suite; expected a new one")
+    return suites
+
+
+def _read_suites(path: Path, depth: int = 0) -> dict[str, dict[str, Any]]:
+    """The plain data of the suites of a file, each complete."""
     plain = read_yaml(path)
     if not isinstance(plain, dict):
         raise UserError(f"{path}: expected a mapping with text, model, runs, found {type(plain).__name__}")
-    if "base" not in plain:
-        return plain
-    base, own = plain["base"], {name: value for name, value in plain.items() if name != "base"}
-    if not isinstance(base, str) or depth > 3:
-        raise UserError(f"{path}: base: {base!r}: expected the path of another suite, at most three in a row")
-    below = _read_with_base(path.parent / base, depth + 1)
+    variants = plain.pop("variants", None) or {}
+    if not isinstance(variants, dict):
+        raise UserError(f"{path}: variants: expected a mapping of names, found {type(variants).__name__}")
+    suites = {path.stem: _with_base(plain, path, {}, depth)}
+    for key, own in variants.items():
+        if not isinstance(own, dict) or key in suites:
+            raise UserError(f"{path}: variants.{key}: expected a mapping of fields, under a name of its own")
+        suites[key] = _with_base({"base": path.stem, **own}, path, suites, depth)
+    return suites
+
+
+def _with_base(own: dict[str, Any], path: Path, known: dict[str, dict[str, Any]], depth: int) -> dict[str, Any]:
+    """Own fields, and those of the suite that `base` names: one of this file, or another file beside it."""
+    if "base" not in own:
+        return own
+    base = own["base"]
+    if not isinstance(base, str) or depth > MAX_BASES:
+        raise UserError(f"{path}: base: {base!r}: expected the path of another suite, at most {MAX_BASES} in a row")
+    below = known[base] if base in known else _read_suites(path.parent / base, depth + 1)[Path(base).stem]
+    own = {name: value for name, value in own.items() if name != "base"}
     for section in ("training", "model"):  # the fields of these are replaced one by one
         if isinstance(own.get(section), dict) and isinstance(below.get(section), dict):
             own[section] = {**below[section], **own[section]}

@@ -96,7 +96,11 @@ def table_meaning(findings: Findings) -> str:
     else:
         least, most = numbers.grouped(tokens[0]), numbers.grouped(tokens[-1])
         text = f"{least} to {most} held-out tokens, not the same for all: linnet evaluate measures each on all of them"
-    return f"{_seeds_meaning(findings)}; causal, on {text}; tokens/s: of the training steps"
+    meaning = f"{_seeds_meaning(findings)}; causal, on {text}; tokens/s: of the training steps"
+    if findings.ngram is not None:
+        order, bits = findings.ngram["order"], findings.ngram["bits_per_byte"]
+        meaning += f"; an n-gram model of order {order}, which counts all of the training text: {bits:.4f}"
+    return meaning
 
 
 def measures_ability(runs: Sequence[RunSummary]) -> bool:

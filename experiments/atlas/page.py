@@ -1,9 +1,13 @@
 """The page of the atlas and its plots, from the record alone: `experiments/atlas.jsonl`, rows of the atlas's suites.
 
-A mixer without a figure on a text has a dash there, and no point in the plot.
+`python experiments/atlas/page.py` writes `docs/atlas.md`. A mixer without a figure on a text has a dash there, and no
+point in the plot. `--articles wikitext2-train.txt` writes wikitext2.jsonl, the text of a suite, instead.
 """
 
+import argparse
+import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +25,7 @@ from linnet.experiments.results import (
     inputs_of,
 )
 from linnet.experiments.run import TRAINING_SPEED, speed_inputs
-from linnet.experiments.suite import Suite
+from linnet.experiments.suite import Suite, load_suites
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
@@ -32,7 +36,6 @@ RECORD, PAGE = EXPERIMENTS / "atlas.jsonl", EXPERIMENTS.parent / "docs" / "atlas
 
 TEXTS = {"tinystories": "TinyStories", "wikitext2": "WikiText-2"}
 ABILITIES = {"recall": "recall", "copying": "copying", "tracking": "following S3"}
-FILES = {"tinystories": EXPERIMENTS / "atlas.yaml"} | {key: EXPERIMENTS / f"{key}.yaml" for key in ABILITIES}
 SPEED_SUITE, STORIES = "tinystories", "stories"
 
 SHORT, LONG = 1024, 65_536
@@ -44,10 +47,10 @@ AHEAD_OF_CHANCE = 3
 """Standard errors above chance from which a seed counts as better than chance."""
 
 
-def load_suites() -> dict[str, Suite]:
-    """All suites of the atlas, in the order in which they are carried out."""
-    keys = ("tinystories", "wikitext2", "tinystories-time", "wikitext2-time", STORIES, *ABILITIES)
-    return {key: Suite.load(FILES.get(key, HERE / f"{key}.yaml")) for key in keys}
+def atlas_suites() -> dict[str, Suite]:
+    """All suites of the atlas by name, in the order in which they are carried out."""
+    suites = load_suites(EXPERIMENTS / "atlas.yaml")
+    return {SPEED_SUITE: suites.pop("atlas"), **suites}
 
 
 class Atlas:
@@ -55,7 +58,7 @@ class Atlas:
 
     def __init__(self, record: ResultTable, suites: Mapping[str, Suite] | None = None) -> None:
         self.record = record
-        self.suites = suites or load_suites()
+        self.suites = suites or atlas_suites()
         main = self.suites[SPEED_SUITE]
         self.models = {run.name: main.run_spec(run, 0, Path("data")).model for run in main.runs}
         costs = {name: model_cost(model) for name, model in self.models.items()}
@@ -341,3 +344,22 @@ def write_page(record: ResultTable, page: Path = PAGE) -> None:
         )
     )
     write_text(page, text)
+
+
+def write_articles(file: Path) -> Path:
+    """Write WikiText-2 as JSON lines, one article in each: articles begin with ` = Title = `; returns the new file."""
+    parts = re.split(r"(?m)^(?= = [^=].* = $)", file.read_text(encoding="utf-8"))
+    lines = [json.dumps({"text": part.strip()}, ensure_ascii=False) + "\n" for part in parts if part.strip()]
+    path = file.with_name("wikitext2.jsonl")
+    write_text(path, "".join(lines))
+    return path
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--articles", type=Path, metavar="FILE", help="write the articles of WikiText-2 beside FILE")
+    arguments = parser.parse_args()
+    if arguments.articles is not None:
+        print(write_articles(arguments.articles))
+    else:
+        write_page(ResultTable(RECORD))

@@ -8,11 +8,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from linnet.cli.compare import compare
 from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
+from linnet.experiments.results import read_rows
 from linnet.experiments.suite import Suite
 from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
@@ -138,3 +140,28 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
         == 130
     )
     assert capsys.readouterr() == ("", "interrupted; the same command continues\n")
+
+
+def test_a_file_with_variants_makes_one_table(tmp_path: Path, capsys: Capture):
+    plain = {
+        "name": "first", "text": {"stories": 30}, "tokenizer": {"kind": "bytes"}, "model": MODEL, "seeds": [0],
+        "training": {"steps": 1, "batch_size": 2, "threads": 1, "evaluate": {"tokens": 64}}, "runs": [{"name": "a"}],
+        "variants": {"longer": {"name": "longer", "training": {"steps": 2}}, "third": {"name": "third"}},
+    }  # fmt: skip
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump(plain))
+    command = ["compare", str(tmp_path / "all.yaml"), "--out", str(tmp_path / "out")]
+    assert main([*command, "--only", "all", "--only", "longer", "--json"]) == 0
+    suites = json.loads(capsys.readouterr().out)["suites"]
+    assert [suite["name"] for suite in suites.values()] == ["first", "longer"] and set(suites) == {"all", "longer"}
+    rows = read_rows(tmp_path / "out" / "results.jsonl")
+    assert {(row.suite, row.measure) for row in rows} == {
+        (suite, measure) for suite in ("first", "longer") for measure in ("training", "likelihood")
+    }
+    assert (tmp_path / "out" / "longer" / "report.html").is_file()
+    assert main([*command, "--only", "longer"]) == 0
+    out, err = capsys.readouterr()
+    assert (
+        out.startswith("longer: Held-out text, and training") and "longer: 0 to train; 2 rows are in the record" in err
+    )
+    assert main([*command, "--only", "fourth"]) == 2
+    assert "--only fourth: expected suites of the file: all, longer, third" in capsys.readouterr().err

@@ -1,15 +1,23 @@
 """The atlas: what is compared is comparable, what the record has is not trained again, and the page is made of it."""
 
 import json
-import runpy
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import page
 import pytest
-from page import Atlas, abilities_plot, ability_cell, by_seed, load_suites, origins_table, outdated, recall_cell
+from page import (
+    Atlas,
+    abilities_plot,
+    ability_cell,
+    atlas_suites,
+    by_seed,
+    origins_table,
+    outdated,
+    recall_cell,
+    write_articles,
+)
 
 from linnet.experiments import jobs
 from linnet.experiments.data import text_hash
@@ -26,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def suites() -> dict[str, Suite]:
-    return load_suites()
+    return atlas_suites()
 
 
 def specs(suite: Suite) -> dict[str, Any]:
@@ -217,15 +225,10 @@ def test_the_plot_has_a_point_for_each_mixer_and_the_line_of_chance():
     )
 
 
-@pytest.fixture(scope="module")
-def script() -> Iterator[dict[str, Any]]:
-    yield runpy.run_path(str(ROOT / "experiments" / "atlas" / "__main__.py"), run_name="atlas")
-
-
-def test_an_article_is_a_document(script: dict[str, Any], tmp_path: Path, suites: dict[str, Suite]):
+def test_an_article_is_a_document(tmp_path: Path):
     (tmp_path / "wikitext2-train.txt").write_text(" = One = \n\n first\n = = Part = = \n more\n = Two = \n second\n")
-    found = script["with_texts"]({"wikitext2": suites["wikitext2"]}, tmp_path, tmp_path / "work")["wikitext2"]
-    texts = [json.loads(line)["text"] for line in Path(found.text.files[0]).read_text().splitlines()]
+    lines = write_articles(tmp_path / "wikitext2-train.txt").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
     assert [text.splitlines()[0].strip() for text in texts] == ["= One =", "= Two ="]
     assert "= = Part = =" in texts[0]
 

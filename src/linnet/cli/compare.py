@@ -10,7 +10,6 @@ from linnet.cli.options import AsJson, Changes, ExecutorName, Fields, SlurmOptio
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.experiments.executors import Executor
     from linnet.experiments.results import Findings
     from linnet.experiments.suite_report import PublishedTable
 
@@ -42,6 +41,7 @@ def compare(
         Path | None,
         option("FILE.jsonl", "Results of earlier calls, also of other machines: what it has is not trained again."),
     ] = None,
+    only: Annotated[list[str] | None, option("NAME", "Of a file with variants: this suite alone (repeatable).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
@@ -62,6 +62,9 @@ def compare(
 
     --executor local --workers 2 trains two runs at a time in processes of their own; ray uses a Ray cluster
     (pip install 'linnet[ray]'; RAY_ADDRESS, or workers on this machine); slurm submits a job array by sbatch and waits.
+
+    A file may describe several suites: its variants differ from its own. Each gets a folder in DIR, and all share the
+    result table DIR/results.jsonl (or --record); experiments/atlas.yaml is an example.
 
     A run that diverges with a seed is left out of the means. The table, the curves and the exit code (1) show it, and
     the other runs continue. The same command does not train it again; to try it again, remove its folder in DIR/runs.
@@ -85,40 +88,43 @@ def compare(
         raise UserError(f"{sources[0]}: no such file or folder; expected a comparison's YAML file, or folders of runs")
     if len(sources) > 1 or sources[0].is_dir():
         _set_side_by_side(sources, out, changes or [], against, as_json)
-    else:
-        from linnet.experiments.executors import make_executor
-
-        chosen = make_executor(executor, workers, slurm_options or ())
-        _train_and_compare(sources[0], out, changes or [], against, as_json, chosen, record)
-
-
-def _train_and_compare(
-    comparison: Path,
-    out: Path | None,
-    changes: list[str],
-    against: Path | None,
-    as_json: bool,
-    executor: "Executor",
-    record: Path | None,
-) -> None:
+        return
     from linnet.core.system import keep_freed_memory
+    from linnet.experiments.executors import make_executor
     from linnet.experiments.jobs import Runner
     from linnet.experiments.results import ResultTable
     from linnet.experiments.run import run_suite
-    from linnet.experiments.suite import Suite
-    from linnet.experiments.suite_report import SuiteResult, load_published
+    from linnet.experiments.suite import RESULTS, load_suites
+    from linnet.experiments.suite_report import SuiteResult, SuitesResult, load_published
 
-    folder = out or Path("runs") / comparison.stem
-    suite = Suite.load(comparison, changes)
-    published = load_published(against, suite.measures)
+    chosen = make_executor(executor, workers, slurm_options or ())
+    folder, suites = out or Path("runs") / sources[0].stem, load_suites(sources[0], changes or ())
+    for name in only or ():
+        if name not in suites:
+            raise UserError(field="only", value=name, accepted=f"suites of the file: {', '.join(suites)}")
+    asked = {name: suite for name, suite in suites.items() if not only or name in only}
+    published = {name: load_published(against, suite.measures) for name, suite in asked.items()}
+    several = len(suites) > 1
+    if several and record is None:
+        record = folder / RESULTS  # one table of all suites
     known = None if record is None else ResultTable(record)
     keep_freed_memory()
-    with interruptions_reported():
-        findings = run_suite(suite, folder, Runner(note, invocation()), str(comparison), executor, known)
-    _write_page(findings, published, folder)
-    show_result(SuiteResult(findings, published, folder), None, as_json)
-    if findings.failures:
-        note(f"error: {_failures_message(findings, len(suite.runs) * len(suite.seeds))}")
+    results = {}
+    for name, suite in asked.items():
+        own = folder / name if several else folder
+        with interruptions_reported():
+            findings = run_suite(suite, own, Runner(note, invocation()), str(sources[0]), chosen, known)
+        _write_page(findings, published[name], own)
+        results[name] = SuiteResult(findings, published[name], own)
+    show_result(SuitesResult(results) if several else results[sources[0].stem], None, as_json)
+    messages = [
+        _failures_message(result.findings, len(suites[name].runs) * len(suites[name].seeds))
+        for name, result in results.items()
+        if result.findings.failures
+    ]
+    for message in messages:
+        note(f"error: {message}")
+    if messages:
         raise typer.Exit(1)
 
 

@@ -280,41 +280,50 @@ class Findings:
 
 
 def summarize(name: str, rows: Sequence[ResultRow], shown: Sequence[str], recorded: bool = False) -> Findings:
-    """Summarize the rows of one suite. recorded: take the last evaluation of each training as its likelihood."""
+    """Summarize the rows of one suite. recorded: take the last evaluation of each training as its likelihood.
+
+    A seed counts if it was trained to the end, or (rows of another machine) if its quality is known.
+    """
+
+    def curve(row: ResultRow) -> list[CurvePoint]:
+        return [CurvePoint(step, bits) for step, bits in row.values.get("curve", [])]
+
     failures = [
-        Failure(row.run, row.seed, row.values.get("step"), row.values["reason"], _curve(row))
+        Failure(row.run, row.seed, row.values.get("step"), row.values["reason"], curve(row))
         for row in rows
         if row.measure == TRAINING and row.status != "measured"
     ]
     runs = []
     for run in shown:
-        by_key = {(row.measure, row.seed): row for row in rows if row.run == run}
-        trained = [row for (measure, _), row in by_key.items() if measure == TRAINING and row.status == "measured"]
-        results = []
-        for row in trained:
-            likelihood = None if recorded else by_key.get((LIKELIHOOD, row.seed))
-            evaluation = dict(row.values["validation"] if likelihood is None else likelihood.values)
-            for measure in (ABILITY, NAME_RECALL):
-                if not recorded and (found := by_key.get((measure, row.seed))) is not None:
-                    evaluation |= found.values
-            results.append(SeedResult(row.seed, evaluation, _curve(row), row.values.get("tokens_per_s")))
-        about: Mapping[str, Any] = trained[0].values if trained else {}
+        by_seed: dict[int, dict[str, ResultRow]] = {}
+        for row in rows:
+            if row.run == run and row.status == "measured":
+                by_seed.setdefault(row.seed, {})[row.measure] = row
+        results, about = list[SeedResult](), dict[str, Any]()
+        for seed, measured in by_seed.items():
+            trained = measured.get(TRAINING)
+            quality = [] if recorded else [m for m in (LIKELIHOOD, ABILITY, NAME_RECALL) if m in measured]
+            if trained is None and not quality:
+                continue
+            evaluation = {} if trained is None or LIKELIHOOD in quality else dict(trained.values["validation"])
+            for measure in quality:
+                evaluation |= measured[measure].values
+            speed = None if trained is None else trained.values.get("tokens_per_s")
+            results.append(SeedResult(seed, evaluation, [] if trained is None else curve(trained), speed))
+            about = about or ({} if trained is None else trained.values)
         memory = MemoryFigures.from_dict(about["memory"]) if "memory" in about else None
         lost = [each for each in failures if each.run == run]
+        extra = next((found for one in by_seed.values() if (found := _extra(one)) is not None), None)
         counts = about.get("parameters"), about.get("tokens")
-        runs.append(RunSummary(run, *counts, results, lost, about.get("training_flops"), memory, _extra(by_key)))
+        runs.append(RunSummary(run, *counts, results, lost, about.get("training_flops"), memory, extra))
     ngram = next((row.values for row in rows if row.run == NGRAM and "order" in row.values), None)
     return Findings(name, runs, failures, ngram)
 
 
-def _curve(row: ResultRow) -> list[CurvePoint]:
-    return [CurvePoint(step, bits) for step, bits in row.values.get("curve", [])]
-
-
-def _extra(by_key: Mapping[tuple[str, int], ResultRow]) -> ModelMeasures | None:
-    names = [name for name in ModelMeasures.model_fields if name != "seed"]
-    rows = {measure: row for (measure, _), row in by_key.items() if measure in names}
-    if not rows:
+def _extra(rows: Mapping[str, ResultRow]) -> ModelMeasures | None:
+    """The measures that compare finished models, among the rows of one seed by measure."""
+    found = {measure: row for measure, row in rows.items() if measure in ModelMeasures.model_fields}
+    if not found:
         return None
-    found = {measure: row.values["result"] for measure, row in rows.items()}
-    return ModelMeasures.parse({"seed": next(iter(rows.values())).seed, **found}, "results")
+    results = {measure: row.values["result"] for measure, row in found.items()}
+    return ModelMeasures.parse({"seed": next(iter(found.values())).seed, **results}, "results")

@@ -1,7 +1,7 @@
 """The results of a suite as a table, learning curves, differences between runs, and own numbers for a paper's table."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
@@ -90,7 +90,8 @@ def _seeds_meaning(findings: Findings) -> str:
 
 def table_meaning(findings: Findings) -> str:
     """What the means are over, and which text the runs were evaluated on."""
-    tokens = sorted({result.evaluation["tokens"] for run in findings.runs for result in run.results})
+    counts = {result.evaluation.get("tokens") for run in findings.runs for result in run.results}
+    tokens = sorted(count for count in counts if count is not None)
     if len(tokens) < 2:
         text = f"the same held-out documents{f', {numbers.grouped(tokens[0])} tokens' if tokens else ''}"
     else:
@@ -418,3 +419,20 @@ class SuiteResult(Result):
         if self.folder is not None:
             lines += [f"report: {self.folder / PAGE}", f"curves: {self.folder / CURVES}"]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class SuitesResult(Result):
+    """The results of the suites of one file, by name."""
+
+    suites: Mapping[str, SuiteResult]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"suites": {name: result.to_dict() for name, result in self.suites.items()}}
+
+    def tables(self) -> list[Part]:
+        tables = [(name, part) for name, result in self.suites.items() for part in result.tables()]
+        return [replace(part, title=f"{name}: {part.title}") for name, part in tables]
+
+    def conclusion(self) -> str:
+        return "\n".join(result.conclusion() for result in self.suites.values())

@@ -8,6 +8,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.experiments.recorded import recorded
+from linnet.experiments.results import read_rows
 from linnet.experiments.run import compare
 from linnet.experiments.suite import Suite
 
@@ -60,3 +61,27 @@ def test_questions_that_do_not_fit_cost_nothing_that_was_trained(tmp_path: Path)
     with pytest.raises(UserError):
         compare({**PLAIN, "measures": {"tasks": {"task_file": str(tmp_path / "q.jsonl")}}}, tmp_path / "out")
     assert len(recorded([tmp_path / "out"]).runs) == 2
+
+
+def test_baselines_and_speeds_are_rows_that_are_kept(tmp_path: Path):
+    wanted = {"ngram": {"order": 2}, "training_speed": {}}
+    first = compare({**PLAIN, "measures": wanted}, tmp_path / "out")
+    rows = {(row.run, row.measure): row for row in read_rows(tmp_path / "out" / "results.jsonl")}
+    assert rows["n-gram", "likelihood"].values["order"] == 2
+    assert first.ngram is not None and first.ngram["bits_per_byte"] > 0
+    assert {run for run, measure in rows if measure == "training_speed"} == {"one", "two"}
+    assert rows["one", "training_speed"].values["step_s"] > 0
+    logged: list[str] = []
+    compare({**PLAIN, "measures": wanted}, tmp_path / "out", logged.append)
+    again = {(row.run, row.measure): row for row in read_rows(tmp_path / "out" / "results.jsonl")}
+    assert again == rows and not any("measuring" in line or "counting" in line for line in logged)
+
+
+def test_equal_time_keeps_the_steps_of_the_first_call(tmp_path: Path):
+    timed = {**PLAIN, "equal_time_as": "one"}
+    compare(timed, tmp_path / "out")
+    steps = [row.values for row in read_rows(tmp_path / "out" / "results.jsonl") if row.measure == "training_speed"]
+    logged: list[str] = []
+    found = compare(timed, tmp_path / "out", logged.append)
+    assert len(steps) == 2 and not any("measuring" in line for line in logged)
+    assert [run.seeds for run in found.runs] == ["0", "1"]

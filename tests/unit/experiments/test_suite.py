@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from linnet.core.errors import UserError
-from linnet.experiments.suite import Suite
+from linnet.experiments.suite import Suite, load_suites
 from linnet.model.cost import model_cost
 
 ABLATION = Path(__file__).parents[3] / "experiments" / "ablations" / "pldr.yaml"
@@ -143,3 +143,50 @@ def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_p
     assert message in str(refused.value)
     assert str(refused.value).startswith(str(tmp_path / "compared.yaml"))
     assert "\n" not in str(refused.value)
+
+
+SMALL = {
+    "text": {"stories": 40},
+    "model": "tiny-ted",
+    "training": {"steps": 4, "batch_size": 2},
+    "runs": [{"name": "a"}],
+}
+
+
+def test_a_file_with_variants_is_several_suites(tmp_path: Path):
+    other = {"name": "other", "text": {"stories": 50}, "model": "tiny-ted", "runs": [{"name": "b"}]}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    variants = {
+        "short": {"name": "short", "training": {"steps": 2}},
+        "seeded": {"base": "short", "name": "seeded", "seeds": [7]},
+        "other": {"base": "other.yaml"},
+    }
+    (tmp_path / "all.yaml").write_text(
+        yaml.safe_dump({**SMALL, "name": "whole", "variants": variants}, sort_keys=False)
+    )
+    suites = load_suites(tmp_path / "all.yaml")
+    assert {key: suite.name for key, suite in suites.items()} == {
+        "all": "whole", "short": "short", "seeded": "seeded", "other": "other",
+    }  # fmt: skip
+    assert suites["short"].training == suites["seeded"].training == {"steps": 2, "batch_size": 2}
+    assert suites["seeded"].seeds == (7,) and suites["other"].runs[0].name == "b"
+    assert Suite.load(tmp_path / "all.yaml") == suites["all"]
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ({"one": {"training": {"steps": 2}}}, "variants.one.name: whole: is that of another suite"),
+        ({"all": {"name": "x"}}, "variants.all: expected a mapping of fields, under a name of its own"),
+        ([1], "variants: expected a mapping of names, found list"),
+        ({"one": {"name": "one", "base": 3}}, "base: 3: expected the path of another suite"),
+        ({"one": {"name": "one", "base": "all.yaml"}}, "base: 'all.yaml': expected the path of another suite, at most"),
+    ],
+)
+def test_variants_that_do_not_fit_are_refused(variants: object, message: str, tmp_path: Path):
+    (tmp_path / "all.yaml").write_text(
+        yaml.safe_dump({**SMALL, "name": "whole", "variants": variants}, sort_keys=False)
+    )
+    with pytest.raises(UserError) as refused:
+        load_suites(tmp_path / "all.yaml")
+    assert message in str(refused.value)

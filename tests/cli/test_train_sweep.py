@@ -135,6 +135,7 @@ def test_a_share_of_the_steps(data: Path, tmp_path: Path, capsys: Capture):
         (["--sweep", "lr=0,1"], "--sweep training.optimizer.lr: 0: must be greater than 0"),
         (["--sweep", "lr", "--sweep-steps", "9"], "--sweep-steps 9: expected at most the 8 steps of the run"),
         (["--sweep-steps", "9"], "--sweep-steps: belongs to --sweep"),
+        (["--workers", "2"], "--executor, --workers, --slurm-option: belong to --sweep; torchrun starts"),
         (["--sweep", "lr", "--verify-resume"], "--sweep: does not go with --verify-resume; give one of the two"),
         (["--sweep", "lr", "--set", "training.stepz=4"], "--set training.stepz: unknown key"),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show_result
-from linnet.cli.options import AsJson, Changes, Fields, option, with_fields
+from linnet.cli.options import AsJson, Changes, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
 from linnet.cli.process import exit_code
 from linnet.core.bounds import MAX_VERIFIED_STEPS
 from linnet.core.errors import UserError
@@ -17,6 +17,7 @@ from linnet.present import numbers
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
+    from linnet.experiments.executors import Executor
     from linnet.training.distributed import Processes
     from linnet.training.run import RunResult
     from linnet.training.spec import RunSpec
@@ -72,6 +73,9 @@ def train(
         ),
     ] = None,
     sweep_steps: Annotated[int | None, option("N", "With --sweep: steps for each value. Default: all.", min=1)] = None,
+    executor: ExecutorName = "local",
+    workers: Workers = 1,
+    slurm_options: SlurmOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or continue an interrupted run.
@@ -95,7 +99,8 @@ def train(
     with these values of another number of `training`, in RUN/lr-0.001 and so on. It prints a table, a plot of held-out
     bits per byte, the options that train with the best value, and a note if that is the lowest or highest. Each value
     is trained on as many tokens: all of the run's, or those of --sweep-steps. The same command continues and trains no
-    value twice. A value that diverges is reported, and the others continue (exit code 1 if all diverge).
+    value twice. A value that diverges is reported, and the others continue (exit code 1 if all diverge). --executor and
+    --workers train several values at a time, as in linnet compare.
 
     Several processes, on one machine or many, train one model with `torchrun --nproc-per-node 2 -m linnet train` and
     the same options; --shard of them share one copy of the weights.
@@ -128,6 +133,8 @@ def train(
         raise UserError("--verify-steps: belongs to --verify-resume")
     if sweep_steps is not None and sweep is None:
         raise UserError("--sweep-steps: belongs to --sweep")
+    if sweep is None and (executor, workers, slurm_options) != ("local", 1, None):
+        raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
     description = (config, model, data, changes or (), recipe, start_from, None, pairs)
@@ -137,7 +144,10 @@ def train(
         return
     if sweep is not None:
         refuse_distributed("--sweep")
-        _sweep(sweep, _resolve(out, description), out, sweep_steps, as_json)
+        from linnet.experiments.executors import make_executor
+
+        chosen = make_executor(executor, workers, slurm_options or ())
+        _sweep(sweep, _resolve(out, description), out, sweep_steps, chosen, as_json)
         return
     try:
         with join_processes() as processes:
@@ -196,14 +206,14 @@ def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None
         raise typer.Exit(1)
 
 
-def _sweep(text: str, run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
+def _sweep(text: str, run: "RunSpec", out: Path, steps: int | None, executor: "Executor", as_json: bool) -> None:
     """Train with every value and print the table; the exit code is 1 if all diverge."""
     from linnet.experiments.jobs import Runner
     from linnet.experiments.sweep import sweep
 
     check_out_folder(out, "--out")
     with interruptions_reported():
-        findings = sweep(text, run, out, Runner(note, invocation()), steps)
+        findings = sweep(text, run, out, Runner(note, invocation()), steps, executor)
     show_result(findings, None, as_json)
     if findings.best is None:
         note("error: every value diverged; lower values, or a longer warm-up, may not")

@@ -135,7 +135,7 @@ class ProtocolResult(Result):
     def side_by_side(self) -> SideBySide:
         """The tables as a page and Markdown."""
         facts = {"protocol": self.suite.source}
-        return SideBySide(self.suite.name, [], [], {}, {}, further=self._tables(), facts=facts)
+        return SideBySide(self.suite.name, [], [], {}, {}, further=self._tables(), about=facts)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON."""

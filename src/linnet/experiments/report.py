@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from linnet.core.files import write_text
 from linnet.evaluation.models import ModelOptions
@@ -25,7 +26,7 @@ from linnet.model.spec import ModelSpec, model_folder, read_description
 from linnet.present import numbers
 from linnet.present.page import timestamp, write_page
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style
-from linnet.present.result import Answer, Paragraph, Part, Passage, Picture
+from linnet.present.result import Paragraph, Part, Passage, Picture, Result
 from linnet.present.table import MISSING, Table, cell_markdown, table_markdown
 
 MARKDOWN = "report.md"
@@ -43,29 +44,42 @@ Extras = Mapping[str, ModelMeasures]
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """Content of a page about several models; empty parts are left out.
+class SideBySide(Result):
+    """Several models on one page; empty parts are left out.
 
     quality: tables with a row for each model; differences: with models as columns; further: tables about other things.
     memory, extras: by model, in the order of columns.
     """
 
-    title: str
+    heading: str
     quality: Sequence[Table]
     pictures: Sequence[Picture]
     memory: Mapping[str, MemoryFigures]
     extras: Extras
     differences: Sequence[Table] = ()
     further: Sequence[Table] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-    conclusion: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
+    remark: str = ""
 
-    def report(self) -> Answer:
-        """The page."""
+    def title(self) -> str:
+        return self.heading
+
+    def facts(self) -> Mapping[str, str]:
+        return self.about
+
+    def conclusion(self) -> str:
+        return self.remark
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures of each model that are not in a table of the caller."""
+        measures = {name: one.model_dump(mode="json", exclude_defaults=True) for name, one in self.extras.items()}
+        return {"memory": {name: one.to_dict() for name, one in self.memory.items()}, "measures": measures}
+
+    def tables(self) -> list[Part]:
         memory: list[Part] = [memory_picture(self.memory), memory_table(self.memory)] if self.memory else []
         heading: list[Part] = [Paragraph("In pictures", "")] if self.pictures or memory else []
         measured = [*speed_table(self.extras), *task_table(self.extras), *ability_table(self.extras)]
-        parts: list[Part] = [
+        return [
             *self.quality,
             *self.differences,
             *heading,
@@ -75,7 +89,9 @@ class SideBySide:
             *self.further,
             *sample_parts(self.extras),
         ]
-        return Answer(self.title, self.facts, {}, parts, ending=self.conclusion)
+
+    def page(self) -> list[Part]:
+        return self.tables()
 
     def summary(self) -> Table:
         """All tables about models joined into one, models as columns."""
@@ -94,20 +110,20 @@ class SideBySide:
             for row in table.rows:
                 by_model = dict(zip(table.columns[table.leading :], row[table.leading :], strict=True))
                 rows.append([_row_name(table, row), *(by_model.get(model, MISSING) for model in models)])
-        return Table(self.title, ("", *models), rows)
+        return Table(self.heading, ("", *models), rows)
 
     def notes(self) -> list[str]:
         """The meaning of the rows of the summary."""
-        tables = [part for part in self.report().parts if isinstance(part, Table)]
+        tables = [part for part in self.tables() if isinstance(part, Table)]
         explained = [table for table in tables if table.meaning and table not in self.further]
         return [": ".join(part for part in (table.title, table.meaning) if part) for table in explained]
 
     def markdown(self, command: str, made: str) -> str:
         """One table, the meaning of its rows, then the tables that are not about models."""
-        summary, notes = self.summary(), [*self.notes(), *([self.conclusion] if self.conclusion else [])]
-        lists = [[f"{name}: {fact}" for name, fact in self.facts.items()], notes]
+        summary, notes = self.summary(), [*self.notes(), *([self.remark] if self.remark else [])]
+        lists = [[f"{name}: {fact}" for name, fact in self.about.items()], notes]
         facts, remarks = ["".join(f"- {cell_markdown(line)}\n" for line in lines) for lines in lists]
-        parts = [f"# {cell_markdown(self.title)}\n", f"Made by {cell_markdown(command)}, {made}.\n"]
+        parts = [f"# {cell_markdown(self.heading)}\n", f"Made by {cell_markdown(command)}, {made}.\n"]
         parts += [part for part in (facts, table_markdown(summary) if summary.rows else "", remarks) if part]
         for table in self.further:
             parts += [f"## {cell_markdown(table.title)}\n", table_markdown(table)]
@@ -118,7 +134,7 @@ class SideBySide:
 def write_report(found: SideBySide, folder: Path, command: str) -> Path:
     """Write `report.html` with its pictures, and `report.md`; returns the path of the page."""
     made = timestamp()
-    path = write_page(found.report(), folder, command, made)
+    path = write_page(found, folder, command, made)
     write_text(folder / MARKDOWN, found.markdown(command, made))
     return path
 
@@ -296,7 +312,7 @@ def page_of_text(found: ModelComparison, text: str, measures: Measures | None, o
         _memory(folders, options),
         _extras(folders, measures, options),
         further=[differences],
-        facts={"text": text, **_facts(options)},
+        about={"text": text, **_facts(options)},
     )
 
 
@@ -314,7 +330,7 @@ def page_of_tasks(found: SuiteReport, measures: Measures | None, options: ModelO
         ]
         extras[result.model] = extras[result.model].model_copy(update={"tasks": [*scores, *also]})
     memory, differences = _memory(folders, options), found.difference_tables()
-    return SideBySide("Models compared", [], [], memory, extras, further=differences, facts=_facts(options))
+    return SideBySide("Models compared", [], [], memory, extras, further=differences, about=_facts(options))
 
 
 def _extras(folders: Mapping[str, Path], measures: Measures | None, options: ModelOptions) -> dict[str, ModelMeasures]:

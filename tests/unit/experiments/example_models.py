@@ -50,7 +50,7 @@ def compared(names: Sequence[str] = NAMES, **changes: object) -> SideBySide:
         for number, name in enumerate(names)
     }
     plain = {
-        "title": "three models",
+        "heading": "three models",
         "quality": [Table("Held-out text", ("run", "bits per byte", "parameters"), rows, "mean ± deviation")],
         "pictures": [],
         "memory": memory,

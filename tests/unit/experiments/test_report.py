@@ -35,7 +35,7 @@ def test_the_markdown_is_one_table_with_models_as_columns(tmp_path: Path):
 
 def test_what_was_not_measured_has_no_place(tmp_path: Path):
     bare = compared(extras={name: ModelMeasures() for name in NAMES}, differences=[], further=[])
-    titles = [part.title for part in bare.report().parts]
+    titles = [part.title for part in bare.tables()]
     assert titles == ["Held-out text", "In pictures", "Memory against context", "Memory against context"]
     assert all(not name.startswith(("task", "ability", "continuation", "decoding")) for name, *_ in bare.summary().rows)
 
@@ -56,6 +56,6 @@ def test_a_table_without_a_title_has_a_note_without_one():
 
 
 def test_abilities_that_nobody_could_be_asked_are_named_and_have_no_row():
-    (table,) = [part for part in compared().report().parts if part.title == "Abilities"]
+    (table,) = [part for part in compared().tables() if part.title == "Abilities"]
     assert [row[0] for row in table.rows] == ["recall pairs=8"]
     assert "Not asked of any model: too long for the context: needle." in table.meaning

@@ -39,7 +39,7 @@ def test_of_one_common_seed_no_difference_is_told():
 def test_a_seed_that_came_to_nothing_is_told_and_has_no_column():
     lost = RunSummary("lost", None, None, [], [Failure("lost", 0, 3, "loss nan")])
     found = side_by_side(compared(run("a", 1.0, 2.0), lost))
-    assert list(found.memory) == ["a"] and found.conclusion == "lost, seed 0: diverged at step 3: loss nan."
+    assert list(found.memory) == ["a"] and found.conclusion() == "lost, seed 0: diverged at step 3: loss nan."
 
 
 def test_own_numbers_are_named_as_published_ones_and_in_their_units():

@@ -183,10 +183,10 @@ def comparison(workspace: Workspace, path: Path) -> None:
 def protocol(workspace: Workspace, path: Path) -> None:
     """The project's own file of that name, with few tokens to generate."""
     plain = yaml.safe_load((ROOT / path.name.replace("%", "/")).read_text())
-    for section in plain.values():
-        if isinstance(section, dict) and "tokens" in section:
-            section["tokens"] = 4
-        for other in section.get("against", []) if isinstance(section, dict) else []:
+    for measure in plain["measures"].values():
+        if "tokens" in measure:
+            measure["tokens"] = 4
+        for other in measure.get("against", []):
             other["config"] |= {"hidden_size": 24, "vocab_size": 99}
     path.write_text(yaml.safe_dump(plain))
 

@@ -171,12 +171,26 @@ def test_a_folder_that_is_no_model_is_one_line(name: str, message: str, tmp_path
     assert f"error: {name}: " in err and message in err
 
 
-def test_help_shows_an_example_and_how_layers_are_calibrated(capfdbinary):
+def test_general_help_shows_an_example_and_no_options_of_layers(capfdbinary):
     code, out, _ = run(capfdbinary, "--help")
     words = " ".join(out.split())
     assert code == 0
     assert "Example: linnet generate" in words
-    assert "calibrates its layers on the prompt" in words
+    assert "linnet generate MODEL --help" in words
+    assert not any(option in words for option in ("--calibration", "--cache-policy", "--show-context"))
+
+
+def test_help_of_a_model_shows_the_options_of_its_layers(pldr: str, model: str, capfdbinary):
+    words = " ".join(run(capfdbinary, pldr, "--help")[1].split())
+    assert "the layers calibrate on the whole prompt in one pass" in words
+    assert "--cache-policy POLICY" in words and "recalibrate: Keep what a calibration is computed from" in words
+    assert f"Options of the layers of {pldr} (plga): --calibration, --cache-policy" in words
+    assert "--show-context" not in words and "bank" not in words
+    code, out, _ = run(capfdbinary, "--help", model)
+    assert code == 0
+    assert f"Options of the layers of {model} (attention): none" in " ".join(out.split())
+    assert "--calibration" not in out
+    assert run(capfdbinary, "nowhere", "--help")[0] == 2
 
 
 def given_to(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -290,8 +304,8 @@ def test_a_wrong_operator_or_cache_is_one_line(pldr: str, capfdbinary, arguments
 
 def test_a_model_without_operators_has_none_to_change(model: str, capfdbinary):
     for arguments, message in (
-        (["--calibration", "identity"], "the model has no plga layer"),
-        (["--cache-policy", "recalibrate"], "no layer of the model"),
+        (["--calibration", "identity"], "--calibration: no layer of the model (attention) has this option; options of"),
+        (["--cache-policy", "recalibrate"], "--cache-policy: no layer of the model (attention) has this option"),
     ):
         code, _, err = run(capfdbinary, model, *arguments)
         assert (code, err.count("\n")) == (2, 1)

@@ -158,12 +158,19 @@ def test_without_a_kv_cache_no_policy_has_an_effect(ted: str, capfd):
 
 
 def test_a_model_whose_layers_have_one_policy_has_none_to_choose(attention: str, capfd):
-    for options, message in (
-        (["--cache-policy", "bank"], "--cache-policy bank: no layer of the model (attention) has it; expected full"),
-        (["--show-context"], "--show-context: no layer of the model has a choice of cache policies; leave it out"),
-    ):
-        code, out, err = run(capfd, attention, *options)
+    for option, *value in (["--cache-policy", "bank"], ["--show-context"]):
+        code, out, err = run(capfd, attention, option, *value)
+        message = f"{option}: no layer of the model (attention) has this option; options of its layers: none"
         assert (code, out, err) == (2, "", f"error: {message}\n")
+
+
+def test_help_of_a_model_describes_the_policies_of_its_layers(mixed: str, capfd):
+    code, out, _ = run(capfd, mixed, "--help")
+    words = " ".join(out.split())
+    assert code == 0 and f"Options of the layers of {mixed} (ted, attention): --cache-policy, --show-context" in words
+    assert "bank: Keep two chunks of tokens and one sum per fixed rate: the memory is constant." in words
+    assert "eviction or top_k=16,threshold=1e-4: Keep the tokens that are most relevant;" in words
+    assert "--calibration" not in words
 
 
 def test_without_a_terminal_the_table_comes_once_after_the_text(ted: str, capfd):

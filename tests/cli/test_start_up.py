@@ -62,6 +62,10 @@ def test_generate_imports_no_compiler_and_nothing_that_draws(folder: Path):
     assert not found & (COMPILER | LIBRARIES | DRAWING)
 
 
+def test_the_general_help_of_generate_does_not_import_torch(tmp_path: Path):
+    assert not imported(tmp_path, "generate", "--help") & {"torch", "numpy"}
+
+
 @pytest.mark.usefixtures("training")
 def test_evaluate_imports_no_compiler_and_nothing_that_draws(folder: Path):
     found = imported(folder, "evaluate", str(folder / "run"), "--data", str(folder / "data"), "--context-length", "32")

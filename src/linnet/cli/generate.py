@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
@@ -15,6 +16,7 @@ from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
     from linnet.inference.language_model import Continuation
+    from linnet.model.decoder import Decoder
 
 Prompt = typer.Option(help="The text to continue; - reads it from the standard input, without one final newline.")
 MaxTokens = Annotated[int, typer.Option(help="Stop after this many tokens if the text has not ended.")]
@@ -25,6 +27,68 @@ TopP = Annotated[
 ]
 SamplingSeed = Annotated[int | None, typer.Option(help="The same seed gives the same text. Default: a random one.")]
 TextAsJson = Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")]
+
+
+def layer_options(decoder: "Decoder") -> dict[str, str]:
+    """Return the options that the layers of a model bring, with the help text of each.
+
+    They follow from what the layers declare: calibration on a text, and cache policies beside the full cache.
+    """
+    from linnet.inference.cache_policy import chooses
+    from linnet.layers.cache_policy import FullCache
+
+    options: dict[str, str] = {}
+    if any(block.mixer.calibration != "none" for block in decoder.spec.blocks):
+        options["--calibration"] = (
+            "Replace the model's own calibration, from a file or by name; a random one follows the seed. Without this "
+            "option the layers calibrate on the whole prompt in one pass, unless the model has a stored calibration, "
+            "and keep the result for the whole continuation."
+        )
+    declared = {policy for mixer in decoder.mixers for policy in mixer.cache_policies}
+    policies = sorted(declared - {FullCache}, key=lambda policy: policy.name)
+    if policies:
+        meanings: list[str] = []
+        for policy in policies:
+            meaning, *_ = (policy.__doc__ or "").splitlines()
+            meanings.append(f"{policy.name}{f' or {policy.example}' if policy.example else ''}: {meaning}")
+        options["--cache-policy"] = (
+            f"What the layers keep of the text. full: Keep every token. {' '.join(meanings)} Fields are written as "
+            "NAME:FIELD=NUMBER,...; policies with slashes between them are one for each layer that has a choice."
+        )
+    if any(map(chooses, decoder.mixers)):
+        options["--show-context"] = (
+            "Show what each layer with a choice of policies holds: live on a terminal, and once more at the end."
+        )
+    return options
+
+
+class GenerateCommand(TyperCommand):
+    """The command; its help lists the options of a model's layers if the model is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not set(args).isdisjoint(ctx.help_option_names):
+            typed, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+            model = typed.get("model") if typed.get("engine") != "onnx" else None
+            self.epilog = "Layers may bring further options: linnet generate MODEL --help"
+            if isinstance(model, str):
+                self._show_layer_options(model)
+        return super().parse_args(ctx, args)
+
+    def _show_layer_options(self, model: str) -> None:
+        from linnet.model.decoder import meta_decoder
+        from linnet.model.spec import ModelSpec, model_folder
+
+        decoder = meta_decoder(ModelSpec.load(model_folder(model)))
+        options = layer_options(decoder)
+        for parameter in self.params:
+            if isinstance(parameter, TyperOption) and parameter.opts[0] in options:
+                parameter.hidden, parameter.help = False, options[parameter.opts[0]]
+        kinds = ", ".join(dict.fromkeys(decoder.spec.layer_kinds))
+        # The backspace character keeps the line as it is: names of options are not broken.
+        self.epilog = f"\b\nOptions of the layers of {model} ({kinds}): {', '.join(options) or 'none'}"
+
+
+COMMAND = GenerateCommand
 
 
 def generate(
@@ -50,32 +114,13 @@ def generate(
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. Default: PyTorch's choice.")] = None,
-    calibration: Annotated[
-        str | None,
-        option(
-            "FILE|identity|random",
-            "Replace the model's own calibration, if its layers have one; a random one follows the seed.",
-        ),
-    ] = None,
+    calibration: Annotated[str | None, option("FILE|identity|random", "", hidden=True)] = None,
     kv_cache: Annotated[
         bool,
         typer.Option("--kv-cache/--no-kv-cache", help="Keep a cache of the text, or read all of it for each token."),
     ] = True,
-    cache_policy: Annotated[
-        str | None,
-        option(
-            "POLICY",
-            "What the layers keep of the text: full, recalibrate, or a policy that the kind of layer brings, as "
-            "NAME or FIELD=NUMBER,...; with slashes between, one for each layer that has a choice.",
-        ),
-    ] = None,
-    show_context: Annotated[
-        bool,
-        typer.Option(
-            "--show-context",
-            help="Show what each layer with a choice of policies holds: live on a terminal, and once more at the end.",
-        ),
-    ] = False,
+    cache_policy: Annotated[str | None, option("POLICY", "", hidden=True)] = None,
+    show_context: Annotated[bool, typer.Option("--show-context", hidden=True)] = False,
     save_state: Annotated[Path | None, option("FILE", "Save the stream here, to continue it later.")] = None,
     load_state: Annotated[
         Path | None,
@@ -94,34 +139,26 @@ def generate(
     first token and the time of the prompt. Temperature, top-k and top-p apply in this order and mean what they mean in
     Transformers.
 
-    A model that calibrates its layers on the prompt does so in one pass over all of it, and keeps the result for the
-    whole continuation. With --cache-policy recalibrate it calibrates again for each token: with --no-kv-cache on the
-    whole text, else on what it kept of the prompt.
-
-    Layers that have a choice of how much of the text they keep follow --cache-policy (docs/inference.md).
+    Some layers bring options of their own, such as what they keep of the text: with a model before it, --help shows
+    those of its layers.
 
     An encoder-decoder reads --input with its encoder, once; a model with prefix: true reads it as a prefix without a
     causal mask; any other model reads it before the prompt, as in training on pairs.
 
     Example: linnet generate runs/pairs --input "three two one" --temperature 0
 
-    Example: linnet generate runs/pldr --prompt "Once upon a time" --calibration identity
+    Example: linnet generate runs/ted --help
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --precision int8
-
-    Example: linnet generate runs/ted --prompt "Once upon a time" --cache-policy top_k=32 --show-context
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --max-tokens 50 --save-state story.safetensors
 
     Example: linnet generate runs/stories --load-state story.safetensors --max-tokens 50
 
-    Example: linnet generate runs/ted --cache-policy bank --max-tokens 1000000 --ignore-eos
-
     Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
     from torch import set_num_threads
 
-    from linnet.inference.cache_policy import chooses
     from linnet.inference.engine import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
@@ -167,12 +204,21 @@ def generate(
     else:
         language_model = load(model, device)
         context_length = language_model.spec.context_length
+        typed = {
+            "--calibration": calibration is not None,
+            "--cache-policy": policy != FULL.label,
+            "--show-context": show_context,
+        }
+        options = layer_options(language_model.decoder)
+        for name, is_typed in typed.items():
+            if is_typed and name not in options:
+                kinds = ", ".join(dict.fromkeys(language_model.spec.layer_kinds))
+                problem = f"no layer of the model ({kinds}) has this option"
+                raise UserError(f"{name}: {problem}; options of its layers: {', '.join(options) or 'none'}")
         if calibration is not None:
             language_model = language_model.with_calibration(calibration, sampling.seed)
         if precision is not None:
             convert_and_report(language_model.decoder, precision)
-        if show_context and not any(chooses(mixer) for mixer in language_model.decoder.mixers):
-            raise UserError("--show-context: no layer of the model has a choice of cache policies; leave it out")
         if save_state is None and load_state is None:
             caches = Caches(kv_cache)
             continuation = language_model.stream(prompt, max_tokens, sampling, caches, policy, ignore_eos, input_text)

@@ -56,9 +56,9 @@ class BankCache(CachePolicy):
 
 @dataclass(frozen=True)
 class EvictionCache(EvictionPolicy, CachePolicy):
-    """Keep the tokens that are most relevant (`ops.decay.eviction`); the defaults are those of the published demo.
+    """Keep the tokens that are most relevant; the defaults are those of the published demo.
 
-    In text a field that is not given is off.
+    `ops.decay.eviction` applies it. In text a field that is not given is off.
     """
 
     name: ClassVar[str] = "eviction"

@@ -2,10 +2,8 @@
 
 import lzma
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +22,15 @@ from linnet.experiments.demo_report import (
     Point,
 )
 from linnet.experiments.jobs import Log, Runner
-from linnet.experiments.measures import (
-    DECODE_RUNS,
-    DECODE_TOKENS,
-    WrittenText,
-    decode_speeds,
-    describe_machine,
-    write_text,
-)
-from linnet.experiments.results import LIKELIHOOD, NAME_RECALL, TRAINING, read_rows
+from linnet.experiments.measures import DecodingSpeed, WrittenText, describe_machine
+from linnet.experiments.results import LIKELIHOOD, NAME_RECALL, TRAINING, ResultRow, read_rows
 from linnet.experiments.run import claim, run_suite
 from linnet.experiments.suite import RESULTS, SUITE, Suite
 from linnet.inference.device import resolve_device
-from linnet.inference.language_model import load
-from linnet.inference.sampling import Sampling
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
-from linnet.present.page import write_page
+from linnet.present.page import timestamp, write_page
 from linnet.stories import names_of
 from linnet.training.run_folder import DivergedError, RunFolder
 
@@ -123,6 +112,7 @@ def demo_suite(options: Options) -> Suite:
         "log": {"every": max(1, steps // LINES)},
         "checkpoint": {"every": steps, "keep": 1},
     }
+    sampling = {"temperature": TEMPERATURE, "top_p": TOP_P, "seed": options.seed}
     plain = {
         "name": "demo",
         "text": {"stories": options.stories or STORIES, "names": NAMES},
@@ -130,7 +120,11 @@ def demo_suite(options: Options) -> Suite:
         "training": training,
         "seeds": [options.seed],
         "runs": [{"name": recipe.key, "model": recipe.preset} for recipe in RECIPES],
-        "measures": {"name_recall": {}},
+        "measures": {
+            "name_recall": {},
+            "speed": {"prompt": options.prompt, **sampling},
+            "samples": {"prompts": [options.prompt], "tokens": None, **sampling},
+        },
         "flat": True,
     }
     return Suite.parse(plain, "demo")
@@ -145,11 +139,10 @@ def run_demo(options: Options, log: Log) -> DemoFigures:
     specs = [ModelSpec.load(recipe.preset) for recipe in RECIPES]
     check_folder(out)
     claim(suite, out, "demo")
-    parts_s: dict[str, float] = {}
-    with _timed(parts_s, "corpus"):
-        (data_folder,), before = suite.data_folders(out), time.time()
-        prepare_data(suite, out, "demo")
-        data = TokenData.open(data_folder)
+    (data_folder,), before, start_s = suite.data_folders(out), time.time(), time.monotonic()
+    prepare_data(suite, out, "demo")
+    corpus_s = time.monotonic() - start_s
+    data = TokenData.open(data_folder)
     check_prompt(options.prompt, data.tokenizer, specs[0].context_length)
     corpus = corpus_figures(data)
     made = "written" if (data_folder / MANIFEST).stat().st_mtime >= before else "reused"
@@ -164,31 +157,26 @@ def run_demo(options: Options, log: Log) -> DemoFigures:
     findings = run_suite(suite, out, Runner(log, options.invocation), "demo")
     for failure in findings.failures:
         raise DivergedError(failure.step or 0, failure.reason, None)
-    log("measuring decode speed, writing stories")
-    models = [load(out / recipe.key, str(device)) for recipe in RECIPES]
-    sampling = Sampling(TEMPERATURE, top_p=TOP_P, seed=options.seed)
-    with _timed(parts_s, "decode speed"):
-        speeds = decode_speeds(models, options.prompt, sampling)
-    with _timed(parts_s, "stories"):
-        samples = [write_text(model, options.prompt, sampling) for model in models]
-    rows = {(row.run, row.measure): row.values for row in read_rows(out / RESULTS)}
+    rows = {(row.run, row.measure): row for row in read_rows(out / RESULTS)}
+    first = RECIPES[0].key
+    speed = DecodingSpeed.parse(rows[first, "speed"].values["result"], RESULTS)
+    measured_s = {measure: rows[first, measure].origin["seconds"] for measure in ("speed", "samples")}
     figures = DemoFigures(
         models=[
-            _model_figures(recipe, out / recipe.key, rows, spec, speed, sample)
-            for recipe, spec, speed, sample in zip(RECIPES, specs, speeds, samples, strict=True)
+            _model_figures(recipe, out / recipe.key, rows, spec) for recipe, spec in zip(RECIPES, specs, strict=True)
         ],
         corpus=corpus,
         context_length=specs[0].context_length,
         seed=options.seed,
         temperature=TEMPERATURE,
         top_p=TOP_P,
-        decode_tokens=DECODE_TOKENS,
-        decode_runs=DECODE_RUNS,
-        parts_s=parts_s,
-        machine=describe_machine(device, rows[RECIPES[0].key, TRAINING]["precision"]),
+        decode_tokens=speed.tokens,
+        decode_runs=speed.runs,
+        parts_s={"corpus": corpus_s, "decode speed": measured_s["speed"], "stories": measured_s["samples"]},
+        machine=describe_machine(device, rows[first, TRAINING].values["precision"]),
         command=options.command,
         invocation=options.invocation,
-        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        made=timestamp(),
     )
     write_page(figures, out, options.invocation, figures.made)
     return figures
@@ -230,23 +218,12 @@ def corpus_figures(data: TokenData) -> CorpusFigures:
     )
 
 
-@contextmanager
-def _timed(parts_s: dict[str, float], name: str) -> Iterator[None]:
-    start_s = time.monotonic()
-    yield
-    parts_s[name] = time.monotonic() - start_s
-
-
 def _model_figures(
-    recipe: Recipe,
-    folder: Path,
-    rows: Mapping[tuple[str, str], Mapping[str, Any]],
-    spec: ModelSpec,
-    decode_tokens_per_s: float,
-    sample: WrittenText,
+    recipe: Recipe, folder: Path, rows: Mapping[tuple[str, str], ResultRow], spec: ModelSpec
 ) -> ModelFigures:
-    training, evaluation = rows[recipe.key, TRAINING], rows[recipe.key, LIKELIHOOD]
-    cost = model_cost(spec)
+    """The figures of one model by the rows of the suite, by run and measure."""
+    own = {measure: row.values for (run, measure), row in rows.items() if run == recipe.key}
+    training, evaluation, cost = own[TRAINING], own[LIKELIHOOD], model_cost(spec)
     training_curve, validation_curve = curves(RunFolder(folder).lines_to_end(training["steps"]))
     return ModelFigures(
         key=recipe.key,
@@ -257,15 +234,15 @@ def _model_figures(
         bits_per_byte=evaluation["bits_per_byte"],
         whole_sequence_bits_per_byte=evaluation.get("whole_sequence_bits_per_byte"),
         leak=evaluation.get("leak"),
-        name_recall=rows[recipe.key, NAME_RECALL]["name_recall"]["share"],
+        name_recall=own[NAME_RECALL]["name_recall"]["share"],
         tokens=training["tokens"],
         training_s=training["seconds"],
         training_tokens_per_s=training["tokens_per_s"],
-        decode_tokens_per_s=decode_tokens_per_s,
+        decode_tokens_per_s=own["speed"]["result"]["tokens_per_s"],
         state_bytes={n: cost.state_bytes(n) for n in (*STATE_CURVE_TOKENS, SHORT_TOKENS, LONG_TOKENS)},
         training_curve=training_curve,
         validation_curve=validation_curve,
-        sample=sample,
+        sample=WrittenText.parse(own["samples"]["result"][0], RESULTS),
     )
 
 

@@ -394,7 +394,7 @@ def _follow_protocol(models: list[Path], protocol: Path, tasks: TaskOptions, pag
 
     suite = Suite.load(protocol)
     suite.measures.check(f"{protocol}: measures")
-    found = run_protocol(suite, models, contestants, tasks.place, tasks.limit, device)
+    found = run_protocol(suite, models, contestants, tasks.place, tasks.limit, device, page.report)
     if page.report is not None:
         page.write(found.side_by_side())
     return found

@@ -1,22 +1,27 @@
 """A paper's measurements, repeated on any models: scores of a task suite, inspections of layers, and times with
 caches.
 
-The sections are measures of a suite without runs: `linnet evaluate MODEL... --protocol FILE.yaml`.
+The sections are measures of a suite without runs: `linnet evaluate MODEL... --protocol FILE.yaml`. Each result is a row
+of a result table, in the folder of the report if there is one, so that an interrupted call continues.
 
 Legend: `N` tokens that are generated (or the last of them); `V` vocabulary.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.core.checksum import MANIFEST, digest, file_digest
 from linnet.core.errors import UserError
+from linnet.core.files import json_safe
 from linnet.core.system import SCATTER_LIMIT, scatter
 from linnet.evaluation.tasks.measure import (
     AveragedScore,
@@ -27,9 +32,11 @@ from linnet.evaluation.tasks.measure import (
     percent,
 )
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks
+from linnet.experiments.jobs import origin
 from linnet.experiments.measures import CacheTimes, OtherModel, ScoreMeasure, describe_machine
 from linnet.experiments.report import SideBySide
-from linnet.experiments.suite import Suite
+from linnet.experiments.results import ResultRow, ResultTable, hash_of
+from linnet.experiments.suite import RESULTS, Suite
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import Caches, decode, new_state
 from linnet.inference.language_model import LanguageModel, load
@@ -38,6 +45,7 @@ from linnet.inspection.text_model import Target, TextModel, inspect_model
 from linnet.layers.registry import inspections
 from linnet.model.calibration import calibrated_layers
 from linnet.model.decoder import Decoder
+from linnet.model.spec import find_model_folder
 from linnet.present.progress import progress
 from linnet.present.result import Part, Result
 from linnet.present.table import MISSING, Table
@@ -83,6 +91,48 @@ class Timed:
     def times_as_long(self, other: "Timed") -> float:
         """Ratio to the other's time: the median over the turns."""
         return median(own / theirs for own, theirs in zip(self.runs_s, other.runs_s, strict=True))
+
+
+@dataclass(frozen=True)
+class InspectionResult(Result):
+    """The figures and tables of an inspection, as a row of a result table holds them."""
+
+    figures: Mapping[str, Any]
+    found: Sequence[Table]
+
+    def to_dict(self) -> Any:
+        return self.figures
+
+    def tables(self) -> Sequence[Part]:
+        return self.found
+
+
+@dataclass(frozen=True)
+class EarlierResults:
+    """The rows of a protocol. models: hash of each model by name; a result of other weights is measured again."""
+
+    table: ResultTable
+    protocol: str = ""
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def values(self, model: str, measure: str, settings: Any, found: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The values of a row that was made with the same settings; otherwise those that `found` returns, added."""
+        inputs = {"model": self.models.get(model, ""), "measure": hash_of(settings)}
+        row = self.table.find(self.protocol, model, 0, measure)
+        if row is None or row.inputs != inputs:
+            about = {"suite": self.protocol, "run": model, "seed": 0, "measure": measure, "origin": origin()}
+            row = ResultRow.parse({**about, "values": found(), "inputs": inputs}, "protocol")
+            self.table.add([row])
+        return row.values
+
+
+def model_hash(model: str | Path) -> str:
+    """Hash of a model folder: of its manifest, or (a folder of another library) of names, sizes and times of files."""
+    folder = find_model_folder(Path(model)) or Path(model)
+    if (folder / MANIFEST).is_file():
+        return file_digest(folder / MANIFEST)
+    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    return hash_of([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
 
 @dataclass(frozen=True)
@@ -158,17 +208,19 @@ def run_protocol(
     files: str | Path | None = None,
     limit: int | None = None,
     device: str = "auto",
+    out: Path | None = None,
 ) -> ProtocolResult:
     """Measure model folders or run folders. files: the folder of the suite's questions; limit: questions of each task.
 
-    opponents: makes the models of other libraries that times are measured against. `UserError` for questions that are
-    missing or not asked for, and for models that cannot be measured in this way.
+    opponents: makes the models of other libraries that times are measured against. out: the folder of the result
+    table; what it has of the same models and settings is not measured again. `UserError` for questions that are missing
+    or not asked for, and for models that cannot be measured in this way.
     """
     measures = suite.measures
     scores, times = measures.scores, measures.cache_times
-    for field, value in (("files", files), ("limit", limit)):
+    for option, value in (("files", files), ("limit", limit)):
         if scores is None and value is not None:
-            raise UserError("the protocol asks no questions; leave it out", field=field, value=value)
+            raise UserError("the protocol asks no questions; leave it out", field=option, value=value)
     tasks = None if scores is None else load_tasks(scores.suite, files, limit=limit)
     on = resolve_device(device)
     others: list[Contestant] = []
@@ -178,33 +230,72 @@ def run_protocol(
             raise UserError(f"cache_times.against: {other.name}: a model has that name too; expected another")
         others += opponents(other, times, on)
     loaded = {str(model): load(model, device) for model in models}
+    hashes = {name: hash_of([model_hash(name), str(on)]) for name in loaded}
+    earlier = EarlierResults(ResultTable(None if out is None else out / RESULTS), suite.name, hashes)
     inspected: dict[str, dict[str, Result]] = {}
     for name, model in loaded.items():
         for inspection, settings in measures.inspections.items():
             if inspections()[inspection].applies(TextModel(model)):
-                result = inspect_model(inspection, Target(name, device=device), **settings)
-                inspected.setdefault(name, {})[inspection] = result
-    scored = [] if scores is None or tasks is None else measure_scores(loaded, scores, tasks)
+
+                def inspect(inspection: str = inspection, name: str = name) -> dict[str, Any]:
+                    result = inspect_model(inspection, Target(name, device=device), **measures.inspections[inspection])
+                    tables = [asdict(part) for part in result.tables() if isinstance(part, Table)]
+                    return {"figures": result.to_dict(), "tables": tables}
+
+                values = earlier.values(name, f"inspection {inspection}", settings, inspect)
+                found = InspectionResult(values["figures"], [Table(**table) for table in values["tables"]])
+                inspected.setdefault(name, {})[inspection] = found
+    scored = [] if scores is None or tasks is None else measure_scores(loaded, scores, tasks, earlier)
     timed = []
     if times is not None:
         own = [one for name, model in loaded.items() for one in contestants(model, name, times)]
-        timed = time_in_turn([*own, *others], times)
+        every = [*own, *others]
+
+        def time_all() -> dict[str, Any]:
+            return {"runs_s": [found.runs_s for found in time_in_turn(every, times)]}
+
+        # Times are compared with each other, so they are one result, of all models on this machine.
+        machine = describe_machine(on, "float32")["processor"]
+        who = [(one.model, one.caches.label, hashes.get(one.model)) for one in every]
+        values = earlier.values("all models", "cache_times", [times.model_dump(mode="json"), machine, who], time_all)
+        timed = [Timed(one, runs_s) for one, runs_s in zip(every, values["runs_s"], strict=True)]
     return ProtocolResult(suite, scored, inspected, timed, on)
 
 
-def measure_scores(models: Mapping[str, LanguageModel], settings: ScoreMeasure, tasks: TaskSuite) -> list[ModelScores]:
-    """Ask every model all items, once for each of its rows."""
+def measure_scores(
+    models: Mapping[str, LanguageModel],
+    settings: ScoreMeasure,
+    tasks: TaskSuite,
+    earlier: EarlierResults | None = None,
+) -> list[ModelScores]:
+    """Ask every model all items, once for each of its rows; rows that are among `earlier` are not measured again."""
+    earlier = earlier or EarlierResults(ResultTable())
+    items = digest(repr(tasks.tasks).encode())
+
+    def score(name: str, model: LanguageModel, calibration: str = "", fork: bool = True) -> TaskSuiteResult:
+        variant = calibration or ("own calibration" if fork else "no KV-cache")
+        shown = name if fork and not calibration else f"{name}, {variant}"
+
+        def measure() -> dict[str, Any]:
+            measured = model.with_calibration(calibration, settings.seed) if calibration else model
+            found = measure_suite(measured, shown, tasks, fork).tasks
+            return json_safe({one.task.name: [one.values_N.tolist(), one.other_scores] for one in found})
+
+        values = earlier.values(name, f"scores, {variant}", [items, settings.seed], measure)
+        results = []
+        for task in tasks.tasks:
+            scores, others = values[task.name]
+            scores_N = np.array([math.nan if one is None else one for one in scores])
+            others = {other: math.nan if one is None else one for other, one in others.items()}
+            results.append(TaskResult(task, scores_N, others))
+        return TaskSuiteResult(shown, tasks, results)
+
     found = []
     for name, model in models.items():
         sources = settings.calibrations if calibrated_layers(model.decoder) else []
-        replaced = [
-            measure_suite(model.with_calibration(source, settings.seed), f"{name}, {source}", tasks)
-            for source in sources
-        ]
-        uncached = None
-        if settings.without_kv_cache:
-            uncached = measure_suite(model, f"{name}, no KV-cache", tasks, fork=False)
-        found.append(ModelScores(measure_suite(model, name, tasks), replaced, uncached))
+        replaced = [score(name, model, source) for source in sources]
+        uncached = score(name, model, fork=False) if settings.without_kv_cache else None
+        found.append(ModelScores(score(name, model), replaced, uncached))
     return found
 
 

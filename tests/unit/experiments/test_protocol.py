@@ -4,6 +4,7 @@ from protocol_models import save_models, save_questions
 from linnet.core.errors import UserError
 from linnet.experiments.measures import CacheTimes, Measures, OtherModel, ScoreMeasure
 from linnet.experiments.protocol import run_protocol
+from linnet.experiments.results import read_rows
 from linnet.experiments.suite import Suite
 from linnet.inspection.text_model import Target, inspect_model
 from linnet.interop.contestants import contestants
@@ -49,3 +50,26 @@ def test_no_two_models_have_one_name(models):
     timed = protocol(cache_times=CacheTimes(tokens=1, against=[OtherModel(name=name, folder="x")]))
     with pytest.raises(UserError, match=r"^cache_times\.against: .* has that name too"):
         run_protocol(timed, [name], contestants)
+
+
+def test_an_interrupted_call_goes_on_from_its_rows(models, tmp_path, monkeypatch):
+    files, name = save_questions(tmp_path / "tasks"), str(models["plga"])
+    scores = SCORES.model_copy(update={"calibrations": ["identity"], "without_kv_cache": True})
+    inspected = {"caches": {"prompt": "a", "tokens": 3}}
+    suite = protocol(scores=scores, inspections=inspected, cache_times=CacheTimes(tokens=2))
+    first = run_protocol(suite, [name], contestants, files, out=tmp_path / "out")
+    rows = read_rows(tmp_path / "out" / "results.jsonl")
+    assert {(row.run, row.measure) for row in rows} == {
+        (name, "inspection caches"),
+        *((name, f"scores, {variant}") for variant in ("own calibration", "identity", "no KV-cache")),
+        ("all models", "cache_times"),
+    }
+    for measuring in ("inspect_model", "measure_suite", "time_in_turn"):
+        monkeypatch.setattr(f"linnet.experiments.protocol.{measuring}", None)
+    again = run_protocol(suite, [name], contestants, files, out=tmp_path / "out")
+    assert again.to_dict() == first.to_dict()
+    cells = [[[*map(list, table.rows)] for table in result.tables()] for result in (first, again)]
+    assert cells[0] == cells[1]
+    other = protocol(scores=scores.model_copy(update={"seed": 1}))
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        run_protocol(other, [name], contestants, files, out=tmp_path / "out")

@@ -81,6 +81,7 @@ def _check_table(report: dict[str, Any]) -> None:
         assert row["decode_tokens_per_s"] > 0
         assert row["name_recall"] is None or 0 <= row["name_recall"] <= 1
         assert row["state_bytes"]["65536"] > row["state_bytes"]["1024"] > 0
+        assert set(row["policy_state_bytes"]) == ({"bank"} if row["model"] == "ted" else set())
         assert row["sample"].startswith(demo.PROMPT)
         run = json.loads((Path(row["folder"]) / "model" / "run.json").read_text())
         assert run["parameters"] == row["parameters"]

@@ -2,10 +2,13 @@
 
 import lzma
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from linnet.core.atomic import is_leftover
 from linnet.core.checksum import MANIFEST
@@ -26,8 +29,10 @@ from linnet.experiments.measures import DecodingSpeed, WrittenText, describe_mac
 from linnet.experiments.results import LIKELIHOOD, NAME_RECALL, TRAINING, ResultRow, read_rows
 from linnet.experiments.run import claim, run_suite
 from linnet.experiments.suite import RESULTS, SUITE, Suite
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.page import timestamp, write_page
@@ -47,7 +52,8 @@ TEMPERATURE, TOP_P = 0.4, 0.95
 EVALUATIONS, LINES, VALIDATION_TOKENS = 12, 100, 8192
 """Points of a validation curve, points of a training curve, and tokens that each validation point is measured on."""
 
-STATE_CURVE_TOKENS = tuple(2**power for power in range(17))
+STATE_TOKENS = sorted({*(2**power for power in range(17)), SHORT_TOKENS, LONG_TOKENS})
+"""Lengths of text for which the decode state is computed."""
 
 
 @dataclass(frozen=True)
@@ -239,11 +245,25 @@ def _model_figures(
         training_s=training["seconds"],
         training_tokens_per_s=training["tokens_per_s"],
         decode_tokens_per_s=own["speed"]["result"]["tokens_per_s"],
-        state_bytes={n: cost.state_bytes(n) for n in (*STATE_CURVE_TOKENS, SHORT_TOKENS, LONG_TOKENS)},
+        state_bytes={tokens: cost.state_bytes(tokens) for tokens in STATE_TOKENS},
+        policy_state_bytes=policy_state_bytes(spec),
         training_curve=training_curve,
         validation_curve=validation_curve,
         sample=WrittenText.parse(own["samples"]["result"][0], RESULTS),
     )
+
+
+def policy_state_bytes(spec: ModelSpec) -> dict[str, dict[int, int]]:
+    """Bytes of the decode state by tokens of text, for each cache policy that the model's layers bring."""
+    with torch.device("meta"):
+        decoder = Decoder(spec)
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for kind in {kind for layer in decoder.layers for kind in layer.mixer.cache_policies}:
+        for tokens in STATE_TOKENS:
+            for policy in kind.comparison(tokens):
+                state = cache_policy_state(decoder, 1, tokens, policy, device=torch.device("meta"))
+                found[policy.label][tokens] = state.nbytes
+    return dict(sorted(found.items()))
 
 
 def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:

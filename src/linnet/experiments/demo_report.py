@@ -27,8 +27,9 @@ Point = tuple[float, float]
 class ModelFigures:
     """One model. leak: None for a causal model; name_recall: None if nobody is mentioned twice.
 
-    training_curve, validation_curve: points of (tokens trained on, bits per byte). state_bytes: by tokens of text.
-    training_s: time in training steps.
+    training_curve, validation_curve: points of (tokens trained on, bits per byte). state_bytes: by tokens of text, with
+    every token kept; policy_state_bytes: the same for each cache policy that the model has. training_s: time in
+    training steps.
     """
 
     key: str
@@ -45,6 +46,7 @@ class ModelFigures:
     training_tokens_per_s: float
     decode_tokens_per_s: float
     state_bytes: dict[int, int]
+    policy_state_bytes: dict[str, dict[int, int]]
     training_curve: list[Point]
     validation_curve: list[Point]
     sample: WrittenText
@@ -63,10 +65,20 @@ class ModelFigures:
             "training_seconds": self.training_s,
             "training_tokens_per_s": self.training_tokens_per_s,
             "decode_tokens_per_s": self.decode_tokens_per_s,
-            "state_bytes": {str(tokens): self.state_bytes[tokens] for tokens in (SHORT_TOKENS, LONG_TOKENS)},
+            "state_bytes": _shown_lengths(self.state_bytes),
+            "policy_state_bytes": {label: _shown_lengths(sizes) for label, sizes in self.policy_state_bytes.items()},
             "sample": self.sample.prompt + self.sample.text,
             "sample_complete": self.sample.complete,
         }
+
+    def policy_state(self, tokens: int) -> str:
+        """The size of the state with each cache policy, and its label."""
+        sizes = [f"{numbers.binary(sizes[tokens])} ({label})" for label, sizes in self.policy_state_bytes.items()]
+        return ", ".join(sizes) or MISSING
+
+
+def _shown_lengths(sizes: dict[int, int]) -> dict[str, int]:
+    return {str(tokens): sizes[tokens] for tokens in (SHORT_TOKENS, LONG_TOKENS)}
 
 
 @dataclass(frozen=True)
@@ -185,14 +197,22 @@ ROWS = (
     TableRow(
         f"state at {numbers.tokens(SHORT_TOKENS)} tokens",
         lambda model: numbers.binary(model.state_bytes[SHORT_TOKENS]),
-        "",  # explained with the next row
+        "",  # explained at the next row
         lambda model: model.state_bytes[SHORT_TOKENS],
     ),
     TableRow(
         f"state at {numbers.tokens(LONG_TOKENS)} tokens",
         lambda model: numbers.binary(model.state_bytes[LONG_TOKENS]),
-        "Memory that the model needs of a text of this length to write the next token; exact, in float32.",
+        "Memory that the model needs of a text of this length to write the next token, with every token kept; exact,"
+        " in float32.",
         lambda model: model.state_bytes[LONG_TOKENS],
+    ),
+    TableRow(f"with policy, {numbers.tokens(SHORT_TOKENS)}", lambda model: model.policy_state(SHORT_TOKENS)),
+    TableRow(
+        f"with policy, {numbers.tokens(LONG_TOKENS)}",
+        lambda model: model.policy_state(LONG_TOKENS),
+        "The same with a cache policy that the model's layers bring (--cache-policy of `linnet generate`): old tokens"
+        " are summed or dropped, so that the memory hardly grows.",
     ),
 )
 
@@ -214,7 +234,8 @@ def demo_table(figures: DemoFigures, ratios: bool) -> Table:
         f"Bits per byte: lower is better; causal, on all {numbers.grouped(figures.corpus.validation_stories)} held-out"
         " stories (above, while training: on some of them). Leak: bits per byte that PLDR-LLM's own whole-sequence pass"
         " gains by seeing the future. Name recall: how often the right name is the likeliest where somebody is"
-        " mentioned again. State: bytes kept for a text of so many tokens."
+        " mentioned again. State: bytes kept for a text of that many tokens; with a cache policy: those kept if old"
+        " tokens are summed or dropped."
     )
     return Table("Quality and cost", ("", *(model.title for model in models)), rows, meaning, notes=notes)
 
@@ -285,14 +306,16 @@ def _learning_curves(figures: DemoFigures) -> Picture:
 
 
 def _state_curves(figures: DemoFigures) -> Picture:
-    drawn = [
-        Series(*_columns(sorted(model.state_bytes.items())), model.title, "--" if number == 1 else "-", number)
-        for number, model in enumerate(figures.models)
-    ]
+    drawn = []
+    for number, model in enumerate(figures.models):
+        style = "--" if number == 1 else "-"  # the first two lines lie on each other
+        drawn.append(Series(*_columns(sorted(model.state_bytes.items())), model.title, style, number))
+        for label, sizes in model.policy_state_bytes.items():
+            drawn.append(Series(*_columns(sorted(sizes.items())), f"{model.title}, {label}", ":", number))
     x = Axis("tokens of text", "log2", lambda value: numbers.tokens(round(value)))
     caption = (
         "Bytes of decode state over the tokens of text, both axes logarithmic. A straight line grows in proportion to"
-        " the text; a level one does not grow."
+        " the text; a level one does not grow. Dotted: with a cache policy of the model."
     )
     plot = Plot([Panel(x, Axis("bytes of state", "log2", numbers.binary), drawn)], CHART_INCHES, names="ends")
     return Picture("state", "Decode state", plot, caption)

@@ -35,6 +35,7 @@ def model(key: str = "ted", title: str = "TED", **changes: Any) -> ModelFigures:
         training_tokens_per_s=16_820.4,
         decode_tokens_per_s=1_012.3,
         state_bytes={tokens: 2064 * tokens for tokens in (2**power for power in range(17))},
+        policy_state_bytes={"bank": {2**power: 90_000 + 3_000 * power for power in range(17)}},
         training_curve=training,
         validation_curve=training[5::6],
         sample=WrittenText(prompt="Once upon a time", text=STORY, complete=True),
@@ -63,6 +64,7 @@ def models() -> list[ModelFigures]:
         training_tokens_per_s=14_321.9,
         decode_tokens_per_s=905.1,
         state_bytes={tokens: 4096 * tokens for tokens in ted.state_bytes},
+        policy_state_bytes={},
         training_curve=shifted(ted.training_curve, 0.05),
         validation_curve=shifted(ted.validation_curve, 0.06),
         sample=WrittenText(
@@ -80,6 +82,7 @@ def models() -> list[ModelFigures]:
         training_tokens_per_s=11_538.0,
         decode_tokens_per_s=840.8,
         state_bytes={tokens: 4096 * tokens + 65536 for tokens in ted.state_bytes},
+        policy_state_bytes={},
         training_curve=shifted(ted.training_curve, 0.02),
         validation_curve=shifted(ted.validation_curve, 0.08),
         sample=WrittenText(prompt="Once upon a time", text=STORY.replace("Nora", "Ella")[:260], complete=False),

@@ -32,7 +32,7 @@ from linnet.experiments.suite import RESULTS, SUITE, Suite
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
-from linnet.model.decoder import Decoder
+from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.page import timestamp, write_page
@@ -255,15 +255,14 @@ def _model_figures(
 
 def policy_state_bytes(spec: ModelSpec) -> dict[str, dict[int, int]]:
     """Bytes of the decode state by tokens of text, for each cache policy that the model's layers bring."""
-    with torch.device("meta"):
-        decoder = Decoder(spec)
-    found: dict[str, dict[int, int]] = defaultdict(dict)
+    decoder = meta_decoder(spec)
+    sizes: dict[str, dict[int, int]] = defaultdict(dict)
     for kind in {kind for layer in decoder.layers for kind in layer.mixer.cache_policies}:
         for tokens in STATE_TOKENS:
             for policy in kind.comparison(tokens):
                 state = cache_policy_state(decoder, 1, tokens, policy, device=torch.device("meta"))
-                found[policy.label][tokens] = state.nbytes
-    return dict(sorted(found.items()))
+                sizes[policy.label][tokens] = state.nbytes
+    return dict(sorted(sizes.items()))
 
 
 def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:

@@ -70,6 +70,6 @@ def test_greedy_generation_with_caches_is_theirs(pair):
     for row in inputs:
         expected = reference.generate(torch.tensor([row]), max_new_tokens=20, eos_token_id=-1, do_sample=False)
         first = prefill_inputs(decoder, [[0]], [row])
-        steps = decode(decoder, first.prompts, 20, Sampling(0), given=first.given(decoder))
+        steps = decode(decoder, first.prompts, 20, Sampling(0), context=first.context(decoder))
         found = [token for (token,) in steps]
         assert found == expected[0, 1:].tolist()

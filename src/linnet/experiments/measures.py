@@ -30,7 +30,7 @@ from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verd
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
+from linnet.inference.sampling import MIN_TEMPERATURE, Sampling
 from linnet.layers.registry import inspections
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
@@ -242,7 +242,7 @@ class Measures(Spec):
                 raise UserError(f"{origin}: inspections.{name}: expected one of {', '.join(known)}")
             known[name].options.parse(options, f"{origin}: inspections.{name}")
         for name, sampled in (("samples", self.samples), ("speed", self.speed)):
-            if sampled is not None and 0 < sampled.temperature < LOWEST_TEMPERATURE:
+            if sampled is not None and 0 < sampled.temperature < MIN_TEMPERATURE:
                 raise UserError(f"{origin}: {name}: temperature: {sampled.temperature}: expected 0 or more than 1e-6")
 
 

@@ -1,10 +1,9 @@
 """States with a cache policy: what the layers of a model keep of the past of a stream.
 
-The policy is chosen per stream, for all layers alike or for each one. A layer that does not know a policy keeps what it
-always keeps.
+The policy is chosen per stream, for all layers or for each layer. A layer that does not support a policy keeps the full
+cache.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache, RecalibratingCache
 from linnet.layers.contract import Mixer
-from linnet.layers.registry import CACHE_POLICIES, cache_policy_of
+from linnet.layers.registry import cache_policy_of
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -35,12 +34,12 @@ def cache_policy_state(
 def calibrated_state(
     decoder: Decoder, calibrated: DecoderState, capacity: int, cache_policy: CachePolicies = FULL
 ) -> DecoderState:
-    """An empty state with a cache policy; layers that calibrate have what they calibrated in another state."""
+    """An empty state with a cache policy; layers that calibrate have the states of `calibrated`."""
     state = cache_policy_state(decoder, len(calibrated.positions), capacity, cache_policy)
-    known = calibrated.grown(capacity)
-    pairs = zip(decoder.mixers, state.layers, known.layers, strict=True)
+    source = calibrated.grown(capacity)
+    pairs = zip(decoder.mixers, state.layers, source.layers, strict=True)
     layers = tuple(theirs if mixer.traits.calibrates else own for mixer, own, theirs in pairs)
-    return DecoderState(layers, state.feed_forwards, state.cross_attentions, known.capacity, state.positions)
+    return DecoderState(layers, state.feed_forwards, state.cross_attentions, source.capacity, state.positions)
 
 
 def chooses(mixer: Mixer) -> bool:
@@ -67,8 +66,8 @@ def layer_cache_policies(decoder: Decoder, cache_policy: CachePolicies) -> list[
             problem = f"no layer of the model ({kinds}) has it"
             raise UserError(problem, field="cache_policy", value=cache_policy.label, accepted=FULL.label)
         return [cache_policy if type(cache_policy) in mixer.cache_policies else FULL for mixer in mixers]
-    given: object = cache_policy
-    if not isinstance(given, Sequence) or not all(isinstance(one, CachePolicy) for one in given):
+    value: object = cache_policy
+    if not isinstance(value, Sequence) or not all(isinstance(one, CachePolicy) for one in value):
         raise UserError(field="cache_policy", value=repr(cache_policy), accepted="a CachePolicy, or text")
     if len(cache_policy) != len(mixers):
         problem = f"{len(cache_policy)} of them"
@@ -81,17 +80,12 @@ def layer_cache_policies(decoder: Decoder, cache_policy: CachePolicies) -> list[
     return list(cache_policy)
 
 
-def cache_policies_of(state: DecoderState) -> list[CachePolicy]:
-    """The policy of each layer of a state."""
-    return [layer.cache_policy for layer in state.layers]
-
-
 @dataclass(frozen=True)
 class LayerSize:
-    """How much a layer holds of one stream.
+    """How much of one stream a layer holds.
 
-    layer: its number in the model. size: vectors of the layer's width that it holds now. mean_size: the same, taken
-    after every token so far and averaged.
+    layer: its index in the model. size: vectors of the layer's width that it holds now. mean_size: the mean of the
+    sizes after every token so far.
     """
 
     layer: int
@@ -101,24 +95,10 @@ class LayerSize:
 
 
 def layer_sizes(state: DecoderState, row: int = 0) -> list[LayerSize]:
-    """Of every layer that has a choice, for one row of the batch."""
+    """The size of each layer that has a choice of cache policies, for one row of the batch."""
     tokens = torch.tensor(state.positions)
     return [
         LayerSize(index, layer.cache_policy, int(layer.sizes(tokens)[row]), float(layer.mean_sizes(tokens)[row]))
         for index, layer in enumerate(state.layers)
         if isinstance(layer, CachePolicyState)
     ]
-
-
-def to_json(cache_policies: Sequence[CachePolicy]) -> str:
-    """As text, for a file's metadata."""
-    return json.dumps([cache_policy.to_dict() for cache_policy in cache_policies])
-
-
-def from_json(text: str) -> list[CachePolicy]:
-    """What `to_json` wrote; `ValueError` for anything else."""
-    try:
-        entries = [dict(entry) for entry in json.loads(text)]
-        return [CACHE_POLICIES[entry.pop("kind")](**entry) for entry in entries]
-    except (TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"not the cache policies of a state: {text}") from error

@@ -1,14 +1,14 @@
-"""Generating token ids: the prompts in one pass, then one token of each row at a time.
+"""Generation of token ids: the prompts in one pass, then one token of each row at a time.
 
 A stream is read with the state of the tokens before it (`CachedReader`), or by reading the whole text again at every
-step (`RecomputingReader`). Gokden, arXiv 2502.13502, compares the settings of `Caches`: both on is how to generate; the
-others show what each cache saves. A stream may have an input: in front of its prompt, as its prefix, or for an encoder.
+step (`RecomputingReader`). The default of `Caches` is how to generate; the other settings show what each cache saves
+(Gokden, arXiv 2502.13502). The input of a stream stands before its prompt, is its prefix, or is read by an encoder.
 
 Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary, `D` model width.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 
 import torch
@@ -55,8 +55,8 @@ class PrefillInputs:
     prefixes: Counts | None = None
 
     @torch.inference_mode()
-    def given(self, decoder: Decoder) -> PrefillContext:
-        """The context, with the encoder's pass over all inputs."""
+    def context(self, decoder: Decoder) -> PrefillContext:
+        """The context of the first chunk; the encoder reads all inputs for it."""
         memory = None if self.inputs is None else decoder.encode(*left_pad(self.inputs, decoder.device))
         return PrefillContext(memory, self.prefixes)
 
@@ -64,8 +64,9 @@ class PrefillInputs:
 def prefill_inputs(
     decoder: Decoder, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]] | None
 ) -> PrefillInputs:
-    """Prompts, with an input for each or none. An input stands between two end tokens; the prompt begins with the
-    second.
+    """Prompts, with an input for each or none.
+
+    An input stands between two end tokens; the prompt begins with the second.
     """
     rows = [list(prompt) for prompt in prompts]
     if inputs is None:
@@ -74,12 +75,6 @@ def prefill_inputs(
         return PrefillInputs(rows, [list(row) for row in inputs])
     joined = [[*own[:-1], *row] for own, row in zip(inputs, rows, strict=True)]
     return PrefillInputs(joined, None, tuple(map(len, inputs)) if decoder.spec.prefix else None)
-
-
-def check_given(decoder: Decoder, state: DecoderState | None, given: PrefillContext) -> None:
-    """`UserError` if the model has an encoder and neither the context nor the state has its memory of an input."""
-    if decoder.encoder is not None and given.memory is None and (state is None or not state.has_memory):
-        raise UserError("input: missing: the model has an encoder, which reads it; expected some text")
 
 
 def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, Counts | None]:
@@ -94,7 +89,7 @@ class Caches:
     """What generation keeps between tokens.
 
     kv: the state of the tokens so far (keys and values, sums). Off: every step reads the whole text again.
-    calibration: what layers calibrated on the prompt. Off: they calibrate anew at every step, on the whole text if kv
+    calibration: what layers calibrated on the prompt. Off: they calibrate again at every step, on the whole text if kv
         is off, else on what they kept of the prompt (`RecalibratingCache`).
     """
 
@@ -103,15 +98,9 @@ class Caches:
 
     @property
     def label(self) -> str:
-        """Which are on: `KV and calibration`, `KV`, `calibration`, `none`."""
+        """The caches that are on: `KV and calibration`, `KV`, `calibration` or `none`."""
         names = (("KV", self.kv), ("calibration", self.calibration))
         return " and ".join(name for name, on in names if on) or "none"
-
-    def check(self, decoder: Decoder) -> None:
-        """`UserError` if nothing can be calibrated anew."""
-        if not self.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
-            problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
-            raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
 
     def cache_policies(self, decoder: Decoder, policies: list[CachePolicy]) -> list[CachePolicy]:
         """The policies of a state, one per layer of the model; those of layers that calibrate follow the setting."""
@@ -122,72 +111,65 @@ class Caches:
         return [recalibrate if RecalibratingCache in mixer.cache_policies else policy for mixer, policy in pairs]
 
     def calibrated_bytes(self, decoder: Decoder) -> int:
-        """Bytes that are kept of one stream without the KV-cache, its token ids left out."""
+        """Bytes that are kept of one stream without the KV-cache, not counting its token ids."""
         return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.calibration else 0
 
 
+@dataclass
 class CachedReader:
-    """Reads a batch of streams chunk by chunk, the prompts first; each token once, with the state."""
+    """Reads a batch of streams chunk by chunk, the prompts first; each token once, with the state.
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        state: DecoderState,
-        padding: Counts | None = None,
-        record: AuxiliaryOutputs | None = None,
-        given: PrefillContext = EMPTY,
-    ) -> None:
-        """`state` is advanced. padding, given: of the first chunk.
+    `state` is advanced. padding, context: of the first chunk. record: collects auxiliary outputs; then every step is a
+    pass of the whole decoder.
+    """
 
-        record: collects auxiliary outputs; then every step is a pass of the whole decoder.
-        """
-        self._decoder, self._state, self._padding, self._record = decoder, state, padding, record
-        self._given = given
-        self._steps: DecodeSteps | None = None
-        self._prompt_was_read = False
+    decoder: Decoder
+    state: DecoderState
+    padding: Counts | None = None
+    record: AuxiliaryOutputs | None = None
+    context: PrefillContext = EMPTY
+    _steps: DecodeSteps | None = field(default=None, init=False)
+    _prompt_was_read: bool = field(default=False, init=False)
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
         if self._steps is not None and tokens_BT.numel() == 1:
             return self._steps.logits(tokens_BT)
-        hidden_B1D = self._decoder.hidden(
-            tokens_BT, self._state, padding=self._padding, record=self._record, **vars(self._given)
+        hidden_B1D = self.decoder.hidden(
+            tokens_BT, self.state, padding=self.padding, record=self.record, **vars(self.context)
         )[:, -1:]
-        self._padding, self._given = None, EMPTY
-        if not self._prompt_was_read and self._record is None:
-            self._steps, self._prompt_was_read = DecodeSteps.of(self._decoder, self._state), True
-        return self._decoder.logits(hidden_B1D)[:, 0]
+        self.padding, self.context = None, EMPTY
+        if not self._prompt_was_read and self.record is None:
+            self._steps, self._prompt_was_read = DecodeSteps.of(self.decoder, self.state), True
+        return self.decoder.logits(hidden_B1D)[:, 0]
 
 
+@dataclass
 class RecomputingReader:
     """Reads the whole text again at each chunk; keeps its tokens and, if requested, the calibration on the prompt."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        padding: Counts | None,
-        keep_calibration: bool = True,
-        record: AuxiliaryOutputs | None = None,
-        given: PrefillContext = EMPTY,
-    ) -> None:
-        self._decoder, self._padding, self._record, self._given = decoder, padding, record, given
-        self._keep_calibration = keep_calibration
-        self._text_BT: Tensor | None = None
-        self._calibrated: DecoderState | None = None
+    decoder: Decoder
+    padding: Counts | None
+    keep_calibration: bool = True
+    record: AuxiliaryOutputs | None = None
+    context: PrefillContext = EMPTY
+    _text_BT: Tensor | None = field(default=None, init=False)
+    _calibrated: DecoderState | None = field(default=None, init=False)
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
+        """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
         text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
         if self._calibrated is None:
-            state = self._decoder.initial_state(*text_BT.shape)
+            state = self.decoder.initial_state(*text_BT.shape)
         else:
             state = self._calibrated.forget().grown(text_BT.shape[1])
-        hidden_B1D = self._decoder.hidden(
-            text_BT, state, padding=self._padding, record=self._record, **vars(self._given)
+        hidden_B1D = self.decoder.hidden(
+            text_BT, state, padding=self.padding, record=self.record, **vars(self.context)
         )[:, -1:]
-        if self._keep_calibration and self._calibrated is None:
+        if self.keep_calibration and self._calibrated is None:
             self._calibrated = state
         self._text_BT = text_BT
-        return self._decoder.logits(hidden_B1D)[:, 0]
+        return self.decoder.logits(hidden_B1D)[:, 0]
 
 
 def new_state(
@@ -198,8 +180,7 @@ def new_state(
     `cache_policy`: see `cache_policy_state`.
     """
     _check_prompts(decoder, prompts, max_tokens)
-    _check_positions(decoder, 0, _longest(prompts), max_tokens)
-    capacity = _longest(prompts) + max_tokens
+    capacity = max(map(len, prompts)) + max_tokens
     try:
         planned = cache_policy_state(decoder, len(prompts), capacity, cache_policy, device=torch.device("meta"))
         if planned.nbytes > available_bytes(decoder.device):
@@ -222,7 +203,7 @@ def decode(
     vocab_size: int | None = None,
     caches: Caches = Caches(),
     record: AuxiliaryOutputs | None = None,
-    given: PrefillContext = EMPTY,
+    context: PrefillContext = EMPTY,
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
@@ -232,38 +213,37 @@ def decode(
 
     `state` is advanced, with its own cache policies (None: `new_state`); `ValueError` if it has no room. It does not
     contain the last token yielded. Without the KV-cache (`caches`) no state can be given. record: collects auxiliary
-    outputs of every pass. given: the context of the prompts. Processes that are forked from now on compute with one
+    outputs of every pass. context: of the prompts. Processes that are forked from now on compute with one
     thread (`one_thread_in_forks`).
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     if there is no calibration to leave out.
     """
-    _check_prompts(decoder, prompts, max_tokens)
-    caches.check(decoder)
-    check_given(decoder, state, given)
+    _check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
+    if not caches.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
+        problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
+        raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
+    if decoder.encoder is not None and context.memory is None and (state is None or not state.has_memory):
+        raise UserError("input: missing: the model has an encoder, which reads it; expected some text")
     one_thread_in_forks()
     tokens_BT, padding = left_pad(prompts, decoder.device)
     if not caches.kv:
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
-        _check_positions(decoder, 0, _longest(prompts), max_tokens)
         reader: CachedReader | RecomputingReader = RecomputingReader(
-            decoder, padding, caches.calibration, record, given
+            decoder, padding, caches.calibration, record, context
         )
     else:
         if state is None:
             policies: list[CachePolicy] = [FULL] * decoder.spec.layers
             state = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
-        needed, room = _longest(prompts) + max_tokens, state.capacity - state.position
-        _check_positions(decoder, state.position, _longest(prompts), max_tokens)
+        needed, room = tokens_BT.shape[1] + max_tokens, state.capacity - state.position
         if needed > room:
             raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
-        reader = CachedReader(decoder, state, padding, record, given)
-
-    def next_logits(tokens_BT: Tensor) -> Tensor:
-        return reader.logits(tokens_BT)[:, :vocab_size]
-
-    return steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids))
+        reader = CachedReader(decoder, state, padding, record, context)
+    return steps(
+        lambda tokens_BT: reader.logits(tokens_BT)[:, :vocab_size], tokens_BT, sampling, max_tokens, frozenset(stop_ids)
+    )
 
 
 @torch.inference_mode()
@@ -294,11 +274,8 @@ def steps(
         tokens_BT = chosen_B[:, None]
 
 
-def _longest(prompts: Sequence[Sequence[int]]) -> int:
-    return max(len(prompt) for prompt in prompts)
-
-
-def _check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+def _check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, position: int = 0) -> None:
+    """`UserError` for prompts that a decoder cannot read, or continue by `max_tokens`, behind `position` tokens."""
     if max_tokens < 1:
         raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
     if not prompts or not all(prompts):
@@ -308,13 +285,11 @@ def _check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_token
         if not 0 <= token < vocab_size:
             accepted = f"0 to {vocab_size - 1}, the model's vocabulary"
             raise UserError(field="prompt", value=f"token id {token}", accepted=accepted)
-
-
-def _check_positions(decoder: Decoder, position: int, longest: int, max_tokens: int) -> None:
-    known, end = decoder.spec.context_length, position + longest + max_tokens
-    if decoder.embedding.positions is not None and end > known:
-        seen = f"{position} tokens so far, " if position else ""
+    length, longest = decoder.spec.context_length, max(map(len, prompts))
+    end = position + longest + max_tokens
+    if decoder.embedding.positions is not None and end > length:
+        read = f"{position} tokens so far, " if position else ""
         raise UserError(
-            f"{seen}{longest} tokens of prompt and {max_tokens} new ones (`max_tokens`) are {end}: "
-            f"the model's learned positions end at {known}"
+            f"{read}{longest} tokens of prompt and {max_tokens} new ones (`max_tokens`) are {end}: "
+            f"the model's learned positions end at {length}"
         )

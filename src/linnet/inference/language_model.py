@@ -25,9 +25,10 @@ from linnet.model.store import load_decoder
 
 @dataclass
 class GenerationFigures:
-    """The cost of a generation so far: time in the model, without the time of the reader of the text.
+    """The cost of a generation so far: time in the model, without the time that the caller takes for the text.
 
     passes: one over the prompt, which took seconds_prompt, and one per token, which together took seconds_decode.
+    bytes_of_state: from a number of tokens to the bytes of a state that holds them.
     """
 
     prompt_tokens: int
@@ -36,13 +37,6 @@ class GenerationFigures:
     passes: int = 0
     seconds_prompt: float = 0.0
     seconds_decode: float = 0.0
-
-    def count_pass(self, elapsed_s: float) -> None:
-        self.passes += 1
-        if self.passes == 1:
-            self.seconds_prompt = elapsed_s
-        else:
-            self.seconds_decode += elapsed_s
 
     @property
     def state_bytes(self) -> int:
@@ -67,7 +61,7 @@ class Continuation(Iterator[str]):
         state: DecoderState | None = None,
         ends: bool = True,
     ) -> None:
-        """bytes_of_state: bytes of a state that holds a number of tokens. state: the state that the steps advance.
+        """bytes_of_state: see `GenerationFigures`. state: the state that the steps advance.
 
         ends: nothing follows, so that the bytes of an incomplete character become U+FFFD.
         """
@@ -82,7 +76,12 @@ class Continuation(Iterator[str]):
     def _run(self) -> Iterator[str]:
         start_s = time.perf_counter()
         for (token,) in self._steps:
-            self.figures.count_pass(time.perf_counter() - start_s)
+            elapsed_s = time.perf_counter() - start_s
+            self.figures.passes += 1
+            if self.figures.passes == 1:
+                self.figures.seconds_prompt = elapsed_s
+            else:
+                self.figures.seconds_decode += elapsed_s
             if token is None:
                 break
             self.figures.tokens += 1
@@ -162,13 +161,13 @@ class LanguageModel:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
         Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
-        shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
-        of the text as they come, for one prompt. An empty prompt begins a new document. `cache_policy`: what the
-        layers keep of the past, as text or for each layer (`layer_cache_policies`). `ignore_eos`: go
-        on after an end token until there are `max_tokens`, the end tokens among them; they print nothing. `input`: of
-        a model for pairs, what the text follows from, one for each prompt; the prompt is how the text begins.
+        shape the choice as in Transformers, and the same seed gives the same text. `stream`: return an iterator over
+        pieces of the text, for one prompt. An empty prompt begins a new document. `cache_policy`: what the layers keep
+        of the past, as text or for each layer (`layer_cache_policies`). `ignore_eos`: continue after end tokens until
+        there are `max_tokens`, which include the end tokens; they print nothing. `input`: for a model of pairs, the
+        text that is continued, one for each prompt; the prompt is how the continuation begins.
 
-        Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
+        Raises `UserError` for an invalid value, and for more tokens than learned positions.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         if not stream:
@@ -185,9 +184,9 @@ class LanguageModel:
         return self.stream(prompt, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, input=input)
 
     def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
-        """The same model with a stored calibration: a name that the kind of layer knows (`seed` decides), or a file's.
+        """The same model with a stored calibration from a file, or by a name that the kind of layer knows.
 
-        `UserError` where the model has no such layer, or the file does not fit it.
+        seed: decides a random calibration. `UserError` if the model has no such layer, or the file does not fit it.
         """
         seed = fresh_seed() if seed is None else seed
         return LanguageModel(with_calibration_from(self.decoder, source, seed), self.tokenizer)
@@ -203,9 +202,9 @@ class LanguageModel:
         input: str | None = None,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
-        first = self.begun([prompt], None if input is None else [input])
-        (tokens,) = first.prompts
-        steps, state = self._steps(first, max_tokens, sampling, caches, cache_policy, ignore_eos)
+        inputs = self.prefill_inputs([prompt], None if input is None else [input])
+        (tokens,) = inputs.prompts
+        steps, state = self._steps(inputs, max_tokens, sampling, caches, cache_policy, ignore_eos)
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: calibrated
@@ -226,59 +225,54 @@ class LanguageModel:
             return []
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"input: {len(inputs)} of them: expected one for each of {len(prompts)} prompts")
-        first = self.begun(prompts, inputs)
+        prefill = self.prefill_inputs(prompts, inputs)
         texts: list[list[int]] = [[] for _ in prompts]
-        steps, _ = self._steps(first, max_tokens, sampling, caches, cache_policy, ignore_eos)
+        steps, _ = self._steps(prefill, max_tokens, sampling, caches, cache_policy, ignore_eos)
         for step in steps:
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
                     text.append(token)
-        return [self.tokenizer.decode(text, of) for text, of in zip(texts, first.prompts, strict=True)]
+        return [self.tokenizer.decode(text, after) for text, after in zip(texts, prefill.prompts, strict=True)]
 
     def _steps(
         self,
-        first: PrefillInputs,
+        inputs: PrefillInputs,
         max_tokens: int,
         sampling: Sampling,
         caches: Caches,
         cache_policy: CachePolicies,
         ignore_eos: bool,
     ) -> tuple[Iterator[Step], DecoderState | None]:
-        """The steps, and the state that they advance."""
-        caches, state = self._state(first.prompts, max_tokens, caches, cache_policy)
+        """The steps, and the state that they advance; None without the KV-cache."""
+        policies = layer_cache_policies(self.decoder, cache_policy)
+        if any(isinstance(policy, RecalibratingCache) for policy in policies):
+            caches = replace(caches, calibration=False)
+        state = None
+        if caches.kv:
+            policies = caches.cache_policies(self.decoder, policies)
+            state = new_state(self.decoder, inputs.prompts, max_tokens, policies)
+        for policy in policies:
+            if not caches.kv and not isinstance(policy, FullCache | RecalibratingCache):
+                problem = f"nothing is kept of the text, so a policy ({policy.label}) has no effect; use one"
+                raise UserError(problem, field="kv_cache", value=False)
         steps = decode(
             self.decoder,
-            first.prompts,
+            inputs.prompts,
             max_tokens,
             sampling,
             set() if ignore_eos else {self.tokenizer.end_id},
             state=state,
             vocab_size=self.tokenizer.vocab_size,
             caches=caches,
-            given=first.given(self.decoder),
+            context=inputs.context(self.decoder),
         )
         return steps, state
 
-    def _state(
-        self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, cache_policy: CachePolicies
-    ) -> tuple[Caches, DecoderState | None]:
-        """The caches that a policy leaves, and an empty state for the prompts; None without the KV-cache."""
-        policies = layer_cache_policies(self.decoder, cache_policy)
-        if any(isinstance(policy, RecalibratingCache) for policy in policies):
-            caches = replace(caches, calibration=False)
-        if caches.kv:
-            return caches, new_state(self.decoder, rows, max_tokens, caches.cache_policies(self.decoder, policies))
-        other = next((policy for policy in policies if not isinstance(policy, FullCache | RecalibratingCache)), None)
-        if other is not None:
-            problem = f"nothing is kept of the text, so a policy ({other.label}) has no effect; use one"
-            raise UserError(problem, field="kv_cache", value=False)
-        return caches, None
-
-    def begun(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
-        """Prompts as the model reads them, with an input for each where they have one."""
+    def prefill_inputs(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
+        """Prompts as token ids, as the model reads them, with an input for each if they have one."""
         end = self.tokenizer.end_id
-        given = None if inputs is None else [[*self.prompt_tokens(text), end] for text in inputs]
-        return prefill_inputs(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], given)
+        tokens = None if inputs is None else [[*self.prompt_tokens(text), end] for text in inputs]
+        return prefill_inputs(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], tokens)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""
@@ -289,7 +283,7 @@ def load(folder: str | Path, device: str = "auto", precision: str | None = None)
     """Read a model folder, or the model of a training run's folder.
 
     `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `precision`: float32, bfloat16, int8 or int4
-    (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
+    (`inference.weights`); None: as stored. Raises `UserError` that names the missing file, or the invalid value.
     """
     path = model_folder(folder)
     with not_replaced(path):

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 
-LOWEST_TEMPERATURE = 1e-6
+MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
-
-_DROPPED = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,22 @@ class Sampling:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        temperature_fits = self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < float("inf")
-        _check("temperature", self.temperature, temperature_fits, f"0 (greedy) or from {LOWEST_TEMPERATURE} on")
-        _check("top_k", self.top_k, self.top_k >= 0, "0 (all tokens) or a number of tokens")
-        _check("top_p", self.top_p, 0 <= self.top_p <= 1, "a probability from 0 to 1")
-        seed_fits = self.seed is None or 0 <= self.seed < 2**63
-        _check("seed", self.seed, seed_fits, "a whole number from 0 to 2**63 - 1")
+        accepted_values = {
+            "temperature": (
+                self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < float("inf"),
+                f"0 (greedy) or from {MIN_TEMPERATURE} on",
+            ),
+            "top_k": (self.top_k >= 0, "0 (all tokens) or a number of tokens"),
+            "top_p": (0 <= self.top_p <= 1, "a probability from 0 to 1"),
+            "seed": (self.seed is None or 0 <= self.seed < 2**63, "a whole number from 0 to 2**63 - 1"),
+        }
+        for field, (is_accepted, accepted) in accepted_values.items():
+            if not is_accepted:
+                raise UserError(field=field, value=getattr(self, field), accepted=accepted)
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """True if the most likely token is always chosen."""
         return self.temperature == 0
 
 
@@ -75,23 +79,19 @@ def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> T
 
     Raises `UserError` if logits are not finite.
     """
-    highest, likeliest_B = _highest(logits_BV)
+    if len(logits_BV) == 1 and logits_BV.device.type == "cpu":  # for one row NumPy takes a third of PyTorch's time
+        logits_V = logits_BV[0].float().numpy()
+        likeliest = int(logits_V.argmax())
+        highest, likeliest_B = [float(logits_V[likeliest])], torch.tensor([likeliest])
+    else:
+        highest_B, likeliest_B = logits_BV.max(dim=-1)
+        highest = highest_B.tolist()
     if not all(map(math.isfinite, highest)):
         raise UserError("the model's logits are not finite: its weights are damaged, or its training diverged")
     if sampling.greedy:
         return likeliest_B
     assert uniform_B is not None
     return sample(probabilities(logits_BV, sampling), uniform_B.to(logits_BV.device))
-
-
-def _highest(logits_BV: Tensor) -> tuple[list[float], Tensor]:
-    """The largest logit of each row and its first index; for one row NumPy takes a third of PyTorch's time."""
-    if len(logits_BV) != 1 or logits_BV.device.type != "cpu":
-        highest_B, likeliest_B = logits_BV.max(dim=-1)
-        return highest_B.tolist(), likeliest_B
-    logits_V = logits_BV[0].float().numpy()
-    likeliest = int(logits_V.argmax())
-    return [float(logits_V[likeliest])], torch.tensor([likeliest])
 
 
 def sample(probabilities_BV: Tensor, uniform_B: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def warp(logits_BV: Tensor, sampling: Sampling) -> Tensor:
 def keep_top_k(logits_BV: Tensor, top_k: int) -> Tensor:
     """Drop tokens that are less likely than the k-th; tokens tied with it stay."""
     kth_B1 = logits_BV.topk(min(top_k, logits_BV.shape[-1])).values[:, -1:]
-    return logits_BV.masked_fill(logits_BV < kth_B1, _DROPPED)
+    return logits_BV.masked_fill(logits_BV < kth_B1, -math.inf)
 
 
 def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
@@ -131,9 +131,4 @@ def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
     ascending_BV, order_BV = logits_BV.sort()
     dropped_BV = ascending_BV.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
     dropped_BV[:, -1] = False
-    return logits_BV.masked_fill(dropped_BV.scatter(1, order_BV, dropped_BV), _DROPPED)
-
-
-def _check(field: str, value: float | None, fits: bool, accepted: str) -> None:
-    if not fits:
-        raise UserError(field=field, value=value, accepted=accepted)
+    return logits_BV.masked_fill(dropped_BV.scatter(1, order_BV, dropped_BV), -math.inf)

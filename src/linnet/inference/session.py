@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt
 from linnet.core.errors import UserError
 from linnet.core.files import parse_json
 from linnet.core.spec import Spec
-from linnet.inference.cache_policy import CachePolicies, cache_policies_of
+from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
 from linnet.inference.language_model import Continuation, LanguageModel
 from linnet.inference.sampling import Sampling, fresh_seed
@@ -24,10 +24,10 @@ from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
 STREAM = "stream"
-"""Key of a state file's metadata: the data of a stream beside its decode state, as JSON."""
+"""Key of a state file's metadata: what is saved of a stream in addition to its decode state, as JSON."""
 
 ROOM_FACTOR = 1.5
-"""A state that has to grow is enlarged at least by this factor, so that it seldom has to."""
+"""A state that has to grow grows at least by this factor, so that it grows rarely."""
 
 
 class Session:
@@ -44,26 +44,22 @@ class Session:
     def __init__(self, model: LanguageModel, cache_policy: CachePolicies = FULL, input: str | None = None) -> None:
         """`cache_policy`: what the layers keep of the past (`layer_cache_policies`).
 
-        `input`: what the text follows from (`LanguageModel.generate`).
+        `input`: the text that the stream continues, for a model of pairs (`LanguageModel.generate`). `seed` is the seed
+        whose random numbers were used last; None before the first.
         """
         self.model = model
         self._cache_policy = cache_policy
         self._state: DecoderState | None = None
-        self._first = model.begun([""], None if input is None else [input])
-        (self._pending,) = self._first.prompts
+        self._prefill = model.prefill_inputs([""], None if input is None else [input])
+        (self._pending,) = self._prefill.prompts
         self._text = model.tokenizer.stream()
-        self._seed: int | None = None
+        self.seed: int | None = None
         self._drawn = 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of the stream so far, including the end token that begins it and tokens that are not yet read."""
+        """Tokens of the stream so far, including the end token that begins it and tokens that are not read yet."""
         return len(self._pending) + (0 if self._state is None else self._state.position)
-
-    @property
-    def seed(self) -> int | None:
-        """The seed whose random numbers were used last; None before the first."""
-        return self._seed
 
     @property
     def nbytes(self) -> int:
@@ -95,21 +91,32 @@ class Session:
 
     def stream(self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
         """`generate` piece by piece, with figures and state; the session advances with the pieces."""
-        state, sampling, before = self._room_for(max_tokens), self._drawing(sampling), self.tokens - len(self._pending)
+        state, before = self._state_with_room(max_tokens), self.tokens - len(self._pending)
+        if sampling.seed is not None:
+            self.seed, self._drawn = sampling.seed, 0
+        elif self.seed is None:
+            self.seed = fresh_seed()
         tokenizer, prompt_tokens = self.model.tokenizer, len(self._pending)
         steps = decode(
             self.model.decoder,
             [self._pending],
             max_tokens,
-            sampling,
+            replace(sampling, seed=self.seed, drawn=self._drawn),
             set() if ignore_eos else {tokenizer.end_id},
             state=state,
             vocab_size=tokenizer.vocab_size,
-            given=EMPTY if state.position else self._first.given(self.model.decoder),
+            context=EMPTY if state.position else self._prefill.context(self.model.decoder),
         )
-        followed = self._follow(steps, draws=not sampling.greedy)
+
+        def advance() -> Iterator[Step]:
+            for step in steps:
+                (token,) = step
+                self._pending = [tokenizer.end_id if token is None else token]  # the state has not read it yet
+                self._drawn += not sampling.greedy
+                yield step
+
         return Continuation(
-            followed, self._text, prompt_tokens, lambda n: state.held_nbytes(before + n), state, ends=False
+            advance(), self._text, prompt_tokens, lambda n: state.held_nbytes(before + n), state, ends=False
         )
 
     def fork(self) -> Self:
@@ -123,105 +130,76 @@ class Session:
 
     def save(self, path: str | Path) -> None:
         """Write the stream as safetensors, with everything needed to continue it; the file is written atomically."""
-        standing = {
+        record = {
             "model": fingerprint(self.model.decoder),
             "tokenizer": self.model.tokenizer.hash,
             "pending": self._pending,
-            "inputs": self._first.inputs,
-            "prefixes": self._first.prefixes,
+            "inputs": self._prefill.inputs,
+            "prefixes": self._prefill.prefixes,
             "text": self._text.state_dict(),
-            "seed": self._seed,
+            "seed": self.seed,
             "drawn": self._drawn,
         }
-        state = self._room_for(1) if self._state is None else self._state
-        save_state(state, path, {STREAM: json.dumps(standing)})
+        state = self._state_with_room(1) if self._state is None else self._state
+        save_state(state, path, {STREAM: json.dumps(record)})
 
     @classmethod
     def load(cls, model: LanguageModel, path: str | Path) -> Self:
         """Continue a saved stream of this model; `UserError` with the reason for any other file."""
-        standing = _standing(path)
+        text = read_metadata(path).get(STREAM)
+        if text is None:
+            load_state(model.decoder, path)  # reports a file that is no state
+            raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
+        origin = f"{path}: metadata {STREAM}"
+        record = StreamRecord.parse(parse_json(text, origin), origin)
         for field, own in (("model", fingerprint(model.decoder)), ("tokenizer", model.tokenizer.hash)):
-            if standing is not None and getattr(standing, field) != own:
+            if getattr(record, field) != own:
                 expected = "expected one that this model has written, with weights of this precision"
                 raise UserError(f"{path}: a stream of another {field}; {expected}")
-        for field in ("pending", "inputs") if standing is not None else ():
-            if any(token >= model.spec.vocab_size for token in _tokens(getattr(standing, field))):
-                raise UserError(f"{path}: metadata {STREAM}: {field}: expected tokens below {model.spec.vocab_size}")
-        state = load_state(model.decoder, path)
-        if standing is None:
-            raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
+        for field, rows in (("pending", [record.pending]), ("inputs", record.inputs or [])):
+            if any(token >= model.spec.vocab_size for row in rows for token in row):
+                raise UserError(f"{origin}: {field}: expected tokens below {model.spec.vocab_size}")
         session = cls(model)
-        session._state, session._pending = state, list(standing.pending)
-        session._first = PrefillInputs([session._pending], standing.inputs, standing.prefixes)
-        session._text.load_state_dict(standing.text.model_dump())
-        session._seed, session._drawn = standing.seed, standing.drawn
+        session._state, session._pending = load_state(model.decoder, path), list(record.pending)
+        session._prefill = PrefillInputs([session._pending], record.inputs, record.prefixes)
+        session._text.load_state_dict(record.text.model_dump())
+        session.seed, session._drawn = record.seed, record.drawn
         return session
 
-    def _room_for(self, max_tokens: int) -> DecoderState:
+    def _state_with_room(self, max_tokens: int) -> DecoderState:
         """The state, with room for the pending tokens and `max_tokens` more."""
-        decoder = self.model.decoder
         if self._state is None:
-            self._state = new_state(decoder, [self._pending], max_tokens, self._cache_policy)
+            self._state = new_state(self.model.decoder, [self._pending], max_tokens, self._cache_policy)
         needed, room = self.tokens + max_tokens, self._state.capacity
         if needed > room:
-            limits = [policy.max_length for policy in cache_policies_of(self._state)]
+            limits = [layer.cache_policy.max_length for layer in self._state.layers]
             spare = min([round(ROOM_FACTOR * room), *(limit for limit in limits if limit is not None)])
             self._state = grow_state(self._state, max(needed, spare))
         return self._state
 
-    def _drawing(self, sampling: Sampling) -> Sampling:
-        """The sampling, behind the random numbers that were used."""
-        if sampling.seed is not None:
-            self._seed, self._drawn = sampling.seed, 0
-        elif self._seed is None:
-            self._seed = fresh_seed()
-        return replace(sampling, seed=self._seed, drawn=self._drawn)
 
-    def _follow(self, steps: Iterator[Step], draws: bool) -> Iterator[Step]:
-        """The steps; after each of them its token is pending."""
-        for step in steps:
-            (token,) = step
-            self._pending = [self.model.tokenizer.end_id if token is None else token]
-            self._drawn += draws
-            yield step
-
-
-class HeldText(Spec):
-    """Where a stream's decoder of text stands: bytes of an unfinished character, and whether anything was said."""
+class TextRecord(Spec):
+    """The state of a stream's text decoder: the bytes of an incomplete character, and whether no text was output."""
 
     held: str = Field(pattern="^([0-9a-f]{2}){0,4}$")
     opening: bool
 
 
-class StreamStanding(Spec):
-    """What is kept of a stream beside its decode state."""
+class StreamRecord(Spec):
+    """What is saved of a stream in addition to its decode state."""
 
     model: str
     tokenizer: str
     pending: list[NonNegativeInt]
     inputs: list[list[NonNegativeInt]] | None = None
     prefixes: tuple[NonNegativeInt, ...] | None = None
-    text: HeldText
+    text: TextRecord
     seed: int | None
     drawn: NonNegativeInt
 
 
-def _tokens(kept: list[int] | list[list[int]] | None) -> Iterator[int]:
-    for part in kept or ():
-        yield from (part,) if isinstance(part, int) else part
-
-
-def _standing(path: str | Path) -> StreamStanding | None:
-    """The data of a stream in a file; None if the file has no stream, `UserError` if it cannot be read."""
-    text = read_metadata(path).get(STREAM)
-    if text is None:
-        return None
-    origin = f"{path}: metadata {STREAM}"
-    return StreamStanding.parse(parse_json(text, origin), origin)
-
-
 def fingerprint(decoder: Decoder) -> str:
-    """A hash of parameters of the first layer and the embedding, which distinguishes models of one shape."""
+    """A hash of parameters of the embedding and the first layer, which distinguishes models of one shape."""
     digest = hashlib.sha256()
     for parameter in (decoder.embedding.tokens.weight, *decoder.layers[0].mixer.parameters()):
         digest.update(parameter.detach().flatten()[:1024].to("cpu", torch.float32).numpy().tobytes())

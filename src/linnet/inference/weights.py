@@ -1,16 +1,15 @@
-"""The precision of a decoder's weights at inference, where the time of a token is that of reading them.
+"""The precision of a decoder's weights at inference, where reading them takes most of the time of a token.
 
 `float32`: as most models are stored. `bfloat16`: weights, activations and state in half the bytes. `int8` and `int4`:
 the matrices of all linear maps, the head's included, and the embedding's table, rounded to 8 bits with one scale for
 each output, or to 4 bits with a scale for each group of inputs; attention keeps most keys and values in bfloat16
-(`layers.key_value.kept_dtype`). All else is float32: norms, other parameters of sublayers, and the parts that a
+(`layers.key_value.kept_dtype`). Everything else is float32: norms, other parameters of sublayers, and the parts that a
 sublayer excludes (`Sublayer.skip_quantization`). A tied head and the embedding are one table, stored once.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -34,20 +33,20 @@ from linnet.nn.packed_linear import (
 from linnet.ops.int4_linear import GROUP, GROUPS
 from linnet.ops.linear import can_pack_bfloat16
 
-LIMIT_S = 0.6
+MEASURE_LIMIT_S = 0.6
 """Time limit of the measured steps in one precision."""
-STEPS, FEWEST = 24, 3
-LEAST_GAIN = 1.02
+MAX_STEPS, MIN_STEPS = 24, 3
+MIN_SPEEDUP = 1.02
 """Smallest ratio that counts as faster; less may be the scatter of a busy machine."""
 
 Precision = Literal["float32", "bfloat16", "int8", "int4"]
 
 Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
-"""Makes a linear map from a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
+"""Makes a linear map from a matrix `[O, I]`, a bias `[O]` and the output widths of its parts."""
 
 
 def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> None:
-    """Convert the weights of a decoder to a precision, in place and on its device; it then serves inference only.
+    """Convert the weights of a decoder to a precision, in place and on its device; it can then only infer.
 
     The decoder can move to another device as a whole (`to`), and keeps its precision. A tied head gets its own matrix
     if its form differs from the embedding's (packed bfloat16). group: inputs that share a scale in `int4`, 32, 64, 128
@@ -60,14 +59,22 @@ def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> Non
     if any(isinstance(module, PackedLinear) for module in decoder.modules()):
         raise ValueError("the decoder's weights have been converted before")
     decoder.requires_grad_(False).to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
-    if precision in ("int8", "int4"):
-        form: Form = Int8Linear if precision == "int8" else partial(Int4Linear, group=group)
-        _replace_linear_maps(decoder, form)
-        _replace_table(decoder, partial(Int8Linear, is_table=True) if precision == "int8" else form)
-    elif precision == "bfloat16" and can_pack_bfloat16(decoder.device):
-        _replace_linear_maps(decoder, Bfloat16Linear)
-        if decoder.head is None:
-            decoder.head = _table(decoder, Bfloat16Linear)
+    if precision == "float32" or (precision == "bfloat16" and not can_pack_bfloat16(decoder.device)):
+        return
+    forms: dict[str, Form] = {"bfloat16": Bfloat16Linear, "int8": Int8Linear, "int4": partial(Int4Linear, group=group)}
+    form = forms[precision]
+    for parent, name, linear in list(_linear_maps(decoder)):
+        parts = linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,)
+        setattr(parent, name, form(linear.weight, linear.bias, parts))
+    if precision == "bfloat16" and decoder.head is not None:
+        return  # the table of the embedding is not packed
+    matrix_VE = decoder.embedding.tokens.weight
+    table_form = partial(Int8Linear, is_table=True) if precision == "int8" else form
+    table = table_form(matrix_VE, None, (len(matrix_VE),))
+    if isinstance(table, QuantizedLinear):
+        decoder.embedding.tokens = QuantizedEmbedding(table)
+    if decoder.head is None:
+        decoder.head = table
 
 
 def weights_nbytes(decoder: Decoder) -> int:
@@ -77,45 +84,14 @@ def weights_nbytes(decoder: Decoder) -> int:
     return sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _replace_linear_maps(decoder: Decoder, form: Form) -> None:
-    for parent, name, linear in list(_linear_maps(decoder)):
-        parts = linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,)
-        setattr(parent, name, form(linear.weight, linear.bias, parts))
-
-
-def _replace_table(decoder: Decoder, form: Form) -> None:
-    table = _table(decoder, form)
-    assert isinstance(table, QuantizedLinear)
-    decoder.embedding.tokens = QuantizedEmbedding(table)
-    if decoder.head is None:
-        decoder.head = table
-
-
-def _table(decoder: Decoder, form: Form) -> PackedLinear:
-    matrix_VE = decoder.embedding.tokens.weight
-    return form(matrix_VE, None, (len(matrix_VE),))
-
-
 def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
     """Each linear map below `module` with its parent and its name there, except those that are not quantized."""
-    precise = {id(part) for part in module.skip_quantization()} if isinstance(module, Sublayer) else set()
+    skipped = {id(part) for part in module.skip_quantization()} if isinstance(module, Sublayer) else set()
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
             yield module, name, child
-        elif id(child) not in precise:
+        elif id(child) not in skipped:
             yield from _linear_maps(child)
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Seconds per token of one stream before and after the conversion of the weights."""
-
-    before_s: float
-    after_s: float
-
-    @property
-    def faster(self) -> bool:
-        return self.before_s >= LEAST_GAIN * self.after_s
 
 
 def convert_and_report(decoder: Decoder, precision: str) -> None:
@@ -123,30 +99,30 @@ def convert_and_report(decoder: Decoder, precision: str) -> None:
 
     Fewer bytes save time only where reading weights dominates; in a small model it does not.
     """
-    short = decoder.spec.context_length <= FEWEST + 3  # learned positions end there
-    if precision not in ("int8", "int4") or decoder.spec.prefix_field is not None or short:
+    too_short = decoder.spec.context_length <= MIN_STEPS + 3  # learned positions end there
+    if precision not in ("int8", "int4") or decoder.spec.prefix_field is not None or too_short:
         convert_weights(decoder, precision)
         return
     before = str(decoder.dtype).removeprefix("torch.")
     before_s = seconds_per_token(decoder)
     convert_weights(decoder, precision)
-    gain = Gain(before_s, seconds_per_token(decoder))
-    if not gain.faster:
-        times = f"{gain.after_s * 1e3:.2f} ms a token, in {before} {gain.before_s * 1e3:.2f}"
+    after_s = seconds_per_token(decoder)
+    if before_s < MIN_SPEEDUP * after_s:
+        times = f"{after_s * 1e3:.2f} ms a token, in {before} {before_s * 1e3:.2f}"
         note(f"precision {precision}: not faster than as stored, for this model on this machine: {times}")
 
 
 def seconds_per_token(decoder: Decoder) -> float:
-    """The median of the first steps of one stream; not for models of pairs, which need an input."""
-    taken_s: list[float] = []
-    until_s = time.perf_counter() + LIMIT_S
-    tokens = min(STEPS + 2, decoder.spec.context_length - 1)
+    """The median time of the first steps of one stream; not for models of pairs, which need an input."""
+    times_s: list[float] = []
+    until_s = time.perf_counter() + MEASURE_LIMIT_S
+    tokens = min(MAX_STEPS + 2, decoder.spec.context_length - 1)
     steps = decode(decoder, [[0]], tokens, Sampling(temperature=0.0))
     next(steps), next(steps)
     start_s = time.perf_counter()
     for _ in steps:
-        taken_s.append(time.perf_counter() - start_s)
-        if len(taken_s) >= FEWEST and time.perf_counter() > until_s:
+        times_s.append(time.perf_counter() - start_s)
+        if len(times_s) >= MIN_STEPS and time.perf_counter() > until_s:
             break
         start_s = time.perf_counter()
-    return statistics.median(taken_s)
+    return statistics.median(times_s)

@@ -15,7 +15,6 @@ from linnet.core.errors import UserError
 from linnet.inference.cache_policy import (
     CachePolicies,
     LayerSize,
-    cache_policies_of,
     cache_policy_state,
     layer_cache_policies,
     layer_sizes,
@@ -23,7 +22,7 @@ from linnet.inference.cache_policy import (
 from linnet.inference.engine import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
-from linnet.layers.cache_policy import FULL
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
@@ -45,6 +44,10 @@ def mixed_decoder() -> Decoder:
     return Decoder(spec.replace(blocks=[spec.blocks[0], other])).double()
 
 
+def policies_of(state: DecoderState) -> list[CachePolicy]:
+    return [layer.cache_policy for layer in state.layers]
+
+
 def run(decoder: Decoder, state: DecoderState, tokens_BT: Tensor, padding: tuple[int, ...] | None = None) -> Tensor:
     with torch.no_grad():
         return decoder(tokens_BT, state, padding=padding)
@@ -57,7 +60,7 @@ def test_a_saved_state_goes_on_exactly(context: CachePolicies, tmp_path: Path):
     run(decoder, state, torch.arange(20).reshape(2, 10), (0, 4))
     save_state(state, path)
     loaded = load_state(decoder, path)
-    assert cache_policies_of(loaded) == cache_policies_of(state) and loaded.nbytes == state.nbytes
+    assert policies_of(loaded) == policies_of(state) and loaded.nbytes == state.nbytes
     more = torch.tensor([[3, 4, 5], [6, 7, 8]])
     torch.testing.assert_close(run(decoder, loaded, more), run(decoder, state, more), rtol=0, atol=0)
 
@@ -84,7 +87,7 @@ def test_a_file_whose_tensors_do_not_fit_is_refused(tmp_path: Path):
 def test_only_ted_layers_have_a_choice():
     decoder = mixed_decoder()
     state = cache_policy_state(decoder, 1, 8, POLICY)
-    assert cache_policies_of(state) == [POLICY, POLICY, FULL]
+    assert policies_of(state) == [POLICY, POLICY, FULL]
     for wrong, words in (([POLICY], "1 of them"), ([FULL, FULL, POLICY], "layer 2: .* the layer is attention")):
         with pytest.raises(UserError, match=words):
             cache_policy_state(decoder, 1, 8, wrong)

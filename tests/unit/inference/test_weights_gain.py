@@ -5,7 +5,7 @@ from small_models import EXAMPLES, small_spec
 
 from linnet.core import errors
 from linnet.inference import weights as module
-from linnet.inference.weights import FEWEST, STEPS, Gain, convert_and_report, seconds_per_token
+from linnet.inference.weights import MAX_STEPS, MIN_STEPS, convert_and_report, seconds_per_token
 from linnet.model.decoder import Decoder
 from linnet.nn.packed_linear import Int4Linear, PackedLinear
 
@@ -38,19 +38,18 @@ def test_nothing_is_measured_for_what_is_no_question_of_speed(weights: str, monk
 
 
 def test_learned_positions_that_end_too_soon_leave_nothing_to_measure(monkeypatch, caplog):
-    spec = small_spec(EXAMPLES[0]).replace(context_length=FEWEST + 3, embedding={"positions": "learned"})
+    spec = small_spec(EXAMPLES[0]).replace(context_length=MIN_STEPS + 3, embedding={"positions": "learned"})
     decoder = Decoder(spec)
     assert told(decoder, "int8", [], monkeypatch, caplog) == []
     assert any(isinstance(module, PackedLinear) for module in decoder.modules())
 
 
-@pytest.mark.parametrize("context_length", [FEWEST + 4, 4 * STEPS])
+@pytest.mark.parametrize("context_length", [MIN_STEPS + 4, 4 * MAX_STEPS])
 def test_a_token_takes_time(context_length: int):
     spec = small_spec(EXAMPLES[0]).replace(context_length=context_length, embedding={"positions": "learned"})
     assert 0 < seconds_per_token(Decoder(spec)) < 1
 
 
-def test_what_is_within_the_scatter_is_no_gain():
-    assert Gain(1.2, 1.0).faster
-    assert not Gain(1.01, 1.0).faster
-    assert not Gain(1.0, 1.5).faster
+@pytest.mark.parametrize(("before_s", "is_noted"), [(0.0012, False), (0.00101, True)])
+def test_a_speedup_within_the_scatter_is_noted(before_s: float, is_noted: bool, monkeypatch, caplog):
+    assert bool(told(Decoder(small_spec(EXAMPLES[0])), "int8", [before_s, 0.001], monkeypatch, caplog)) == is_noted

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import on_device  # which is chosen after a conftest has read this file
-from linnet.layers.batch_layout import BatchLayout, at
+from linnet.layers.batch_layout import BatchLayout, layout_at
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, sublayers_of
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 
@@ -55,4 +55,4 @@ def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tenso
 def padded_view(begin: int, end: int, padding: Sequence[int]) -> BatchLayout:
     """Of the places from `begin` to before `end` of rows that begin with so much padding."""
     of_chunk = [min(max(pad - begin, 0), end - begin) for pad in padding]
-    return at([max(begin - pad, 0) for pad in padding], of_chunk)
+    return layout_at([max(begin - pad, 0) for pad in padding], of_chunk)

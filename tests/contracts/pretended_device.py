@@ -27,7 +27,7 @@ from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
-from linnet.layers.batch_layout import BatchLayout, at
+from linnet.layers.batch_layout import BatchLayout, layout_at
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
 from linnet.layers.mixers.ted.module import TedSpec
 from linnet.layers.registry import CACHE_POLICIES
@@ -115,8 +115,8 @@ def check_sublayer(spec: SublayerSpec, device: torch.device) -> None:
         views = (
             (BatchLayout(0), LENGTH),
             (BatchLayout(LENGTH), 1),
-            (at([LENGTH + 1, LENGTH - 3]), 1),
-            (at([LENGTH + 2] * 2), 3),
+            (layout_at([LENGTH + 1, LENGTH - 3]), 1),
+            (layout_at([LENGTH + 2] * 2), 3),
         )
         with torch.no_grad():
             for layout, length in views:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, at
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, layout_at
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
 from linnet.layers.state import State
@@ -158,7 +158,7 @@ def test_rows_at_different_positions_go_on_as_if_alone(sublayer: Sublayer):
         pieces = [x_BTD[row, places[row] : places[row] + size] for row, size in enumerate(sizes)]
         chunk = torch.stack([nn.functional.pad(piece, (0, 0, longest - len(piece), 0)) for piece in pieces])
         padding = [longest - size for size in sizes]
-        out = run(sublayer, chunk, joined, at(places, padding))
+        out = run(sublayer, chunk, joined, layout_at(places, padding))
         for row, pad in enumerate(padding):
             outs[row].append(out[row : row + 1, pad:])
             places[row] += sizes[row]
@@ -199,7 +199,7 @@ def test_a_state_begins_anew_with_a_document(sublayer: Sublayer):
     state = empty_state(sublayer, 3, 2 * LENGTH)
     run(sublayer, x_BTD, state, BatchLayout(documents=DOCUMENTS))
     places = [LENGTH - (begins[-1] if begins else 0) for begins in DOCUMENTS]
-    out = run(sublayer, later, state, at(places))
+    out = run(sublayer, later, state, layout_at(places))
     for row, place in enumerate(places):
         alone = empty_state(sublayer, 1, 2 * LENGTH)
         sublayer(x_BTD[row : row + 1, LENGTH - place :], alone)

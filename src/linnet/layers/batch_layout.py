@@ -17,7 +17,7 @@ Counts = tuple[int, ...]
 EXPERTS_USED = "experts used"
 """The auxiliary output with the number of tokens of each row that each expert of a layer gets, int64 `[B, E]`."""
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class AuxiliaryLoss:
 
 @dataclass
 class AuxiliaryOutputs:
-    """What sublayers add during one pass: losses, auxiliary outputs, and values for later layers.
+    """Losses, auxiliary outputs and values for later layers that sublayers add during one pass.
 
-    training: whether this is a pass of training, to which sublayers add their auxiliary losses.
+    training: whether this is a training pass, in which sublayers add their auxiliary losses.
     requested_penalties: the penalties to add, by name, with their coefficients.
     outputs: the auxiliary outputs by name, for each layer in the order of the pass; None if they are not collected.
     values: tensors for later layers, by name.
@@ -50,22 +50,16 @@ class AuxiliaryOutputs:
     training: bool = False
 
     def own(self, values: Mapping[str, Tensor]) -> "AuxiliaryOutputs":
-        """Return one for a part of the pass: the same requests, empty but for these values."""
-        return AuxiliaryOutputs(
-            self.requested_penalties, None if self.outputs is None else [], values=dict(values), training=self.training
-        )
-
-    def begin_layer(self) -> None:
-        """Begin the outputs of the next layer."""
-        if self.outputs is not None:
-            self.outputs.append({})
+        """A record for a part of the pass: the same requests, and only these values."""
+        outputs: list[dict[str, Tensor]] | None = None if self.outputs is None else []
+        return AuxiliaryOutputs(self.requested_penalties, outputs, values=dict(values), training=self.training)
 
 
 @dataclass(frozen=True)
 class DocumentSegment:
-    """A part of a row's chunk that lies in one document; `fresh` if the document begins at its first token.
+    """The part of a row's chunk in one document, from `begin` to before `end`.
 
-    position: the position of its first token.
+    fresh: whether the document begins at its first token. position: the position of its first token.
     """
 
     row: int
@@ -74,15 +68,10 @@ class DocumentSegment:
     fresh: bool
     position: int
 
-    @property
-    def after(self) -> int:
-        """The position after its last token."""
-        return self.position + self.end - self.begin
-
 
 @dataclass(frozen=True)
 class Memory:
-    """The output of an encoder for each row's input, `[B, S, E]`, and its places without padding, `[B, S]` (None: all).
+    """The output of an encoder for each row's input, `[B, S, E]`, and a mask `[B, S]`, False at padding (None: none).
 
     `S`: tokens of the longest input, `E`: the encoder's width.
     """
@@ -112,13 +101,13 @@ class BatchLayout:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all rows are at the same position and there is no padding."""
+        """True if all rows are at the same position and there is no padding."""
         return isinstance(self.starts, int) and self.padding is None
 
     @property
     def start(self) -> int:
         """The position at which all rows begin."""
-        assert isinstance(self.starts, int), "rows stand at different positions"
+        assert isinstance(self.starts, int), "rows are at different positions"
         return self.starts
 
     def starts_of(self, batch: int) -> Counts:
@@ -133,8 +122,8 @@ class BatchLayout:
         """The padding as a tensor, int64 `[B]`; None for none."""
         return None if self.padding is None else torch.tensor(self.padding, device=device)
 
-    def parts(self, batch: int, length: int) -> Iterator["DocumentSegment"]:
-        """The parts of all rows of a chunk, row by row, without padding."""
+    def parts(self, batch: int, length: int) -> Iterator[DocumentSegment]:
+        """The document segments of all rows of a chunk, row by row, without padding."""
         documents = self.documents or ((),) * batch
         rows = zip(documents, self.padding_of(batch), self.starts_of(batch), strict=True)
         for row, (begins, padding, start) in enumerate(rows):
@@ -149,29 +138,28 @@ class BatchLayout:
             return tuple(start + length for start in self.starts_of(batch))
         after = list(self.starts_of(batch))
         for part in self.parts(batch, length):
-            after[part.row] = part.after
+            after[part.row] = part.position + part.end - part.begin
         return tuple(after)
 
     def end(self, length: int) -> int:
         """The largest position after the last token of a row or document."""
+        starts = (self.starts,) if isinstance(self.starts, int) else self.starts
         if self.padding is None and self.documents is None:
-            return max(self._starts) + length
-        return self.remember(("end", length), lambda: self._end(length))
+            return max(starts) + length
 
-    def _end(self, length: int) -> int:
-        batch = max(len(rows) for rows in (self.documents or (), self.padding or (), self._starts))
-        return max((part.after for part in self.parts(batch, length)), default=max(self._starts))
+        def largest() -> int:
+            batch = max(len(rows) for rows in (self.documents or (), self.padding or (), starts))
+            ends = (part.position + part.end - part.begin for part in self.parts(batch, length))
+            return max(ends, default=max(starts))
 
-    @property
-    def _starts(self) -> Counts:
-        return (self.starts,) if isinstance(self.starts, int) else self.starts
+        return self.remember(("end", length), largest)
 
-    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
+    def remember(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the result of `make`, computed once for all layers of the pass."""
         if key not in self._memory:
             self._memory[key] = make()
-        made: Made = self._memory[key]
-        return made
+        value: Value = self._memory[key]
+        return value
 
     @cached_property
     def _memory(self) -> dict[Hashable, Any]:
@@ -179,37 +167,34 @@ class BatchLayout:
 
     def offsets_B(self, device: torch.device) -> Tensor:
         """The position of each row's first place in the chunk, padding included; int64 `[B]`, or `[1]` if equal."""
-        batch = max(len(self._starts), len(self.padding or ()))
+        starts = (self.starts,) if isinstance(self.starts, int) else self.starts
+        batch = max(len(starts), len(self.padding or ()))
         pairs = zip(self.starts_of(batch), self.padding_of(batch), strict=True)
         return self.remember(("offsets", device), lambda: torch.tensor([a - b for a, b in pairs], device=device))
 
     def positions(self, length: int, device: torch.device) -> Tensor:
         """The positions of a chunk's tokens: `[T]` if rows agree, else `[B, T]`; of padding, any earlier position."""
-        if self.documents is not None:
-            return self._positions_in_documents(length, device)
-        if self.uniform:
+        documents = self.documents
+        if documents is None and self.uniform:
             return torch.arange(self.start, self.start + length, device=device)
-        offsets_B1 = self.offsets_B(device)[:, None]
-        index_T = torch.arange(length, device=device)
-        return self.remember(("positions", length, device), lambda: (index_T + offsets_B1).clamp(min=0))
-
-    def _positions_in_documents(self, length: int, device: torch.device) -> Tensor:
-        assert self.documents is not None
-        batch = len(self.documents)
 
         def positions_BT() -> Tensor:
+            if documents is None:
+                index_T = torch.arange(length, device=device)
+                return (index_T + self.offsets_B(device)[:, None]).clamp(min=0)
             # Computed on the CPU and copied once per pass, so that no row waits for the device.
+            batch = len(documents)
             rows_N, begins_N, ends_N, positions_N = torch.tensor(
                 [(part.row, part.begin, part.end, part.position) for part in self.parts(batch, length)]
             ).unbind(1)
             lengths_N = ends_N - begins_N
             within = torch.arange(int(lengths_N.sum())) - (lengths_N.cumsum(0) - lengths_N).repeat_interleave(lengths_N)
             places = (rows_N * length + begins_N).repeat_interleave(lengths_N) + within
-            found = torch.zeros(batch * length, dtype=torch.int64)
-            found[places] = positions_N.repeat_interleave(lengths_N) + within
-            return to_device(found.view(batch, length), device)
+            positions = torch.zeros(batch * length, dtype=torch.int64)
+            positions[places] = positions_N.repeat_interleave(lengths_N) + within
+            return to_device(positions.view(batch, length), device)
 
-        return self.remember(("document positions", length, device), positions_BT)
+        return self.remember(("positions", length, device), positions_BT)
 
     def real(self, length: int, device: torch.device) -> Tensor | None:
         """`[B, T]` bool, False at padding; None without padding."""
@@ -217,7 +202,7 @@ class BatchLayout:
         return None if padding_B is None else torch.arange(length, device=device) >= padding_B[:, None]
 
     def whole(self, length: int) -> bool:
-        """Whether all real tokens of each row of a chunk see all of one another."""
+        """True if each row of a chunk, without padding, is one prefix."""
         if self.prefixes is None:
             return False
         paddings = self.padding_of(len(self.prefixes))
@@ -226,18 +211,17 @@ class BatchLayout:
     def last_in_prefix(self, length: int, device: torch.device) -> Tensor | None:
         """The place in the chunk of the last token that each token sees, int64 `[B, T]`; None if no row has a prefix.
 
-        That is its own place, and for the tokens of a prefix the last of them.
+        That is its own place, or for a token of a prefix the place of the prefix's last token.
         """
         if self.prefixes is None:
             return None
         paddings = self.padding_of(len(self.prefixes))
         ends = [prefix + padding for prefix, padding in zip(self.prefixes, paddings, strict=True)]
         places_T = torch.arange(length, device=device)
-
-        def last_BT() -> Tensor:
-            return torch.maximum(places_T, torch.tensor(ends, device=device)[:, None] - 1)
-
-        return self.remember(("prefix", length, device), last_BT)
+        return self.remember(
+            ("prefix", length, device),
+            lambda: torch.maximum(places_T, torch.tensor(ends, device=device)[:, None] - 1),
+        )
 
     def save_cross_layer_value(self, name: str, value: Tensor) -> None:
         """Save a value for later layers, `[B, T, ...]`; `layers.passes` splits and joins it with the batch."""
@@ -250,7 +234,7 @@ class BatchLayout:
 
     @property
     def collects_outputs(self) -> bool:
-        """Whether auxiliary outputs are collected."""
+        """True if auxiliary outputs are collected."""
         return self.record is not None and self.record.outputs is not None
 
     def add_output(self, name: str, value: Tensor) -> None:
@@ -260,16 +244,12 @@ class BatchLayout:
 
     @property
     def training(self) -> bool:
-        """Whether this is a pass of training."""
+        """True if this is a training pass."""
         return self.record is not None and self.record.training
 
     def requested_penalties(self, penalty: str) -> Mapping[str, float]:
         """The coefficients of a requested penalty; empty if it is not requested."""
         return {} if self.record is None else self.record.requested_penalties.get(penalty, {})
-
-    def add_figure(self, name: str, value: Tensor) -> None:
-        """Add a mean over the batch that training logs beside the losses."""
-        self.add_loss(name, value.detach(), 0.0)
 
     def add_loss(self, name: str, value: Tensor, coefficient: float) -> None:
         """Add a term to the objective (`AuxiliaryLoss`)."""
@@ -282,10 +262,10 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def at(
+def layout_at(
     starts: Sequence[int], padding: Sequence[int] | None = None, record: AuxiliaryOutputs | None = None
 ) -> BatchLayout:
-    """The layout of rows at `starts`, as one number if all are the same."""
-    same = len(set(starts)) == 1
+    """The layout of rows at the positions `starts`; uniform if they are equal and there is no padding."""
+    equal = len(set(starts)) == 1
     padded = tuple(padding) if padding is not None and any(padding) else None
-    return BatchLayout(starts[0] if same else tuple(starts), padded, record=record)
+    return BatchLayout(starts[0] if equal else tuple(starts), padded, record=record)

@@ -1,21 +1,19 @@
 """Cache policies: what a state keeps of the past of its stream. The caller chooses one per stream, or one per layer.
 
-Every layer knows `FULL`. A kind of layer may bring policies of its own (`SublayerSpec.cache_policies`), which are found
-through the registry by their names.
+Every layer supports `FULL`. A kind of layer may define policies of its own (`SublayerSpec.cache_policies`), which are
+found through the registry by their names.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self, get_type_hints
 
-from linnet.core.errors import UserError
-
 
 @dataclass(frozen=True)
 class CachePolicy:
     """A policy is a frozen dataclass of numbers with a name.
 
-    example: how its fields are written, for error messages; empty if it has none that need to be set.
+    example: its fields as a user writes them, for error messages; empty if none has to be set.
     """
 
     name: ClassVar[str] = ""
@@ -23,12 +21,12 @@ class CachePolicy:
 
     @property
     def label(self) -> str:
-        """How tables call it."""
+        """Its name in tables."""
         return self.name
 
     @property
     def series(self) -> tuple[str, str] | None:
-        """The series of policies that it belongs to, of which only one number differs, and that number; None: none."""
+        """The name of a series of policies that differ in one number only, and that number; None if it is in none."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -36,7 +34,7 @@ class CachePolicy:
         return {"kind": self.name, **asdict(self)}
 
     def for_length(self, tokens: int) -> Self:
-        """The policy for a stream of this many tokens, where a field depends on that and was left open."""
+        """The policy for a stream of this many tokens, with the fields that depend on the length filled in."""
         return self
 
     @property
@@ -45,34 +43,34 @@ class CachePolicy:
         return None
 
     def check_length(self, tokens: int) -> None:
-        """Raise `UserError` if a stream that began with this policy cannot grow to so many tokens."""
+        """Raise `UserError` if a stream with this policy cannot grow to this many tokens."""
 
     @classmethod
     def comparison(cls, tokens: int) -> list[Self]:
-        """The policies that an evaluation on windows of this many tokens shows beside `FULL`, unless told otherwise."""
+        """The policies that an evaluation on windows of this many tokens compares with `FULL` by default."""
         return []
 
     @classmethod
     def sweep(cls, tokens: int) -> list[Self]:
-        """The policies that a comparison of quality and memory tries, unless told otherwise."""
+        """The policies that a comparison of quality and memory covers by default."""
         return cls.comparison(tokens)
 
     @classmethod
     def from_text(cls, values: Mapping[str, str]) -> Self:
-        """The policy with fields as a user wrote them; `ValueError` for what is not a number, or beyond a bound."""
+        """The policy with fields as a user wrote them; `ValueError` for a field that is no number or out of bounds."""
         numbers: dict[str, Any] = {}
         for name, kind in cls.field_types().items():
             if name in values:
                 try:
                     numbers[name] = kind(values[name])
                 except ValueError:
-                    wanted = "a number" if kind is float else "a whole number"
-                    raise ValueError(f"{name}: {values[name]!r}: expected {wanted}") from None
+                    expected = "a number" if kind is float else "a whole number"
+                    raise ValueError(f"{name}: {values[name]!r}: expected {expected}") from None
         return cls(**numbers)
 
     @classmethod
     def field_types(cls) -> dict[str, type[int] | type[float]]:
-        """The kind of number of each field."""
+        """The type of each field: whole or real numbers."""
         hints = get_type_hints(cls)
         return {field.name: float if hints[field.name] is float else int for field in fields(cls)}
 
@@ -86,44 +84,9 @@ class FullCache(CachePolicy):
 
 @dataclass(frozen=True)
 class RecalibratingCache(CachePolicy):
-    """Keep what a calibration is computed from instead of its result, and compute it anew at every chunk."""
+    """Keep the inputs of a calibration instead of its result, and compute it again for every chunk."""
 
     name: ClassVar[str] = "recalibrate"
 
 
 FULL = FullCache()
-
-
-def parse_cache_policy(
-    text: str, policies: Mapping[str, type[CachePolicy]], field: str = "cache_policy"
-) -> CachePolicy:
-    """A policy from text: `NAME`, `NAME:FIELD=NUMBER,...`, or, if the fields tell which one, `FIELD=NUMBER,...`.
-
-    `UserError` names `field`, the text and what is accepted.
-    """
-    name, colon, rest = text.partition(":")
-    if name not in policies:
-        name, rest = "", text
-    elif not colon:
-        return policies[name]()
-    parts = rest.split(",")
-    values = dict(part.split("=", 1) for part in parts if part.count("=") == 1)
-    candidates = [
-        policy
-        for key, policy in policies.items()
-        if name in ("", key) and len(values) == len(parts) and values.keys() <= policy.field_types().keys()
-    ]
-    if len(candidates) != 1:
-        raise UserError(field=field, value=text, accepted=_accepted(policies))
-    try:
-        return candidates[0].from_text(values)
-    except ValueError as error:
-        raise UserError(str(error), field=field, value=text) from None
-
-
-def _accepted(policies: Mapping[str, type[CachePolicy]]) -> str:
-    names = [name for name, policy in policies.items() if not policy.example]
-    shown = [
-        f"{', '.join(policy.field_types())}, as in {policy.example}" for policy in policies.values() if policy.example
-    ]
-    return ", or ".join([", ".join(names), *shown])

@@ -1,7 +1,7 @@
 """The interface of sublayers, the modules on a residual branch: token mixers and feed-forwards, with their specs.
 
-A layer of the stack has one of each. A new sublayer must implement the abstract methods; the others have defaults that
-are correct, but may be slow.
+A layer of the stack has one of each. A new sublayer must implement the abstract methods; the other methods have
+defaults that are correct, but may be slow.
 
 Shapes: `B` batch, `T` tokens of the chunk, `D` width of the sublayer.
 """
@@ -33,11 +33,11 @@ call the same functions for every token and position.
 
 @dataclass(frozen=True)
 class Place:
-    """Where a sublayer stands.
+    """The place of a sublayer in a model.
 
-    width: of its inputs and outputs. context_length: tokens of a training sequence. index: the number of its layer (the
-    first, if it is shared) of `layers` in the stack. whole: it reads whole sequences as prefixes, in an encoder.
-    memory_width: the width of the encoder's output (`BatchLayout.memory`).
+    width: the width of its inputs and outputs. context_length: the number of tokens of a training sequence. index: the
+    index of its layer (the first, if it is shared) among the `layers` of the stack. whole: whether it reads whole
+    sequences as prefixes, in an encoder. memory_width: the width of the encoder's output (`BatchLayout.memory`).
     """
 
     width: int
@@ -55,13 +55,13 @@ class Traits:
     causal: without a state, no output depends on a later token.
     exact_when_split: a stream gives the same outputs however it is split into chunks.
     calibrates: it computes something from its first chunk (the prompt) and keeps it; after that it is causal and exact
-        when split. Evaluation calibrates it on another text. A sublayer without one of the two traits above must
+        when split. Evaluation calibrates it on another text. A sublayer that lacks one of the two traits above must
         calibrate; evaluation refuses any other.
     calibrated_after: the number of first tokens that it calibrates on; both traits above hold from the last of them on
-        if the first chunk has as many. None: the whole first chunk.
+        if the first chunk has at least as many. None: the whole first chunk.
     prefix: the tokens of a prefix (`BatchLayout.prefixes`) see all of one another; later tokens see all of it.
     constant_state: the size of its state does not grow with the number of tokens.
-    window: the number of tokens that an output depends on, its own included; None: all tokens before it.
+    window: the number of tokens that an output depends on, including its own; None: all earlier tokens.
     same_in_training: outputs are the same in training. If not, the traits hold outside training only.
     """
 
@@ -77,7 +77,10 @@ class Traits:
 
 @dataclass(frozen=True)
 class MuonParameter:
-    """A parameter `[rows, columns]` between hidden vectors: one or several stacked matrices, with the rows of each."""
+    """A parameter `[rows, columns]` that maps between hidden vectors: one or several stacked matrices.
+
+    rows: the number of rows of each matrix.
+    """
 
     parameter: Tensor
     rows: tuple[int, ...]
@@ -86,8 +89,8 @@ class MuonParameter:
 class Sublayer(nn.Module, ABC):
     """A module on a residual branch.
 
-    It initializes its parameters when it is built. Only the weights of `nn.linear.Linear` are initialized again, as the
-    model's spec says; a linear layer with its own initialization is a plain `torch.nn.Linear`.
+    It initializes its parameters when it is built. Only the weights of `nn.linear.Linear` are initialized again, by the
+    model's spec; a linear layer with its own initialization is a plain `torch.nn.Linear`.
     """
 
     traits: Traits = Traits()
@@ -108,21 +111,21 @@ class Sublayer(nn.Module, ABC):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> State:
-        """An empty state with room for `capacity` tokens and one of `cache_policies`."""
+        """An empty state with a capacity of `capacity` tokens and one of `cache_policies`."""
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`. A state is read and advanced in place.
+        """`[B, T, D] -> [B, T, D]`; a state is read and advanced in place.
 
         It is only called with layouts that it `supports`; `layers.passes.run` splits all others.
         """
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Whether one call can process a chunk of `length` tokens; by default if the layout is uniform."""
+        """True if one call can process a chunk of `length` tokens; by default if the layout is uniform."""
         return layout.uniform
 
     def no_weight_decay(self) -> Iterator[nn.Parameter]:
-        """The parameters without weight decay: by default all but the weights of linear layers."""
+        """The parameters without weight decay: by default all except the weights of linear layers."""
         decayed = {id(linear.weight) for linear in linear_maps(self)}
         return (parameter for parameter in self.parameters() if id(parameter) not in decayed)
 
@@ -150,23 +153,23 @@ class Sublayer(nn.Module, ABC):
 
     @property
     def bfloat16_decode(self) -> bool:
-        """Whether `decode_step` supports weights and a state in bfloat16."""
+        """True if `decode_step` supports weights and a state in bfloat16."""
         return False
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """A fast function for one token of the one stream of `state`; None if there is none.
+        """A fast function for the next token of one stream, whose state is `state`; None if there is none.
 
-        Rows are float32; weights and state are too, unless `bfloat16_decode`. The function holds the tensors of the
+        Rows are float32; weights and state are too, unless `bfloat16_decode`. The function keeps the tensors of the
         state, which nothing else may advance or crop afterwards. record: holds values for later layers of the same
         step, `[1, 1, ...]` each; its owner clears it before every step.
         """
         return None
 
     def calibration(self, state: State | None = None) -> dict[str, Tensor]:
-        """What was calibrated on a text, by name: from the state of one stream that has read it, or as it is stored.
+        """The calibration by name: from the state of one stream that has read a text, or as it is stored.
 
-        Empty for a sublayer that does not calibrate, or whose state has read nothing. Of a sublayer that stores it
-        (`SublayerSpec.calibration`) these are its buffers.
+        Empty for a sublayer that does not calibrate, or whose state has read nothing. For a sublayer that stores its
+        calibration (`SublayerSpec.calibration`) these are its buffers.
         """
         return {}
 
@@ -176,12 +179,11 @@ class Mixer(Sublayer):
 
 
 class RecurrentMixer(Mixer):
-    """A mixer whose state has a constant size, and which does not know at which positions its tokens are."""
+    """A mixer with a state of constant size that does not depend on the positions of its tokens."""
 
     traits: Traits = Traits(constant_state=True)
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Rows at any positions, without padding."""
         return layout.padding is None
 
 
@@ -193,11 +195,10 @@ class FeedForward(Sublayer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> State:
-        """Nothing."""
         return NoState()
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Any layout, if each output depends on its own token only."""
+        # If each output depends on its own token only, any layout is supported.
         return layout.uniform or self.traits.window == 1
 
 
@@ -211,7 +212,7 @@ class SublayerSpec(Spec, ABC):
 
     @abstractmethod
     def build(self, place: Place) -> Sublayer:
-        """The module for a place."""
+        """The module for a place in a model."""
 
     @abstractmethod
     def cost(self, place: Place) -> Cost:
@@ -223,14 +224,15 @@ class SublayerSpec(Spec, ABC):
         """Small variants of width 16 that cover all features; the contract tests build them all."""
 
     def cross_layer_values(self, width: int) -> Mapping[str, tuple[int, ...]]:
-        """The shapes, for each token, of values that it saves for later layers or reads, by the name of the field that
-        turns them on. All layers of a model must agree on the shape of a value.
+        """The shapes, per token, of values that it saves for later layers or reads from earlier ones.
+
+        The keys are the names of the fields that turn them on. All layers of a model must agree on a shape.
         """
         return {}
 
     @property
     def needs_cross_layer_gradients(self) -> bool:
-        """Whether its gradients need values of an earlier layer."""
+        """True if its gradients need values of an earlier layer."""
         return False
 
     def cross_layer_cost(self, place: Place) -> Cost:
@@ -238,11 +240,11 @@ class SublayerSpec(Spec, ABC):
         return Cost()
 
     def check(self, width: int) -> None:
-        """Raise `ValueError("field: value: what would be accepted")` if it does not fit the width."""
+        """Raise `ValueError("field: value: what is accepted")` if it does not fit the width."""
 
     @property
     def supports_prefix(self) -> bool:
-        """Whether the tokens of a prefix see all of one another (`Traits.prefix`)."""
+        """True if the tokens of a prefix see all of one another (`Traits.prefix`)."""
         return False
 
     @property
@@ -252,7 +254,7 @@ class SublayerSpec(Spec, ABC):
 
     @property
     def calibration(self) -> Literal["none", "text", "stored"]:
-        """Whether it calibrates on the first text that it reads, stores a calibration as buffers, or needs none."""
+        """`text` if it calibrates on the first text that it reads, `stored` if it stores a calibration as buffers."""
         return "none"
 
     def with_calibration(self, where: Literal["text", "stored"]) -> Self:
@@ -263,9 +265,10 @@ class SublayerSpec(Spec, ABC):
     def read_calibrations(
         cls, source: str, shapes: Sequence[Mapping[str, Sequence[int]]], origin: str
     ) -> list[dict[str, Tensor]]:
-        """A calibration of each shape (by name, as `Sublayer.calibration`), from a file or a name that the kind knows.
+        """A calibration for each layer, from a file or from a name that the kind knows.
 
-        `UserError`, beginning with `origin`, if there is none, or it has other shapes.
+        shapes: for each layer, the shapes by name (see `Sublayer.calibration`). `UserError`, beginning with `origin`,
+        if the source has no calibration or other shapes.
         """
         raise NotImplementedError
 
@@ -280,7 +283,7 @@ class MixerSpec(SublayerSpec):
 
 
 class FeedForwardSpec(SublayerSpec):
-    """The spec of a feed-forward; `hidden`: its inner width."""
+    """The spec of a feed-forward; `hidden`: its hidden width."""
 
     hidden: Extent
 

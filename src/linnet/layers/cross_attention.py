@@ -1,10 +1,10 @@
-"""Cross-attention: every token of the decoder sees all that the encoder made of the input (Vaswani et al., 2017).
+"""Cross-attention: every token of the decoder sees the whole output of the encoder (Vaswani et al., 2017).
 
-Queries come from the decoder, keys and values from the encoder's memory (`BatchLayout.memory`). A stream keeps these:
-they are made once, at its first chunk, and no token adds to them.
+Queries come from the decoder, keys and values from the encoder's memory (`BatchLayout.memory`). They are computed once,
+in the first chunk of a stream; no later token adds to them.
 
 Shapes: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `P`
-query heads of each of these, `K` head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and
+query heads per key-value head, `K` head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and
 values of a token.
 """
 
@@ -32,7 +32,7 @@ from linnet.ops.attention import full_attention, full_attention_reference
 class CrossAttentionSpec(SublayerSpec):
     """`heads` query heads share `kv_heads` key-value heads (default: one each).
 
-    bias: of all maps. scale: what scores are multiplied by (null: one over the root of the head width).
+    bias: whether all maps have one. scale: the factor of scores (null: one over the root of the head width).
     """
 
     kind: Literal["cross_attention"] = "cross_attention"
@@ -44,7 +44,7 @@ class CrossAttentionSpec(SublayerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """Multi-head; grouped-query, with biases, a head width and a scale."""
+        """Multi-head; grouped-query with biases, a head width and a scale."""
         return [cls(heads=4), cls(heads=4, kv_heads=2, head_dim=6, bias=True, scale=1.0)]
 
     def check(self, width: int) -> None:
@@ -61,40 +61,39 @@ class CrossAttentionSpec(SublayerSpec):
         return CrossAttention(self, place)
 
     def cost(self, place: Place) -> Cost:
-        """All parameters, and of the tokens of the decoder: queries, the map behind the heads. Kept: what is read,
-        queries, the result and a number for each query. What the tokens of the input cost: `memory_cost`.
+        """All parameters, and the work per token of the decoder; `memory_cost` is that per token of the input.
+
+        Its input, the queries, the output of attention and a number for each query are kept for the backward pass.
         """
-        heads, _, head_dim = self.widths(place.width)
+        heads, kv_heads, head_dim = self.widths(place.width)
         inner = heads * head_dim
         maps = linear_cost(place.width, inner, self.bias) + linear_cost(inner, place.width, self.bias)
-        of_memory = replace(self._memory_maps(place), flops_per_token=0)
-        return maps + of_memory + Cost(activations_per_token=place.width + 2 * inner + heads)
+        key_value = linear_cost(place.memory_width, kv_heads * head_dim, self.bias).repeated(2)
+        activations = Cost(activations_per_token=place.width + 2 * inner + heads)
+        return maps + replace(key_value, flops_per_token=0) + activations
 
     def memory_cost(self, place: Place) -> Cost:
-        """Of the tokens of the input: their keys and values, which are the state, and a byte that says they are real.
+        """The work and the state per token of the input: keys, values and a byte for the mask; no parameters.
 
-        The memory itself is kept once for all layers, and is no part of it.
+        The memory itself is kept once for all layers, and is not included.
         """
         _, kv_heads, head_dim = self.widths(place.width)
         inner = kv_heads * head_dim
-        maps = replace(self._memory_maps(place), parameters=0, matrices=())
-        return maps + Cost(state_elements_per_token=2 * inner, state_bytes_per_token=1, activations_per_token=2 * inner)
-
-    def _memory_maps(self, place: Place) -> Cost:
-        _, kv_heads, head_dim = self.widths(place.width)
-        return linear_cost(place.memory_width, kv_heads * head_dim, self.bias).repeated(2)
+        key_value = linear_cost(place.memory_width, inner, self.bias).repeated(2)
+        state = Cost(state_elements_per_token=2 * inner, state_bytes_per_token=1, activations_per_token=2 * inner)
+        return replace(key_value, parameters=0, matrices=()) + state
 
     def flops_per_pair(self, place: Place) -> int:
-        """FLOPs of a token of the decoder with one of the input: score and weighted sum."""
+        """FLOPs for each token of the decoder and token of the input: the score and the weighted sum."""
         heads, _, head_dim = self.widths(place.width)
         return 4 * heads * head_dim
 
 
 @dataclass
 class MemoryState(State):
-    """Keys and values of the input, `[B, S, M, K]` each, and which places are no padding, bool `[B, S]`.
+    """Keys and values of the input, `[B, S, M, K]` each, and a mask, False at padding, `[B, S]`.
 
-    Without a token of input before the first chunk. It stays when the stream forgets its own tokens.
+    S is 0 before the first chunk. The state does not change when the stream forgets its own tokens.
     """
 
     any_length: ClassVar[frozenset[str]] = frozenset({"keys", "values", "real"})
@@ -104,30 +103,26 @@ class MemoryState(State):
     real: Tensor
 
     def join(self, others: Sequence[Self]) -> Self:
-        """See `State`; padding behind the shorter inputs."""
+        """See `State`; shorter inputs are padded at the end."""
         together = [self, *others]
         longest = max(state.real.shape[1] for state in together)
-        joined = {
-            name: torch.cat([_lengthened(state.tensors()[name], longest) for state in together])
-            for name in self.tensors()
-        }
+        joined = {}
+        for name in self.tensors():
+            tensors = [state.tensors()[name] for state in together]
+            padded = [F.pad(x_BS, (0, 0) * (x_BS.dim() - 2) + (0, longest - x_BS.shape[1])) for x_BS in tensors]
+            joined[name] = torch.cat(padded)
         return replace(self, **joined)
 
     def forget(self) -> Self:
-        """A copy: the input is not of the stream's own past."""
+        """A copy: the input is not part of the stream's own past."""
         return self.fork()
 
     def crop(self, length: int) -> None:
-        """Nothing to do: the input is not of the stream's own past."""
-
-
-def _lengthened(x_BS: Tensor, length: int) -> Tensor:
-    """With zeros behind, `[B, length, ...]`."""
-    return F.pad(x_BS, (0, 0) * (x_BS.dim() - 2) + (0, length - x_BS.shape[1]))
+        """Nothing to do: the input is not part of the stream's own past."""
 
 
 class CrossAttention(Sublayer):
-    """Attention over an encoder's memory; keys and values in one projection."""
+    """Attention over an encoder's memory; keys and values are computed by one projection."""
 
     traits = Traits(constant_state=True, window=1)
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": full_attention_reference}
@@ -144,39 +139,35 @@ class CrossAttention(Sublayer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MemoryState:
-        """Nothing yet: the first chunk brings the memory, whatever its length."""
+        """Keys and values of no tokens: the first chunk brings the memory, of any length."""
         empty_B0MK = torch.zeros(batch, 0, self.kv_heads, self.head_dim, device=device, dtype=dtype)
         return MemoryState(empty_B0MK, empty_B0MK.clone(), torch.zeros(batch, 0, device=device, dtype=torch.bool))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Anything: where a token stands says nothing about what it sees."""
-        return True
+        return True  # what a token sees does not depend on its position
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`. A memory in the layout is read, and kept by the state; else the state's is."""
-        k_BSMK, v_BSMK, real_BS = self._memory(state, layout)
+        """`[B, T, D] -> [B, T, D]`; reads the memory of the layout, which the state keeps, or else the state's."""
+        assert state is None or isinstance(state, MemoryState)
+        mask_BS: Tensor | None
+        if layout.memory is None:
+            assert state is not None and state.real.shape[1], "no memory, and none was read before"
+            k_BSMK, v_BSMK, mask_BS = state.keys, state.values, state.real
+        else:
+            hidden_BSE, mask_BS = layout.memory.hidden_BSE, layout.memory.real_BS
+            joint_BSF = self.key_value(hidden_BSE)
+            k_BSMK, v_BSMK = joint_BSF.view(*hidden_BSE.shape[:2], 2, self.kv_heads, self.head_dim).unbind(2)
+            if state is not None:
+                state.keys, state.values = k_BSMK.to(state.keys.dtype), v_BSMK.to(state.values.dtype)
+                state.real = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool) if mask_BS is None else mask_BS
         q_BTNK = self.query(x_BTD).view(*x_BTD.shape[:2], self.heads, self.head_dim)
-        mask = None if real_BS is None else real_BS[:, None, None]
+        mask = None if mask_BS is None else mask_BS[:, None, None]
         out_BNTK = self.attend(q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), mask, self.scale)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
 
-    def _memory(self, state: State | None, layout: BatchLayout) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values, `[B, S, M, K]` each, and which are real, `[B, S]` or None for all."""
-        assert state is None or isinstance(state, MemoryState)
-        if layout.memory is None:
-            assert state is not None and state.real.shape[1], "no memory, and none was read before"
-            return state.keys, state.values, state.real
-        hidden_BSE, real_BS = layout.memory.hidden_BSE, layout.memory.real_BS
-        joint_BSF = self.key_value(hidden_BSE)
-        k_BSMK, v_BSMK = joint_BSF.view(*hidden_BSE.shape[:2], 2, self.kv_heads, self.head_dim).unbind(2)
-        if state is not None:
-            state.keys, state.values = k_BSMK.to(state.keys.dtype), v_BSMK.to(state.values.dtype)
-            state.real = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool) if real_BS is None else real_BS
-        return k_BSMK, v_BSMK, real_BS
-
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`; behind the first chunk, which brings the memory."""
+        """See `Sublayer`; only after the first chunk, which brings the memory."""
         assert isinstance(state, MemoryState)
         query, out = gemv_of(self.query), gemv_of(self.out)
         if query is None or out is None or len(state.real) != 1 or state.keys.dtype != torch.float32:

@@ -1,7 +1,7 @@
-"""What mixers with a diagonal state-space model share: their fields, its parameters, its state.
+"""Diagonal state-space models, shared by several mixers: their fields, parameters and state.
 
-Gu et al., 2022 (arXiv 2206.11893), with the names of the published parameters. A state of N real numbers is N / 2
-complex ones: the other half would be their conjugates, and adds the same again to the output.
+Gu et al., 2022 (arXiv 2206.11893), with the names of the published parameters. A state of N real numbers is stored as
+N / 2 complex ones: the other half would be their conjugates, which contribute the same to the output.
 
 Shapes: `B` rows of a batch, `E` channels (or heads), `T` tokens of the chunk, `N` complex numbers of a state.
 """
@@ -25,15 +25,15 @@ from linnet.ops.support import is_exporting
 
 SUM_BYTES = 4
 START_RATE = 0.5
-"""How fast each number of a state fades at the start, in the time that steps are told in."""
+"""The initial decay rate of each element of a state, per unit of the step size."""
 
 
 class DiagonalSpec(MixerSpec, ABC):
     """`state` real numbers for each channel, an even number.
 
-    frequencies: those of the state at the start, S4D-Lin's or S4D-Inv's. discretization: how a step follows from the
-    equation in continuous time, by zero-order hold or the bilinear rule. shortest_step, longest_step: between these the
-    channels' steps are spread at the start.
+    frequencies: the initial frequencies of the state, those of S4D-Lin or S4D-Inv. discretization: from continuous to
+    discrete time by zero-order hold (`zoh`) or the bilinear rule. shortest_step, longest_step: the range of the initial
+    step sizes of the channels.
     """
 
     state: Extent = 64
@@ -52,12 +52,12 @@ class DiagonalSpec(MixerSpec, ABC):
 
     @property
     def kernel_parameters(self) -> int:
-        """Of one channel, with what it passes on of its input."""
+        """The parameters of one channel, with the direct term."""
         return 2 + 2 * self.state
 
     @property
     def kernel_kept(self) -> int:
-        """float32 numbers that forward keeps of one channel on the way from its parameters to a and c."""
+        """float32 numbers per channel that the forward pass keeps between the parameters and a and c."""
         return 1 + 7 * self.state if self.discretization == "zoh" else 2 + 9 * self.state
 
 
@@ -69,7 +69,7 @@ class DiagonalState(State):
 
 
 class DiagonalKernel(nn.Module):
-    """The parameters of a diagonal state-space model, and what one step multiplies by."""
+    """The parameters of a diagonal state-space model, and the coefficients of a discrete step."""
 
     def __init__(self, spec: DiagonalSpec, channels: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class DiagonalKernel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Steps spread evenly in their logarithm; one rate, the frequencies of S4D-Lin or S4D-Inv (eqs. 8 and 9)."""
+        """Log-uniform step sizes, one decay rate, and the frequencies of S4D-Lin or S4D-Inv (eqs. 8 and 9)."""
         spec, order_N = self.spec, torch.arange(self.A_imag.shape[1])
         lin_N, inv_N = math.pi * order_N, spec.state / math.pi * (spec.state / (2 * order_N + 1) - 1)
         nn.init.uniform_(self.log_dt, math.log(spec.shortest_step), math.log(spec.longest_step))
@@ -91,22 +91,22 @@ class DiagonalKernel(nn.Module):
         with torch.no_grad():
             self.A_imag.copy_(lin_N if spec.frequencies == "lin" else inv_N)
 
-    @_disable_dynamo  # compiled models have no complex numbers, and take long to find out
+    @_disable_dynamo  # compilation does not support complex numbers, and takes long to detect them
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """a and c of `ops.diagonal_ssm`, complex `[E, N]` each; in `dtype`, float32 or wider."""
+        """a and c of `ops.diagonal_ssm`, complex `[E, N]` each, computed in `dtype`, float32 or wider."""
         step_E1 = self.log_dt.to(dtype).exp()[:, None]
         rate_EN = torch.complex(-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype))
         c_EN = 2 * torch.view_as_complex(self.C.to(dtype))
         if self.spec.discretization == "zoh":
-            faded_EN = rate_EN * step_E1
-            return faded_EN.exp(), c_EN * (faded_EN.expm1() / rate_EN)  # expm1 keeps the digits of short steps
+            exponent_EN = rate_EN * step_E1
+            return exponent_EN.exp(), c_EN * (exponent_EN.expm1() / rate_EN)  # expm1 is accurate for short steps
         half_EN = 0.5 * step_E1 * rate_EN
         return (1 + half_EN) / (1 - half_EN), c_EN * (step_E1 / (1 - half_EN))
 
     def advancing(
         self, ssm: Callable[..., Any], x_BET: Tensor, d_E: Tensor, hidden_BEN2: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """What `ssm` makes of x, `[B, E, T]`, and the states behind the last token, as pairs and without a gradient."""
+        """The outputs of `ssm` for x, `[B, E, T]`, and the states after the last token, as pairs without gradients."""
         if is_exporting():
             assert hidden_BEN2 is not None
             return diagonal_ssm_real(x_BET, *self.in_pairs(x_BET.dtype), d_E, hidden_BEN2)
@@ -115,13 +115,13 @@ class DiagonalKernel(nn.Module):
         return y_BET, torch.view_as_real(hidden_BEN.detach())
 
     def in_pairs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The same a and c, `[E, N, 2]` each, from real numbers alone: for graphs."""
+        """The same a and c as pairs of real numbers, `[E, N, 2]` each, for exported graphs."""
         step_E11 = self.log_dt.to(dtype).exp()[:, None, None]
         rate_EN2 = torch.stack([-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype)], dim=-1)
         c_EN2, one = 2 * self.C.to(dtype), step_E11.new_tensor([1.0, 0.0])
         if self.spec.discretization == "zoh":
-            faded_EN2 = rate_EN2 * step_E11
-            return complex_exp(faded_EN2), complex_mul(c_EN2, complex_div(complex_expm1(faded_EN2), rate_EN2))
+            exponent_EN2 = rate_EN2 * step_E11
+            return complex_exp(exponent_EN2), complex_mul(c_EN2, complex_div(complex_expm1(exponent_EN2), rate_EN2))
         half_EN2 = 0.5 * step_E11 * rate_EN2
         return complex_div(one + half_EN2, one - half_EN2), complex_div(c_EN2 * step_E11, one - half_EN2)
 
@@ -130,7 +130,7 @@ SHORTEST_STEP, LONGEST_STEP, FLOOR = 0.001, 0.1, 1e-4
 
 
 def step_biases(count: int) -> Tensor:
-    """What softplus makes steps of, spread evenly in their logarithm from a thousandth to a tenth: `[count]`."""
-    spread = torch.rand(count) * math.log(LONGEST_STEP / SHORTEST_STEP)
-    steps = (spread.exp() * SHORTEST_STEP).clamp(min=FLOOR)
+    """Biases `[count]` whose softplus is log-uniform between `SHORTEST_STEP` and `LONGEST_STEP`."""
+    exponents = torch.rand(count) * math.log(LONGEST_STEP / SHORTEST_STEP)
+    steps = (exponents.exp() * SHORTEST_STEP).clamp(min=FLOOR)
     return steps + (-torch.expm1(-steps)).log()

@@ -1,7 +1,7 @@
-"""What a kind of layer brings to `linnet inspect`: its own inspections of a model that has such layers.
+"""The interface of inspections (`linnet inspect NAME`) that a kind of layer defines.
 
-An inspection is found through the registry (`registry.inspections`), which imports it only when it is asked for. The
-package `inspection` makes the model that an inspection sees, the command line its options.
+Inspections are found through the registry (`registry.inspections`), which imports them only when it is called. The
+package `inspection` implements the model that an inspection reads, the command line its options.
 
 Shapes: `B` batch, `T` tokens, `N` windows or documents, `V` vocabulary entries, `D` width.
 """
@@ -34,7 +34,7 @@ class Vocabulary(Protocol):
 
 
 class InspectedModel(Protocol):
-    """A model that reads text, and its data if there are any."""
+    """A model that reads text, with its data if there are any."""
 
     @property
     def mixers(self) -> Sequence[Mixer]:
@@ -49,46 +49,46 @@ class InspectedModel(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Tokens of a window."""
+        """The number of tokens of a window."""
 
     @property
     def positions(self) -> str:
-        """What the embedding adds for a position: `none`, `learned` or `sinusoidal`."""
+        """The positions of the embedding: `none`, `learned` or `sinusoidal`."""
 
     def check_positions(self, tokens: int, field: str) -> None:
-        """`UserError` about a field if the model's learned positions end before so many tokens."""
+        """`UserError`, naming the field, if the model's learned positions end before this many tokens."""
 
     def prompt_tokens(self, prompt: str) -> list[int]:
-        """The end token, which begins a document, then the tokens of the prompt."""
+        """The end token, which starts a document, and the tokens of the prompt."""
 
     def auxiliary_outputs(self, tokens_BT: Tensor) -> Outputs:
-        """What each layer adds to the auxiliary outputs of one pass without a state."""
+        """The auxiliary outputs of each layer in one pass without a state."""
 
     def mixer_inputs(self, tokens_BT: Tensor) -> list[Tensor]:
-        """What the mixer of each layer reads in one pass without a state, `[B, T, D]`."""
+        """The input of each layer's mixer in one pass without a state, `[B, T, D]`."""
 
     def first_mixer_inputs(self, tokens_V: Tensor) -> Tensor:
-        """What the mixer of the lowest layer reads of vocabulary entries, each as a token of its own, `[1, V, D]`."""
+        """The input of the first layer's mixer for vocabulary entries, each as a separate token, `[1, V, D]`."""
 
     def losses(self, tokens_BT: Tensor) -> Tensor:
-        """Nats of each token but the first, given those before it, in one pass without a state, `[B, T - 1]`."""
+        """The loss of each token but the first in nats, in one pass without a state, `[B, T - 1]`."""
 
     def continue_prompt(
         self, prompt: str, max_tokens: int, kv_cache: bool, cache_policy: CachePolicy
     ) -> Iterator[tuple[int | None, Outputs]]:
-        """The likeliest tokens one by one (None at the end of the text), each with the outputs of its step."""
+        """The most likely tokens one by one (None at the end of the text), each with the outputs of its step."""
 
     def windows(self, count: int) -> Tensor:
-        """Up to `count` windows of the data, spread evenly, `[N, context_length]`."""
+        """Up to `count` windows at even distances in the data, `[N, context_length]`."""
 
     def documents(self, count: int, tokens: int, seed: int) -> Tensor:
-        """The first tokens of up to `count` documents of the data, drawn at random, `[N, tokens]`."""
+        """The first tokens of up to `count` random documents of the data, `[N, tokens]`."""
 
 
 class InspectionTarget(Protocol):
-    """What a user inspects: a model folder, or a file that an inspection can read.
+    """The object of an inspection: a model folder, or a file that the inspection can read.
 
-    source: as the user wrote it. data, split: the data folder, and its side; None without one.
+    source: its path as the user wrote it. data: the data folder, or None; split: `train` or `validation`.
     """
 
     @property
@@ -98,16 +98,16 @@ class InspectionTarget(Protocol):
     @property
     def split(self) -> str: ...
     def model(self) -> InspectedModel:
-        """Load the model; `UserError` for one that does not read text, or does not fit the data."""
+        """Load the model; `UserError` if it does not read text or does not fit the data."""
 
 
 @dataclass(frozen=True)
 class Inspection:
     """One inspection: `linnet inspect NAME`.
 
-    help: the text of `--help`. options: what it asks beside the model, a field an option. run: from the target and the
-    options to the result. data: whether it needs a data folder. source: how the help calls what it inspects. applies:
-    whether a model has what it inspects.
+    help: the text of `--help`. options: a spec with a field for each option. run: from the target and the options to
+    the result. data: whether it needs a data folder. source: the name of the argument in the help. applies: whether the
+    inspection is possible for a model.
     """
 
     name: str

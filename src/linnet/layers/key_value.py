@@ -1,16 +1,16 @@
-"""The decode state of attention: the rotated keys and the values of every token so far, or of those in a window.
+"""Keys and values of attention: their state, their cost, value residuals, and attention for one token.
 
-Shapes: `B` batch, `N` query heads, `M` key-value heads, `P` query heads of each of them, `S` tokens so far, `T` tokens
-of the chunk, `K` head width, `W` window, `C` capacity.
+The state holds the rotated keys and the values of all tokens so far, or of those in a window.
 
-Also the cost of attention, and the values of the first layer mixed into those of later ones (Zhou et al., "Value
-residual learning", arXiv 2410.17897): the first layer of a pass saves its values
-(`BatchLayout.save_cross_layer_value`), and every layer reads `V' = own V + first V_1`. The paper's first layer reads
-`V_1` itself; here it reads `(own + first) V_1`, so that all layers are alike. With the initial shares of the paper's
-learnable form, a half each, that is the same.
+Value residuals mix the values of the first layer into those of later ones (Zhou et al., "Value residual learning",
+arXiv 2410.17897): the first layer of a pass saves its values (`BatchLayout.save_cross_layer_value`), and every layer
+reads `V' = own V + first V_1`. The paper's first layer reads `V_1`; here it reads `(own + first) V_1`, so that all
+layers are the same. With the initial weights of the paper's learnable form, one half each, the two are equal.
+
+Shapes: `B` batch, `N` query heads, `M` key-value heads, `P` query heads per key-value head, `S` tokens so far, `T`
+tokens of the chunk, `K` head width, `W` window, `C` capacity.
 """
 
-import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Spec
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep
-from linnet.layers.rotary import RotarySpec, turn_of
+from linnet.layers.rotary import RotarySpec, row_rotation
 from linnet.layers.state import State, write_chunk
 from linnet.nn.cost import Cost
 from linnet.nn.linear import WeightedSum
@@ -37,15 +37,15 @@ from linnet.ops.relative_positions import RelativePositionRow
 from linnet.ops.support import is_exporting
 
 VALUE_RESIDUAL = "value_residual"
-"""The field of a description, and the name under which values are left."""
+"""The field of a spec, and the name of the cross-layer value."""
 
 
 ValuesRead = Literal["own", "fixed", "learned"]
-"""What a layer reads: a token's own values, or own and first ones in shares that are fixed or learned."""
+"""The values that a layer reads: its own, or its own and the first layer's with fixed or learned weights."""
 
 
 class ValueResidualSpec(Spec):
-    """The shares of a layer's own values and of the first layer's: where they start, or `learned: false` stay."""
+    """The weights of a layer's own values and of the first layer's; initial values only, unless `learned: false`."""
 
     own: float = 0.5
     first: float = 0.5
@@ -53,23 +53,23 @@ class ValueResidualSpec(Spec):
 
     @property
     def read(self) -> ValuesRead:
-        """What layers read."""
+        """The values that layers read."""
         return "learned" if self.learned else "fixed"
 
     def cost(self) -> Cost:
-        """Two numbers."""
+        """Two parameters if they are learned."""
         return Cost(parameters=2 * self.learned)
 
 
 class ValueResidual(nn.Module):
-    """What makes a layer's values into those that it reads with."""
+    """The mix of a layer's values and the first layer's."""
 
     def __init__(self, spec: ValueResidualSpec) -> None:
         super().__init__()
         self.mix = WeightedSum(spec.own, spec.first, spec.learned)
 
     def forward(self, v_BTMK: Tensor, layout: BatchLayout) -> Tensor:
-        """The same shape; leaves them where nobody has."""
+        """The mixed values, `[B, T, M, K]`; the first layer saves its own."""
         first_BTMK = layout.cross_layer_value(VALUE_RESIDUAL)
         if first_BTMK is None:
             layout.save_cross_layer_value(VALUE_RESIDUAL, v_BTMK)
@@ -78,7 +78,7 @@ class ValueResidual(nn.Module):
         return mixed_BTMK
 
     def row(self, record: AuxiliaryOutputs | None) -> Callable[[Tensor], Tensor]:
-        """Of one token of one stream, `[M, K]`; `record`: of its step, None where nobody leaves anything."""
+        """`forward` for one token of one stream, `[M, K]`; `record`: that of its step."""
         mix, layout = self.mix.row(), BatchLayout(record=record)
 
         def mixed(v_MK: Tensor) -> Tensor:
@@ -93,10 +93,11 @@ class ValueResidual(nn.Module):
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What the cost of the attention between the maps depends on. Kept is what is kept on a CPU in float32.
+    """The properties that the cost of attention between the linear maps depends on.
 
-    norm: of queries and keys, by its kind. values: that are read: a token's own, or mixed with others. no_kernel:
-    whether scores are what PyTorch's kernel does not have, and so computed in blocks, whatever the length.
+    Activation memory is that on a CPU in float32. norm: the kind of norm of queries and keys. values: the values that
+    are read. no_kernel: whether PyTorch's kernel does not support the scores, so that they are computed in blocks at
+    any length.
     """
 
     heads: int
@@ -108,38 +109,37 @@ class AttentionShape:
     no_kernel: bool = False
 
     def cost(self, whole: bool = False) -> Cost:
-        """Over all of the past, or all of the row. Kept are the joint projection, what was turned, the result; maybe a
-        number per head.
+        """Attention over all earlier tokens, or over the whole row.
+
+        The joint projection, rotated queries and keys, and the result are kept for the backward pass.
         """
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        # The joint projection is not kept if nothing reads it unchanged.
+        copied = self.rotary or self.norm == "rms"
+        keeps_joint = self.values != "fixed" or self.norm == "layer" or not copied
         return Cost(
             flops_per_pair=4 * queries,
             state_elements_per_token=2 * keys,
             state_narrow_per_token=0 if self.no_kernel else 2 * keys,
-            activations_per_token=(queries + 2 * keys) * self._keeps_joint
+            activations_per_token=(queries + 2 * keys) * keeps_joint
             + (queries + keys) * self.rotary
             + keys * (self.values != "own")
-            + self._kept_by_norm()
+            + self._norm_memory()
             + queries,
-            activation_memory=(partial(self._kept_by_softmax, whole),),
+            activation_memory=(partial(self._softmax_memory, whole),),
         )
 
-    def _kept_by_softmax(self, whole: bool, sequences: int, tokens: int) -> int:
-        """PyTorch's kernel keeps a number for each query; in blocks, which serve what is causal, nothing is kept. Of a
-        whole row with distances the weights are kept.
+    def _softmax_memory(self, whole: bool, sequences: int, tokens: int) -> int:
+        """PyTorch's kernel keeps a number for each query, and causal attention in blocks nothing.
+
+        Over whole rows with positions by distance the weights are kept.
         """
         if whole:
             return sequences * tokens * self.heads * (tokens if self.no_kernel else 1)
         return 0 if self.no_kernel or blocked_is_faster(tokens, torch.float32) else sequences * tokens * self.heads
 
-    @property
-    def _keeps_joint(self) -> bool:
-        """But where nothing of the joint projection is read as it is."""
-        copied = self.rotary or self.norm == "rms"
-        return self.values != "fixed" or self.norm == "layer" or not copied
-
-    def _kept_by_norm(self) -> int:
-        """`rms` keeps its output and a number per head; `layer` its input, of the joint projection, and two numbers."""
+    def _norm_memory(self) -> int:
+        """`rms` keeps its output and a number per head; `layer` its input, the joint projection, and two numbers."""
         heads = self.heads + self.kv_heads
         if self.norm is None:
             return 0
@@ -148,39 +148,37 @@ class AttentionShape:
         return heads * (2 + (0 if self.rotary else self.head_dim))
 
     def windowed_cost(self, window: int, sink_tokens: int = 0) -> Cost:
-        """Over a window and the `sink_tokens` first tokens, in blocks where the sequence is long."""
-        flops, kept = partial(self._flops, window, sink_tokens), partial(self._kept, window)
+        """Attention over a window and the first `sink_tokens` tokens, computed in blocks if the sequence is long."""
         state = 2 * self.kv_heads * self.head_dim * (window + sink_tokens)
-        return Cost(flops_by_length=(flops,), activation_memory=(kept,), state_elements=state)
 
-    def _flops(self, window: int, sink_tokens: int, tokens: int) -> int:
-        pairs = blocked_pairs(tokens, window, sink_tokens) if self.no_kernel else windowed_pairs(tokens, window)
-        return 4 * self.heads * self.head_dim * pairs
+        def flops(tokens: int) -> int:
+            pairs = blocked_pairs(tokens, window, sink_tokens) if self.no_kernel else windowed_pairs(tokens, window)
+            return 4 * self.heads * self.head_dim * pairs
 
-    def _kept(self, window: int, sequences: int, tokens: int) -> int:
-        """In blocks: queries, results, keys and values with their neighbors, masks; else as above with one mask."""
+        memory = partial(self._window_memory, window)
+        return Cost(flops_by_length=(flops,), activation_memory=(memory,), state_elements=state)
+
+    def _window_memory(self, window: int, sequences: int, tokens: int) -> int:
+        """In blocks: queries, results, keys and values with their neighbors, masks; else as `cost`, with one mask."""
         if self.no_kernel:
             return sequences * tokens * self.cost().activations_per_token
         if not uses_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0
-            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(False, sequences, tokens)
+            softmax = sequences * tokens * self.heads if mask else self._softmax_memory(False, sequences, tokens)
             return sequences * tokens * self.cost().activations_per_token + softmax + mask
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
         cut = tokens * queries if whole > tokens else 0
-        return sequences * (whole * (2 * queries + 4 * keys + self.heads + 2 * window) + cut + tokens * self._before())
-
-    def _before(self) -> int:
-        """Of a token before the blocks, which are copies: what its norm keeps, and the joint projection if it is read
-        by a `layer` norm or by shares of values that are learned.
-        """
-        joint = (self.heads + 2 * self.kv_heads) * self.head_dim
-        normed = 2 * (self.heads + self.kv_heads) if self.norm == "layer" else self._kept_by_norm()
-        return normed + joint * (self.norm == "layer" or self.values == "learned")
+        # Blocks are copies. Before them, the norm keeps its tensors, and a `layer` norm or learned weights of values
+        # keep the joint projection.
+        norm = 2 * (self.heads + self.kv_heads) if self.norm == "layer" else self._norm_memory()
+        joint = (queries + 2 * keys) * (self.norm == "layer" or self.values == "learned")
+        blocks = whole * (2 * queries + 4 * keys + self.heads + 2 * window)
+        return sequences * (blocks + cut + tokens * (norm + joint))
 
 
 class VisibleKeys(NamedTuple):
-    """Keys and values that the tokens of a chunk may see, `[B, M, S, K]` each, and which: see `ops.attention`."""
+    """Keys and values that the tokens of a chunk can see, `[B, M, S, K]` each, and the limits of `ops.attention`."""
 
     keys: Tensor
     values: Tensor
@@ -190,7 +188,7 @@ class VisibleKeys(NamedTuple):
 
 @dataclass
 class KeyValueState(State):
-    """Keys and values, `[B, M, capacity, K]` each; how much of them is filled is the row's position."""
+    """Keys and values, `[B, M, capacity, K]` each; they are filled up to the row's position."""
 
     room: ClassVar[Mapping[str, int]] = MappingProxyType({"keys": 2, "values": 2})
 
@@ -198,12 +196,11 @@ class KeyValueState(State):
     values: Tensor
 
     def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> VisibleKeys:
-        """Write a chunk and give keys and values of the whole stream, as views."""
+        """Write a chunk, and return the keys and values of the whole stream as views."""
         length = k_BMTK.shape[2]
         end = layout.end(length)
-        self.keys, self.values = (
-            write_chunk(kept, new, layout, 2) for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
-        )
+        self.keys = write_chunk(self.keys, k_BMTK, layout, 2)
+        self.values = write_chunk(self.values, v_BMTK, layout, 2)
         last_BT = layout.last_in_prefix(length, k_BMTK.device)
         if last_BT is not None:
             last_BT = (last_BT + layout.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
@@ -212,18 +209,18 @@ class KeyValueState(State):
         return VisibleKeys(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
 
     def forget(self) -> Self:
-        """An empty copy: what lies behind a row's position is overwritten before it is read."""
+        """A copy: what is after a row's position is overwritten before it is read."""
         return self.fork()
 
     def crop(self, length: int) -> None:
-        """Nothing to do: what lies behind a row's position is overwritten before it is read."""
+        """Nothing to do: what is after a row's position is overwritten before it is read."""
 
 
 @dataclass
 class WindowState(State):
-    """Keys and values of the last W tokens, `[B, M, W, K]` each; the token at position p lies at `p mod W`.
+    """Keys and values of the last W tokens, `[B, M, W, K]` each; the token at position p is at place `p mod W`.
 
-    sink_tokens: so many tokens of the stream stay, in places of their own before those of the window.
+    sink_tokens: the number of first tokens of the stream that stay, in places before those of the window.
     """
 
     keys: Tensor
@@ -232,82 +229,83 @@ class WindowState(State):
 
     @property
     def window(self) -> int:
-        """W."""
         return self.keys.shape[2] - self.sink_tokens
 
     def _places(self, positions: Tensor) -> Tensor:
+        """The place of each position."""
         within = (positions - self.sink_tokens) % self.window + self.sink_tokens
         return torch.where(positions < self.sink_tokens, positions, within) if self.sink_tokens else within
 
-    def _kept(self, end: int, last: int, since: int = 0) -> Tensor:
-        """The positions from `since` to before `end` that are among the first, or the `last`."""
+    def _positions(self, end: int, last: int, since: int = 0) -> Tensor:
+        """The positions from `since` to before `end` that are sink tokens or among the `last` ones."""
         first, device = min(self.sink_tokens, end), self.keys.device
         ranges = (min(since, first), first), (max(first, end - last, since), end)
         return torch.cat([torch.arange(*bounds, device=device) for bounds in ranges])
 
     def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout, ordered: bool = False) -> VisibleKeys:
-        """Take in a chunk, of which the first token needs W - 1 tokens of the past.
+        """Write a chunk, and return its keys and values after the W - 1 earlier ones that its first token sees.
 
-        A single token gets what lies here as it lies, which saves a copy, unless it is to be `ordered`.
+        For a single token they are returned in the order of the places, without a copy, unless `ordered` is set.
         """
         if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, layout)
         if is_exporting():
             return self._append_in_graph(k_BMTK, v_BMTK, layout)
         length, start = k_BMTK.shape[2], layout.start
-        places = self._places(self._kept(start, self.window - 1))
+        places = self._places(self._positions(start, self.window - 1))
         pairs = (self.keys, k_BMTK), (self.values, v_BMTK)
         keys, values = (torch.cat([past[:, :, places], new], dim=2) for past, new in pairs)
-        positions = self._kept(start + length, self.window, since=start)
-        for kept, new in pairs:
-            kept[:, :, self._places(positions)] = new[:, :, positions - start].to(kept.dtype)
+        positions = self._positions(start + length, self.window, since=start)
+        for cache, new in pairs:
+            cache[:, :, self._places(positions)] = new[:, :, positions - start].to(cache.dtype)
         return VisibleKeys(keys, values)
 
     def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, layout: BatchLayout) -> VisibleKeys:
         room, device = self.keys.shape[2], self.keys.device
         positions_B = layout.offsets_B(device).expand(len(self.keys))
         last_B1 = None if layout.uniform else positions_B.clamp(max=room - 1)[:, None]
-        if is_exporting():  # one stream; places that are yet to be filled are masked
+        if is_exporting():  # one stream; unused places are masked
             index_1M1K = self._places(positions_B).view(-1, 1, 1, 1).expand_as(k_BM1K)
             pairs = (self.keys, k_BM1K), (self.values, v_BM1K)
-            self.keys, self.values = (kept.scatter(2, index_1M1K, new.to(kept.dtype)) for kept, new in pairs)
+            self.keys, self.values = (cache.scatter(2, index_1M1K, new.to(cache.dtype)) for cache, new in pairs)
             return VisibleKeys(self.keys, self.values, None, last_B1)
         rows = torch.arange(len(self.keys), device=device)
-        for kept, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
-            kept[rows, :, self._places(positions_B)] = new[:, :, 0].to(kept.dtype)
-        known = min(layout.end(1), room)
-        return VisibleKeys(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
+        for cache, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
+            cache[rows, :, self._places(positions_B)] = new[:, :, 0].to(cache.dtype)
+        filled = min(layout.end(1), room)
+        return VisibleKeys(self.keys[:, :, :filled], self.values[:, :, :filled], None, last_B1)
 
     def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> VisibleKeys:
-        """`append` of one stream in a graph, where all lengths are fixed: what is yet to come is masked.
+        """`append` for one stream in an exported graph, where all lengths are fixed; unused places are masked.
 
-        In order there is what is kept of the past, the chunk behind it, and what is left of as many places.
+        The result has the earlier tokens in order, then the chunk, then unused places.
         """
-        length, most, device = k_BMTK.shape[2], self.keys.shape[2] - 1, self.keys.device
+        length, past_room, device = k_BMTK.shape[2], self.keys.shape[2] - 1, self.keys.device
         start = layout.offsets_B(device)
-        dropped = (start - most).clamp(min=0)  # positions between the first ones and the rest of what is kept
-        order = torch.arange(most, device=device)
+        dropped = (start - past_room).clamp(min=0)  # positions between the sink tokens and the window
+        order = torch.arange(past_room, device=device)
         past = self._places(torch.where(order < self.sink_tokens, order, order + dropped))
         chunk_T = start - dropped + torch.arange(length, device=device)
-        ends, room = start + length, torch.arange(most + 1, device=device)
-        standing = torch.where(room < self.sink_tokens, room, ends - 1 - (ends - 1 - room) % self.window)
-        stays = torch.where(standing < self.sink_tokens, standing, standing - dropped).clamp(min=0)
+        ends, places = start + length, torch.arange(past_room + 1, device=device)
+        # The position that each place holds after the chunk, and where it is in the result.
+        positions = torch.where(places < self.sink_tokens, places, ends - 1 - (ends - 1 - places) % self.window)
+        sources = torch.where(positions < self.sink_tokens, positions, positions - dropped).clamp(min=0)
         keys, values = (
-            torch.cat([kept.index_select(2, past), torch.zeros_like(new)], dim=2).scatter(
-                2, chunk_T.view(1, 1, -1, 1).expand_as(new), new.to(kept.dtype)
+            torch.cat([cache.index_select(2, past), torch.zeros_like(new)], dim=2).scatter(
+                2, chunk_T.view(1, 1, -1, 1).expand_as(new), new.to(cache.dtype)
             )
-            for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
+            for cache, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
         )
-        self.keys, self.values = keys.index_select(2, stays), values.index_select(2, stays)
+        self.keys, self.values = keys.index_select(2, sources), values.index_select(2, sources)
         return VisibleKeys(keys, values, None, chunk_T[None])
 
 
 def visible_keys(
     k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, layout: BatchLayout, ordered: bool = False
 ) -> VisibleKeys:
-    """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's.
+    """The keys and values that the tokens of a chunk can see: its own, and those of a state, which is advanced.
 
-    ordered: the earliest first, also where that takes a copy.
+    ordered: in the order of positions, even if that needs a copy.
     """
     if state is None:
         last_BT = layout.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
@@ -321,13 +319,13 @@ def visible_keys(
 def key_value_tensors(
     batch: int, heads: int, capacity: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Empty keys and values."""
+    """Keys and values of zeros, `[B, M, C, K]` each."""
     shape = (batch, heads, capacity, head_dim)
     return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
 
 
 def cache_dtype(joint: nn.Module, dtype: torch.dtype) -> torch.dtype:
-    """Of keys and values: 16 bits beside a map in few bits, since behind long texts they are most of what is read."""
+    """The precision of cached keys and values: bfloat16 with quantized maps, as they dominate after long texts."""
     return torch.bfloat16 if isinstance(joint, QuantizedLinear) and dtype == torch.float32 else dtype
 
 
@@ -346,74 +344,67 @@ def key_value_decode_step(
     gate: Callable[[Tensor, Tensor], Tensor] | None = None,
     sinks_N: Tensor | None = None,
 ) -> DecodeStep | None:
-    """Attention for one more token of one stream.
+    """Attention for the next token of one stream; None for several streams, or a map without a form for rows.
 
-    operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
-    values: makes its own values, `[M, K]`, into those that are read. bias: of a position, is added to its scores.
-    near: keys and values of distances.
-    gate: makes what heads have read, `[1, N K]`, and the row into what is mapped to the output.
-    sinks_N: a score in each head of nothing.
-    None where a map is none that has a form for rows, or there are several streams.
+    operator_NKK: a bilinear form between queries and keys. norm: normalizes queries and keys of a token, `[N + M, K]`.
+    values: from a token's own values, `[M, K]`, to those that are read. bias: from a position to the bias of its
+    scores. near: keys and values of small distances. gate: from the output of the heads, `[1, N K]`, and the row to the
+    input of the output map. sinks_N: a score of each head that has no value.
     """
     joint_row, out_row = gemv_of(joint), gemv_of(out)
     if joint_row is None or out_row is None or len(state.keys) != 1:
         return None
     compiled = native_library_of(joint) if bias is None and near is None and sinks_N is None else None
-    beside = (norm, operator_NKK, values, bias, near, gate, sinks_N)
+    extras = (norm, operator_NKK, values, bias, near, gate, sinks_N)
     in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, QuantizedLinear)
-    if compiled is None and in_bfloat16 and all(part is None for part in beside):
-        return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
+    if compiled is None and in_bfloat16 and all(part is None for part in extras):
+        return _bfloat16_step(joint_row, out_row, state, heads, rotary, scale)
     _, kv_heads, capacity, width = state.keys.shape
-    turn = None if rotary is None else turn_of(rotary, width, capacity, compiled)
+    rotate = None if rotary is None else row_rotation(rotary, width, capacity, compiled)
     factor = width**-0.5 if scale is None else scale
     if compiled is None:
-        read = _reading(state, factor, bias, near, sinks_N)
+        read = _attention_row(state, factor, bias, near, sinks_N)
     else:
         read = attention_row(compiled, state.keys[0], state.values[0], factor)
-    through = None if operator_NKK is None else _through(operator_NKK, compiled)
+    multiply = None if operator_NKK is None or compiled is None else operator_row(compiled, operator_NKK)
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
         joint_JK = joint_row.of(x_1D).view(heads + 2 * kv_heads, width)
-        turned_JK = joint_JK[: heads + kv_heads]
+        query_key_JK = joint_JK[: heads + kv_heads]
         if norm is not None:
-            turned_JK = norm(turned_JK)
-        if turn is not None:
-            turned_JK = turn(turned_JK, position)
+            query_key_JK = norm(query_key_JK)
+        if rotate is not None:
+            query_key_JK = rotate(query_key_JK, position)
         v_MK = joint_JK[heads + kv_heads :]
-        q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, width)
-        if through is not None:
-            q_MPK = through(q_MPK)
-        read_1F = read(q_MPK, turned_JK[heads:], v_MK if values is None else values(v_MK), position)
+        q_MPK = query_key_JK[:heads].view(kv_heads, heads // kv_heads, width)
+        if multiply is not None:
+            q_MPK = multiply(q_MPK)
+        elif operator_NKK is not None:
+            q_MPK = torch.bmm(q_MPK, operator_NKK)
+        read_1F = read(q_MPK, query_key_JK[heads:], v_MK if values is None else values(v_MK), position)
         return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
 
     return step
 
 
-def _through(operator_NKK: Tensor, compiled: ctypes.CDLL | None) -> Callable[[Tensor], Tensor]:
-    """`q G`, `[N, 1, K] -> [N, 1, K]`."""
-    if compiled is not None:
-        return operator_row(compiled, operator_NKK)
-    return lambda q_N1K: torch.bmm(q_N1K, operator_NKK)
-
-
-def _reading(
+def _attention_row(
     state: KeyValueState,
     factor: float,
     bias: Callable[[int], Tensor] | None,
     near: RelativePositionRow | None,
     sinks_N: Tensor | None,
 ) -> AttentionRow:
-    """As `ops.native.attention`, with all that `key_value_decode_step` takes."""
+    """`ops.native.attention.attention_row` in PyTorch, with the other arguments of `key_value_decode_step`."""
     keys_MCK, values_MCK = state.keys[0], state.values[0]
     sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(len(keys_MCK), -1, 1)
-    nothing = torch.zeros((), device="cpu")
+    zero = torch.zeros((), device="cpu")
 
     def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
         keys_MCK[:, position] = k_MK
         values_MCK[:, position] = v_MK
         keys_MKS = keys_MCK[:, : position + 1].float().transpose(1, 2)
         if bias is None:
-            scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
+            scores_MPS = torch.baddbmm(zero, q_MPK, keys_MKS, beta=0, alpha=factor)
         else:
             scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
         if near is not None:
@@ -429,24 +420,24 @@ def _reading(
     return read
 
 
-def _bfloat16_row(
+def _bfloat16_step(
     joint: RowMap, out: RowMap, state: KeyValueState, heads: int, rotary: RotarySpec | None, scale: float | None
 ) -> DecodeStep:
-    """The same over keys and values of bfloat16, in PyTorch's own attention, which adds up in float32."""
+    """The decode step over keys and values in bfloat16, with PyTorch's attention, which accumulates in float32."""
     _, kv_heads, capacity, width = state.keys.shape
     keys_1MCK, values_1MCK = state.keys, state.values
-    turn = None if rotary is None else turn_of(rotary, width, capacity)
+    rotate = None if rotary is None else row_rotation(rotary, width, capacity)
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
         joint_JK = joint.of(x_1D).view(heads + 2 * kv_heads, width)
-        turned_JK = joint_JK[: heads + kv_heads]
-        if turn is not None:
-            turned_JK = turn(turned_JK, position)
-        keys_1MCK[0, :, position] = turned_JK[heads:]
+        query_key_JK = joint_JK[: heads + kv_heads]
+        if rotate is not None:
+            query_key_JK = rotate(query_key_JK, position)
+        keys_1MCK[0, :, position] = query_key_JK[heads:]
         values_1MCK[0, :, position] = joint_JK[heads + kv_heads :]
-        q_1MPK = turned_JK[:heads].view(1, kv_heads, heads // kv_heads, width).bfloat16()
-        keys_1MSK, seen_1MSK = keys_1MCK[:, :, : position + 1], values_1MCK[:, :, : position + 1]
-        read_1MPK = F.scaled_dot_product_attention(q_1MPK, keys_1MSK, seen_1MSK, scale=scale)
+        q_1MPK = query_key_JK[:heads].view(1, kv_heads, heads // kv_heads, width).bfloat16()
+        keys_1MSK, values_1MSK = keys_1MCK[:, :, : position + 1], values_1MCK[:, :, : position + 1]
+        read_1MPK = F.scaled_dot_product_attention(q_1MPK, keys_1MSK, values_1MSK, scale=scale)
         return out.added(sum_1D, read_1MPK.reshape(1, -1))
 
     return step

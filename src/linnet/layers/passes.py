@@ -1,6 +1,6 @@
-"""A pass of a sublayer over any chunk: what it cannot take at once is taken apart.
+"""Run a sublayer over any chunk: chunks that it does not support at once are split.
 
-Shapes: `B` batch, `T` tokens of the chunk, `D` width, `N` rows or documents taken together, `L` tokens of the longest.
+Shapes: `B` batch, `T` tokens of the chunk, `D` width, `N` segments that are read together, `L` tokens of the longest.
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,30 @@ from linnet.layers.state import State
 
 
 def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
-    """`[B, T, D] -> [B, T, D]`, whatever the layout: rows at different positions, padding, several documents in a row.
+    """`[B, T, D] -> [B, T, D]` for any layout: rows at different positions, padding, several documents in a row.
 
-    With a state: reads it and advances it. A row begins anew at a document; so does its position.
+    A state is read and advanced; at a document the state of its row, and its position, start from the beginning.
     """
     if layout.documents is not None:
         if sublayer.traits.window == 1:
             layout = replace(layout, documents=None)
         elif state is None:
-            return _documents_alone(sublayer, x_BTD, layout)
+            return _run_documents(sublayer, x_BTD, layout)
         else:
-            return _rows_by_documents(sublayer, x_BTD, state, layout)
+            return _run_rows(sublayer, x_BTD, state, layout)
     if sublayer.supports(layout, x_BTD.shape[1], state):
         out_BTD: Tensor = sublayer(x_BTD, state, layout)
         return out_BTD
-    return _by_groups(sublayer, x_BTD, state, layout)
+    return _run_groups(sublayer, x_BTD, state, layout)
 
 
 @dataclass(frozen=True)
-class Places:
-    """Places of a chunk `[B, T]` that are read together as rows `[N, L]`, padding before the shorter ones.
+class SegmentIndices:
+    """Where the segments of a chunk `[B, T]` are, to read them as rows `[N, L]` with padding before the shorter ones.
 
-    rows_NL, places_NL: where in the chunk each one is read; at padding anywhere. real_M: the flat numbers of those that
-    are no padding among `N * L`; chunk_M: the same places among `B * T`. padding: of each row; None for none.
+    rows_NL, places_NL: the row and the place in the chunk that is read; at padding any place. real_M: the flat indices
+    in `[N, L]` of tokens that are not padding; chunk_M: the flat indices of the same tokens in `[B, T]`. padding: of
+    each row; None for none.
     """
 
     rows_NL: Tensor
@@ -47,8 +48,8 @@ class Places:
     padding: Counts | None
 
     @classmethod
-    def of(cls, parts: Sequence[DocumentSegment], length: int, device: torch.device) -> "Places":
-        """Each part as a row. Everything is computed on the CPU, so that nothing waits for the device."""
+    def of(cls, parts: Sequence[DocumentSegment], length: int, device: torch.device) -> "SegmentIndices":
+        """Each segment as a row. Everything is computed on the CPU, so that nothing waits for the device."""
         longest = max(part.end - part.begin for part in parts)
         parts_N3 = torch.tensor([(part.row, part.begin, part.end) for part in parts])
         rows_N1, begins_N1, ends_N1 = (parts_N3[:, [column]] for column in range(3))
@@ -65,102 +66,98 @@ class Places:
         )
 
 
-@dataclass
-class Piece:
-    """Places of a chunk that are read together, and what came of them, `[N, L, D]`."""
+@dataclass(frozen=True)
+class SegmentOutput:
+    """The output `[N, L, D]` of a pass over segments, with the auxiliary outputs of the pass."""
 
-    places: Places
-    record: AuxiliaryOutputs | None
+    indices: SegmentIndices
     out_NLD: Tensor
-
-    @classmethod
-    def of(cls, places: Places, x_BTD: Tensor, record: AuxiliaryOutputs | None) -> "Piece":
-        """What is to be read, `out_NLD`, with the values that earlier layers left for it."""
-        piece = cls(places, None, x_BTD[places.rows_NL, places.places_NL])
-        if record is not None:
-            values = {name: value[places.rows_NL, places.places_NL] for name, value in record.values.items()}
-            piece.record = record.own(values)
-            piece.record.begin_layer()
-        return piece
+    record: AuxiliaryOutputs | None
 
 
-def _together(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> Tensor:
-    """What pieces gave, each at its places, `[B, T, D]`; what they left in their records goes into `record`."""
-    if record is not None:
-        _gather(pieces, x_BTD, record)
-    return _placed(pieces, [piece.out_NLD for piece in pieces], x_BTD)
-
-
-def _placed(pieces: Sequence[Piece], values_NL: Sequence[Tensor], x_BTD: Tensor) -> Tensor:
-    batch, length = x_BTD.shape[:2]
-    out = values_NL[0].new_zeros(batch * length, *values_NL[0].shape[2:])
-    for piece, value_NL in zip(pieces, values_NL, strict=True):
-        real = value_NL.flatten(0, 1)[piece.places.real_M].to(out.dtype)
-        out = out.index_put((piece.places.chunk_M,), real)
-    return out.view(batch, length, *out.shape[1:])
-
-
-def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs) -> None:
-    """Values at their places; of the rows that have them, losses as means, outputs one after another."""
-    records = [piece.record for piece in pieces if piece.record is not None]
-    for name in records[0].values:
-        record.values[name] = _placed(pieces, [each.values[name] for each in records], x_BTD)
-    by_name: dict[str, list[tuple[int, AuxiliaryLoss]]] = {}
-    for piece, own in zip(pieces, records, strict=True):
-        for loss in own.losses:
-            by_name.setdefault(loss.name, []).append((len(piece.out_NLD), loss))
-    for name, losses in by_name.items():
-        mean = torch.stack([rows * loss.value for rows, loss in losses]).sum() / sum(rows for rows, _ in losses)
-        record.losses.append(AuxiliaryLoss(name, mean, losses[0][1].coefficient))
-    if record.outputs is not None:
-        shown = [each.outputs[0] for each in records if each.outputs is not None]
-        for name in dict.fromkeys(name for each in shown for name in each):
-            record.outputs[-1][name] = torch.cat([each[name] for each in shown if name in each])
-
-
-def _read(
+def _run_segments(
     sublayer: Sublayer,
     parts: Sequence[DocumentSegment],
     x_BTD: Tensor,
     state: State | None,
     layout: BatchLayout,
     position: int,
-) -> Piece:
-    """A pass over parts that stand at one position; `state`: of their rows."""
+) -> SegmentOutput:
+    """Run segments that begin at the same position; `state`: the state of their rows."""
     length, device = x_BTD.shape[1], x_BTD.device
     # The same for all layers of a pass.
-    places = layout.remember(("places", tuple(parts), device), lambda: Places.of(parts, length, device))
-    piece = Piece.of(places, x_BTD, layout.record)
-    own = BatchLayout(position, places.padding, record=piece.record)
-    piece.out_NLD = run(sublayer, piece.out_NLD, state, own)
-    return piece
+    indices = layout.remember(("places", tuple(parts), device), lambda: SegmentIndices.of(parts, length, device))
+    record = None
+    if layout.record is not None:
+        values = {name: x[indices.rows_NL, indices.places_NL] for name, x in layout.record.values.items()}
+        record = layout.record.own(values)
+        if record.outputs is not None:
+            record.outputs.append({})
+    x_NLD = x_BTD[indices.rows_NL, indices.places_NL]
+    out_NLD = run(sublayer, x_NLD, state, BatchLayout(position, indices.padding, record=record))
+    return SegmentOutput(indices, out_NLD, record)
 
 
-def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
-    """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
+def _merge(pieces: Sequence[SegmentOutput], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> Tensor:
+    """The outputs of segments at their places in the chunk, `[B, T, D]`, and the same for their auxiliary outputs.
+
+    Losses become means over the rows of the segments that add them; outputs are concatenated.
+    """
+    batch, length = x_BTD.shape[:2]
+
+    def placed(values_NL: Sequence[Tensor]) -> Tensor:
+        out = values_NL[0].new_zeros(batch * length, *values_NL[0].shape[2:])
+        for piece, value_NL in zip(pieces, values_NL, strict=True):
+            real = value_NL.flatten(0, 1)[piece.indices.real_M].to(out.dtype)
+            out = out.index_put((piece.indices.chunk_M,), real)
+        return out.view(batch, length, *out.shape[1:])
+
+    if record is not None:
+        records = [piece.record for piece in pieces if piece.record is not None]
+        for name in records[0].values:
+            record.values[name] = placed([each.values[name] for each in records])
+        losses: dict[str, list[tuple[int, AuxiliaryLoss]]] = {}
+        for piece, own in zip(pieces, records, strict=True):
+            for loss in own.losses:
+                losses.setdefault(loss.name, []).append((len(piece.out_NLD), loss))
+        for name, terms in losses.items():
+            mean = torch.stack([rows * loss.value for rows, loss in terms]).sum() / sum(rows for rows, _ in terms)
+            record.losses.append(AuxiliaryLoss(name, mean, terms[0][1].coefficient))
+        if record.outputs is not None:
+            outputs = [each.outputs[0] for each in records if each.outputs is not None]
+            for name in dict.fromkeys(name for each in outputs for name in each):
+                record.outputs[-1][name] = torch.cat([each[name] for each in outputs if name in each])
+    return placed([piece.out_NLD for piece in pieces])
+
+
+def _run_documents(sublayer: Sublayer, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
+    """Run every document as a row of its own, similar lengths together: at most half of such a batch is padding."""
     by_size: dict[int, list[DocumentSegment]] = {}
     for part in layout.parts(*x_BTD.shape[:2]):
         by_size.setdefault((part.end - part.begin).bit_length(), []).append(part)
-    pieces = [_read(sublayer, parts, x_BTD, None, layout, 0) for parts in by_size.values()]
-    return _together(pieces, x_BTD, layout.record)
+    pieces = [_run_segments(sublayer, parts, x_BTD, None, layout, 0) for parts in by_size.values()]
+    return _merge(pieces, x_BTD, layout.record)
 
 
-def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, layout: BatchLayout) -> Tensor:
-    """Row after row, document after document; a document begins with nothing in its row's state."""
+def _run_rows(sublayer: Sublayer, x_BTD: Tensor, state: State, layout: BatchLayout) -> Tensor:
+    """Run each row separately, document by document; at a new document the state of the row is emptied."""
     batch, length = x_BTD.shape[:2]
     states = [state.select(torch.tensor([row], device=x_BTD.device)) for row in range(batch)]
     pieces = []
     for part in layout.parts(batch, length):
         if part.fresh:
-            states[part.row] = states[part.row].fork()  # what was read of the last document may be needed for gradients
+            states[part.row] = states[part.row].fork()  # gradients may need the state of the last document
             states[part.row].crop(0)
-        pieces.append(_read(sublayer, [part], x_BTD, states[part.row], layout, part.position))
+        pieces.append(_run_segments(sublayer, [part], x_BTD, states[part.row], layout, part.position))
     state.take(states[0].join(states[1:]))
-    return _together(pieces, x_BTD, layout.record)
+    return _merge(pieces, x_BTD, layout.record)
 
 
-def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
-    """Rows that stand alike together, one group after the other, padding left out; a row without a token stays."""
+def _run_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
+    """Run rows at the same position together, one group after the other, without padding.
+
+    The state of a row without tokens does not change.
+    """
     batch, length = x_BTD.shape[:2]
     groups: dict[tuple[int, int], list[DocumentSegment]] = {}
     for part in layout.parts(batch, length):
@@ -170,9 +167,9 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: B
         rows = [part.row for part in parts]
         own = None if state is None else state.select(torch.tensor(rows, device=x_BTD.device))
         if len(rows) > 1 and not sublayer.supports(BatchLayout(position), parts[0].end - parts[0].begin, own):
-            assert state is not None, "without a state rows at one position are taken together"
-            return _rows_by_documents(sublayer, x_BTD, state, layout)
-        pieces.append(_read(sublayer, parts, x_BTD, own, layout, position))
+            assert state is not None, "without a state, a sublayer supports rows at one position"
+            return _run_rows(sublayer, x_BTD, state, layout)
+        pieces.append(_run_segments(sublayer, parts, x_BTD, own, layout, position))
         order += rows
         if own is not None:
             states.append(own)
@@ -182,7 +179,7 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: B
             states.append(state.select(torch.tensor(resting, device=x_BTD.device)))
         back = torch.tensor(order + resting, device=x_BTD.device).argsort()
         state.take(states[0].join(states[1:]).select(back))
-    return _together(pieces, x_BTD, layout.record)
+    return _merge(pieces, x_BTD, layout.record)
 
 
 def check_layout(
@@ -192,7 +189,7 @@ def check_layout(
     documents: Sequence[Sequence[int]] | None,
     prefixes: Sequence[int] | None = None,
 ) -> None:
-    """`ValueError` for padding, documents or prefixes that no chunk `[B, T]` can have."""
+    """`ValueError` for padding, documents or prefixes that do not fit a chunk `[B, T]`."""
     if padding is not None and (len(padding) != batch or not all(0 <= pad <= length for pad in padding)):
         raise ValueError(f"padding: {list(padding)}: expected {batch} numbers from 0 to {length}")
     paddings = padding or (0,) * batch

@@ -1,6 +1,6 @@
-"""Positions by distance, beside rotary ones: what a description says of them, and the tables that attention reads.
+"""Positions by distance, alternatives to rotary ones: their specs, and the tables that attention reads.
 
-Shapes: `N` query heads, `M` key-value heads, `P` query heads of each of these, `T` tokens of the chunk, `S` tokens so
+Shapes: `N` query heads, `M` key-value heads, `P` query heads per key-value head, `T` tokens of the chunk, `S` tokens so
 far, `K` head width, `R` distances, `U` buckets, `C` capacity.
 """
 
@@ -20,29 +20,29 @@ from linnet.ops.relative_positions import Relative, RelativePositionRow, bucket_
 
 
 class Positions(nn.Module, ABC):
-    """What scores and values owe to the distance of query and key."""
+    """The contribution of the distance between query and key to scores and values."""
 
     @abstractmethod
     def relative(self, keys: int, device: torch.device) -> Relative:
-        """The tables for the distances below `keys`; those that they do not have need nothing."""
+        """The tables for the distances below `keys`; distances that are not in them contribute nothing."""
 
     def added(self, out_BNTK: Tensor) -> Tensor:
-        """What a query has read, with what it reads whatever the distance."""
+        """The output of attention with the part that does not depend on the distance."""
         return out_BNTK
 
     def pairs(self, offsets: Tensor) -> Tensor:
-        """What is added to scores by the key's position less the query's, `[..., T, S]`: `[..., N, T, S]`.
+        """The bias of scores from the key's position minus the query's, `[..., T, S] -> [..., N, T, S]`.
 
-        Without rows the tokens stand one behind the other. Of those alone whose description `sees_ahead`.
+        Only for specs with `sees_ahead`.
         """
-        raise NotImplementedError("positions that know the past alone")
+        raise NotImplementedError("these positions have no distances to later tokens")
 
     def near_row(self) -> RelativePositionRow | None:
-        """What one token's near keys have of their own, beside what `row` gives; None: nothing."""
+        """The keys and values of small distances for one token, in addition to the bias of `row`; None if none."""
         return None
 
     def row(self, capacity: int, kv_heads: int) -> Callable[[int], Tensor] | None:
-        """What is added to the scores of one token at a position, `[M, P, S]`; None where that is not all."""
+        """The bias of one token's scores at a position, `[M, P, S]`; None if there is more than a bias."""
         bias_NR, keys_RK, values_RK = self.relative(capacity, torch.device("cpu"))
         if bias_NR is None or keys_RK is not None or values_RK is not None:
             return None
@@ -59,7 +59,7 @@ class PositionsSpec(Spec, ABC):
 
     @property
     def sees_ahead(self) -> bool:
-        """Whether it knows keys behind the query."""
+        """True if it has distances to keys after the query."""
         return False
 
     @abstractmethod
@@ -68,11 +68,11 @@ class PositionsSpec(Spec, ABC):
 
     @abstractmethod
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
-        """Parameters, products with tables, and the tables, which training keeps."""
+        """Parameters, products with the tables, and the tables, which training keeps."""
 
 
 class AlibiSpec(PositionsSpec):
-    """A score falls with the distance, in each head at a fixed rate of its own (Press et al., arXiv 2108.12409)."""
+    """Scores decrease with the distance, at a fixed rate for each head (Press et al., arXiv 2108.12409)."""
 
     kind: Literal["alibi"] = "alibi"
 
@@ -84,7 +84,7 @@ class AlibiSpec(PositionsSpec):
 
 
 class Alibi(Positions):
-    """The bias `-slope_n r`, of every distance."""
+    """The bias `-slope_n r` for head n and distance r."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -92,27 +92,24 @@ class Alibi(Positions):
 
     def relative(self, keys: int, device: torch.device) -> Relative:
         distances_R = torch.arange(keys, dtype=torch.float32, device=device)
-        return Relative(torch.outer(_alibi_slopes(self.heads, device), -distances_R))
+        return Relative(torch.outer(alibi_slopes(self.heads, device), -distances_R))
 
 
 @lru_cache(maxsize=32)
-def _alibi_slopes(heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(alibi_slopes(heads), device=device)
-
-
-def alibi_slopes(heads: int) -> list[float]:
-    """`2^(-8 i / n)` for the heads i = 1..n, n a power of two; the rest have every other slope of 2 n heads."""
+def alibi_slopes(heads: int, device: torch.device) -> Tensor:
+    """`2^(-8 i / n)` for the heads i = 1..n, n a power of two; the other heads have every second slope of 2 n heads."""
     whole = 1 << (heads.bit_length() - 1)
-    rest = [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
-    return [2 ** (-8 * (i + 1) / whole) for i in range(whole)] + rest
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    slopes += [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+    with torch.inference_mode(False):
+        return torch.tensor(slopes, device=device)
 
 
 class T5Spec(PositionsSpec):
     """A learned bias for each head and bucket of distances (`ops.relative_positions`; Raffel et al., arXiv 1910.10683).
 
-    buckets: half of them hold one distance each. furthest: from this distance on all share the last bucket. both_ways:
-    half of all buckets are for keys behind the query, which an encoder and prefixes see.
+    buckets: half of them hold one distance each. furthest: all distances from this one on share the last bucket.
+    both_ways: half of all buckets are for keys after the query, which encoders and prefixes see.
     """
 
     kind: Literal["t5"] = "t5"
@@ -121,7 +118,7 @@ class T5Spec(PositionsSpec):
     both_ways: bool = False
 
     @model_validator(mode="after")
-    def _buckets_can_be_filled(self) -> "T5Spec":
+    def _check_buckets(self) -> "T5Spec":
         check_buckets(self.buckets, self.furthest, self.both_ways)
         return self
 
@@ -133,12 +130,11 @@ class T5Spec(PositionsSpec):
         return T5Bias(self, heads)
 
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
-        kept = heads * self.furthest
-        return Cost(parameters=heads * self.buckets, activation_memory=(lambda *_: kept,))
+        return Cost(parameters=heads * self.buckets, activation_memory=(lambda *_: heads * self.furthest,))
 
 
 class T5Bias(Positions):
-    """Biases of buckets, less that of the last bucket: weights do not change by what all scores share."""
+    """The biases of buckets minus that of the last bucket: a constant in all scores does not change the weights."""
 
     def __init__(self, spec: T5Spec, heads: int) -> None:
         super().__init__()
@@ -146,20 +142,18 @@ class T5Bias(Positions):
         self.bias_UN = nn.Parameter(torch.zeros(spec.buckets, heads))
 
     def relative(self, keys: int, device: torch.device) -> Relative:
-        buckets_R = self._buckets(-torch.arange(self.furthest + 1, device=device))
+        offsets_R = -torch.arange(self.furthest + 1, device=device)
+        buckets_R = position_buckets(offsets_R, len(self.bias_UN), self.furthest, self.both_ways)
         return Relative((self.bias_UN[buckets_R[:-1]] - self.bias_UN[buckets_R[-1]]).t())
 
     def pairs(self, offsets: Tensor) -> Tensor:
         return bucket_bias(self.bias_UN, offsets, self.furthest, self.both_ways)
 
-    def _buckets(self, offsets: Tensor) -> Tensor:
-        return position_buckets(offsets, len(self.bias_UN), self.furthest, self.both_ways)
-
 
 class ShawSpec(PositionsSpec):
     """A learned key and a learned value for each distance (Shaw et al., arXiv 1803.02155, eq. 3 and 4).
 
-    clip: distances from this one on share theirs. Heads share them, layers do not.
+    clip: all distances from this one on share theirs. Heads share them, layers do not.
     """
 
     kind: Literal["shaw"] = "shaw"
@@ -178,7 +172,7 @@ class ShawSpec(PositionsSpec):
 
 
 class Shaw(Positions):
-    """Keys and values of distances, less those of the last, which all scores share and all tokens read."""
+    """Keys and values of distances minus those of the last distance, which `added` adds for all tokens."""
 
     def __init__(self, spec: ShawSpec, head_dim: int) -> None:
         super().__init__()

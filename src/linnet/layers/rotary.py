@@ -1,4 +1,4 @@
-"""Rotary positions: their specification, and the heads of attention that they rotate.
+"""Rotary positions: their spec, and the rotation of attention heads, for a chunk and for one token.
 
 Shapes: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads, `J` heads of a row, `K` head width,
 `C` capacity.
@@ -7,7 +7,7 @@ Shapes: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
@@ -32,18 +32,18 @@ from linnet.ops.rotary import (
 )
 
 Factor = Annotated[float, Field(ge=1)]
-"""How many times longer texts are than those of the training."""
+"""The length of texts as a multiple of the training length."""
 
 
 class RotaryScalingSpec(Spec, ABC):
-    """A scaling, chosen by `kind`."""
+    """A scaling of rotary positions, chosen by `kind`."""
 
     kind: str
 
     @property
     @abstractmethod
     def law(self) -> Scaling:
-        """As the operations know it."""
+        """The scaling as `ops.rotary` defines it."""
 
 
 class LinearScaling(RotaryScalingSpec):
@@ -58,7 +58,7 @@ class LinearScaling(RotaryScalingSpec):
 
 
 class NtkScaling(RotaryScalingSpec):
-    """A larger base: the slowest pair divided by `factor`, the fastest not at all."""
+    """A larger base: the slowest pair is divided by `factor`, the fastest one is unchanged."""
 
     kind: Literal["ntk"] = "ntk"
     factor: Factor
@@ -69,11 +69,11 @@ class NtkScaling(RotaryScalingSpec):
 
 
 class YarnScaling(RotaryScalingSpec):
-    """Slow pairs divided by `factor`, fast ones not, and scores made larger.
+    """YaRN: slow pairs are divided by `factor`, fast ones are unchanged, and scores are increased.
 
-    trained: tokens of a training sequence. fast, slow: pairs that turn more often within these than `fast` stay, those
-    that turn less often than `slow` are divided. attention_factor: what turned queries and keys are multiplied by
-    (null: `0.1 ln(factor) + 1`).
+    trained: the number of tokens of a training sequence. fast, slow: pairs with more than `fast` rotations in a
+    training sequence are unchanged, those with fewer than `slow` are divided. attention_factor: the factor of rotated
+    queries and keys (null: `0.1 ln(factor) + 1`).
     """
 
     kind: Literal["yarn"] = "yarn"
@@ -84,7 +84,7 @@ class YarnScaling(RotaryScalingSpec):
     attention_factor: PositiveFloat | None = None
 
     @model_validator(mode="after")
-    def _fast_is_faster(self) -> "YarnScaling":
+    def _check_fast_above_slow(self) -> "YarnScaling":
         if self.fast <= self.slow:
             raise ValueError(f"fast: {self.fast}: must be above slow, which is {self.slow}")
         return self
@@ -101,15 +101,15 @@ else:
     AnyRotaryScaling = Annotated[LinearScaling | NtkScaling | YarnScaling, Field(discriminator="kind")]
 
 
-Turn = Callable[[Tensor, int], Tensor]
-"""Turns the heads of a row, `[J, K]`, by the angles of a position; maybe in place."""
+RowRotation = Callable[[Tensor, int], Tensor]
+"""Rotates the heads of a row, `[J, K]`, to a position, possibly in place."""
 
 
 class RotarySpec(Spec):
-    """Rotary positions: `base` of the angles, which elements of a head form a pair, how much of a head is turned.
+    """Rotary positions: the `base` of the angles, the pairing of a head's elements, the fraction that is rotated.
 
-    `fraction` of a head's elements, from the first, are turned (1 all of them; GPT-NeoX a quarter).
-    `scaling`: for texts longer than those of the training (`layers.rotary_scaling`).
+    `fraction`: the part of a head's elements, from the first on, that is rotated (1: all; GPT-NeoX: a quarter).
+    `scaling`: for texts longer than those of the training.
     """
 
     base: PositiveFloat = 10000.0
@@ -118,34 +118,26 @@ class RotarySpec(Spec):
     scaling: AnyRotaryScaling | None = None
 
     @model_validator(mode="after")
-    def _a_base_that_can_be_scaled(self) -> "RotarySpec":
+    def _check_base(self) -> "RotarySpec":
         if self.scaling is not None and self.base <= 1:
             raise ValueError(f"base: {self.base}: must be above 1 with scaling")
         return self
 
     def width(self, head_dim: int) -> int:
-        """How many elements of a head are turned."""
+        """The number of elements of a head that are rotated."""
         return int(head_dim * self.fraction)
 
-    @property
-    def law(self) -> Scaling | None:
-        """How angles are scaled."""
-        return None if self.scaling is None else self.scaling.law
+    def rotated(self, x_BTNK: Tensor, layout: BatchLayout, width: int | None = None) -> Tensor:
+        """Heads `[B, T, N, K]`, all queries or all keys, rotated to the positions of their tokens.
 
-    def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], layout: BatchLayout) -> tuple[Tensor, ...]:
-        """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
-        return rotate_heads(joint_BTNK, heads, self._table(joint_BTNK, layout), self.pairing)
-
-    def turned_alone(self, x_BTNK: Tensor, layout: BatchLayout, width: int | None = None) -> Tensor:
-        """Heads `[B, T, N, K]`, all of them queries or keys, rotated by the positions of their tokens.
-
-        width: of what is turned of each head, from the first element on; None: as `fraction` says.
+        width: the number of elements of each head, from the first on, that are rotated; by default from `fraction`.
         """
-        return rotate(x_BTNK, self._table(x_BTNK, layout, width), self.pairing)
+        return rotate(x_BTNK, self.table(x_BTNK, layout, width), self.pairing)
 
-    def _table(self, x_BTNK: Tensor, layout: BatchLayout, width: int | None = None) -> tuple[Tensor, Tensor]:
+    def table(self, x_BTNK: Tensor, layout: BatchLayout, width: int | None = None) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the positions of a chunk's tokens (`ops.rotary`); the arguments are as for `rotated`."""
         length, width, device = x_BTNK.shape[1], width or self.width(x_BTNK.shape[-1]), x_BTNK.device
-        end, scaling = layout.end(length), self.law
+        end, scaling = layout.end(length), None if self.scaling is None else self.scaling.law
         if layout.uniform:
             return rotary_range(layout.start, end, width, self.base, device, scaling)
         key = ("rotary", width, self.base, length, device, scaling)
@@ -163,23 +155,24 @@ def queries_keys_values(
 ) -> tuple[Tensor, ...]:
     """`[B, T, (N + 2M) K]` -> queries `[B, N, T, K]`, keys and values `[B, M, T, K]`.
 
-    Queries and keys are normalized and then rotated, where asked for.
+    Queries and keys are normalized, if there is a `norm`, and then rotated, if there are rotary positions.
     """
     joint_BTNK = joint_BTD.view(*joint_BTD.shape[:2], sum(heads), -1)
     if norm is None and rotary is not None:
-        parts = rotary.turned(joint_BTNK, heads, layout)
+        parts = rotate_heads(joint_BTNK, heads, rotary.table(joint_BTNK, layout), rotary.pairing)
     else:
         parts = torch.split(joint_BTNK, list(heads), dim=2)
     if norm is not None:
         q_BTNK, k_BTMK, v_BTMK = parts
-        pair = norm(q_BTNK, k_BTMK)
-        turned = pair if rotary is None else tuple(rotary.turned_alone(x_BTNK, layout) for x_BTNK in pair)
-        parts = (*turned, v_BTMK)
+        q_BTNK, k_BTMK = norm(q_BTNK, k_BTMK)
+        if rotary is not None:
+            q_BTNK, k_BTMK = rotary.rotated(q_BTNK, layout), rotary.rotated(k_BTMK, layout)
+        parts = (q_BTNK, k_BTMK, v_BTMK)
     return tuple(part.transpose(1, 2) for part in parts)
 
 
 def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySpec | None) -> None:
-    """Raise a `ValueError` that names the field where heads and width do not fit."""
+    """`ValueError`, naming the field, if the heads do not fit the width or the rotary positions."""
     if head_dim is None and d_model % heads:
         raise ValueError(f"heads: {heads}: must divide the width {d_model}, or head_dim must be given")
     width = head_dim or d_model // heads
@@ -189,24 +182,28 @@ def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySp
         raise ValueError(f"heads: {heads}: gives heads of width {width}; rotary positions need an even width")
     if rotary.width(width) % 2 or rotary.width(width) == 0:
         raise ValueError(
-            f"rotary.fraction: {rotary.fraction}: of heads of width {width} it turns {rotary.width(width)} elements;"
+            f"rotary.fraction: {rotary.fraction}: rotates {rotary.width(width)} elements of heads of width {width};"
             " expected an even number above 0"
         )
 
 
-def turn_of(rotary: RotarySpec, head_dim: int, capacity: int, compiled: ctypes.CDLL | None = None) -> Turn:
-    """With tables for `capacity` positions, made once for all layers alike. Heads may be turned in place.
+def row_rotation(rotary: RotarySpec, head_dim: int, capacity: int, compiled: ctypes.CDLL | None = None) -> RowRotation:
+    """The rotation of a row's heads, with tables for `capacity` positions, shared by layers with the same settings.
 
-    compiled: the functions of `ops.native`, where they serve.
+    compiled: the functions of `ops.native`, if they are available.
     """
-    width = rotary.width(head_dim)
+    width, scaling = rotary.width(head_dim), None if rotary.scaling is None else rotary.scaling.law
     if compiled is not None:
-        cos_CR, sin_CR = _tables(width, rotary.base, capacity, rotary.law)
+        cos_CR, sin_CR = _tables(width, rotary.base, capacity, scaling)
         return rotate_row(compiled, cos_CR, sin_CR, rotary.pairing)
-    turn = _whole(rotary.pairing, width, rotary.base, capacity, rotary.law)
+    rotation = _whole_head_rotation(rotary.pairing, width, rotary.base, capacity, scaling)
     if width == head_dim:
-        return turn
-    return lambda x_JK, position: torch.cat([turn(x_JK[:, :width].contiguous(), position), x_JK[:, width:]], dim=1)
+        return rotation
+
+    def rotate_part(x_JK: Tensor, position: int) -> Tensor:
+        return torch.cat([rotation(x_JK[:, :width].contiguous(), position), x_JK[:, width:]], dim=1)
+
+    return rotate_part
 
 
 @lru_cache(maxsize=8)
@@ -219,20 +216,21 @@ def _tables(width: int, base: float, capacity: int, scaling: Scaling | None) -> 
 
 
 @lru_cache(maxsize=8)
-def _whole(pairing: Pairing, width: int, base: float, capacity: int, scaling: Scaling | None) -> Turn:
-    """Of all elements: adjacent ones as complex numbers, in place; or each half turned against the other."""
+def _whole_head_rotation(
+    pairing: Pairing, width: int, base: float, capacity: int, scaling: Scaling | None
+) -> RowRotation:
+    """The rotation of all elements of a head with PyTorch: adjacent pairs as complex numbers in place, or halves."""
     cos, sin = _tables(width, base, capacity, scaling)
     with torch.inference_mode(False):
-        if pairing == "adjacent":
-            return partial(_turn_adjacent, torch.complex(cos, sin))
-        return partial(_turn_halves, torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1))
+        table = torch.complex(cos, sin)
+        cos_CK, sin_CK = torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
 
+    def rotate_adjacent(x_JK: Tensor, position: int) -> Tensor:
+        torch.view_as_complex(x_JK.view(len(x_JK), -1, 2)).mul_(table[position])
+        return x_JK
 
-def _turn_adjacent(table: Tensor, x_JK: Tensor, position: int) -> Tensor:
-    torch.view_as_complex(x_JK.view(len(x_JK), -1, 2)).mul_(table[position])
-    return x_JK
+    def rotate_halves(x_JK: Tensor, position: int) -> Tensor:
+        swapped_JK = x_JK.view(len(x_JK), 2, -1).flip(1).flatten(1)
+        return torch.addcmul(x_JK * cos_CK[position], swapped_JK, sin_CK[position])
 
-
-def _turn_halves(cos_CK: Tensor, sin_CK: Tensor, x_JK: Tensor, position: int) -> Tensor:
-    swapped_JK = x_JK.view(len(x_JK), 2, -1).flip(1).flatten(1)
-    return torch.addcmul(x_JK * cos_CK[position], swapped_JK, sin_CK[position])
+    return rotate_adjacent if pairing == "adjacent" else rotate_halves

@@ -1,4 +1,4 @@
-"""What a sublayer keeps of a stream: a value that belongs to the caller.
+"""The state of a sublayer: what it keeps of a stream of tokens. It belongs to the caller.
 
 Shapes: `B` batch, `T` tokens of the chunk, `C` capacity.
 """
@@ -20,17 +20,17 @@ from linnet.ops.support import is_exporting
 
 @dataclass
 class State:
-    """A dataclass of tensors, batch first. It is advanced in place, so gradients flow within one chunk alone.
+    """A dataclass of tensors whose first dimension is the batch.
 
-    Each row has a position of its own, which the caller knows (`model.state`). A field may be None until the first
-    chunk fills it.
+    It is advanced in place, so gradients flow within one chunk only. Each row has its own position, which the caller
+    holds (`model.state`). A field may be None until the first chunk fills it.
     """
 
     any_length: ClassVar[frozenset[str]] = frozenset()
-    """Fields whose second dimension is the number of tokens that happen to be held; none of them is ever None."""
+    """Fields whose second dimension is the number of tokens that are held now; they are never None."""
 
     room: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    """Fields with a place for each token there is room for, and which dimension has the places."""
+    """Fields with one place per token up to the capacity, and the dimension of the places."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name; fields that are None are left out."""
@@ -38,7 +38,7 @@ class State:
 
     @property
     def cache_policy(self) -> CachePolicy:
-        """What it keeps of the past."""
+        """The policy that decides what it keeps of the past."""
         return FULL
 
     @property
@@ -47,8 +47,12 @@ class State:
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def held_nbytes(self, tokens: int) -> int:
-        """Bytes that `tokens` tokens of one row take: no room that is yet to be filled."""
-        return sum(_row_bytes(tensor, self.room.get(name), tokens) for name, tensor in self.tensors().items())
+        """Bytes that `tokens` tokens of one row take, without unused capacity."""
+        total = 0
+        for name, tensor in self.tensors().items():
+            row_nbytes = tensor.nbytes // len(tensor)
+            total += row_nbytes // tensor.shape[self.room[name]] * tokens if name in self.room else row_nbytes
+        return total
 
     def fork(self) -> Self:
         """An independent copy: advancing one does not touch the other."""
@@ -59,59 +63,61 @@ class State:
         return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
 
     def join(self, others: Sequence[Self]) -> Self:
-        """A copy with the rows of the others behind its own, with room for what any of them has room for.
+        """A copy with the rows of the others after its own, with the largest capacity.
 
         `ValueError` if they have different cache policies, or one was calibrated on its prompt and another was not.
         """
         together = [self, *others]
         if len({frozenset(state.tensors()) for state in together}) > 1:
             raise ValueError("a state that was calibrated on its prompt and one that was not cannot join")
-        if any(state._settings() != self._settings() for state in others):
-            raise ValueError("states that keep the past in different ways cannot join")
-        joined = {
-            name: torch.cat(_with_room([state.tensors()[name] for state in together], self.room.get(name)))
-            for name in self.tensors()
-        }
+        settings = [
+            {name: value for name, value in vars(state).items() if not isinstance(value, Tensor | None)}
+            for state in together
+        ]
+        if any(other != settings[0] for other in settings):
+            raise ValueError("states with different cache policies cannot join")
+        joined = {}
+        for name in self.tensors():
+            tensors = [state.tensors()[name] for state in together]
+            dim = self.room.get(name)
+            places = 0 if dim is None else max(tensor.shape[dim] for tensor in tensors)
+            joined[name] = torch.cat([_padded(tensor, dim, places) for tensor in tensors])
         return replace(self, **joined)
 
-    def _settings(self) -> dict[str, Any]:
-        """The fields that are no tensors, nor places for one."""
-        return {name: value for name, value in vars(self).items() if not isinstance(value, Tensor | None)}
-
     def grown(self, capacity: int) -> Self:
-        """A copy with room for `capacity` tokens, at least as many as there was room for."""
+        """A copy with a capacity of `capacity` tokens, at least the present one."""
         tensors = self.tensors().items()
         return replace(self, **{name: _padded(tensor, self.room.get(name), capacity) for name, tensor in tensors})
 
     def take(self, other: Self) -> None:
-        """Become what `other` is; its tensors are not copied."""
+        """Take over all fields of `other`, without copies."""
         vars(self).update(vars(other))
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """A copy that holds `tensors` (by field name); tensors not named there become None."""
+        """A copy with these tensors, by field name; other tensor fields become None."""
         empty: dict[str, Any] = dict.fromkeys(self.tensors())
         return replace(self, **{**empty, **tensors})
 
     def forget(self) -> Self:
         """A copy that has seen no token, but keeps what was calibrated on its first chunk.
 
-        By default all zeros, as which most states begin.
+        By default all tensors are zeros, the initial value of most states.
         """
         return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
 
     def crop(self, length: int) -> None:
-        """Forget all but the first `length` tokens; 0, which always can be, forgets the calibration too.
+        """Keep only the first `length` tokens. A length of 0 is always supported, and removes the calibration too.
 
-        `NotImplementedError` where the architecture does not allow it: by default for all but 0.
+        `NotImplementedError` if the architecture cannot do it: by default for all lengths but 0.
         """
         if length:
-            raise NotImplementedError("the past is in sums, which cannot go back to an earlier token")
+            raise NotImplementedError("the state sums over all tokens, so it cannot return to an earlier one")
         self.take(self.forget())
 
 
 @dataclass
 class NoState(State):
-    """Of a sublayer that keeps nothing."""
+    """The state of a sublayer that keeps nothing."""
 
     def crop(self, length: int) -> None:
         """Nothing to do."""
@@ -119,23 +125,24 @@ class NoState(State):
 
 @dataclass
 class CachePolicyState(State, ABC):
-    """A state that keeps the past as a `CachePolicy` says, and tells how much of it it holds."""
+    """A state whose size depends on its cache policy.
+
+    Sizes are numbers of vectors of the layer's width. `position` is the number of tokens of each row so far, or int64
+    `[B]` if rows differ.
+    """
 
     @property
     @abstractmethod
     def cache_policy(self) -> CachePolicy:
-        """What it was made with."""
+        """The policy that it was created with."""
 
     @abstractmethod
     def sizes(self, position: int | Tensor) -> Tensor:
-        """How many vectors of the layer's width each row holds, int64 `[B]`.
-
-        position: tokens of each row so far; int64 `[B]` where rows differ.
-        """
+        """The number of vectors that each row holds, int64 `[B]`."""
 
     @abstractmethod
     def mean_sizes(self, position: int | Tensor) -> Tensor:
-        """The sizes after each token so far, averaged, float64 `[B]`; 0 before the first."""
+        """The mean of the sizes after each token so far, float64 `[B]`; 0 before the first token."""
 
     def largest_sizes(self, position: int | Tensor) -> Tensor:
         """The largest of these sizes, int64 `[B]`; by default the last."""
@@ -143,58 +150,34 @@ class CachePolicyState(State, ABC):
 
     @abstractmethod
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
-        """Bytes of what each row holds, averaged in the same way, float64 `[B]`: no room that is yet to be filled."""
+        """Bytes that each row holds, without unused capacity, averaged in the same way, float64 `[B]`."""
 
 
-def _row_bytes(tensor: Tensor, room: int | None, tokens: int) -> int:
-    of_row = tensor.nbytes // len(tensor)
-    return of_row if room is None else of_row // tensor.shape[room] * tokens
-
-
-def _with_room(tensors: Sequence[Tensor], room: int | None) -> list[Tensor]:
-    """The tensors with the room of the roomiest."""
-    most = 0 if room is None else max(tensor.shape[room] for tensor in tensors)
-    return [_padded(tensor, room, most) for tensor in tensors]
-
-
-def _padded(tensor: Tensor, room: int | None, places: int) -> Tensor:
-    """A copy with so many places, zeros in those that are new."""
-    if room is None:
+def _padded(tensor: Tensor, dim: int | None, places: int) -> Tensor:
+    """A copy with this number of places in dimension `dim`, new ones zero; a mere copy if `dim` is None."""
+    if dim is None:
         return tensor.clone()
-    behind = tensor.dim() - 1 - room
-    return F.pad(tensor, (0, 0) * behind + (0, places - tensor.shape[room]))
+    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, places - tensor.shape[dim]))
 
 
-def write_chunk(kept: Tensor, new: Tensor, layout: BatchLayout, places: int = 1) -> Tensor:
-    """Write a chunk's real tokens at their positions along the dimension `places`; gives `kept`, or in a graph another.
+def write_chunk(cache: Tensor, new: Tensor, layout: BatchLayout, dim: int = 1) -> Tensor:
+    """Write a chunk's tokens at their positions in dimension `dim` of a cache, in place, and return the cache.
 
-    A graph's runtime does it in place where input and output share a buffer.
+    In an exported graph it returns another tensor; the runtime writes in place if input and output share a buffer.
     """
     if is_exporting():
-        return _scattered(kept, new, layout, places)
-    kept_BC, new_BT = kept.transpose(1, places), new.transpose(1, places)
-    if layout.uniform:
-        kept_BC[:, layout.start : layout.start + new_BT.shape[1]] = new_BT
-    else:
-        write_rows(kept_BC, new_BT, layout)
-    return kept
-
-
-def _scattered(kept: Tensor, new: Tensor, layout: BatchLayout, places: int) -> Tensor:
-    """The same as one operation."""
-    positions_BT = layout.positions(new.shape[places], kept.device)
-    behind = new.dim() - places - 1
-    index = positions_BT.view(len(new), *(1,) * (places - 1), -1, *(1,) * behind).expand_as(new)
-    return kept.scatter(places, index, new.to(kept.dtype))
-
-
-def write_rows(kept_BC: Tensor, new_BT: Tensor, layout: BatchLayout) -> None:
-    """Write each row's real tokens at its own position, `[B, C, ...]` from `[B, T, ...]`."""
+        positions_BT = layout.positions(new.shape[dim], cache.device)
+        index = positions_BT.view(len(new), *(1,) * (dim - 1), -1, *(1,) * (new.dim() - dim - 1)).expand_as(new)
+        return cache.scatter(dim, index, new.to(cache.dtype))
+    cache_BC, new_BT = cache.transpose(1, dim), new.transpose(1, dim)
     batch, length = new_BT.shape[:2]
-    if layout.padding is None:
-        rows_B1 = torch.arange(batch, device=kept_BC.device)[:, None]
-        kept_BC[rows_B1, layout.positions(length, kept_BC.device)] = new_BT.to(kept_BC.dtype)
-        return
-    starts, paddings = layout.starts_of(batch), layout.padding_of(batch)
-    for row, (start, padding) in enumerate(zip(starts, paddings, strict=True)):
-        kept_BC[row, start : start + length - padding] = new_BT[row, padding:]
+    if layout.uniform:
+        cache_BC[:, layout.start : layout.start + length] = new_BT
+    elif layout.padding is None:
+        rows_B1 = torch.arange(batch, device=cache.device)[:, None]
+        cache_BC[rows_B1, layout.positions(length, cache.device)] = new_BT.to(cache.dtype)
+    else:
+        starts = layout.starts_of(batch)
+        for row, (start, padding) in enumerate(zip(starts, layout.padding, strict=True)):
+            cache_BC[row, start : start + length - padding] = new_BT[row, padding:]
+    return cache

@@ -1,4 +1,4 @@
-"""Sublayers that mix each token with the one before it (`nn.token_shift`): their state, and what RWKV starts from.
+"""Sublayers that mix each token with the previous one (`nn.neighbors`): their state, and RWKV's initial weights.
 
 Shapes: `B` batch, `D` width, `M` mixes.
 """
@@ -23,7 +23,7 @@ class LastTokenState(State):
 
 
 class ShiftedFeedForward(FeedForward):
-    """A feed-forward that reads each token and the one before it."""
+    """A feed-forward that reads each token and the previous one."""
 
     traits = Traits(constant_state=True, window=2)
 
@@ -41,7 +41,7 @@ class ShiftedFeedForward(FeedForward):
 
 
 def row_mixes(state: LastTokenState, shares: Sequence[Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """As `nn.token_shift.token_mixes`, of a row `[1, D]` at a time; writes into the state's tensor."""
+    """`nn.neighbors.token_mixes` for one row `[1, D]` at a time; it writes into the state's tensor."""
     last_1D, shares_MD = state.last, torch.stack(list(shares)).detach()
 
     def mixes(x_1D: Tensor) -> tuple[Tensor, ...]:
@@ -53,10 +53,10 @@ def row_mixes(state: LastTokenState, shares: Sequence[Tensor]) -> Callable[[Tens
 
 
 def rising(channels: int) -> Tensor:
-    """From 0 for the first channel to almost 1 for the last, `[1, 1, D]`: how mixes of published code are spread."""
+    """From 0 for the first channel to almost 1 for the last, `[1, 1, D]`, as in the published initialization."""
     return torch.arange(channels)[None, None] / channels
 
 
 def layers_left(place: Place) -> float:
-    """The share of the model's layers from this one on: 1 for the first."""
+    """The fraction of the model's layers from this one on: 1 for the first."""
     return 1 - place.index / place.layers

@@ -1,1 +1,1 @@
-"""A model: its description, the decoder that it describes, its cost, its files."""
+"""Models: description, decoder, cost and files."""

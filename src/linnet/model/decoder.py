@@ -12,7 +12,7 @@ from typing import NamedTuple, Self, overload
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Counts, Memory, at
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Counts, Memory, layout_at
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Sublayer, sublayers_of
 from linnet.layers.passes import check_layout
@@ -280,7 +280,7 @@ class Decoder(nn.Module):
         self._check_inputs(state, has_prefixes, memory)
         record = AuxiliaryOutputs() if record is None else record
         record.values.clear()
-        layout = BatchLayout(0, padded, record=record) if state is None else at(state.positions, padded, record)
+        layout = BatchLayout(0, padded, record=record) if state is None else layout_at(state.positions, padded, record)
         if documents is not None and any(documents):
             layout = replace(layout, documents=tuple(tuple(sorted(begins)) for begins in documents))
         if prefixes is not None and has_prefixes:

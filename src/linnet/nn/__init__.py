@@ -1,1 +1,1 @@
-"""Small layers that every model shares: norms, feed-forwards, linear maps, and what they cost."""
+"""Small modules that layers share: norms, linear maps, gates and convolutions, with their cost."""

@@ -1,7 +1,7 @@
-"""What a part costs, exactly, as functions of the number of tokens, so that costs of parts simply add up."""
+"""The exact cost of a part of a model, as functions of the number of tokens, so that costs of parts add up."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 
@@ -10,18 +10,17 @@ class Cost:
     """Parameters, FLOPs, decode state and training memory of a part of a model.
 
     buffers: elements that are stored with the weights but not trained.
-    matrices: inputs and outputs of each linear map that tokens pass, fused ones apart.
-    inactive_experts: those among `matrices` that a token does not pass, as it passes others of the same shape
-    (experts).
-    flops_*: of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
-    element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for
-    causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
+    matrices: inputs and outputs of each linear map that tokens pass; fused maps are listed separately.
+    inactive_experts: those among `matrices` that a token does not pass, as it passes other experts of the same shape.
+    flops_*: FLOPs of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
+        element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved
+        for causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
     untrained_flops_per_token: those among `flops_per_token` whose matrix is not trained.
-    state_*: elements of the decode state, in the model's precision; `calibrated_elements` are those that a prompt
-    settles once. `state_fixed_bytes`, `state_bytes_per_token`: what has a precision of its own, whatever the model's.
-    `state_narrow_per_token`: those of `state_elements_per_token` that may be narrower than it (`state_bytes`).
-    kept_*: float32 elements that the forward pass keeps for the backward pass. `activation_memory`: functions of the
-    number of sequences and that of tokens, for what is no multiple of both.
+    state_*: elements of the decode state, in the model's precision; `calibrated_elements`: those that are computed once
+        from a prompt. `state_fixed_bytes`, `state_bytes_per_token`: the part that has its own precision.
+        `state_narrow_per_token`: those of `state_elements_per_token` that can have a lower precision (`state_bytes`).
+    activations_*: float32 elements that the forward pass keeps for the backward pass. `activation_memory`: functions of
+        the numbers of sequences and of tokens, for elements that are not proportional to both.
     """
 
     parameters: int = 0
@@ -47,7 +46,7 @@ class Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def repeated(self, times: int, shared: bool = False) -> "Cost":
-        """The cost of `times` such parts in a row; with `shared` weights there is one set of them."""
+        """The cost of `times` such parts in sequence; with `shared` weights there is one set of them."""
         values = {f.name: getattr(self, f.name) * times for f in fields(self)}
         if shared:
             values |= {name: getattr(self, name) for name in ("parameters", "buffers", "matrices", "inactive_experts")}
@@ -55,21 +54,21 @@ class Cost:
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token uses."""
+        """The number of parameters that one token uses."""
         return self.parameters - sum(inputs * outputs for inputs, outputs in self.inactive_experts)
 
     @property
     def active_matrices(self) -> tuple[tuple[int, int], ...]:
-        """Those that one token passes, in order."""
-        passed = list(self.matrices)
+        """The matrices that one token passes, in order."""
+        active = list(self.matrices)
         for shape in self.inactive_experts:
-            passed.remove(shape)
-        return tuple(passed)
+            active.remove(shape)
+        return tuple(active)
 
     def without_state(self) -> "Cost":
-        """Of a part that reads whole sequences at once, and never goes on."""
-        state = {f.name: 0 for f in fields(self) if f.name.startswith("state_") or f.name == "calibrated_elements"}
-        return Cost(**{**{f.name: getattr(self, f.name) for f in fields(self)}, **state})
+        """The cost of a part that reads whole sequences only, and so needs no state."""
+        names = (f.name for f in fields(self) if f.name.startswith("state_") or f.name == "calibrated_elements")
+        return replace(self, **dict.fromkeys(names, 0))
 
     def flops(self, tokens: int) -> int:
         """Forward FLOPs of one pass over one sequence of `tokens` tokens."""
@@ -79,16 +78,16 @@ class Cost:
     def training_flops(self, tokens: int) -> int:
         """FLOPs of forward and backward pass over one sequence: three times those of the forward pass.
 
-        Each product has two in the backward pass, one for each factor's gradient; a matrix that is not trained needs
-        none. What is computed a second time to save memory is not counted.
+        Each product has two in the backward pass, one for the gradient of each factor; a matrix that is not trained
+        needs none. Recomputation that saves memory is not counted.
         """
         return 3 * self.flops(tokens) - self.untrained_flops_per_token * tokens
 
     def state_bytes(self, tokens: int, element_bytes: int = 4, narrow_bytes: int | None = None) -> int:
-        """Bytes of decode state of one sequence with room for `tokens` tokens, its elements of `element_bytes` each.
+        """Bytes of the decode state of one sequence with a capacity of `tokens` tokens.
 
-        The precision of `state_fixed_bytes` and `state_bytes_per_token` is fixed whatever the model's (decay rates).
-        narrow_bytes: of keys and values, where these are narrower than the model (beside weights in few bits).
+        element_bytes: bytes of an element in the model's precision. narrow_bytes: bytes of an element of keys and
+        values, if they have a lower precision (with quantized weights).
         """
         narrow = 0 if narrow_bytes is None else self.state_narrow_per_token * tokens * (element_bytes - narrow_bytes)
         elements = self.calibrated_elements + self.state_elements + self.state_elements_per_token * tokens
@@ -101,7 +100,7 @@ class Cost:
 
 
 def linear_cost(inputs: int, outputs: int, bias: bool) -> Cost:
-    """The cost of an affine map applied to every token. What it reads is kept for it by whoever calls it."""
+    """The cost of an affine map applied to every token; the caller counts the input that it keeps."""
     return Cost(
         parameters=inputs * outputs + outputs * bias,
         matrices=((inputs, outputs),),

@@ -1,7 +1,7 @@
-"""Activations by their names in descriptions, and a gate on what heads have read.
+"""Activations by name, and a gate on the output of attention heads.
 
 `relu_squared` is Primer's (So et al., arXiv 2109.08668). The gate is the sigmoid of a linear layer of the input (Qiu et
-al., arXiv 2505.06708, G1), as in Qwen3-Next: with it a token can take nothing from the past.
+al., arXiv 2505.06708, G1), as in Qwen3-Next: with it a token can ignore all earlier ones.
 
 Shapes: `B` batch, `T` tokens, `D` model width, `N` heads, `K` head width, `F = N K`, `G` gates: `N` or `F`.
 """
@@ -37,10 +37,10 @@ class OutputGate(nn.Module):
     def __init__(self, kind: GateKind, d_model: int, heads: int, head_dim: int, bias: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.to_gates = Linear(d_model, _gates(kind, heads, head_dim), bias=bias)
+        self.to_gates = Linear(d_model, heads * head_dim if kind == "channel" else heads, bias=bias)
 
     def forward(self, read_BTF: Tensor, x_BTD: Tensor) -> Tensor:
-        """`[B, T, F]`, of what was read and the layer's input."""
+        """The gated output of the heads, `[B, T, F]`, from their output and the input of the layer."""
         return self._gated(read_BTF, self.to_gates(x_BTD))
 
     def _gated(self, read_F: Tensor, gates_G: Tensor) -> Tensor:
@@ -48,16 +48,12 @@ class OutputGate(nn.Module):
         return (by_head * torch.unflatten(gates_G.sigmoid(), -1, (self.heads, -1))).flatten(-2)
 
     def row(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """The same of one token, `[1, F]` and `[1, D]`; None where weights are packed in another way than 8 bits."""
+        """`forward` for one token, `[1, F]` and `[1, D]`; None if the map has no form for rows."""
         to_gates = gemv_of(self.to_gates)
         return None if to_gates is None else lambda read_1F, x_1D: self._gated(read_1F, to_gates.of(x_1D))
 
 
 def output_gate_cost(kind: GateKind, d_model: int, heads: int, head_dim: int, bias: bool) -> Cost:
-    """The map; kept are the gates and what is gated."""
-    gates = _gates(kind, heads, head_dim)
+    """The cost of the map; the gates and their input are kept for the backward pass."""
+    gates = heads * head_dim if kind == "channel" else heads
     return linear_cost(d_model, gates, bias) + Cost(activations_per_token=gates + heads * head_dim)
-
-
-def _gates(kind: GateKind, heads: int, head_dim: int) -> int:
-    return heads * head_dim if kind == "channel" else heads

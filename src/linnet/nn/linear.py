@@ -1,4 +1,4 @@
-"""Linear layers, and two tensors mixed with two numbers."""
+"""Linear layers, and a weighted sum of two tensors."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,14 +9,14 @@ from linnet.ops.linear import linear
 
 
 class Linear(nn.Linear):
-    """An affine map that decodes one stream as fast as the memory allows (`ops.linear`).
+    """An affine map with a fast product for one stream (`ops.linear`).
 
-    Its weight starts as the model's description says, its bias at 0 unless its owner sets it. A map with a start of its
-    own is a plain `torch.nn.Linear`.
+    The description of the model decides the initial weight; the initial bias is 0 unless its owner sets it. A map with
+    its own initialization is a plain `torch.nn.Linear`.
     """
 
     def reset_parameters(self) -> None:
-        """The bias at 0."""
+        """PyTorch's initial weight, and a bias of 0."""
         super().reset_parameters()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -29,8 +29,8 @@ class Linear(nn.Linear):
 class FusedLinear(Linear):
     """Several linear maps of the same input, stored and computed as one: one read of the input, one large product.
 
-    `parts` are the widths of the single maps; `split` takes the joint output `[..., sum(parts)]` apart. Initialization
-    treats every part as a matrix of its own (Xavier depends on the shape).
+    `parts` are the widths of the single maps; `split` splits the joint output `[..., sum(parts)]`. Each part is
+    initialized as a separate matrix (Xavier depends on the shape).
     """
 
     def __init__(self, inputs: int, parts: Sequence[int], bias: bool) -> None:
@@ -38,7 +38,7 @@ class FusedLinear(Linear):
         self.parts = tuple(parts)
 
     def split(self, joint: Tensor) -> tuple[Tensor, ...]:
-        """`[..., sum(parts)]` -> one layout `[..., part]` for each part."""
+        """Views of the parts, `[..., sum(parts)]` -> `[..., part]` for each part."""
         return torch.split(joint, list(self.parts), dim=-1)
 
     def part_weights(self) -> tuple[Tensor, ...]:
@@ -47,7 +47,7 @@ class FusedLinear(Linear):
 
 
 def uses_fused_backward(x: Tensor, *maps: nn.Module) -> bool:
-    """Whether a fused form with gradients of its own serves: they are wanted, and the weights are unpacked."""
+    """True if a fused form with its own backward pass applies: gradients are enabled, and no map is packed."""
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
@@ -56,21 +56,20 @@ def uses_fused_backward(x: Tensor, *maps: nn.Module) -> bool:
 
 
 class WeightedSum(nn.Module):
-    """`shares[0] x + shares[1] y`."""
+    """`shares[0] x + shares[1] y`, of two tensors with the same shape; the weights can be learned."""
 
-    def __init__(self, of_x: float, of_y: float, learned: bool = True) -> None:
+    def __init__(self, x_share: float, y_share: float, learned: bool = True) -> None:
         super().__init__()
-        self.fixed = of_x, of_y
-        self.shares = nn.Parameter(torch.tensor([of_x, of_y])) if learned else None
+        self.fixed = x_share, y_share
+        self.shares = nn.Parameter(torch.tensor([x_share, y_share])) if learned else None
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of the same shape as both."""
+        """The weighted sum, with gradients."""
         if self.shares is None:
-            of_x, of_y = self.fixed
-            return torch.add(of_x * x, y, alpha=of_y)
+            return self.row()(x, y)
         return torch.addcmul(self.shares[0] * x, self.shares[1], y)
 
     def row(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The same with the numbers as they are now, in as few operations as can be; without gradients."""
-        of_x, of_y = self.fixed if self.shares is None else self.shares.tolist()
-        return lambda x, y: torch.add(of_x * x, y, alpha=of_y)
+        """The sum with the present weights, in as few operations as possible, without their gradients."""
+        x_share, y_share = self.fixed if self.shares is None else self.shares.tolist()
+        return lambda x, y: torch.add(x_share * x, y, alpha=y_share)

@@ -1,7 +1,7 @@
-"""Normalizations: specifications, modules, and their functions for one token.
+"""Normalizations: specs, modules, and functions for one token.
 
-Queries and keys can be normalized head by head before their scores (Henry et al., arXiv 2010.04245), as in Qwen3 (arXiv
-2505.09388): one gain of a head's width for all query heads, one for all key heads.
+Queries and keys can be normalized per head before the scores (Henry et al., arXiv 2010.04245), as in Qwen3 (arXiv
+2505.09388), with one gain for all query heads and one for all key heads.
 
 Shapes: `B` batch, `T` tokens, `N` query heads, `M` key heads, `J` both, `K` head width, `V` value width.
 """
@@ -23,7 +23,7 @@ from linnet.ops.rms_norm import rms_norm, rms_norm_row
 NormKind = Literal["rms", "layer"]
 
 RowFunction = Callable[[Tensor], Tensor]
-"""Of a row `[1, D]`."""
+"""A function of a row `[1, D]`."""
 
 
 class NormSpec(Spec):
@@ -34,14 +34,13 @@ class NormSpec(Spec):
 
     def build(self, width: int) -> "RmsNorm | nn.LayerNorm":
         """The normalization of vectors of `width` elements."""
-        if self.kind == "rms":
-            return RmsNorm(width, self.eps)
-        return nn.LayerNorm(width, eps=self.eps)
+        return RmsNorm(width, self.eps) if self.kind == "rms" else nn.LayerNorm(width, eps=self.eps)
 
     def cost(self, width: int) -> Cost:
-        """Parameters; element-wise work has no FLOPs. Kept are the input and two numbers for each token.
+        """Parameters and activation memory; element-wise work has no FLOPs.
 
-        `rms` keeps one number, and its output, which is counted where it is read if the reader keeps it too.
+        `layer` keeps its input and two numbers for each token. `rms` keeps one number, and its output, which counts as
+        the input of the next module if that keeps it too.
         """
         if self.kind == "rms":
             return Cost(parameters=width, activations_per_token=1)
@@ -62,13 +61,13 @@ class RmsNorm(nn.Module):
 
 
 def normed(norm: RmsNorm | nn.LayerNorm, x: Tensor) -> Tensor:
-    """`norm(x)` in the precision that x had, computed in that of the gain: under autocast they differ."""
+    """`norm(x)` in the precision of x, computed in that of the gain: under autocast they differ."""
     out: Tensor = norm(x.to(norm.weight.dtype))
     return out.to(x.dtype)
 
 
 class GroupedRmsNorm(nn.Module):
-    """Root-mean-square normalization of each of `groups` equal parts by itself, in the precision of what it reads."""
+    """Root-mean-square normalization of each of `groups` equal parts, in the precision of the input."""
 
     def __init__(self, width: int, groups: int, eps: float) -> None:
         super().__init__()
@@ -85,7 +84,7 @@ class GroupedRmsNorm(nn.Module):
 
 
 class HeadLayerNorm(nn.Module):
-    """Layer normalization of each head by itself, a gain for each channel of all, in the precision of what it reads."""
+    """Layer normalization of each head, with a gain for each channel of all heads, in the precision of the input."""
 
     def __init__(self, heads: int, width: int, eps: float) -> None:
         super().__init__()
@@ -99,18 +98,15 @@ class HeadLayerNorm(nn.Module):
 
 
 class BlockNormSpec(NormSpec):
-    """The normalization of a block and where it stands.
-
-    `pre`: `x + f(norm(x))`; `post`: `norm(x + f(x))`.
-    """
+    """The normalization of a block and its placement: `pre`, `x + f(norm(x))`, or `post`, `norm(x + f(x))`."""
 
     placement: Literal["pre", "post"] = "pre"
 
 
 def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> RowFunction | None:
-    """The norm of one row in float32, in as few operations as can be; None where it is no norm that is known here.
+    """The norm of one row in float32, in as few operations as possible; None for any other module.
 
-    compiled: the functions of `ops.native`, where they serve.
+    compiled: the functions of `ops.native`, if they are available.
     """
     if isinstance(module, RmsNorm):
         gain_D, eps = module.weight.float(), module.eps
@@ -120,9 +116,9 @@ def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> R
     if isinstance(module, nn.LayerNorm):
         if compiled is not None and module.weight is not None and module.bias is not None:
             return elementwise.norm_row(compiled, module.weight, module.bias, module.eps)
-        shape, tiny = list(module.normalized_shape), module.eps
+        shape, layer_eps = list(module.normalized_shape), module.eps
         weight_D, bias_D = (None if part is None else part.float() for part in (module.weight, module.bias))
-        return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, tiny)
+        return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, layer_eps)
     return None
 
 
@@ -137,31 +133,31 @@ class HeadNorm(nn.Module):
         self.query, self.key = spec.build(head_dim), spec.build(head_dim)
 
     def forward(self, q_BTNK: Tensor, k_BTMK: Tensor) -> tuple[Tensor, Tensor]:
-        """The same shapes, in the precision that they had."""
+        """Queries and keys with the same shapes and precision."""
         return normed(self.query, q_BTNK), normed(self.key, k_BTMK)
 
     def row(self, heads: int, kv_heads: int, compiled: ctypes.CDLL | None = None) -> Callable[[Tensor], Tensor]:
-        """Of the heads of one token, `[J, K]`, queries first, in as few operations as can be; without gradients.
+        """`forward` for the heads of one token, `[J, K]`, queries first, without gradients.
 
-        compiled: the functions of `ops.native`, where they serve.
+        compiled: the functions of `ops.native`, if they are available.
         """
-        gain_JK, norm, eps = self._rows("weight", heads, kv_heads), self.query, self.query.eps
+
+        def per_head(name: str) -> Tensor:
+            parameters = ((getattr(self.query, name), heads), (getattr(self.key, name), kv_heads))
+            return torch.cat([parameter_K.detach().expand(count, -1) for parameter_K, count in parameters])
+
+        gain_JK, norm, eps = per_head("weight"), self.query, self.query.eps
         shape = list(gain_JK.shape[1:])
         if isinstance(norm, RmsNorm):
             if compiled is not None:
                 return elementwise.norm_row(compiled, gain_JK, None, eps)
             return lambda x_JK: torch.rms_norm(x_JK, shape, None, eps).mul_(gain_JK)
-        bias_JK = self._rows("bias", heads, kv_heads)
+        bias_JK = per_head("bias")
         if compiled is not None:
             return elementwise.norm_row(compiled, gain_JK, bias_JK, eps)
         return lambda x_JK: torch.addcmul(bias_JK, torch.layer_norm(x_JK, shape, None, None, eps), gain_JK)
 
-    def _rows(self, name: str, heads: int, kv_heads: int) -> Tensor:
-        """A parameter of both norms, `[J, K]`: the one of each head."""
-        pair = ((getattr(self.query, name), heads), (getattr(self.key, name), kv_heads))
-        return torch.cat([parameter_K.detach().expand(count, -1) for parameter_K, count in pair])
-
 
 def head_norm_cost(spec: NormSpec, head_dim: int) -> Cost:
-    """The parameters of both; what they keep depends on what reads them."""
+    """The parameters of both norms; their activation memory is that of attention (`AttentionShape`)."""
     return Cost(parameters=2 * spec.cost(head_dim).parameters)

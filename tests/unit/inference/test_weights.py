@@ -287,7 +287,7 @@ def test_a_converted_model_refuses_another_precision_as_a_whole(weights: str):
     decoder = converted(decoder_with_weights(EXAMPLES[0], tied=False), weights)
     expected = decoder(tokens())
     for dtype in {torch.float32, torch.bfloat16} - {decoder.dtype}:
-        with pytest.raises(ValueError, match="converted weights compute in"):
+        with pytest.raises(ValueError, match="converted weights stay in"):
             decoder.to(dtype)
     assert torch.equal(decoder(tokens()), expected), "refused before anything was changed"
 

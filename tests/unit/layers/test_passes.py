@@ -24,10 +24,10 @@ def test_documents_in_a_row_are_read_without_waiting_for_the_device(mixer: dict)
     assert decoder.hidden(tokens_BT, documents=[[5, 9, 40], [], [0, 33]]).shape == (3, 64, 16)
 
 
-def test_indices_of_documents_are_made_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indices_of_documents_are_computed_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     from linnet.layers import passes
 
-    made, make = [], passes.Places.of
-    monkeypatch.setattr(passes.Places, "of", lambda parts, *given: made.append(len(parts)) or make(parts, *given))
+    counts, of = [], passes.SegmentIndices.of
+    monkeypatch.setattr(passes.SegmentIndices, "of", lambda parts, *rest: counts.append(len(parts)) or of(parts, *rest))
     Decoder(spec_of(MIXERS[0]))(torch.zeros(2, 64, dtype=torch.int64), documents=[[5, 9, 40], [1]])
-    assert sum(made) == 4 + 2, "each document once, for two layers"
+    assert sum(counts) == 4 + 2, "each document once, for two layers"

@@ -1,4 +1,4 @@
-"""What a sublayer keeps, as far as it does not depend on the sublayer."""
+"""Behavior of states that does not depend on the sublayer."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from linnet.model.spec import ModelSpec
 
 @pytest.mark.parametrize("starts", [2, (2, 5)])
 @pytest.mark.parametrize("places", [1, 2])
-def test_one_operation_writes_what_is_written_in_place(
+def test_a_chunk_is_written_in_a_graph_as_in_place(
     starts: int | tuple[int, int], places: int, monkeypatch: pytest.MonkeyPatch
 ):
     kept, new = torch.randn(2, 9, 9, 3), torch.randn(2, 9, 9, 3).narrow(places, 0, 3)
@@ -23,14 +23,14 @@ def test_one_operation_writes_what_is_written_in_place(
     assert torch.equal(write_chunk(before, new, layout, places), kept)
 
 
-def test_nothing_goes_back_to_any_token_and_sums_to_none():
+def test_an_empty_state_can_be_cropped_to_any_length_and_sums_only_to_0():
     NoState().crop(3)
-    with pytest.raises(NotImplementedError, match="in sums"):
+    with pytest.raises(NotImplementedError, match="sums over all tokens"):
         State().crop(3)
     State().crop(0)
 
 
-def test_a_whole_decoder_of_attention_goes_back():
+def test_a_decoder_of_attention_can_be_cropped():
     decoder = Decoder(ModelSpec.load("tiny-attention"))
     tokens_BT = torch.arange(8)[None]
     with torch.no_grad():

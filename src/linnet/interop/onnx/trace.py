@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.interop import optional_package
 from linnet.interop.onnx.fusion import AFTER, POSITION, divide_by_roots
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Made
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Value
 from linnet.layers.cache_policy import FULL
 from linnet.layers.key_value import WindowState
 from linnet.layers.state import CachePolicyState, State
@@ -71,7 +71,7 @@ class GraphBatchLayout(BatchLayout):
         """Return all places, so that layers mask those after the position."""
         return self.places
 
-    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
+    def remember(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Compute again: a length may be a symbol, which is no key; runtimes eliminate common subexpressions."""
         return make()
 

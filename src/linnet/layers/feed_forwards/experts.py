@@ -1,8 +1,8 @@
-"""Mixture of experts: many feed-forwards, of which a router chooses a few for each token.
+"""Mixture of experts: a router chooses a few of many feed-forwards for each token.
 
-As in Mixtral (Jiang et al., arXiv 2401.04088) and, with a shared expert behind a gate, Qwen's (arXiv 2407.10671). The
-router computes in float32 at least; a pass of training adds a loss that keeps all experts in use, and one that keeps
-the router's logits small (`ops.experts`).
+As in Mixtral (Jiang et al., arXiv 2401.04088) and, with a gated shared expert, in Qwen (arXiv 2407.10671). The router
+computes in float32 at least. Training passes add a loss that keeps all experts in use, and one that keeps the logits of
+the router small (`ops.experts`).
 
 Shapes: `B` batch, `T` tokens, `R` tokens of all rows, `D` width, `E` experts, `K` experts of a token, `U` outputs of
 an expert's first map, `F` its hidden width.
@@ -41,12 +41,12 @@ from linnet.ops.experts import (
 
 
 class ExpertsSpec(FeedForwardSpec):
-    """`experts` feed-forwards of width `hidden` within; each token goes to `top_k` of them.
+    """`experts` feed-forwards of hidden width `hidden`; each token goes to `top_k` of them.
 
-    gated: whether they are gated feed-forwards or plain ones. scoring, normalize: see `ops.routing.routes`. shared: the
-    width within one more, which every token passes (null: there is none). shared_gate: multiply that by a sigmoid of
-    the token. capacity: in training an expert takes so many times its even share of a row's tokens, and what is beyond
-    is dropped (null: nothing ever is). balance, router_z: coefficients of the two losses.
+    gated: whether they are gated or plain feed-forwards. scoring, normalize: see `ops.experts.routes`. shared: the
+    hidden width of one more feed-forward, which every token passes (null: none). shared_gate: multiply its output by a
+    sigmoid of the token. capacity: in training, the largest number of a row's tokens per expert, as a multiple of the
+    mean; further tokens are dropped (null: no limit). balance, router_z: coefficients of the two losses.
     """
 
     kind: Literal["experts"] = "experts"
@@ -64,7 +64,7 @@ class ExpertsSpec(FeedForwardSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As in Mixtral; as Qwen's with a shared expert; plain experts scored by sigmoids, which drop in training."""
+        """As in Mixtral; as in Qwen with a shared expert; plain experts with sigmoid scores that drop in training."""
         plain = cls(hidden=6, experts=4, gated=False, activation="gelu", scoring="sigmoid", capacity=0.5, shared=5)
         return [
             cls(hidden=12, experts=4),
@@ -73,14 +73,14 @@ class ExpertsSpec(FeedForwardSpec):
         ]
 
     def check(self, width: int) -> None:
-        """A token cannot go to more experts than there are."""
+        """Check the fields that depend on each other."""
         if self.top_k > self.experts:
             raise ValueError(f"top_k: {self.top_k}: must be at most experts, {self.experts}")
         if self.shared is None and not self.shared_gate:
-            raise ValueError("shared_gate: False: is that of a shared expert; give shared, its width within, too")
+            raise ValueError("shared_gate: False: requires a shared expert; give shared, its hidden width, too")
 
     def part(self, hidden: int) -> GatedSpec | PlainSpec:
-        """The description of one expert."""
+        """The spec of one expert."""
         kind = GatedSpec if self.gated else PlainSpec
         return kind(hidden=hidden, activation=self.activation)
 
@@ -88,34 +88,29 @@ class ExpertsSpec(FeedForwardSpec):
         return Experts(self, place)
 
     def cost(self, place: Place) -> Cost:
-        """All experts are stored, a token passes `top_k`; the router's map is in float32 and no matrix of few bits."""
+        """All experts are stored, a token passes `top_k`; the router is in float32 and never quantized."""
         width, count, k = place.width, self.experts, self.top_k
         up = linear_cost(width, self.hidden, False).repeated(2 if self.gated else 1)
         expert = up + linear_cost(self.hidden, width, False)
-        routed = Cost(
+        # Scores and weights are kept, and as int64 the chosen experts and the tokens sorted by expert.
+        routes_memory = count + 5 * k + (k + 2 if self.normalize else 0)
+        cost = Cost(
             parameters=count * (expert.parameters + width),
             matrices=expert.matrices * count,
             inactive_experts=expert.matrices * (count - k),
             flops_per_token=k * expert.flops_per_token + 2 * width * count,
-            activations_per_token=width + k * len(up.matrices) * self.hidden + self._kept_of_routes(),
+            activations_per_token=width + k * len(up.matrices) * self.hidden + routes_memory,
         )
-        return routed if self.shared is None else routed + self._shared_cost(place, self.shared)
-
-    def _kept_of_routes(self) -> int:
-        """Scores, weights, and as whole numbers of 8 bytes the chosen experts and the places sorted by them."""
-        divided = self.top_k + 2 if self.normalize else 0
-        return self.experts + 5 * self.top_k + divided
-
-    def _shared_cost(self, place: Place, hidden: int) -> Cost:
-        """It keeps what the router keeps; its gate one number, and what it multiplies."""
-        shared = self.part(hidden).cost(place) + Cost(activations_per_token=-place.width)
+        if self.shared is None:
+            return cost
+        cost += self.part(self.shared).cost(place) + Cost(activations_per_token=-width)  # the router keeps its input
         if self.shared_gate:
-            shared += linear_cost(place.width, 1, False) + Cost(activations_per_token=place.width + 1)
-        return shared
+            cost += linear_cost(width, 1, False) + Cost(activations_per_token=width + 1)
+        return cost
 
 
 class Router(nn.Module):
-    """The logits of the experts, in float32 at least: in fewer bits a rounding decides the route."""
+    """The logits of the experts, in float32 at least: with fewer bits, rounding would decide the route."""
 
     def __init__(self, d_model: int, count: int) -> None:
         super().__init__()
@@ -129,7 +124,7 @@ class Router(nn.Module):
 
 
 class Experts(FeedForward):
-    """A router, experts, and maybe one that is shared."""
+    """A router, experts, and an optional shared expert."""
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"mix": experts_reference}
 
@@ -145,45 +140,40 @@ class Experts(FeedForward):
         self.mix = experts
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
-        logits_BTE = self.router(x_BTD)
-        found = self._routes(logits_BTE)
+        spec, logits_BTE = self.spec, self.router(x_BTD)
+        routing = routes(logits_BTE, spec.top_k, spec.scoring, spec.normalize)
         if layout.collects_outputs:
-            layout.add_output(EXPERTS_USED, torch.stack([counts(row_TK, self.spec.experts) for row_TK in found.chosen]))
-        chosen_BTK = self._trained(logits_BTE, found, layout) if layout.training else found.chosen
-        out_RD = self._mixed(x_BTD.flatten(0, 1), found.weight.flatten(0, 1), chosen_BTK.flatten(0, 1))
+            layout.add_output(EXPERTS_USED, torch.stack([counts(row_TK, spec.experts) for row_TK in routing.chosen]))
+        chosen_BTK = self._train_routing(logits_BTE, routing, layout) if layout.training else routing.chosen
+        x_RD, weight_RK, chosen_RK = x_BTD.flatten(0, 1), routing.weight.flatten(0, 1), chosen_BTK.flatten(0, 1)
+        parts = self._parts()
+        if torch.is_grad_enabled() and all(isinstance(part.up, Linear) for part in parts):
+            ups, downs = [part.up.weight for part in parts], [part.down.weight for part in parts]
+            out_RD = self.mix(x_RD, weight_RK, chosen_RK, ups, downs, parts[0].inner)
+        else:
+            out_RD = dispatch_experts(x_RD, weight_RK, chosen_RK, parts)
         out_BTD = out_RD.view_as(x_BTD)
-        return out_BTD if self.shared is None else out_BTD + self._shared(x_BTD)
+        if self.shared is None:
+            return out_BTD
+        shared_BTD: Tensor = self.shared(x_BTD)
+        if self.shared_gate is not None:
+            shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
+        return out_BTD + shared_BTD
 
-    def _routes(self, logits: Tensor) -> Routes:
-        return routes(logits, self.spec.top_k, self.spec.scoring, self.spec.normalize)
+    def _parts(self) -> list[GatedFeedForward | PlainFeedForward]:
+        """The experts, with their type."""
+        return [part for part in self.experts if isinstance(part, GatedFeedForward | PlainFeedForward)]
 
-    def _mixed(self, x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor) -> Tensor:
-        parts = list(self._parts())
-        if not (torch.is_grad_enabled() and all(isinstance(part.up, Linear) for part in parts)):
-            out_RD: Tensor = dispatch_experts(x_RD, weight_RK, chosen_RK, parts)
-            return out_RD
-        ups, downs = [part.up.weight for part in parts], [part.down.weight for part in parts]
-        return self.mix(x_RD, weight_RK, chosen_RK, ups, downs, parts[0].inner)
+    def _train_routing(self, logits_BTE: Tensor, routing: Routes, layout: BatchLayout) -> Tensor:
+        """The experts that tokens go to in training, `[B, T, K]`; adds losses and figures to the layout.
 
-    def _shared(self, x_BTD: Tensor) -> Tensor:
-        assert self.shared is not None
-        out_BTD: Tensor = self.shared(x_BTD)
-        return out_BTD if self.shared_gate is None else self.shared_gate(x_BTD).sigmoid() * out_BTD
-
-    def _parts(self) -> Iterator[GatedFeedForward | PlainFeedForward]:
-        """The experts, typed."""
-        return (part for part in self.experts if isinstance(part, GatedFeedForward | PlainFeedForward))
-
-    def _trained(self, logits_BTE: Tensor, found: Routes, layout: BatchLayout) -> Tensor:
-        """The experts that tokens go to in training, `[B, T, K]`; losses and figures go into the layout.
-
-        Shares of tokens are those of the whole batch, whatever part of its rows this process reads.
+        The fractions of tokens per expert are those of the whole batch, over all processes.
         """
-        spec, chosen_BTK, real_BT = self.spec, found.chosen, layout.real(logits_BTE.shape[1], logits_BTE.device)
-        score_RE, logits_RE = found.score.flatten(0, 1), logits_BTE.flatten(0, 1)
+        spec, chosen_BTK, real_BT = self.spec, routing.chosen, layout.real(logits_BTE.shape[1], logits_BTE.device)
+        score_RE, logits_RE = routing.score.flatten(0, 1), logits_BTE.flatten(0, 1)
         if real_BT is not None:
             chosen_BTK = chosen_BTK.masked_fill(~real_BT[..., None], spec.experts)
-            score_RE, logits_RE = found.score[real_BT], logits_BTE[real_BT]
+            score_RE, logits_RE = routing.score[real_BT], logits_BTE[real_BT]
         used_E = self.total(counts(chosen_BTK, spec.experts))
         share_E = spec.top_k * used_E.to(score_RE.dtype) / used_E.sum()
         if spec.balance:
@@ -191,43 +181,43 @@ class Experts(FeedForward):
         if spec.router_z:
             layout.add_loss("router_z", router_z_loss(logits_RE), spec.router_z)
         for number, share in enumerate((share_E / spec.top_k).unbind()):
-            layout.add_figure(f"layer{self.index}.expert{number}", share)
-        return chosen_BTK if spec.capacity is None else self._within(chosen_BTK, spec.capacity, layout)
-
-    def _within(self, chosen_BTK: Tensor, capacity: float, layout: BatchLayout) -> Tensor:
-        count, even = self.spec.experts, chosen_BTK[0].numel() / self.spec.experts
-        kept_BTK = within_capacity(chosen_BTK, count, max(1, math.ceil(capacity * even)))
-        before, after = ((choices != count).sum() for choices in (chosen_BTK, kept_BTK))
-        layout.add_figure("dropped", 1 - after / before)
+            layout.add_loss(f"layer{self.index}.expert{number}", share.detach(), 0.0)
+        if spec.capacity is None:
+            return chosen_BTK
+        mean = chosen_BTK[0].numel() / spec.experts
+        kept_BTK = within_capacity(chosen_BTK, spec.experts, max(1, math.ceil(spec.capacity * mean)))
+        before, after = ((choices != spec.experts).sum() for choices in (chosen_BTK, kept_BTK))
+        layout.add_loss("dropped", (1 - after / before).detach(), 0.0)
         return kept_BTK
 
     def muon_parameters(self) -> Iterator[MuonParameter]:
-        """All but the router's and the gate's, which give no hidden vector."""
+        """All matrices except those of the router and the gate, whose outputs are not hidden vectors."""
         for part in (*self._parts(), self.shared):
             if part is not None:
                 yield from part.muon_parameters()
 
     def skip_quantization(self) -> Iterator[nn.Module]:
-        """The router: a rounding of its weights sends tokens elsewhere."""
+        """The router: rounded weights would change the routes of tokens."""
         yield self.router
 
     def output_projections(self) -> Iterator[nn.Linear]:
-        """Each expert's."""
+        """Those of the experts."""
         for part in (*self._parts(), self.shared):
             if part is not None:
                 yield from part.output_projections()
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        found = [part.decode_step(None) for part in self._parts()]
-        steps = [step for step in found if step is not None]
+        experts = [part.decode_step(None) for part in self._parts()]
+        steps = [step for step in experts if step is not None]
         shared = None if self.shared is None else self.shared.decode_step(None)
-        if len(steps) < len(found) or (self.shared is not None and shared is None):
+        if len(steps) < len(experts) or (self.shared is not None and shared is None):
             return None
+        spec = self.spec
         zero_1D = torch.zeros(1, self.router.map.in_features, device=self.router.map.weight.device)
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            found = self._routes(self.router(x_1D))
-            for expert, weight in zip(found.chosen[0].tolist(), found.weight[0].tolist(), strict=True):
+            routing = routes(self.router(x_1D), spec.top_k, spec.scoring, spec.normalize)
+            for expert, weight in zip(routing.chosen[0].tolist(), routing.weight[0].tolist(), strict=True):
                 sum_1D = sum_1D.add(steps[expert](zero_1D, x_1D, position), alpha=weight)
             if shared is None:
                 return sum_1D

@@ -21,7 +21,7 @@ from linnet.ops.native.elementwise import glu_row
 
 
 class GatedSpec(FeedForwardSpec):
-    """`hidden`: the width between the maps; `activation`: of the gate."""
+    """`hidden`: the hidden width; `activation`: that of the gate; `bias`: whether the linear maps have biases."""
 
     kind: Literal["glu"] = "glu"
     bias: bool = False
@@ -29,29 +29,33 @@ class GatedSpec(FeedForwardSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """The fused form, with biases too, and other activations."""
-        fused = [cls(hidden=24), cls(hidden=12, bias=True)]
-        return [*fused, cls(hidden=12, activation="gelu_tanh"), cls(hidden=12, activation="relu_squared")]
+        """The fused form without and with biases, and other activations."""
+        return [
+            cls(hidden=24),
+            cls(hidden=12, bias=True),
+            cls(hidden=12, activation="gelu_tanh"),
+            cls(hidden=12, activation="relu_squared"),
+        ]
 
     def build(self, place: Place) -> "GatedFeedForward":
         return GatedFeedForward(place.width, self.hidden, self.bias, self.activation)
 
     def cost(self, place: Place) -> Cost:
-        """Two maps up, one down; kept are gate and value, but for silu (`ops.gated_feed_forward`) two or three more."""
         up = linear_cost(place.width, self.hidden, self.bias)
-        kept = Cost(
-            activations_per_token=place.width + {"silu": 2, "relu_squared": 5}.get(self.activation, 4) * self.hidden
-        )
-        return up.repeated(2) + linear_cost(self.hidden, place.width, self.bias) + kept
+        down = linear_cost(self.hidden, place.width, self.bias)
+        # Gate and value are kept; without the fused form of silu (`ops.gated_feed_forward`), two or three more tensors.
+        hidden_tensors = {"silu": 2, "relu_squared": 5}.get(self.activation, 4)
+        return up.repeated(2) + down + Cost(activations_per_token=place.width + hidden_tensors * self.hidden)
 
 
 class GatedFeedForward(FeedForward):
-    """Gate and value are one matrix product.
+    """The gate and the value are computed by one matrix product.
 
-    recompute: where the fused form serves, the backward pass makes gate and value again: less memory, more time.
+    recompute: the backward pass of the fused form computes gate and value again: less memory, more time.
     """
 
     traits = Traits(constant_state=True, window=1)
+    bfloat16_decode = True
 
     def __init__(
         self, d_model: int, hidden: int, bias: bool, activation: Activation = "silu", recompute: bool = False
@@ -70,15 +74,11 @@ class GatedFeedForward(FeedForward):
         return out_BTD
 
     def inner(self, joint: Tensor) -> Tensor:
-        """What lies between the maps, `[..., 2F] -> [..., F]`."""
+        """From gate and value to the input of the last map, `[..., 2F] -> [..., F]`."""
         if self.activation == "silu":
             return gated_silu(joint)
         gate, value = self.up.split(joint)
         return ACTIVATIONS[self.activation](gate) * value
-
-    @property
-    def bfloat16_decode(self) -> bool:
-        return True
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         up, down, activation = gemv_of(self.up), gemv_of(self.down), ACTIVATIONS[self.activation]

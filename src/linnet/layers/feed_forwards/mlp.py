@@ -18,7 +18,7 @@ from linnet.ops.native.elementwise import activation_row
 
 
 class PlainSpec(FeedForwardSpec):
-    """`hidden`: the width between the maps."""
+    """`hidden`: the hidden width; `bias`: whether the linear maps have biases."""
 
     kind: Literal["mlp"] = "mlp"
     bias: bool = False
@@ -26,7 +26,7 @@ class PlainSpec(FeedForwardSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """An activation that keeps its input, one that does not, one that keeps something else; biases."""
+        """Activations that keep different tensors for the backward pass; biases."""
         relu = cls(hidden=12, bias=True, activation="relu")
         return [cls(hidden=24), relu, cls(hidden=12, activation="relu_squared")]
 
@@ -34,17 +34,17 @@ class PlainSpec(FeedForwardSpec):
         return PlainFeedForward(place.width, self.hidden, self.bias, self.activation)
 
     def cost(self, place: Place) -> Cost:
-        """One map up, one down; kept is what the activation gives, and reads or, squared, has between; but for relu."""
         up, down = linear_cost(place.width, self.hidden, self.bias), linear_cost(self.hidden, place.width, self.bias)
-        return (
-            up + down + Cost(activations_per_token=place.width + (1 if self.activation == "relu" else 2) * self.hidden)
-        )
+        # The output of the activation is kept; for activations other than relu also its input, or the root of a square.
+        hidden_tensors = 1 if self.activation == "relu" else 2
+        return up + down + Cost(activations_per_token=place.width + hidden_tensors * self.hidden)
 
 
 class PlainFeedForward(FeedForward):
     """A two-layer perceptron."""
 
     traits = Traits(constant_state=True, window=1)
+    bfloat16_decode = True
 
     def __init__(self, d_model: int, hidden: int, bias: bool, activation: Activation) -> None:
         super().__init__()
@@ -55,10 +55,6 @@ class PlainFeedForward(FeedForward):
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
-
-    @property
-    def bfloat16_decode(self) -> bool:
-        return True
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         up, down, activation, compiled = gemv_of(self.up), gemv_of(self.down), self.inner, native_library_of(self.up)

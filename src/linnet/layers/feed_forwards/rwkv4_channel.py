@@ -1,7 +1,7 @@
 """Channel mixing of RWKV version 4: a token shift, squared ReLU, and a gate, the receptance.
 
-Peng et al., 2023 (arXiv 2305.13048), section 3.1: `sigmoid(W_r x_r) * W_v max(W_k x_k, 0)^2`, with `x_r` and `x_k` the
-token mixed with the one before. Names are those of published parameters.
+Peng et al., 2023 (arXiv 2305.13048), section 3.1: `sigmoid(W_r x_r) * W_v max(W_k x_k, 0)^2`, where `x_r` and `x_k` are
+mixes of the token and the previous one. Names are those of the published parameters.
 
 Shapes: `B` batch, `T` tokens, `D` width, `F` hidden width.
 """
@@ -25,7 +25,7 @@ RELU_SQUARED = ACTIVATIONS["relu_squared"]
 
 
 class Rwkv4ChannelSpec(FeedForwardSpec):
-    """`hidden`: the width between the maps, published as 4 times the width."""
+    """`hidden`: the hidden width; in the published models 4 times the width."""
 
     kind: Literal["rwkv4_channel"] = "rwkv4_channel"
 
@@ -38,7 +38,7 @@ class Rwkv4ChannelSpec(FeedForwardSpec):
         return Rwkv4Channel(place, self.hidden)
 
     def cost(self, place: Place) -> Cost:
-        """Two mixes, three maps; the last token as state; kept are both sides of the square and of the gate."""
+        """Two mixes and three maps; the input and output of the square and of the gate are kept for backward."""
         width, hidden = place.width, self.hidden
         maps = linear_cost(width, hidden, False) + linear_cost(hidden, width, False) + linear_cost(width, width, False)
         kept = Cost(activations_per_token=2 * hidden + 2 * width, activation_memory=(lambda *_: 2 * width,))
@@ -46,7 +46,7 @@ class Rwkv4ChannelSpec(FeedForwardSpec):
 
 
 class Rwkv4Channel(ShiftedFeedForward):
-    """Two mixes of each token with the one before: what is mapped, and what opens the gate."""
+    """Two mixes of each token with the previous one: the input of the hidden layer, and the input of the gate."""
 
     def __init__(self, place: Place, hidden: int) -> None:
         super().__init__(place.width)
@@ -59,12 +59,12 @@ class Rwkv4Channel(ShiftedFeedForward):
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         assert state is None or isinstance(state, LastTokenState)
-        key_BTD, receptance_BTD = token_mixes(x_BTD, self._shares(), state)
+        key_BTD, receptance_BTD = token_mixes(x_BTD, self._shift_weights(), state)
         out_BTD: Tensor = self.receptance(receptance_BTD).sigmoid() * self.value(RELU_SQUARED(self.key(key_BTD)))
         return out_BTD
 
-    def _shares(self) -> list[Tensor]:
-        """Of the token before."""
+    def _shift_weights(self) -> list[Tensor]:
+        """The weights of the previous token."""
         return [1 - mix.flatten() for mix in (self.time_mix_key, self.time_mix_receptance)]
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
@@ -72,7 +72,7 @@ class Rwkv4Channel(ShiftedFeedForward):
         if key is None or receptance is None or value is None:
             return None
         assert isinstance(state, LastTokenState)
-        mixes = row_mixes(state, self._shares())
+        mixes = row_mixes(state, self._shift_weights())
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
             key_1D, receptance_1D = mixes(x_1D)

@@ -1,7 +1,7 @@
 """Channel mixing of RWKV version 7: a token shift and a squared ReLU, `W_v max(W_k x_k, 0)^2`, without a gate.
 
-Peng et al., 2025 (arXiv 2503.14456), section 4: `x_k` is the token with a share of the one before in each channel.
-Names are those of published parameters.
+Peng et al., 2025 (arXiv 2503.14456), section 4: `x_k` is a mix, with a weight for each channel, of the token and the
+previous one. Names are those of the published parameters.
 
 Shapes: `B` batch, `T` tokens, `D` width, `F` hidden width.
 """
@@ -24,7 +24,7 @@ RELU_SQUARED = ACTIVATIONS["relu_squared"]
 
 
 class Rwkv7ChannelSpec(FeedForwardSpec):
-    """`hidden`: the width between the maps, published as 4 times the width."""
+    """`hidden`: the hidden width; in the published models 4 times the width."""
 
     kind: Literal["rwkv7_channel"] = "rwkv7_channel"
 
@@ -37,13 +37,13 @@ class Rwkv7ChannelSpec(FeedForwardSpec):
         return Rwkv7Channel(place, self.hidden)
 
     def cost(self, place: Place) -> Cost:
-        """A mix, two maps; the last token as state; kept are both sides of the square."""
+        """A mix and two maps; the input and output of the square are kept for backward."""
         maps = linear_cost(place.width, self.hidden, False) + linear_cost(self.hidden, place.width, False)
         return token_shift_cost(place.width, 1) + maps + Cost(activations_per_token=2 * self.hidden)
 
 
 class Rwkv7Channel(ShiftedFeedForward):
-    """One mix of each token with the one before."""
+    """A feed-forward of one mix of each token with the previous one."""
 
     def __init__(self, place: Place, hidden: int) -> None:
         super().__init__(place.width)

@@ -22,7 +22,7 @@ from linnet.core.spec import Extent
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
-from linnet.layers.rotary import RotarySpec, check_heads, turn_of
+from linnet.layers.rotary import RotarySpec, check_heads, row_rotation
 from linnet.layers.state import State, write_chunk
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -169,8 +169,8 @@ class LatentAttention(Mixer):
         if self.query_norm is not None and self.query_up is not None:
             query_BTQ = self.query_up(normed(self.query_norm, query_BTQ))
         q_BTNK = torch.unflatten(query_BTQ, 2, (self.spec.heads, self.width))
-        q_BNTK = self.spec.rotary.turned_alone(q_BTNK, layout, self.spec.rotary_dim).transpose(1, 2)
-        turned_BTP = self.spec.rotary.turned_alone(rotary_BTP.unsqueeze(2), layout).squeeze(2)
+        q_BNTK = self.spec.rotary.rotated(q_BTNK, layout, self.spec.rotary_dim).transpose(1, 2)
+        turned_BTP = self.spec.rotary.rotated(rotary_BTP.unsqueeze(2), layout).squeeze(2)
         latent_BTR = normed(self.latent_norm, latent_BTR)
         if state is None:
             out_BNTV = self._read(q_BNTK, turned_BTP, latent_BTR, layout.padding_B(x_BTD.device))
@@ -223,7 +223,7 @@ class LatentAttention(Mixer):
         if len(state.entries) != 1 or state.entries.dtype != torch.float32:
             return None
         entries_CE, heads, rotary, scale = state.entries[0], self.spec.heads, self.spec.rotary_dim, self.scale
-        turn = turn_of(self.spec.rotary, rotary, len(entries_CE))
+        turn = row_rotation(self.spec.rotary, rotary, len(entries_CE))
         up_key_NCR, up_value_NVR = self._up()
         up_value_NRV, nothing = up_value_NVR.transpose(1, 2).contiguous(), torch.zeros((), device="cpu")
 

@@ -80,7 +80,7 @@ def test_parameters_of_the_preset():
     ("fields", "message"),
     [
         ({"experts": 2, "top_k": 3}, "top_k: 3: must be at most experts, 2"),
-        ({"experts": 2, "shared_gate": False}, "shared_gate: False: is that of a shared expert"),
+        ({"experts": 2, "shared_gate": False}, "shared_gate: False: requires a shared expert"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields, message):

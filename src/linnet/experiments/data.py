@@ -13,7 +13,7 @@ from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
-from linnet.evaluation.abilities.contract import Ability, Question, SymbolEncoder
+from linnet.evaluation.abilities.contract import Question, SymbolEncoder
 from linnet.experiments.results import hash_of
 from linnet.experiments.suite import Suite, TextSpec, TokenizerSpec
 from linnet.present.progress import progress
@@ -66,7 +66,13 @@ def prepare_data(
     if text.ability is not None:
         _prepare_ability(text, tokenizer, folders, name)
         return folders
-    train, validation = _documents(text, log)
+    if text.stories is not None:
+        train, validation = built_in_stories(text.stories, text.names)
+    else:
+        sides, sources = read_split(text.files or [])
+        train, validation = sides["train"], sides["validation"]
+        if whole_file := single_document_note(sources):
+            log(f"note: {whole_file}")
     if len(train) < len(folders):
         raise UserError(f"{origin}: text.parts: {len(folders)}: the text has only {len(train)} documents to train on")
     kind, vocab_size = tokenizer.kind, tokenizer.vocab_size
@@ -81,20 +87,17 @@ def prepare_data(
     return folders
 
 
-def _documents(text: TextSpec, log: Callable[[str], None]) -> tuple[list[str], list[str]]:
-    """Documents to train on and documents held out; logs files that could not be divided."""
-    if text.stories is not None:
-        return built_in_stories(text.stories, text.names)
-    sides, sources = read_split(text.files or [])
-    if whole := single_document_note(sources):
-        log(f"note: {whole}")
-    return sides["train"], sides["validation"]
-
-
 def _prepare_ability(text: TextSpec, settings: TokenizerSpec, folders: Sequence[Path], name: str) -> None:
     """Write labeled rows to each part; training and held-out rows share no question. All parts share a tokenizer."""
     abilities = [text.ability_of(part) for part in range(1, len(folders) + 1)]
-    tokenizer = _ability_tokenizer(abilities, settings)
+    if abilities[0].alphabet:  # one token for each symbol
+        tokenizer = Tokenizer.train("char", [abilities[0].alphabet])
+    elif settings.kind not in KINDS:
+        tokenizer = Tokenizer.load(settings.kind)
+    else:  # trained on all forms
+        items = [item for ability in abilities for item in ability.items(TOKENIZER_ITEMS, ABILITY_SEED, "train")]
+        questions = [item.prompt + item.answer for item in items if isinstance(item, Question)]
+        tokenizer = Tokenizer.train(settings.kind, questions, settings.vocab_size)
     encoder, held_out = SymbolEncoder(tokenizer), validation_stories(text.items)
     for ability, folder in zip(abilities, folders, strict=True):
         with progress("writing items", text.items + held_out, "items") as advance:
@@ -107,17 +110,6 @@ def _prepare_ability(text: TextSpec, settings: TokenizerSpec, folders: Sequence[
             train = map(row, ability.items(text.items, ABILITY_SEED, "train"))
             validation = map(row, ability.items(held_out, ABILITY_SEED, "validation"))
             prepare_rows(train, validation, folder, tokenizer, name)
-
-
-def _ability_tokenizer(abilities: Sequence[Ability], settings: TokenizerSpec) -> Tokenizer:
-    """One token for each symbol of an ability in symbols; for text the tokenizer of the suite, trained on all forms."""
-    if abilities[0].alphabet:
-        return Tokenizer.train("char", [abilities[0].alphabet])
-    if settings.kind not in KINDS:
-        return Tokenizer.load(settings.kind)
-    items = [item for ability in abilities for item in ability.items(TOKENIZER_ITEMS, ABILITY_SEED, "train")]
-    questions = [item.prompt + item.answer for item in items if isinstance(item, Question)]
-    return Tokenizer.train(settings.kind, questions, settings.vocab_size)
 
 
 def file_hashes(text: TextSpec | None, origin: str) -> list[str]:

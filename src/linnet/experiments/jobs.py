@@ -164,7 +164,8 @@ def perform(
     else:
         known = {row.measure: row for row in read_rows(folder / RESULTS)}
         trained = read_run_folder(folder)
-        inputs |= {"weights": _weights_hash(trained)}
+        manifest = RunFolder(trained.path).model / MANIFEST
+        inputs |= {"weights": file_digest(manifest) if manifest.is_file() else hash_of(trained.summary)}
         settings = {TRAINING: None} | _measure_settings(suite, run.part)
         rows = []
         for measure, setting in settings.items():
@@ -246,11 +247,6 @@ def ability_figures(text: TextSpec, part: int, model: Path, data: Path) -> dict[
     final = final_answer_counts(streams, found.data.tokenizer, ability, questions, whole)
     measured = whole.to_dict(ability.chance) | final_answer_figures(ability, final)
     return {"ability": measured, "state_bytes": model_cost(found.decoder.spec).state_bytes(longest)}
-
-
-def _weights_hash(trained: FinishedRun) -> str:
-    manifest = RunFolder(trained.path).model / MANIFEST
-    return file_digest(manifest) if manifest.is_file() else hash_of(trained.summary)
 
 
 @cache

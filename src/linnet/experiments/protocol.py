@@ -279,13 +279,16 @@ def measure_scores(
         def measure() -> dict[str, Any]:
             measured = model.with_calibration(calibration, settings.seed) if calibration else model
             found = measure_suite(measured, shown, tasks, fork).tasks
-            return json_safe({one.task.name: [one.values_N.tolist(), one.other_scores] for one in found})
+            scores: dict[str, Any] = json_safe(
+                {one.task.name: [one.values_N.tolist(), one.other_scores] for one in found}
+            )
+            return scores
 
         values = earlier.values(name, f"scores, {variant}", [items, settings.seed], measure)
         results = []
         for task in tasks.tasks:
-            scores, others = values[task.name]
-            scores_N = np.array([math.nan if one is None else one for one in scores])
+            by_item, others = values[task.name]
+            scores_N = np.array([math.nan if one is None else one for one in by_item])
             others = {other: math.nan if one is None else one for other, one in others.items()}
             results.append(TaskResult(task, scores_N, others))
         return TaskSuiteResult(shown, tasks, results)

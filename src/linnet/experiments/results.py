@@ -36,16 +36,15 @@ def hash_of(plain: Any) -> str:
 
     Null, false and empty values are left out: a new field that is off does not make a result outdated.
     """
-    return digest(json.dumps(_without_empty(plain), sort_keys=True).encode())[:HASH_DIGITS]
 
+    def without_empty(plain: Any) -> Any:
+        if isinstance(plain, Mapping):
+            parts = {name: without_empty(value) for name, value in plain.items()}
+            empty = {name for name, value in parts.items() if value is None or value is False or value in ([], {})}
+            return {name: value for name, value in parts.items() if name not in empty}
+        return [without_empty(value) for value in plain] if isinstance(plain, list | tuple) else plain
 
-def _without_empty(plain: Any) -> Any:
-    if isinstance(plain, Mapping):
-        parts = {name: _without_empty(value) for name, value in plain.items()}
-        return {
-            name: value for name, value in parts.items() if not (value is None or value is False or value in ([], {}))
-        }
-    return [_without_empty(value) for value in plain] if isinstance(plain, list | tuple) else plain
+    return digest(json.dumps(without_empty(plain), sort_keys=True).encode())[:HASH_DIGITS]
 
 
 def inputs_of(run: RunSpec, text: str | None) -> dict[str, str]:
@@ -313,17 +312,14 @@ def summarize(name: str, rows: Sequence[ResultRow], shown: Sequence[str], record
             about = about or ({} if trained is None else trained.values)
         memory = MemoryFigures.from_dict(about["memory"]) if "memory" in about else None
         lost = [each for each in failures if each.run == run]
-        extra = next((found for one in by_seed.values() if (found := _extra(one)) is not None), None)
+        names = ModelMeasures.model_fields
+        compared = {
+            seed: {measure: row.values["result"] for measure, row in one.items() if measure in names}
+            for seed, one in by_seed.items()
+        }
+        first = next((seed for seed, found in compared.items() if found), None)
+        extra = None if first is None else ModelMeasures.parse({"seed": first, **compared[first]}, "results")
         counts = about.get("parameters"), about.get("tokens")
         runs.append(RunSummary(run, *counts, results, lost, about.get("training_flops"), memory, extra))
     ngram = next((row.values for row in rows if row.run == NGRAM and "order" in row.values), None)
     return Findings(name, runs, failures, ngram)
-
-
-def _extra(rows: Mapping[str, ResultRow]) -> ModelMeasures | None:
-    """The measures that compare finished models, among the rows of one seed by measure."""
-    found = {measure: row for measure, row in rows.items() if measure in ModelMeasures.model_fields}
-    if not found:
-        return None
-    results = {measure: row.values["result"] for measure, row in found.items()}
-    return ModelMeasures.parse({"seed": next(iter(found.values())).seed, **results}, "results")

@@ -33,7 +33,7 @@ from linnet.experiments.results import (
     summarize,
     write_rows,
 )
-from linnet.experiments.suite import CALIBRATIONS, CURVES, RESULTS, SUITE, Suite, SuiteRun
+from linnet.experiments.suite import CALIBRATIONS, CURVES, RESULTS, SUITE, Suite
 from linnet.experiments.suite_report import curves_plot, load_published, side_by_side
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
@@ -119,7 +119,13 @@ def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
         "models": {name: read_description(name) for name in sorted(names)},
         "files": file_hashes(suite.text, origin),
     }
-    hashes = _calibration_hashes(described, folder)
+    # Calibration files that are named anywhere, except those that the suite itself makes.
+    whole = _by_content(described, {})
+    values = flatten([[part["model"], part["set"]] for part in (whole, *whole["runs"])]).values()
+    named = sorted({value for value in values if isinstance(value, str)})
+    files = {name: file for name in named if (file := calibration_file(name)) is not None and file.is_file()}
+    own = (folder / CALIBRATIONS).resolve()
+    hashes = {name: sha256_of(file) for name, file in files.items() if file.resolve().parent != own}
     refuse_link(folder / CALIBRATIONS)
     text = None
     if (folder / SUITE).exists():
@@ -129,16 +135,15 @@ def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
         before = {**before, "models": before.get("models", described["models"])}
         earlier, now = _by_content(before, known), _by_content(described, hashes)
         fields = ["text", "data", "tokenizer", "model", "start_from", "training", *(["seeds"] if suite.flat else [])]
-        if found := _difference(*({name: plain.get(name) for name in fields} for plain in (earlier, now))):
-            raise UserError(
-                f"{folder}: holds a suite with {found}; choose another `out`, or the same settings to continue"
-            )
+        if change := _difference(*({name: plain.get(name) for name in fields} for plain in (earlier, now))):
+            problem = f"holds a suite with {change}"
+            raise UserError(f"{folder}: {problem}; choose another `out`, or the same settings to continue")
         if earlier.get("files") != now["files"]:
             raise UserError(f"{folder}: holds a suite with another content of the files; choose another `out`")
         runs = {run["name"]: run for run in now["runs"]}
         for run in earlier["runs"]:
-            if found := _difference(run, runs.get(run["name"], run)):
-                problem = f"holds another run {run['name']!r} with {found}"
+            if change := _difference(run, runs.get(run["name"], run)):
+                problem = f"holds another run {run['name']!r} with {change}"
                 raise UserError(f"{folder}: {problem}; rename it, or choose another `out`")
     text = text or text_hash(suite)
     write_checked_json(folder / SUITE, {**described, "calibrations": hashes, "text_hash": text})
@@ -152,29 +157,9 @@ def _difference(earlier: Any, now: Any) -> str:
     return next((f"{path}: {old.get(path)!r}, not {new.get(path)!r}" for path in paths), "")
 
 
-def _with_descriptions(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The suite with the description of each model in place of its name."""
-    models = described["models"]
-
-    def content(part: Mapping[str, Any]) -> dict[str, Any]:
-        model = part["model"]
-        return {**part, "model": models.get(model, model) if isinstance(model, str) else model}
-
-    return {**content(described), "runs": [content(run) for run in described["runs"]]}
-
-
-def _calibration_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """SHA-256 of each calibration file that is named, except those that the suite itself makes."""
-    whole = _with_descriptions(described)
-    values = flatten([whole["model"], *(part for run in whole["runs"] for part in (run["model"], run["set"]))]).values()
-    names = sorted({value for value in values if isinstance(value, str)})
-    files = {name: file for name in names if (file := calibration_file(name)) is not None and file.is_file()}
-    own = (folder / CALIBRATIONS).resolve()
-    return {name: sha256_of(file) for name, file in files.items() if file.resolve().parent != own}
-
-
 def _by_content(described: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
     """The suite with descriptions for the names of models, and hashes for the names of calibration files."""
+    models = described["models"]
 
     def replaced(value: Any) -> Any:
         if isinstance(value, dict):
@@ -183,9 +168,12 @@ def _by_content(described: Mapping[str, Any], hashes: Mapping[str, str]) -> dict
             return [replaced(part) for part in value]
         return f"a file with SHA-256 {hashes[value]}" if isinstance(value, str) and value in hashes else value
 
-    whole = _with_descriptions(described)
-    runs = [{**run, "model": replaced(run["model"]), "set": replaced(run["set"])} for run in whole["runs"]]
-    return {**whole, "model": replaced(whole["model"]), "runs": runs}
+    def content(part: Mapping[str, Any]) -> dict[str, Any]:
+        model = part["model"]
+        description = models.get(model, model) if isinstance(model, str) else model
+        return {**part, "model": replaced(description), "set": replaced(part.get("set"))}
+
+    return {**content(described), "runs": [content(run) for run in described["runs"]]}
 
 
 def check_calibrations(suite: Suite, out: Path, origin: str) -> None:
@@ -200,7 +188,11 @@ def check_calibrations(suite: Suite, out: Path, origin: str) -> None:
         model = suite.run_spec(run, seed, Path("data")).model
         source = model.initialization.calibration
         file = calibration_file(source)
-        if file is None or file.exists() or not (file.resolve() in made or _has_begun(suite, run, out)):
+        begun = all(
+            checkpoint_steps(folder.checkpoints) or folder.finished() is not None
+            for folder in (RunFolder(suite.run_folder(out, run, seed)) for seed in suite.seeds)
+        )
+        if file is None or file.exists() or not (file.resolve() in made or begun):
             named = [field for field, value in run.set.items() if value == source]
             field_name = f"set: {named[0]}" if named else "model.initialization.calibration"
             check_calibration(model, f"{where}: {field_name}")
@@ -213,12 +205,6 @@ def check_calibrations(suite: Suite, out: Path, origin: str) -> None:
                 raise UserError(f"{where}: {error}") from None
             check_calibration_fits(suite.run_spec(teacher, seed, Path("data")).model, model, where)
             made.add(suite.calibration_file(out, teacher, seed).resolve())
-
-
-def _has_begun(suite: Suite, run: SuiteRun, out: Path) -> bool:
-    """True if the run has a checkpoint with every seed."""
-    folders = [RunFolder(suite.run_folder(out, run, seed)) for seed in suite.seeds]
-    return all(checkpoint_steps(folder.checkpoints) or folder.finished() is not None for folder in folders)
 
 
 def passed_calibration(suite: Suite, out: Path, job: Job) -> Path | None:
@@ -436,9 +422,10 @@ class _SuiteRun:
                 about: dict[str, Any] = {"suite": self.suite.name, "measure": measure}
                 about["origin"] = {**origin(), "seconds": time.monotonic() - start_s}
                 rows = []
-                for run, one in found.items():
+                for name, one in found.items():
                     values = {"result": one.model_dump(mode="json")[measure]}
-                    rows.append(ResultRow(**about, run=run, seed=chosen[run].seed, values=values, inputs=inputs[run]))
+                    row = ResultRow(**about, run=name, seed=chosen[name].seed, values=values, inputs=inputs[name])
+                    rows.append(row)
             self._add(rows)
             self._save()
 

@@ -39,40 +39,47 @@ AXIS_MARGIN = 1.05
 
 def results_table(findings: Findings) -> Table:
     """A row for each run that is shown: quality, then cost."""
-    if measures_ability(findings.runs):
-        return _ability_table(findings)
-    recall = any("name_recall" in result.evaluation for run in findings.runs for result in run.results)
-    columns = [*COLUMNS[:RECALL_COLUMN], *(["name recall, %"] if recall else []), *COLUMNS[RECALL_COLUMN:]]
+    ability = measures_ability(findings.runs)
+    results = [result for run in findings.runs for result in run.results]
+    recall = any("name_recall" in result.evaluation for result in results)
+    final = ability and all("final_right" in result.evaluation["ability"] for result in results)
+    columns = list(ABILITY_COLUMNS if ability else COLUMNS)
+    if final:
+        columns.insert(FINAL_COLUMN, "final, %")
+    elif recall:
+        columns.insert(RECALL_COLUMN, "name recall, %")
     rows = []
     for run in findings.runs:
-        bits, accuracy, leak = (run.spread(name) for name in ("bits_per_byte", "accuracy", "leak"))
-        if bits is None:
+        if not run.results:
             rows.append([run.name, run.seeds, run.outcome, *[MISSING] * (len(columns) - 3)])
             continue
-        quality = [
-            _with_deviation(bits, 4),
-            MISSING if accuracy is None else _with_deviation(accuracy, 2, 100),
-            "none" if leak is None else numbers.signed(leak.mean, 4),
+        speed = run.spread("tokens_per_s")
+        tokens = [] if ability else [MISSING if run.tokens is None else numbers.grouped(run.tokens)]
+        cost = [
+            MISSING if run.parameters is None else numbers.grouped(run.parameters),
+            MISSING if run.training_flops is None else numbers.scientific(run.training_flops),
+            *tokens,
+            MISSING if speed is None else numbers.grouped(speed.mean),
         ]
-        quality += [_recall(run)] if recall else []
-        rows.append([run.name, run.seeds, *quality, *_cost(run, tokens=True)])
-    return Table("Held-out text, and training", columns, rows, table_meaning(findings))
-
-
-def _cost(run: RunSummary, tokens: bool) -> list[str]:
-    speed = run.spread("tokens_per_s")
-    cells = [
-        MISSING if run.parameters is None else numbers.grouped(run.parameters),
-        MISSING if run.training_flops is None else numbers.scientific(run.training_flops),
-    ]
-    cells += [MISSING if run.tokens is None else numbers.grouped(run.tokens)] if tokens else []
-    return [*cells, MISSING if speed is None else numbers.grouped(speed.mean)]
-
-
-def _recall(run: RunSummary) -> str:
-    shares = [result.evaluation.get("name_recall", {}).get("share") for result in run.results]
-    known = [share for share in shares if share is not None]
-    return _with_deviation(Spread.of(known), 1, 100) if known else MISSING
+        if ability:
+            names = ["symbols_right", "right", *(["final_right"] if final else [])]
+            above, state = _ability_values(run, "above_chance"), run.results[0].evaluation["state_bytes"]
+            quality = [_with_deviation(Spread.of(_ability_values(run, name)), 1, 100) for name in names]
+            quality += [f"{sum(above)} of {len(above)}", numbers.grouped(state)]
+        else:
+            bits, accuracy, leak = (run.spread(name) for name in ("bits_per_byte", "accuracy", "leak"))
+            quality = [
+                MISSING if bits is None else _with_deviation(bits, 4),
+                MISSING if accuracy is None else _with_deviation(accuracy, 2, 100),
+                "none" if leak is None else numbers.signed(leak.mean, 4),
+            ]
+        if recall and not ability:
+            shares = [result.evaluation.get("name_recall", {}).get("share") for result in run.results]
+            known = [share for share in shares if share is not None]
+            quality.append(_with_deviation(Spread.of(known), 1, 100) if known else MISSING)
+        rows.append([run.name, run.seeds, *quality, *cost])
+    title = "Answers, and their cost" if ability else "Held-out text, and training"
+    return Table(title, columns, rows, table_meaning(findings))
 
 
 def _with_deviation(spread: Spread, decimals: int, scale: float = 1) -> str:
@@ -80,27 +87,40 @@ def _with_deviation(spread: Spread, decimals: int, scale: float = 1) -> str:
     return mean if spread.deviation is None else f"{mean} ± {scale * spread.deviation:.{decimals}f}"
 
 
-def _seeds_meaning(findings: Findings) -> str:
-    counts = {len(run.results) + len(run.failures) for run in findings.runs}
-    if counts == {1}:
-        return "one seed: the spread is not known"
-    every = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds of each run"
-    return f"mean ± standard deviation over {'the seeds that were trained to the end' if findings.failures else every}"
-
-
 def table_meaning(findings: Findings) -> str:
-    """What the means are over, and which text the runs were evaluated on."""
-    counts = {result.evaluation.get("tokens") for run in findings.runs for result in run.results}
-    tokens = sorted(count for count in counts if count is not None)
+    """What the means are over, and which text or questions the runs were evaluated on."""
+    counts = {len(run.results) + len(run.failures) for run in findings.runs}
+    every = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds of each run"
+    over = "the seeds that were trained to the end" if findings.failures else every
+    seeds = "one seed: the spread is not known" if counts == {1} else f"mean ± standard deviation over {over}"
+    results = [result.evaluation for run in findings.runs for result in run.results]
+    if measures_ability(findings.runs):
+        measured = [one["ability"] for one in results]
+
+        def chances(name: str) -> str:  # runs on different forms of a question have different chances
+            values = sorted({one[name] for one in measured}, reverse=True)
+            return f"{' or '.join(numbers.significant(100 * value) for value in values)} %"
+
+        first, symbols, ends = measured[0], "", ""
+        if first["symbols_chance"] is not None:
+            symbols = f" of symbols, {100 * first['symbols_chance']:.2f} % by chance;"
+        if all("final_right" in one for one in measured):
+            ends = f" final: the end of what is written, {chances('final_chance')} by chance;"
+        return (
+            f"{seeds}; right:{symbols} whole answers: {chances('chance')} by chance,"
+            f" {first['items']:,} held-out items;{ends} above chance: number of seeds whose whole answers are"
+            " (binomial, 1 %); state: of one stream in float32, after the longest item"
+        )
+    tokens = sorted({one["tokens"] for one in results if "tokens" in one})
     if len(tokens) < 2:
         text = f"the same held-out documents{f', {numbers.grouped(tokens[0])} tokens' if tokens else ''}"
     else:
-        least, most = numbers.grouped(tokens[0]), numbers.grouped(tokens[-1])
-        text = f"{least} to {most} held-out tokens, not the same for all: linnet evaluate measures each on all of them"
-    meaning = f"{_seeds_meaning(findings)}; causal, on {text}; tokens/s: of the training steps"
+        fewest, most = numbers.grouped(tokens[0]), numbers.grouped(tokens[-1])
+        text = f"{fewest} to {most} held-out tokens, not the same for all: linnet evaluate measures each on all of them"
+    meaning = f"{seeds}; causal, on {text}; tokens/s: of the training steps"
     if findings.ngram is not None:
-        order, bits = findings.ngram["order"], findings.ngram["bits_per_byte"]
-        meaning += f"; an n-gram model of order {order}, which counts all of the training text: {bits:.4f}"
+        order, ngram_bits = findings.ngram["order"], findings.ngram["bits_per_byte"]
+        meaning += f"; an n-gram model of order {order}, which counts all of the training text: {ngram_bits:.4f}"
     return meaning
 
 
@@ -112,40 +132,6 @@ def measures_ability(runs: Sequence[RunSummary]) -> bool:
 
 def _ability_values(run: RunSummary, name: str) -> list[Any]:
     return [result.evaluation["ability"].get(name) for result in run.results]
-
-
-def _ability_table(findings: Findings) -> Table:
-    """A row for each run: how often it is right, then its cost."""
-    measured = [result.evaluation["ability"] for run in findings.runs for result in run.results]
-    first, final = measured[0], all("final_right" in one for one in measured)
-
-    def chances(name: str) -> str:  # runs on different forms of a question have different chances
-        values = sorted({one[name] for one in measured}, reverse=True)
-        return f"{' or '.join(numbers.significant(100 * value) for value in values)} %"
-
-    symbols = (
-        "" if first["symbols_chance"] is None else f" of symbols, {100 * first['symbols_chance']:.2f} % by chance;"
-    )
-    ends = f" final: the end of what is written, {chances('final_chance')} by chance;" if final else ""
-    meaning = (
-        f"{_seeds_meaning(findings)}; right:{symbols} whole answers: {chances('chance')} by chance,"
-        f" {first['items']:,} held-out items;{ends} above chance: number of seeds whose whole answers are"
-        " (binomial, 1 %); state: of one stream in float32, after the longest item"
-    )
-    columns = list(ABILITY_COLUMNS)
-    if final:
-        columns.insert(FINAL_COLUMN, "final, %")
-    rows = []
-    for run in findings.runs:
-        if not run.results:
-            rows.append([run.name, run.seeds, run.outcome, *[MISSING] * (len(columns) - 3)])
-            continue
-        names = ["symbols_right", "right", *(["final_right"] if final else [])]
-        above, state = _ability_values(run, "above_chance"), run.results[0].evaluation["state_bytes"]
-        cells = [_with_deviation(Spread.of(_ability_values(run, name)), 1, 100) for name in names]
-        cells += [f"{sum(above)} of {len(above)}", numbers.grouped(state), *_cost(run, tokens=False)]
-        rows.append([run.name, run.seeds, *cells])
-    return Table("Answers, and their cost", columns, rows, meaning)
 
 
 def curves_plot(runs: Sequence[RunSummary], title: str) -> Plot:

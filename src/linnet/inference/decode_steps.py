@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep
+from linnet.layers.contract import DecodeStep, Sublayer
+from linnet.layers.state import State
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block, Layer
 from linnet.model.state import DecoderState, LayerStates
@@ -54,20 +55,24 @@ class DecodeSteps:
 
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
-        """For one stream on a CPU whose prompt has been read, if some layer has a decode step; else None.
+        """The steps for one stream on a CPU whose prompt has been read; None if no layer has a decode step.
 
-        In float32, and in bfloat16 if all layers have steps for it; rows are float32 then too. It holds the tensors of
-        `state`, which nothing else may advance or crop from here on.
+        Weights and states are float32, or bfloat16 if all layers have steps for it; rows are float32 in both cases. The
+        steps hold the tensors of `state`, which nothing else may advance or crop from here on.
         """
         if decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             return None
-        if decoder.dtype != torch.float32 and not (decoder.dtype == torch.bfloat16 and _in_bfloat16(decoder)):
-            return None
+        if decoder.dtype != torch.float32:
+            sublayers = (part for layer in decoder.layers for part in (layer.mixer, layer.feed_forward))
+            plain = all(layer.skip is None and layer.cross_attention is None for layer in decoder.layers)
+            has_steps = plain and all(part.bfloat16_decode for part in sublayers if part is not None)
+            if decoder.dtype != torch.bfloat16 or not has_steps:
+                return None
         if len(state.positions) != 1 or state.position == 0:
             return None
         layers = list(zip(decoder.layers, state.by_layer(), strict=True))
         record = AuxiliaryOutputs()
-        known = [_step_of(*layer, record) for layer in layers]
+        known = [_layer_step(*layer, record) for layer in layers]
         if not any(known) or (decoder.dtype != torch.float32 and not all(known)):
             return None
         each = (step or _ordinary_step(*layer, record) for step, layer in zip(known, layers, strict=True))
@@ -79,7 +84,7 @@ class DecodeSteps:
         return cls(decoder, state, steps, record, token_step(decoder, steps, record))
 
     def logits(self, token_11: Tensor) -> Tensor:
-        """`Decoder.logits` of one token: `[1, V]`, in float32 if the step is a program."""
+        """`Decoder.logits` of one token: `[1, V]`, in float32 if the whole step has a form for rows."""
         if self._whole is None:
             return self._decoder.logits(self.read(token_11))[:, 0]
         position = self._position()
@@ -104,21 +109,13 @@ class DecodeSteps:
         return position
 
 
-def _in_bfloat16(decoder: Decoder) -> bool:
-    """True if every layer has decode steps for weights and states in bfloat16."""
-    layers = decoder.layers
-    parts = [part for layer in layers for part in (layer.mixer, layer.feed_forward) if part is not None]
-    plain = all(layer.skip is None and layer.cross_attention is None for layer in layers)
-    return plain and all(part.bfloat16_decode for part in parts)
-
-
 def block_steps(block: Block, states: Sequence[LayerStates], record: AuxiliaryOutputs) -> list[LayerStep]:
     """The steps of the layers of a block, without its projection; a layer without a decode step runs its ordinary pass.
 
     record: the embedding's output (`EMBEDDED`) and the values that layers leave for later ones.
     """
     layers = [(block.layer(index), of_layer, record) for index, of_layer in enumerate(states)]
-    return [_step_of(*layer) or _ordinary_step(*layer) for layer in layers]
+    return [_layer_step(*layer) or _ordinary_step(*layer) for layer in layers]
 
 
 def _ordinary_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep:
@@ -133,53 +130,43 @@ def _ordinary_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) 
 
 
 def _projection(module: nn.Module) -> LayerStep:
-    found = gemv_of(module)
-    project = module if found is None else found.of
+    product = gemv_of(module)
+    project = module if product is None else product.of
     return lambda x_1D, _: project(x_1D)
 
 
-def _step_of(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep | None:
-    """`Layer.forward` for rows; None if one of its parts has no such form."""
-    step = _branches(layer, states, record)
-    if step is None or layer.skip is None:
-        return step
-    mix, values = layer.skip.row(), record.values
-    return lambda x_1D, position: step(mix(x_1D, values[EMBEDDED][0]), position)
+def _layer_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep | None:
+    """`Layer.forward` for rows; None if one of its sublayers or norms has no form for rows."""
+    native = next(filter(None, map(native_library_of, layer.modules())), None)  # norms run where products run
+    parts: list[tuple[Sublayer | None, State | None, nn.Module | None]] = [
+        (layer.mixer, states.mixer, layer.mixer_norm),
+        (layer.cross_attention, states.cross_attention, layer.cross_attention_norm),
+        (layer.feed_forward, states.feed_forward, layer.feed_forward_norm),
+    ]
+    branches: list[tuple[DecodeStep, RowFunction]] = []
+    for sublayer, state, norm in parts:
+        if sublayer is None:
+            continue
+        row, row_of_norm = sublayer.decode_step(state, record), norm_row(norm, native)
+        if row is None or row_of_norm is None:
+            return None
+        branches.append((row, row_of_norm))
+    pre, values = layer.pre, record.values
+    skip = None if layer.skip is None else layer.skip.row()
+    parallel = branches.pop() if layer.parallel and layer.feed_forward is not None else None
 
+    def step(x_1D: Tensor, position: int) -> Tensor:
+        if skip is not None:
+            x_1D = skip(x_1D, values[EMBEDDED][0])
+        out_1D = x_1D
+        for run, norm_of in branches:
+            out_1D = run(out_1D, norm_of(out_1D), position) if pre else norm_of(run(out_1D, out_1D, position))
+        if parallel is not None:  # the feed-forward reads what the mixer reads
+            run, norm_of = parallel
+            out_1D = run(out_1D, norm_of(x_1D), position)
+        return out_1D
 
-def _branches(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> LayerStep | None:
-    compiled = next(filter(None, map(native_library_of, layer.modules())), None)  # norms run where products run
-    mixer = _mixer_step(layer, states, record, compiled)
-    if mixer is None or layer.feed_forward is None:
-        return mixer
-    row = layer.feed_forward.decode_step(states.feed_forward, record)
-    norm = norm_row(layer.feed_forward_norm, compiled)
-    feed_forward = _branch(row, norm, layer.pre)
-    if row is None or norm is None or feed_forward is None:
-        return None
-    if layer.parallel:
-        return lambda x_1D, position: row(mixer(x_1D, position), norm(x_1D), position)
-    return lambda x_1D, position: feed_forward(mixer(x_1D, position), position)
-
-
-def _mixer_step(
-    layer: Layer, states: LayerStates, record: AuxiliaryOutputs, compiled: ctypes.CDLL | None
-) -> LayerStep | None:
-    """The mixer, followed by attention to an encoder's memory if there is one."""
-    mixer = _branch(layer.mixer.decode_step(states.mixer, record), norm_row(layer.mixer_norm, compiled), layer.pre)
-    if mixer is None or layer.cross_attention is None:
-        return mixer
-    row = layer.cross_attention.decode_step(states.cross_attention, record)
-    cross = _branch(row, norm_row(layer.cross_attention_norm, compiled), layer.pre)
-    return None if cross is None else lambda x_1D, position: cross(mixer(x_1D, position), position)
-
-
-def _branch(row: DecodeStep | None, norm: RowFunction | None, pre: bool) -> LayerStep | None:
-    if row is None or norm is None:
-        return None
-    if pre:
-        return lambda x_1D, position: row(x_1D, norm(x_1D), position)
-    return lambda x_1D, position: norm(row(x_1D, x_1D, position))
+    return step
 
 
 def record_program(step: TokenStep, record: AuxiliaryOutputs) -> TokenStep:
@@ -188,10 +175,10 @@ def record_program(step: TokenStep, record: AuxiliaryOutputs) -> TokenStep:
     record: values that layers leave for later ones. A returned row may be overwritten by the next call.
     """
     compiled = library(torch.device("cpu"))
-    return step if compiled is None else _Recorded(step, compiled, record)
+    return step if compiled is None else _RecordedStep(step, compiled, record)
 
 
-class _Recorded:
+class _RecordedStep:
     """A step that is recorded when it first runs, and then run as a program if possible."""
 
     def __init__(self, step: TokenStep, compiled: ctypes.CDLL, record: AuxiliaryOutputs) -> None:
@@ -238,7 +225,7 @@ def token_step(decoder: Decoder, steps: Sequence[LayerStep], record: AuxiliaryOu
             x_1D = part(x_1D)
         return x_1D
 
-    return _Recorded(step, compiled, record)
+    return _RecordedStep(step, compiled, record)
 
 
 def run_layers(steps: Sequence[LayerStep], embedded_11D: Tensor, position: int, record: AuxiliaryOutputs) -> Tensor:

@@ -260,7 +260,7 @@ def test_a_layer_with_an_encoder_beside_it(norm: dict[str, Any], padding: tuple[
         memory = decoder.encode(torch.arange(7)[None], padding)
         decoder.hidden(TOKENS[None, :PROMPT], state, memory=memory)
     steps = steps_of(decoder, states[0])
-    assert steps._steps[0].__qualname__.startswith("_branches")  # not the layer as it is
+    assert steps._steps[0].__qualname__.startswith("_layer_step")  # not the layer as it is
     for token in TOKENS[PROMPT:20, None, None]:
         expected = decoder.hidden(token, states[1])
         torch.testing.assert_close(steps.read(token), expected, rtol=1e-4, atol=1e-5)

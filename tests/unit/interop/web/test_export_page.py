@@ -220,7 +220,7 @@ def test_a_state_of_the_page_goes_on_in_python_and_on_the_page(number: int, page
     file = saved_by(page, number, tmp_path)
     session = Session.load(source, file)
     assert session._pending == begun[-1:] and session.tokens == len(begun)
-    followed = following(source, session._pending, session._room_for(COUNT))
+    followed = following(source, session._pending, session._state_with_room(COUNT))
     assert [*begun, *followed] == greedily_more(source, begun, cache_policy)
     write(page, prompt="another text")
     set_to(page, top_k=0, threshold=9, minimum=1)
@@ -252,7 +252,7 @@ def test_a_state_of_python_goes_on_on_the_page(number: int, cache_policy, page: 
     assert page.value(f"document.querySelectorAll('.problem')[{number}].innerText") == ""
     pending, position = list(session._pending), session.tokens
     write(page, button="more")
-    followed = following(source, pending, session._room_for(COUNT))
+    followed = following(source, pending, session._state_with_room(COUNT))
     assert tokens_on(page, number)[position:] == followed
     set_to(page, top_k=0, threshold=9, minimum=1)
 

@@ -12,10 +12,9 @@ import scipy
 from scipy.optimize import minimize
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.scaling.law_file import read_law
+from linnet.scaling.law import read_law
 from linnet.scaling.parametric import HuberSum, fit, grid
-from linnet.scaling.points import Points, without_highest
-from linnet.scaling.study import read_run_table
+from linnet.scaling.runs import Points, read_run_table, without_highest
 
 MADE_UP = 240
 LIMIT_S = 60

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from linnet.inference.session import Session
     from linnet.interop.exporters import export
     from linnet.model.spec import ModelSpec
-    from linnet.scaling.interface import plan
+    from linnet.scaling.plan import plan
     from linnet.training.run import train
 
     __version__: str
@@ -30,7 +30,7 @@ PLACES = {
     "evaluate": "linnet.evaluation.text",
     "export": "linnet.interop.exporters",
     "load": "linnet.inference.language_model",
-    "plan": "linnet.scaling.interface",
+    "plan": "linnet.scaling.plan",
     "prepare": "linnet.data.prepare",
     "train": "linnet.training.run",
 }

@@ -17,8 +17,8 @@ from linnet.model.spec import ModelSpec
 from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
 from linnet.scaling import plan as plan_module
-from linnet.scaling.law_file import read_law
-from linnet.scaling.plan_output import PURPOSES
+from linnet.scaling.law import read_law
+from linnet.scaling.plan_report import PURPOSES
 
 GIVEN = ["--throughput", "1e12"]
 SMALL = ["--vocab-size", "257", "--context-length", "16", "--batch-size", "2"]
@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every 150th start of the grid: these tests are about what stands around the fit."""
+    """Use every 150th start of the grid: these tests are about the code around the fit."""
     some = parametric.grid()[::150]
     monkeypatch.setattr(fit_module, "grid", lambda: some)
 
@@ -254,7 +254,7 @@ def test_the_highest_losses_are_dropped_and_the_counting_is_chosen(
     assert found["fit"]["approaches"]["1"]["reason"].startswith("needs the loss along the training")
     wrong = ["plan", "fit", str(table), "--out", str(tmp_path / "l.json"), "--counted", "without_embedding"]
     assert main(wrong) == 2
-    assert "does not tell its parameters without token and position embeddings" in capsys.readouterr().err
+    assert "does not state its parameters without token and position embeddings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linnet.scaling.determined import doubts
 from linnet.scaling.frontier import isoflop, isoflop_groups
-from linnet.scaling.law import ParametricLaw
-from linnet.scaling.law_file import read_law
+from linnet.scaling.law import ParametricLaw, read_law
 from linnet.scaling.parametric import Fitted, HuberSum, bootstrap, fit, grid
-from linnet.scaling.points import Points, without_highest
-from linnet.scaling.study import read_run_table
+from linnet.scaling.reliability import law_warnings
+from linnet.scaling.runs import Points, read_run_table, without_highest
 
 PUBLISHED = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 STANDARD_ERRORS = {"E": 0.03, "A": 124.58, "B": 1293.23, "alpha": 0.02, "beta": 0.02}
@@ -64,7 +62,7 @@ def test_the_bootstrap_gives_the_published_standard_errors(fitted: Fitted, point
     for name, found in zip(PUBLISHED, samples.std(axis=0), strict=True):
         assert 0.6 < found / STANDARD_ERRORS[name] < 1.5
     ends = np.quantile(samples, [0.025, 0.975], axis=0).T
-    assert doubts(points, dict(zip(PUBLISHED, map(tuple, ends), strict=True)), 0.95) == []
+    assert law_warnings(points, dict(zip(PUBLISHED, map(tuple, ends), strict=True)), 0.95) == []
 
 
 def test_approach_2_gives_the_papers_exponents(points: Points):

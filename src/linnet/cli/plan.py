@@ -11,7 +11,7 @@ from linnet.cli.console import (
     invocation,
     note,
     note_replaced,
-    show,
+    show_result,
 )
 from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option, refuse_before_subcommand
 from linnet.core import units
@@ -74,41 +74,37 @@ def plan_budget(
 
     from linnet.core.files import write_text
     from linnet.inference.device import resolve_device
-    from linnet.scaling.allocate import TrainingBudget
+    from linnet.scaling.budget import TrainingBudget
     from linnet.scaling.candidate import VOCABULARY_SOURCE, search_space
-    from linnet.scaling.commands import commands, space_file
-    from linnet.scaling.data_at_hand import read_data_at_hand
-    from linnet.scaling.law_file import laws_to_plan_with
-    from linnet.scaling.plan import PlanSetting, make_plan
-    from linnet.scaling.plan_output import plan_figures, plan_parts, plan_pictures, warnings
+    from linnet.scaling.law import laws_for_plan
+    from linnet.scaling.plan import PlanSetting, make_plan, read_training_text
+    from linnet.scaling.plan_report import PlanReport, plan_warnings, space_file
     from linnet.scaling.throughput import Throughput
 
     check_out_file(out)
     if out is not None:
         check_out_file(space_file(out), f"--out {out}: the search space beside it,")
     check_out_folder(report, "--report")
-    amounts = {name: _amount(text, name) for name, text in limits.items() if text is not None}
-    budget, (chosen, laws) = TrainingBudget(**amounts), laws_to_plan_with(law)
-    at_hand = None if data is None else read_data_at_hand(data)
+    amounts = {name: _amount(value, name) for name, value in limits.items() if value is not None}
+    budget, (chosen, laws) = TrainingBudget(**amounts), laws_for_plan(law)
+    text = None if data is None else read_training_text(data)
     speed = None if throughput is None else Throughput(_amount(throughput, "throughput"))
-    vocabulary = vocab_size or (at_hand.vocab_size if at_hand else None)
+    vocabulary = vocab_size or (text.vocab_size if text else None)
     setting = PlanSetting(vocabulary, context_length, batch_size, resolve_device(device), speed)
-    made = make_plan(budget, chosen, laws, setting, at_hand)
+    made = make_plan(budget, chosen, laws, setting, text)
     if out is not None:
         plain = {out: made.model.model_dump(mode="json"), space_file(out): search_space(made.model)}
         note_replaced(*plain)
         for path, description in plain.items():
             write_text(path, yaml.safe_dump(description, sort_keys=False))
         note(f"description: {out}, search space around it: {space_file(out)}")
-    for line in warnings(made):
+    for line in plan_warnings(made):
         note(f"warning: {line}")
     if vocabulary is None:
         size = made.model.vocab_size
         suits = f"vocabulary: {size:,} tokens suit this size ({VOCABULARY_SOURCE})"
         note(f"{suits}; linnet prepare --vocab-size {size} makes one")
-    facts, next_commands = {"law": f"{chosen.name}, {chosen.source or 'no source given'}"}, commands(made, out)
-    figures, parts = plan_figures(made, next_commands), plan_parts(made, next_commands)
-    show("Plan by the law", facts, figures, parts, lambda: plan_pictures(made), report, as_json)
+    show_result(PlanReport(made, out), report, as_json)
 
 
 @plan.command()
@@ -158,30 +154,26 @@ def fit(
     Example: linnet plan fit runs/* --hold-out 0.5 --out half.json --report predicted
     """
     from linnet.core.checksum import write_checked_json
-    from linnet.scaling.fit import FitSettings, fit_runs
-    from linnet.scaling.fit_pictures import fit_pictures
-    from linnet.scaling.fit_tables import fit_tables, fitted_law
-    from linnet.scaling.law_file import published_laws
-    from linnet.scaling.study import read_study
+    from linnet.scaling.fit import FitSettings, fit_runs, fitted_law
+    from linnet.scaling.fit_report import FitReport
+    from linnet.scaling.runs import read_runs
 
     check_out_file(out)
     check_out_folder(report, "--report")
-    study = read_study(sources)
-    for line in study.left_out:
+    read = read_runs(sources)
+    for line in read.left_out:
         note(f"left out: {line}")
-    for line in study.partly_used:
+    for line in read.partly_used:
         note(line)
     settings = FitSettings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
-    found = fit_runs(study.runs, settings, out.stem)
-    law = fitted_law(found, study.bytes_per_token, invocation())
-    plain = law.model_dump(mode="json")
+    found = fit_runs(read.runs, settings, out.stem)
+    law = fitted_law(found, read.bytes_per_token, invocation())
     note_replaced(out)
-    write_checked_json(out, plain)
+    write_checked_json(out, law.model_dump(mode="json"))
     note(f"law: {out}")
     for line in law.warnings:
         note(f"warning: {line}")
-    facts = {"runs": f"{len(found.runs)} of {len(study.runs)} runs"}
-    show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
+    show_result(FitReport(found, law, len(read.runs)), report, as_json)
 
 
 @plan.command()
@@ -216,16 +208,10 @@ def task(
 
     Example: linnet plan task ladder.csv --hold-out 0.4 --json
     """
-    from linnet.scaling.task_output import task_pictures, task_tables
-    from linnet.scaling.task_points import read_task_points
-    from linnet.scaling.task_prediction import predict_task
+    from linnet.scaling.task import predict_task, read_task_points
 
     check_out_folder(report, "--report")
-    points = read_task_points(sources, accuracy)
-    found = predict_task(points, hold_out, resamples, seed)
-    facts = {"runs": f"{len(found.fitted)} fitted, {len(found.held)} predicted"}
-    figures, tables = found.figures(), task_tables(found)
-    show("Predictability of a task", facts, figures, tables, lambda: task_pictures(found), report, as_json)
+    show_result(predict_task(read_task_points(sources, accuracy), hold_out, resamples, seed), report, as_json)
 
 
 def _amount(text: str, name: str) -> float:

@@ -1,1 +1,1 @@
-"""How the loss goes down with size and text: published laws, laws fitted to runs, and what a budget buys by them."""
+"""Scaling laws: published ones, laws fitted to runs, and plans of what a training budget buys."""

@@ -1,4 +1,4 @@
-"""A whole fit: three approaches for every way of counting parameters, with intervals, and a prediction to hold it to.
+"""A complete fit: three approaches for every way of counting parameters, with intervals, and a test on held-out runs.
 
 Legend: `R` resamples.
 """
@@ -6,30 +6,28 @@ Legend: `R` resamples.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.present.progress import progress
-from linnet.scaling.counts import Counting
-from linnet.scaling.determined import Interval, doubts
+from linnet.scaling.candidate import Counting
 from linnet.scaling.frontier import Frontier, NotPossibleError, envelope, isoflop, isoflop_groups
-from linnet.scaling.holdout import HeldOutPrediction, predict, split_by_flops
 from linnet.scaling.law import ParametricLaw
-from linnet.scaling.parametric import BOOTSTRAP_STARTS, DELTA, Fitted, bootstrap, check_points, fit, grid
-from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
+from linnet.scaling.parametric import BOOTSTRAP_STARTS, CONSTANTS, DELTA, Fitted, bootstrap, check_points, fit, grid
+from linnet.scaling.reliability import HeldOutPrediction, Interval, law_warnings, predict, split_by_flops
+from linnet.scaling.runs import Points, Run, check_counting, countings, without_highest
 
-CONSTANTS = ("E", "A", "B", "alpha", "beta")
 COVERAGE = 0.95
-ENVELOPE_BUDGETS_RESAMPLED = 150
-"""In a resample: 1,500 budgets give the same exponents to a thousandth and take ten times as long."""
+RESAMPLED_ENVELOPE_BUDGETS = 150
+"""1,500 budgets give the same exponents to a thousandth and take ten times as long."""
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """What a user can choose of a fit; `share_held` is of the runs, those with the most FLOPs (0: none)."""
+    """Options of a fit; share_held: share of the runs, those with the most FLOPs, that are held out (0: none)."""
 
     counted: Counting = "total"
     drop_highest: int = 0
@@ -42,7 +40,7 @@ class FitSettings:
 
 @dataclass(frozen=True)
 class Exponents:
-    """`N ~ C^a` and `D ~ C^b` of one approach, with their intervals (None where too few resamples allow it)."""
+    """`N ~ C^a` and `D ~ C^b` of one approach, with intervals (None if too few resamples allow the approach)."""
 
     a: float
     b: float
@@ -53,7 +51,10 @@ class Exponents:
 
 @dataclass(frozen=True)
 class CountedFit:
-    """With parameters counted in one way. Approaches 1 and 2 are their exponents, or a line that says why not."""
+    """The fit for one way of counting. approaches: by their numbers in the paper; a string is why one is impossible.
+
+    fitted, law, samples_R5: of approach 3, the parametric one. groups: runs of equal FLOPs, of approach 2.
+    """
 
     points: Points
     fitted: Fitted
@@ -64,14 +65,14 @@ class CountedFit:
     parametric: Exponents
     groups: list[Points]
 
+    @property
     def approaches(self) -> dict[str, Exponents | str]:
-        """By their numbers in the paper."""
         return {"1": self.envelope, "2": self.isoflop, "3": self.parametric}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """All of it: `runs` are those that were fitted, `failed` the ways of counting that came to no law, and why."""
+    """runs: those that were fitted. failed: the ways of counting for which no law was found, with the reasons."""
 
     settings: FitSettings
     runs: list[Run]
@@ -81,42 +82,33 @@ class Fit:
 
     @property
     def chosen(self) -> CountedFit:
-        """With parameters counted as asked for."""
+        """The fit for the requested way of counting."""
         return self.by_counting[self.settings.counted]
 
 
 def fit_runs(runs: Sequence[Run], settings: FitSettings, name: str = "law") -> Fit:
-    """Fit a law to runs; `UserError` where they do not allow approach 3."""
+    """Fit a law to runs; `UserError` if they do not allow approach 3 with the requested way of counting."""
     check_counting(runs, settings.counted)
-    kept = without_highest(runs, settings.drop_highest)
+    fitted = without_highest(runs, settings.drop_highest)
     held = None
     if settings.share_held:
-        ends = Points.of(kept, settings.counted)
+        ends = Points.of(fitted, settings.counted)
         known, held = split_by_flops(ends, settings.share_held)
-        kept = [kept[index] for index in np.argsort(ends.flops, kind="stable")[: len(known)]]
-    check_points(Points.of(kept, settings.counted))
-    fits, failed = _fit_each_counting(kept, settings, name)
-    chosen = fits[settings.counted]
-    prediction = None
-    if held is not None:
-        prediction = predict(chosen.law, chosen.samples_R5, chosen.points, held, COVERAGE)
-    return Fit(settings, kept, fits, failed, prediction)
+        fitted = [fitted[index] for index in np.argsort(ends.flops, kind="stable")[: len(known)]]
+    check_points(Points.of(fitted, settings.counted))
 
-
-def _fit_each_counting(
-    runs: list[Run], settings: FitSettings, name: str
-) -> tuple[dict[Counting, CountedFit], dict[Counting, str]]:
-    """Only the chosen way of counting has to come to a law."""
     fits: dict[Counting, CountedFit] = {}
     failed: dict[Counting, str] = {}
-    for counted in countings(runs):
+    for counted in countings(fitted):
         try:
-            fits[counted] = _fit_counted(runs, counted, settings, name)
+            fits[counted] = _fit_counted(fitted, counted, settings, name)
         except UserError as error:
             if counted == settings.counted:
                 raise
             failed[counted] = str(error)
-    return fits, failed
+    chosen = fits[settings.counted]
+    prediction = None if held is None else predict(chosen.law, chosen.samples_R5, chosen.points, held, COVERAGE)
+    return Fit(settings, fitted, fits, failed, prediction)
 
 
 def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name: str) -> CountedFit:
@@ -129,11 +121,22 @@ def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name
     with progress("bootstrap", fits, "fits") as advance:
         samples_R5 = bootstrap(points, fitted, settings.resamples, settings.seed, settings.delta, advance)
     intervals = {name: _interval(column) for name, column in zip(CONSTANTS, samples_R5.T, strict=True)}
-    against = tuple(doubts(points, intervals, COVERAGE))
-    law = law.model_copy(update={"intervals": intervals, "warnings": against})
+    warnings = tuple(law_warnings(points, intervals, COVERAGE))
+    law = law.model_copy(update={"intervals": intervals, "warnings": warnings})
+
     groups = isoflop_groups(points, settings.flops_tolerance)
-    by_curves = _exponents(partial(_envelope, runs, counted), settings)
-    by_groups = _exponents(partial(_isoflop, groups), settings)
+    by_curves = _exponents(
+        lambda: envelope(runs, counted),
+        lambda random: envelope(
+            [runs[index] for index in random.integers(len(runs), size=len(runs))], counted, RESAMPLED_ENVELOPE_BUDGETS
+        ),
+        settings,
+    )
+    by_groups = _exponents(
+        lambda: isoflop(groups),
+        lambda random: isoflop([group[random.integers(len(group), size=len(group))] for group in groups]),
+        settings,
+    )
     exponent, shares_R = law.optimum[1], samples_R5[:, 4] / (samples_R5[:, 3] + samples_R5[:, 4])
     by_law = Exponents(exponent, 1 - exponent, _interval(shares_R), _interval(1 - shares_R))
     return CountedFit(points, fitted, law, samples_R5, by_curves, by_groups, by_law, groups)
@@ -144,30 +147,62 @@ def _interval(values: Numbers) -> Interval:
     return float(low), float(high)
 
 
-def _exponents(frontier_of: Callable[[np.random.Generator | None], Frontier], settings: FitSettings) -> Exponents | str:
-    """An approach (None: to all runs, else to a resample) with its intervals; the line that says why not, if not."""
+def _exponents(
+    find: Callable[[], Frontier], find_resampled: Callable[[np.random.Generator], Frontier], settings: FitSettings
+) -> Exponents | str:
+    """Return the exponents of approach 1 or 2 with their intervals, or the reason why it is impossible."""
     try:
-        found = frontier_of(None)
+        found = find()
     except NotPossibleError as error:
         return str(error)
     random = np.random.default_rng(settings.seed)
     pairs = []
     for _ in range(settings.resamples):
         with suppress(NotPossibleError):
-            again = frontier_of(random)
+            again = find_resampled(random)
             pairs.append((again.parameters.exponent, again.tokens.exponent))
     enough = len(pairs) > settings.resamples / 2
     a, b = (_interval(values) for values in np.array(pairs).T) if enough else (None, None)
     return Exponents(found.parameters.exponent, found.tokens.exponent, a, b, found)
 
 
-def _envelope(runs: list[Run], counted: Counting, random: np.random.Generator | None) -> Frontier:
-    if random is None:
-        return envelope(runs, counted)
-    drawn = random.integers(len(runs), size=len(runs))
-    return envelope([runs[index] for index in drawn], counted, ENVELOPE_BUDGETS_RESAMPLED)
-
-
-def _isoflop(groups: list[Points], random: np.random.Generator | None) -> Frontier:
-    drawn = groups if random is None else [group[random.integers(len(group), size=len(group))] for group in groups]
-    return isoflop(drawn)
+def fitted_law(fit: Fit, bytes_per_token: float | None, source: str) -> ParametricLaw:
+    """Return the law to store, with a description of the runs and of the fit."""
+    approaches = {
+        counted: {
+            number: {"reason": one}
+            if isinstance(one, str)
+            else {"a": one.a, "b": one.b, "intervals": {"a": one.a_interval, "b": one.b_interval}}
+            for number, one in counted_fit.approaches.items()
+        }
+        for counted, counted_fit in fit.by_counting.items()
+    }
+    chosen, settings = fit.chosen, fit.settings
+    about: dict[str, Any] = {
+        "runs": len(fit.runs),
+        "training_flops": [float(chosen.points.flops.min()), float(chosen.points.flops.max())],
+        "dropped_highest": settings.drop_highest,
+        "delta": settings.delta,
+        "starts": chosen.fitted.starts,
+        "starts_that_reached_the_optimum": chosen.fitted.reached,
+        "resamples": settings.resamples,
+        "seed": settings.seed,
+        "coverage": COVERAGE,
+        "approaches": approaches[settings.counted],
+        "countings_failed": fit.failed,
+        "countings": {
+            counted: {
+                **{name: getattr(one.law, name) for name in CONSTANTS},
+                "objective": one.fitted.objective,
+                "intervals": one.law.intervals,
+                "approaches": approaches[counted],
+                "warnings": list(one.law.warnings),
+            }
+            for counted, one in fit.by_counting.items()
+        },
+        "held_out": fit.prediction and fit.prediction.to_dict(),
+    }
+    sizes = (float(chosen.points.parameters.min()), float(chosen.points.parameters.max()))
+    return chosen.law.model_copy(
+        update={"source": source, "sizes": sizes, "bytes_per_token": bytes_per_token, "fit": about}
+    )

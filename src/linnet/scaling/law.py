@@ -1,24 +1,29 @@
-"""Scaling laws: the loss by size and text, and the size that a budget of FLOPs is best spent on.
+"""Scaling laws: the loss by size and training tokens, and the best size for a budget of FLOPs.
 
-`N` parameters, `D` training tokens, `C` training FLOPs. Every law here takes training to cost `C = 6 N D` (2 for a
-multiply-add, forward once and backward twice) and its best size to be a power of the budget. Losses are nats per token
-of the law's own text and tokenizer.
+`N` parameters, `D` training tokens, `C` training FLOPs. Every law here assumes that training costs `C = 6 N D` (2 for a
+multiply-add, once forward and twice backward) and that its best size is a power of the budget. Losses are nats per
+token of the law's own text and tokenizer. The published laws are files in `laws/`, with their sources.
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
+from linnet.core.checksum import read_checked_json
+from linnet.core.errors import UserError
 from linnet.core.spec import Spec
-from linnet.scaling.counts import Counting
+from linnet.scaling.candidate import Counting
 
 FLOPS_FACTOR = 6
 """Training FLOPs per parameter and token."""
 
 PF_DAY_FLOPS = 1e15 * 24 * 3600
+
+LAWS = Path(__file__).parent / "laws"
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,15 @@ class Allocation:
 
     @property
     def flops(self) -> float:
-        """What training costs, `6 N D`."""
+        """Training FLOPs, `6 N D`."""
         return FLOPS_FACTOR * self.parameters * self.tokens
 
 
 class Law(Spec, ABC):
-    """`counted`: which parameters `N` is. `source`: where the constants come from.
+    """counted: which parameters `N` is. source: where the constants come from.
 
-    `sizes`: the smallest and the largest model that it was fitted to; None where that is not known. `warnings`: what
-    speaks against it, a line each (`determined.doubts`).
+    sizes: the smallest and the largest model that the law was fitted to; None if unknown. warnings: reasons to doubt
+    it, a line each (`reliability.law_warnings`).
     """
 
     name: str = "law"
@@ -47,45 +52,41 @@ class Law(Spec, ABC):
     sizes: tuple[PositiveFloat, PositiveFloat] | None = None
     warnings: tuple[str, ...] = ()
 
-    def reaches(self, parameters: float) -> bool:
-        """Whether a size lies within those that the law was fitted to, where they are known."""
-        return self.sizes is None or self.sizes[0] <= parameters <= self.sizes[1]
-
-    @abstractmethod
-    def loss(self, parameters: Any, tokens: Any) -> Any:
-        """Of `N` parameters after `D` tokens; numbers, or arrays of one shape."""
-
-    def loss_of_parameters(self, parameters: float) -> float:
-        """Of `N` parameters, however much text there is."""
-        return float(self.loss(parameters, math.inf))
-
-    def loss_of_tokens(self, tokens: float) -> float:
-        """Of `D` tokens, however large the model is."""
-        return float(self.loss(math.inf, tokens))
-
-    def loss_of_flops(self, flops: float) -> float:
-        """The lowest that `C` training FLOPs buy."""
-        best = self.of_flops(flops)
-        return float(self.loss(best.parameters, best.tokens))
-
     @property
     @abstractmethod
     def optimum(self) -> tuple[float, float]:
         """`k` and `a` of the best size for a budget, `N = k C^a`."""
 
+    @abstractmethod
+    def loss(self, parameters: Any, tokens: Any) -> Any:
+        """Return the loss of `N` parameters after `D` tokens; numbers, or arrays of one shape."""
+
+    def loss_of_parameters(self, parameters: float) -> float:
+        """Return the loss of `N` parameters with unlimited text."""
+        return float(self.loss(parameters, math.inf))
+
+    def loss_of_tokens(self, tokens: float) -> float:
+        """Return the loss of an unlimited model after `D` tokens."""
+        return float(self.loss(math.inf, tokens))
+
+    def loss_of_flops(self, flops: float) -> float:
+        """Return the lowest loss for `C` training FLOPs."""
+        best = self.of_flops(flops)
+        return float(self.loss(best.parameters, best.tokens))
+
     def of_flops(self, flops: float) -> Allocation:
-        """The best size and its tokens for `C` training FLOPs."""
+        """Return the best size and its tokens for `C` training FLOPs."""
         scale, exponent = self.optimum
         parameters = scale * flops**exponent
         return Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
 
     def of_parameters(self, parameters: float) -> Allocation:
-        """The tokens of the budget for which `N` is the best size."""
+        """Return the tokens of the budget for which `N` is the best size."""
         scale, exponent = self.optimum
         return Allocation(parameters, (parameters / scale) ** (1 / exponent) / (FLOPS_FACTOR * parameters))
 
     def of_tokens(self, tokens: float) -> Allocation:
-        """The best size of the budget for which `D` is the best number of tokens."""
+        """Return the best size of the budget for which `D` is the best number of tokens."""
         scale, exponent = self.optimum
         flops = (FLOPS_FACTOR * scale * tokens) ** (1 / (1 - exponent))
         return Allocation(flops / (FLOPS_FACTOR * tokens), tokens)
@@ -94,8 +95,8 @@ class Law(Spec, ABC):
 class ParametricLaw(Law):
     """`L = E + A / N^alpha + B / D^beta` (Hoffmann et al., arXiv 2203.15556, equation 2).
 
-    Of a fitted law `objective` is the Huber loss that it comes to, `intervals` are of 95 % unless `fit` says otherwise,
-    `fit` tells of the points and of the other approaches, and `bytes_per_token` is that of the text they saw.
+    Of a fitted law: objective is its Huber loss; intervals are 95 % intervals unless `fit` states another coverage; fit
+    describes the runs and the other approaches; bytes_per_token is that of the runs' text.
     """
 
     form: Literal["parametric"] = "parametric"
@@ -110,7 +111,6 @@ class ParametricLaw(Law):
     fit: dict[str, Any] | None = None
 
     def loss(self, parameters: Any, tokens: Any) -> Any:
-        """Equation 2."""
         return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
 
     @property
@@ -127,13 +127,9 @@ class PowerTerm(Spec):
     scale: PositiveFloat
     exponent: PositiveFloat
 
-    def __call__(self, x: Any) -> Any:
-        """Its value at x, a number or an array."""
-        return (self.scale / x) ** self.exponent
-
 
 class BothTerms(Spec):
-    """The constants of the law in size and text together."""
+    """Constants of the law in size and tokens together."""
 
     parameters: PowerTerm
     tokens: PowerTerm
@@ -147,10 +143,10 @@ class KaplanOptimum(Spec):
 
 
 class KaplanLaw(Law):
-    """The laws of Kaplan et al. (arXiv 2001.08361), each fitted by itself, so they agree only roughly.
+    """The laws of Kaplan et al. (arXiv 2001.08361), each fitted separately, so they agree only roughly.
 
-    `parameters`, `tokens`, `pf_days`: the loss where that alone sets the limit (equations 1.1 to 1.3). `both`: equation
-    1.5. `optimum`: table 6. There `C` is the least compute, at small batches.
+    parameters, tokens, pf_days: the loss if that alone is the limit (equations 1.1 to 1.3). both: equation 1.5.
+    optimal: table 6. There `C` is the least compute, at small batches.
     """
 
     form: Literal["kaplan"]
@@ -162,24 +158,62 @@ class KaplanLaw(Law):
 
     def loss(self, parameters: Any, tokens: Any) -> Any:
         """Equation 1.5: `((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D`."""
-        of_size, of_text = self.both.parameters, self.both.tokens
-        ratio = of_size.exponent / of_text.exponent
-        return ((of_size.scale / parameters) ** ratio + of_text.scale / tokens) ** of_text.exponent
+        size, text = self.both.parameters, self.both.tokens
+        ratio = size.exponent / text.exponent
+        return ((size.scale / parameters) ** ratio + text.scale / tokens) ** text.exponent
 
     def loss_of_parameters(self, parameters: float) -> float:
-        """Equation 1.1."""
-        return float(self.parameters(parameters))
+        return float((self.parameters.scale / parameters) ** self.parameters.exponent)
 
     def loss_of_tokens(self, tokens: float) -> float:
-        """Equation 1.2."""
-        return float(self.tokens(tokens))
+        return float((self.tokens.scale / tokens) ** self.tokens.exponent)
 
     def loss_of_flops(self, flops: float) -> float:
-        """Equation 1.3."""
-        return float(self.pf_days(flops / PF_DAY_FLOPS))
+        return float((self.pf_days.scale / (flops / PF_DAY_FLOPS)) ** self.pf_days.exponent)
 
     @property
     def optimum(self) -> tuple[float, float]:
-        """Table 6."""
         exponent = self.optimal.exponent
         return self.optimal.parameters_of_a_pf_day / PF_DAY_FLOPS**exponent, exponent
+
+
+FORMS: dict[str, type[Law]] = {"parametric": ParametricLaw, "kaplan": KaplanLaw}
+
+
+def law_names() -> list[str]:
+    """Return the names of the published laws."""
+    return sorted(path.stem for path in LAWS.glob("*.json"))
+
+
+def read_law(source: str | Path) -> Law:
+    """Read a published law by its name, or a law from a file as `linnet plan fit` writes it.
+
+    A file needs only `{"E", "A", "B", "alpha", "beta"}`. `UserError` names what is missing or wrong.
+    """
+    published = LAWS / f"{source}.json"
+    path = published if published.parent == LAWS and published.is_file() else Path(source)
+    if not path.is_file():
+        raise UserError(
+            f"no such file, and no law of that name; laws: {', '.join(law_names())}", field="law", value=source
+        )
+    plain = read_checked_json(path)
+    if not isinstance(plain, dict):
+        raise UserError(f"{path}: expected a mapping with E, A, B, alpha, beta, found {type(plain).__name__}")
+    form = plain.get("form", "parametric")
+    if form not in FORMS:
+        raise UserError(f"{path}: form: {form!r}: must be one of {', '.join(FORMS)}")
+    return FORMS[form].parse({"name": path.stem, **plain}, str(path))
+
+
+def published_laws() -> list[Law]:
+    """Return the published laws in the order of their names."""
+    return [read_law(name) for name in law_names()]
+
+
+def laws_for_plan(source: str) -> tuple[Law, list[Law]]:
+    """Return the law to plan with, and all laws to predict with: the published ones, after a user's own law."""
+    published = published_laws()
+    if source in law_names():
+        return next(one for one in published if one.name == source), published
+    own = read_law(source).model_copy(update={"name": source})
+    return own, [own, *published]

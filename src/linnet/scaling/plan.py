@@ -1,39 +1,80 @@
-"""What a budget buys: a size, its tokens, what each law expects of them, and how long training takes."""
+"""What a budget buys: a size, its tokens, the loss that each law predicts, and how long training takes."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
 
+from linnet.data.token_data import read_manifest
+from linnet.inference.device import resolve_device
 from linnet.model.spec import ModelSpec
-from linnet.scaling.allocate import TrainingBudget, allocate, allocate_exact
-from linnet.scaling.candidate import candidate, fitted_vocabulary, least_parameters
-from linnet.scaling.counts import ParameterCounts, parameter_counts
-from linnet.scaling.data_at_hand import DataAtHand
-from linnet.scaling.law import Allocation, Law, ParametricLaw
-from linnet.scaling.throughput import Throughput, guessed_flops_per_s, measure, most_parameters
+from linnet.scaling.budget import TrainingBudget, allocate, allocate_exact
+from linnet.scaling.candidate import (
+    ParameterCounts,
+    candidate,
+    fitted_vocabulary,
+    min_parameters,
+    parameter_counts,
+)
+from linnet.scaling.law import Allocation, Law, ParametricLaw, laws_for_plan
+from linnet.scaling.throughput import Throughput, estimate_flops_per_s, max_parameters, measure
 from linnet.training.runs import training_flops_per_token
 
 HOUR_S = 3600.0
-ROUNDS, NEAR = 3, 1.5
-"""A speed counts for models of up to so many times the size that was timed; else it is measured again."""
+ROUNDS, MAX_RATIO = 3, 1.5
+"""A measured speed is valid for models of up to this ratio of sizes; beyond it, the speed is measured again."""
+
+MIN_LAYERS = 2
+"""With one layer a model cannot look up what came before a token's last occurrence (Olsson et al. 2022, arXiv
+2209.11895)."""
+
+MAX_TABLE_SHARE = 0.5
+"""Of the parameters in the table of tokens; beyond it, little can be learned except the frequency of each token."""
+
+GROWTH = 1.1
+"""Factor between the sizes among which the smallest useful one is searched."""
+
+MAX_EPOCHS = 4
+"""Up to which repeated text is nearly as good as new: Muennighoff et al. 2023, arXiv 2305.16264, section 6."""
+
+REPETITION_DECAY = 15.387756
+"""`R*_D` of the same paper, appendix A: repetitions after which another is worth 1 / e of new text."""
+
+REPETITION_SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264"
 
 
-LEAST_LAYERS = 2
-"""With one, what came before a token's last occurrence cannot be found again (Olsson et al. 2022, arXiv 2209.11895)."""
+@dataclass(frozen=True)
+class TrainingText:
+    """The training split of a data folder, and the vocabulary of its tokenizer."""
 
-MOST_TABLE = 0.5
-"""Of the parameters in the table of tokens; beyond it, little but how frequent each token is can be learned."""
+    folder: Path
+    tokens: int
+    bytes_per_token: float
+    vocab_size: int
 
-LARGER = 1.1
-"""Steps in which the smallest useful size is looked for."""
+    def equivalent_tokens(self, tokens: float) -> float:
+        """Return the number of new tokens that would teach as much as `tokens` tokens of this text, partly repeated.
+
+        `U + U R* (1 - exp(-R / R*))` for `R` repetitions of `U` tokens (Muennighoff et al., equation 5).
+        """
+        repetitions = tokens / self.tokens - 1
+        if repetitions <= 0:
+            return tokens
+        return self.tokens * (1 + REPETITION_DECAY * (1 - math.exp(-repetitions / REPETITION_DECAY)))
+
+
+def read_training_text(folder: Path) -> TrainingText:
+    """Read the manifest of a data folder; `UserError` if there is none."""
+    manifest = read_manifest(folder)
+    split = manifest.splits["train"]
+    return TrainingText(folder, split.tokens, split.bytes / split.tokens, manifest.tokenizer.vocab_size)
 
 
 @dataclass(frozen=True)
 class PlanSetting:
-    """What a plan takes for granted. vocab_size: None for one that suits the size. throughput: given, not measured."""
+    """Assumptions of a plan. vocab_size: None for one that suits the size. throughput: None to measure it."""
 
     vocab_size: int | None
     context_length: int
@@ -44,9 +85,11 @@ class PlanSetting:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one law says: its own best for the budget, with the loss there, and the loss of the plan. Nats per token.
+    """Predictions of one law: its own best allocation of the budget and the loss there, and the loss of the plan.
 
-    The limits are those of the planned size with unlimited text, and of the planned tokens with a model without limit.
+    Losses are nats per token. loss_of_parameters: of the planned size with unlimited text. loss_of_tokens: of the
+    planned tokens with an unlimited model. extrapolated: True if the size is outside those that the law was fitted to.
+    bits_per_byte: the plan's loss if a token stands for as much text as one of the law's; None if that is unknown.
     """
 
     law: Law
@@ -56,94 +99,45 @@ class Prediction:
     loss_of_parameters: float
     loss_of_tokens: float
     extrapolated: bool
-    bytes_per_token: float | None
-
-    @property
-    def bits_per_byte(self) -> float | None:
-        """The plan's loss, if a token stands for as much text as one of the law's."""
-        return None if self.bytes_per_token is None else self.loss / math.log(2) / self.bytes_per_token
-
-    def figures(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "source": self.law.source,
-            "parameters_counted": self.law.counted,
-            "best": {"parameters": self.best.parameters, "tokens": self.best.tokens, "loss": self.loss_at_best},
-            "loss": self.loss,
-            "bits_per_byte": self.bits_per_byte,
-            "loss_with_unlimited_tokens": self.loss_of_parameters,
-            "loss_with_unlimited_parameters": self.loss_of_tokens,
-            "extrapolated": self.extrapolated,
-        }
+    bits_per_byte: float | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A size, its tokens, and all that follows. `allocation` counts as the law does; `model` is a plain shape of it."""
+    """A size, its tokens, and what follows from them.
+
+    allocation: as the law counts parameters. model: a plain decoder of that size; counts: its parameters. exact_flops:
+    training FLOPs of that model, forward and backward, with the head; wall_s: the time of its steps. epochs: passes
+    over the text; None without a text. useful_from: the smallest allocation by the law whose plain decoder is useful;
+    None if this one is.
+    """
 
     law: Law
     allocation: Allocation
     model: ModelSpec
     counts: ParameterCounts
     setting: PlanSetting
-    data: DataAtHand | None
+    text: TrainingText | None
     throughput: Throughput
     predictions: list[Prediction]
-
-    @property
-    def tokens(self) -> int:
-        """To train on."""
-        return max(1, round(self.allocation.tokens))
-
-    @property
-    def tokens_per_step(self) -> int:
-        """In a batch."""
-        return self.setting.batch_size * self.setting.context_length
-
-    @property
-    def steps(self) -> int:
-        """Of training."""
-        return -(-self.tokens // self.tokens_per_step)
-
-    @property
-    def exact_flops(self) -> float:
-        """Of training the plain shape: forward and backward, with the head."""
-        return self.tokens * training_flops_per_token(self.model, None)
-
-    @property
-    def wall_s(self) -> float:
-        """Time in training steps."""
-        return self.exact_flops / self.throughput.flops_per_s
-
-    @property
-    def epochs(self) -> float | None:
-        """How often the data at hand is seen."""
-        return None if self.data is None else self.data.epochs(self.tokens)
-
-    @property
-    def useful_from(self) -> Allocation | None:
-        """The smallest that the law asks for whose plain shape is useful; None where this one is."""
-        if is_useful(self.model):
-            return None
-        parameters, model = self.allocation.parameters, self.model
-        while not is_useful(model):
-            parameters *= LARGER
-            model = _model(Allocation(parameters, 1), self.law, self.setting)
-        return self.law.of_parameters(parameters)
-
-
-def is_useful(model: ModelSpec) -> bool:
-    """Whether a plain shape has layers enough, and parameters beside its table of tokens."""
-    counts = parameter_counts(model)
-    return model.layers >= LEAST_LAYERS and 1 - counts.without_embedding / counts.total <= MOST_TABLE
+    tokens: int
+    tokens_per_step: int
+    steps: int
+    exact_flops: float
+    wall_s: float
+    epochs: float | None
+    useful_from: Allocation | None
 
 
 def make_plan(
-    budget: TrainingBudget, law: Law, laws: Sequence[Law], setting: PlanSetting, data: DataAtHand | None
+    budget: TrainingBudget, law: Law, laws: Sequence[Law], setting: PlanSetting, text: TrainingText | None
 ) -> Plan:
-    """Plan with `law`; all `laws` say what they expect. Measures the device unless its throughput is given."""
+    """Plan with `law` and predict with all `laws`; measures the device unless its throughput is given.
+
+    `UserError` if the budget buys no model.
+    """
     if budget.hours is not None:
-        allocation, throughput = _for_hours(budget.hours * HOUR_S, budget, law, setting)
+        allocation, throughput = _allocate_hours(budget.hours * HOUR_S, budget, law, setting)
         budget.check(allocation)
     else:
         allocation = allocate(budget, law)
@@ -151,8 +145,25 @@ def make_plan(
         throughput = setting.throughput or _measured(_model(allocation, law, setting), setting)
     model = _model(allocation, law, setting)
     counts = parameter_counts(model)
-    predictions = [_prediction(one, allocation, counts, data) for one in laws]
-    return Plan(law, allocation, model, counts, setting, data, throughput, predictions)
+    tokens, tokens_per_step = max(1, round(allocation.tokens)), setting.batch_size * setting.context_length
+    exact_flops = tokens * training_flops_per_token(model, None)
+    return Plan(
+        law,
+        allocation,
+        model,
+        counts,
+        setting,
+        text,
+        throughput,
+        predictions=[_prediction(one, allocation, counts, text) for one in laws],
+        tokens=tokens,
+        tokens_per_step=tokens_per_step,
+        steps=-(-tokens // tokens_per_step),
+        exact_flops=exact_flops,
+        wall_s=exact_flops / throughput.flops_per_s,
+        epochs=None if text is None else tokens / text.tokens,
+        useful_from=_useful_from(allocation, model, law, setting),
+    )
 
 
 def _model(allocation: Allocation, law: Law, setting: PlanSetting) -> ModelSpec:
@@ -161,43 +172,86 @@ def _model(allocation: Allocation, law: Law, setting: PlanSetting) -> ModelSpec:
     return candidate(size, law.counted, vocabulary, length)
 
 
-def _for_hours(wall_s: float, budget: TrainingBudget, law: Law, setting: PlanSetting) -> tuple[Allocation, Throughput]:
-    """Speed depends on the size, and the size on the speed: from a guess, until the size stays."""
+def _allocate_hours(
+    wall_s: float, budget: TrainingBudget, law: Law, setting: PlanSetting
+) -> tuple[Allocation, Throughput]:
+    """Speed depends on the size, and the size on the speed: start from an estimate, repeat until the size is stable."""
 
     def flops_of(allocation: Allocation) -> float:
-        budget.check_size(allocation)
+        budget.check(allocation, check_tokens=False)
         return allocation.tokens * training_flops_per_token(_model(allocation, law, setting), None)
 
-    throughput = setting.throughput or Throughput(guessed_flops_per_s(setting.device))
+    throughput = setting.throughput or Throughput(estimate_flops_per_s(setting.device))
     allocation = allocate_exact(budget, law, wall_s * throughput.flops_per_s, flops_of)
     if setting.throughput is not None:
         return allocation, throughput
     for _ in range(ROUNDS):
         throughput = _measured(_model(allocation, law, setting), setting)
         before, allocation = allocation, allocate_exact(budget, law, wall_s * throughput.flops_per_s, flops_of)
-        if 1 / NEAR < allocation.parameters / before.parameters < NEAR:
+        if 1 / MAX_RATIO < allocation.parameters / before.parameters < MAX_RATIO:
             break
     return allocation, throughput
 
 
 def _measured(model: ModelSpec, setting: PlanSetting) -> Throughput:
-    """The speed with this model, or with the largest that can be timed here in seconds."""
-    most = max(most_parameters(setting.device, setting.context_length), least_parameters(model.vocab_size))
+    """Return the speed of this model, or of the largest that can be timed here within seconds."""
+    most = max(max_parameters(setting.device, setting.context_length), min_parameters(model.vocab_size))
     size = min(parameter_counts(model).total, most)
     timed = candidate(size, "total", model.vocab_size, setting.context_length)
     return measure(timed, setting.batch_size, setting.device)
 
 
-def _prediction(law: Law, allocation: Allocation, counts: ParameterCounts, data: DataAtHand | None) -> Prediction:
+def _prediction(law: Law, allocation: Allocation, counts: ParameterCounts, text: TrainingText | None) -> Prediction:
     size, tokens = counts.by_name()[law.counted], allocation.tokens
-    own = law.bytes_per_token if isinstance(law, ParametricLaw) else None
+    loss = float(law.loss(size, tokens))
+    of_law = law.bytes_per_token if isinstance(law, ParametricLaw) else None
+    bytes_per_token = of_law or (text.bytes_per_token if text else None)
     return Prediction(
         law=law,
         best=law.of_flops(allocation.flops),
         loss_at_best=law.loss_of_flops(allocation.flops),
-        loss=float(law.loss(size, tokens)),
+        loss=loss,
         loss_of_parameters=law.loss_of_parameters(size),
         loss_of_tokens=law.loss_of_tokens(tokens),
-        extrapolated=not law.reaches(size),
-        bytes_per_token=own or (data.bytes_per_token if data else None),
+        extrapolated=law.sizes is not None and not law.sizes[0] <= size <= law.sizes[1],
+        bits_per_byte=None if bytes_per_token is None else loss / math.log(2) / bytes_per_token,
     )
+
+
+def _useful_from(allocation: Allocation, model: ModelSpec, law: Law, setting: PlanSetting) -> Allocation | None:
+    parameters = allocation.parameters
+    while True:
+        counts = parameter_counts(model)
+        if model.layers >= MIN_LAYERS and 1 - counts.without_embedding / counts.total <= MAX_TABLE_SHARE:
+            return None if parameters == allocation.parameters else law.of_parameters(parameters)
+        parameters *= GROWTH
+        model = _model(Allocation(parameters, 1), law, setting)
+
+
+def plan(
+    *,
+    flops: float | None = None,
+    hours: float | None = None,
+    parameters: float | None = None,
+    tokens: float | None = None,
+    law: str | Path = "replication",
+    data: str | Path | None = None,
+    device: str = "auto",
+    throughput: float | None = None,
+    batch_size: int = 8,
+    context_length: int = 1024,
+    vocab_size: int | None = None,
+) -> Plan:
+    """Plan a training run: the best size and its tokens for a budget, predicted losses, and its time (`.wall_s`).
+
+    Give flops, hours, parameters or tokens; or two of them that fix size and tokens. law: chinchilla, replication,
+    kaplan, or a file of `linnet plan fit`. data: the data folder to train on. throughput: training FLOPs per second;
+    None to measure it with a few steps. Losses are nats per token. `.model` is a plain decoder of that size. Raises
+    `UserError` if the budget buys no model.
+    """
+    chosen, laws = laws_for_plan(str(law))
+    text = None if data is None else read_training_text(Path(data))
+    vocabulary = vocab_size or (text.vocab_size if text else None)
+    speed = None if throughput is None else Throughput(throughput)
+    setting = PlanSetting(vocabulary, context_length, batch_size, resolve_device(device), speed)
+    return make_plan(TrainingBudget(flops, hours, parameters, tokens), chosen, laws, setting, text)

@@ -1,6 +1,6 @@
-"""How fast this device trains: a few real steps of a model, timed.
+"""The training speed of this device, measured by a few real steps of a model.
 
-FLOPs here are exact, from the model's description: forward and backward, with the head.
+FLOPs are exact, from the model's description: forward and backward, with the head.
 """
 
 import statistics
@@ -26,62 +26,62 @@ from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
 SHARE_OF_PEAK = 0.3
-"""What a step usually reaches of a large product's speed: for guesses alone."""
+"""Usual speed of a step relative to that of a large matrix product; only for estimates."""
 
-MOST_STEPS, ENOUGH_S, MOST_STEP_S = 10, 3.0, 3.0
+MAX_STEPS, ENOUGH_S, MAX_STEP_S = 10, 3.0, 3.0
 BYTES_PER_PARAMETER = 4 * 4
 """Weight, gradient and two moments in float32."""
 
-MOST_OF_MEMORY = 0.4
+MAX_MEMORY_SHARE = 0.4
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Training FLOPs per second; `parameters` of the model that was timed on `device`, None where it was given."""
+    """Training FLOPs per second. parameters: of the model that was timed on `device`; None if the speed was given."""
 
     flops_per_s: float
     parameters: int | None = None
     device: str | None = None
 
 
-def guessed_flops_per_s(device: torch.device) -> float:
-    """Roughly, from one large product."""
+def estimate_flops_per_s(device: torch.device) -> float:
+    """Estimate the training speed from one large matrix product."""
     stated = configured_precision(TrainingSpec(), device)
     return SHARE_OF_PEAK * peak_flops_per_s(device, torch.float32 if stated is None else stated.dtype)
 
 
-def most_parameters(device: torch.device, context_length: int) -> float:
-    """The size up to which a step over one window fits into the memory and takes a few seconds."""
-    fitting = MOST_OF_MEMORY * _free_bytes(device) / BYTES_PER_PARAMETER
-    quick = MOST_STEP_S * guessed_flops_per_s(device) / (6 * context_length)
+def max_parameters(device: torch.device, context_length: int) -> float:
+    """Return the size up to which a step over one window fits in memory and takes a few seconds."""
+    fitting = MAX_MEMORY_SHARE * _free_bytes(device) / BYTES_PER_PARAMETER
+    quick = MAX_STEP_S * estimate_flops_per_s(device) / (6 * context_length)
     return min(fitting, quick)
 
 
 def measure(model: ModelSpec, batch_size: int, device: torch.device) -> Throughput:
-    """Time steps of the model on windows as long as its context, after one that does not count; the median.
+    """Return the median speed of steps of the model, after one warm-up step.
 
-    At most `batch_size` windows in a step: fewer where a step would take longer than a few seconds.
+    A step has at most `batch_size` windows of the context length; fewer if it would take longer than a few seconds.
     """
     flops_per_token = training_flops_per_token(model, None)
-    window_s = flops_per_token * model.context_length / guessed_flops_per_s(device)
-    rows = max(1, min(batch_size, int(MOST_STEP_S / window_s)))
+    window_s = flops_per_token * model.context_length / estimate_flops_per_s(device)
+    rows = max(1, min(batch_size, int(MAX_STEP_S / window_s)))
     take_step = training_step(model, TrainingSpec(device=str(device)), rows)
     times_s: list[float] = []
-    with progress(f"measure {device}", 1 + MOST_STEPS, "steps") as advance:
+    with progress(f"measure {device}", 1 + MAX_STEPS, "steps") as advance:
         _timed_s(take_step, device)
         advance(1)
-        while len(times_s) < 2 or (sum(times_s) < ENOUGH_S and len(times_s) < MOST_STEPS):
+        while len(times_s) < 2 or (sum(times_s) < ENOUGH_S and len(times_s) < MAX_STEPS):
             times_s.append(_timed_s(take_step, device))
             advance(1)
-        advance(MOST_STEPS - len(times_s))
+        advance(MAX_STEPS - len(times_s))
     flops = flops_per_token * rows * model.context_length
     return Throughput(flops / statistics.median(times_s), model_cost(model).parameters, str(device))
 
 
 def training_step(model: ModelSpec, training: TrainingSpec, rows: int) -> Callable[[], object]:
-    """A training step as `linnet train` takes it, on one batch of random tokens, with random weights.
+    """Return a function that takes a step as `linnet train` does, with random weights, on one batch of random tokens.
 
-    The caller's random numbers are left as they are.
+    The state of the caller's random numbers does not change.
     """
     device = resolve_device(training.device)
     with torch.random.fork_rng(devices=[]):
@@ -97,7 +97,7 @@ def training_step(model: ModelSpec, training: TrainingSpec, rows: int) -> Callab
 
 
 def seconds_in_turn(steps: Mapping[str, Callable[[], object]], rounds: int = 15, warm_up: int = 2) -> dict[str, float]:
-    """Median time of each step; they take turns, so that other load of the machine affects all of them."""
+    """Return the median time of each step; they alternate, so that other load of the machine affects all of them."""
     times_s: dict[str, list[float]] = {name: [] for name in steps}
     with progress("time of a step", rounds + warm_up, "rounds") as advance:
         for number in range(warm_up + rounds):

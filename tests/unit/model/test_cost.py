@@ -21,7 +21,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec, preset_names
 from linnet.ops.linear import can_pack_bfloat16
 from linnet.ops.rotary import rotary_range
-from linnet.scaling.counts import parameter_counts
+from linnet.scaling.candidate import parameter_counts
 
 PUBLISHED_PARAMETERS = {
     "pldr-v51-104m": 104_237_120,

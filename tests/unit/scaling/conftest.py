@@ -5,7 +5,7 @@ from known_laws import known_runs
 
 from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
-from linnet.scaling.points import Points, Run
+from linnet.scaling.runs import Points, Run
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def points(noisy_runs) -> Points:
 
 @pytest.fixture(scope="module")
 def few_starts() -> Iterator[int]:
-    """Every 100th start of the grid, for tests of what stands around the fit; how many they are."""
+    """Use every 100th start of the grid, for tests of the code around the fit; yields their number."""
     some = parametric.grid()[::100]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module, "grid", lambda: some)

@@ -9,9 +9,9 @@ import numpy as np
 import yaml
 
 from linnet.model.spec import ModelSpec
-from linnet.scaling.counts import Counting, parameter_counts
+from linnet.scaling.candidate import Counting, parameter_counts
 from linnet.scaling.law import ParametricLaw
-from linnet.scaling.points import Run
+from linnet.scaling.runs import Run
 from linnet.training.spec import RunSpec
 
 TRUTH = ParametricLaw(E=1.6, A=150.0, B=400.0, alpha=0.32, beta=0.36)

@@ -9,27 +9,30 @@ from known_laws import TRUTH, known_runs
 
 from linnet.core.errors import UserError
 from linnet.present.style import png_of
-from linnet.scaling.fit import Exponents, FitSettings, fit_runs
-from linnet.scaling.fit_pictures import fit_pictures
-from linnet.scaling.fit_tables import _digits, _interval, fit_tables, fitted_law
-from linnet.scaling.law_file import published_laws, read_law
-from linnet.scaling.points import Run
+from linnet.scaling.fit import Exponents, Fit, FitSettings, fit_runs, fitted_law
+from linnet.scaling.fit_report import FitReport, format_constant, format_interval
+from linnet.scaling.law import read_law
+from linnet.scaling.runs import Run
 
 SETTINGS = FitSettings(resamples=20, flops_tolerance=0.3)
 
 
 def ends(runs) -> list[Run]:
-    """The ends of runs, one way of counting."""
+    """Return the ends of runs with one way of counting."""
     return [_with(run, tokens_T=run.tokens_T[-1:], flops_T=run.flops_T[-1:], loss_T=run.loss_T[-1:]) for run in runs]
 
 
 def counted_once(runs) -> list[Run]:
-    """One way of counting alone: a third of the work."""
+    """Return the runs with one way of counting: a third of the work."""
     return [_with(run) for run in runs]
 
 
 def _with(run: Run, **changes) -> Run:
     return replace(run, parameters={"total": run.parameters["total"]}, **changes)
+
+
+def report(found: Fit) -> FitReport:
+    return FitReport(found, found.chosen.law, len(found.runs))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def test_approach_3_gives_the_law_with_its_intervals(found, few_starts: int):
     assert parametric.a + parametric.b == pytest.approx(1)
 
 
-def test_approach_1_is_there_with_curves_and_told_why_not_without(found, few_starts, noisy_runs):
+def test_approach_1_needs_curves_and_states_what_is_missing_without_them(found, few_starts, noisy_runs):
     assert isinstance(found.chosen.envelope, Exponents)
     again = fit_runs(ends(noisy_runs), SETTINGS).chosen
     assert isinstance(again.envelope, str) and "curves of 0" in again.envelope
@@ -61,18 +64,18 @@ def test_the_way_of_counting_decides_the_exponents(found):
     assert list(a) == ["total", "without_embedding", "matrices_and_head"]
     assert abs(a["without_embedding"] - a["total"]) > 0.02
     assert a["matrices_and_head"] == pytest.approx(a["total"], abs=0.003)
-    shown = next(table for table in fit_tables(found) if table.title == "Ways of counting")
+    shown = next(table for table in report(found).tables() if table.title == "Ways of counting")
     assert [row[0] for row in shown.rows] == ["total", "without embedding", "matrices and head"]
 
 
-def test_a_way_of_counting_that_comes_to_no_law_is_told_and_the_others_stay(few_starts):
+def test_a_way_of_counting_without_a_law_is_named_and_the_others_are_fitted(few_starts):
     runs = known_runs()
     for run in runs:
         run.parameters["matrices_and_head"] = 1e13 / run.parameters["total"]
     found = fit_runs(runs, SETTINGS)
     assert list(found.by_counting) == ["total", "without_embedding"]
     assert "do not show how the loss falls" in found.failed["matrices_and_head"]
-    shown = next(table for table in fit_tables(found) if table.title == "Ways of counting")
+    shown = next(table for table in report(found).tables() if table.title == "Ways of counting")
     assert "matrices and head: the fit has" in shown.meaning
     with pytest.raises(UserError, match="do not show how the loss falls"):
         fit_runs(runs, FitSettings(counted="matrices_and_head", resamples=20))
@@ -85,8 +88,8 @@ def test_larger_runs_are_predicted_from_smaller_ones(few_starts, noisy_runs):
     assert prediction is not None
     assert len(found.runs) == len(prediction.held) == 14
     assert max(run.flops_T[-1] for run in found.runs) <= prediction.held.flops.min()
-    assert prediction.rms_error < 0.05 < 0.2 < prediction.rms_error_of_best_known
-    # The held-out losses have no part in the law.
+    assert prediction.rms_error < 0.05 < 0.2 < prediction.rms_error_of_no_progress
+    # The held-out losses do not influence the law.
     for index in np.argsort([run.flops_T[-1] for run in runs], kind="stable")[14:]:
         runs[index] = replace(runs[index], loss_T=np.array([99.0]))
     again = fit_runs(runs, settings)
@@ -94,7 +97,7 @@ def test_larger_runs_are_predicted_from_smaller_ones(few_starts, noisy_runs):
     assert again.prediction is not None and again.prediction.rms_error > 0.9
 
 
-def test_the_highest_losses_are_left_out(few_starts):
+def test_the_highest_losses_are_dropped(few_starts):
     runs = ends(known_runs())
     for index in (3, 20):
         runs[index].loss_T[-1] = 50.0
@@ -103,7 +106,7 @@ def test_the_highest_losses_are_left_out(few_starts):
     assert found.chosen.law.alpha == pytest.approx(TRUTH.alpha, rel=0.01)
 
 
-def test_the_laws_file_is_read_again_and_tells_how_it_came_about(found, tmp_path):
+def test_the_file_of_a_law_can_be_read_and_describes_the_fit(found, tmp_path):
     law = fitted_law(found, 3.5, "linnet plan fit x")
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(law.model_dump(mode="json"), allow_nan=False))
@@ -120,7 +123,7 @@ def test_the_laws_file_is_read_again_and_tells_how_it_came_about(found, tmp_path
 
 
 def test_the_tables_have_the_figures(found):
-    tables = {table.title: table for table in fit_tables(found)}
+    tables = {table.title: table for table in report(found).tables()}
     assert list(tables) == ["Law", "Exponents", "Ways of counting"]
     law = {name: value for name, value, _ in tables["Law"].rows}
     assert float(law["alpha"]) == pytest.approx(found.chosen.law.alpha, rel=1e-3)
@@ -129,14 +132,14 @@ def test_the_tables_have_the_figures(found):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(2.5341e-8, "2.534e-8"), (0.0, "0"), (1.7e-14, "0"), (0.25, "0.2500"), (2.53e6, "2.530e6")]
+    ("value", "text"), [(2.5341e-8, "2.534e-8"), (0.0, "0"), (1.7e-14, "0"), (0.25, "0.2500"), (2.53e6, "2.530e6")]
 )
-def test_constants_of_any_size_are_said_shortly(value: float, said: str):
-    assert _digits(value) == said
+def test_constants_of_any_magnitude_are_short(value: float, text: str):
+    assert format_constant(value) == text
 
 
 @pytest.mark.parametrize(
-    ("interval", "said"),
+    ("interval", "text"),
     [
         ((0.25, 0.5), "0.2500 to 0.5000"),
         ((-0.5, 0.5), "-0.5000 to 0.5000"),
@@ -146,13 +149,13 @@ def test_constants_of_any_size_are_said_shortly(value: float, said: str):
         (None, ""),
     ],
 )
-def test_an_interval_of_which_no_digit_counts_is_said_in_words(interval, said: str):
-    assert _interval(interval) == said
+def test_an_interval_without_significant_digits_is_described_in_words(interval, text: str):
+    assert format_interval(interval) == text
 
 
-def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs):
+def test_every_part_of_a_fit_has_a_picture(few_starts, noisy_runs):
     found = fit_runs(counted_once(noisy_runs), FitSettings(resamples=20, flops_tolerance=0.3, share_held=0.3))
-    pictures = fit_pictures(found, published_laws())
+    pictures = report(found).plots()
     names = [picture.name for picture in pictures]
     assert names[:3] == ["held_out", "law", "frontier"]
     assert ("envelope" in names) == isinstance(found.chosen.envelope, Exponents)
@@ -160,7 +163,7 @@ def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs)
     assert all(png_of(picture.drawing.figure()).startswith(b"\x89PNG") and picture.caption for picture in pictures)
 
 
-def test_the_seed_decides_the_intervals_alone(found, few_starts, noisy_runs):
+def test_the_seed_changes_only_the_intervals(found, few_starts, noisy_runs):
     runs = counted_once(noisy_runs)
     again = fit_runs(runs, SETTINGS, "mine").chosen.law
     assert again == found.chosen.law

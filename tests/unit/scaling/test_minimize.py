@@ -24,7 +24,7 @@ STARTS = np.random.default_rng(0).uniform(-3, 3, (20, 2))
 
 def test_every_start_reaches_the_bottom_of_a_curved_valley():
     found = minimize(rosenbrock, STARTS, tolerance=1e-14)
-    assert found.rested_S.all()
+    assert found.converged_S.all()
     assert found.x_SK == pytest.approx(np.ones((20, 2)), abs=1e-5)
     assert found.value_S.max() < 1e-10
 
@@ -45,19 +45,19 @@ def test_each_start_has_its_own_function():
     assert found.x_SK == pytest.approx(np.tile(targets[:, None], (1, 2)), abs=1e-6)
 
 
-def test_every_start_is_told_to_rest_once():
-    told: list[int] = []
-    minimize(rosenbrock, STARTS, rested=told.append)
-    assert sum(told) == len(STARTS)
+def test_every_start_converges_once():
+    converged: list[int] = []
+    minimize(rosenbrock, STARTS, advance=converged.append)
+    assert sum(converged) == len(STARTS)
 
 
 def test_few_evaluations_leave_starts_on_the_way():
     found = minimize(rosenbrock, STARTS, evaluations=6)
-    assert not found.rested_S.any()
+    assert not found.converged_S.any()
     assert (found.value_S < rosenbrock(STARTS, None)[0]).all()
 
 
-def test_where_the_value_is_not_finite_nothing_moves():
+def test_a_start_without_a_finite_value_does_not_move():
     def half(x_SK, rows_S):
         value, gradient = rosenbrock(x_SK, rows_S)
         return np.where(x_SK[:, 0] < 0, np.nan, value), gradient
@@ -68,7 +68,7 @@ def test_where_the_value_is_not_finite_nothing_moves():
     assert found.x_SK[1] == pytest.approx([1.0, 1.0], abs=1e-5)
 
 
-def test_a_start_that_leaves_the_floats_says_nothing_and_harms_no_other():
+def test_a_start_that_overflows_affects_no_other():
     def quartic(x, rows):
         return (x**4).sum(axis=1), 4 * x**3
 

@@ -6,7 +6,7 @@ from known_laws import small_model
 
 from linnet.model.cost import model_cost
 from linnet.scaling import throughput
-from linnet.scaling.throughput import measure, most_parameters
+from linnet.scaling.throughput import max_parameters, measure
 from linnet.training.runs import training_flops_per_token
 
 CPU = torch.device("cpu")
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch):
-    """Steps of so many seconds, the first of a hundred; and what was trained on."""
+    """Steps with given times, of which the first takes 100 s; returns the shapes of the batches."""
     shapes = []
     take_step = throughput.Stepper.__call__
 
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-def test_the_median_of_the_steps_counts_and_the_first_does_not(clock):
+def test_the_result_is_the_median_without_the_first_step(clock):
     model = small_model(8)
     shapes = clock([2.0, 0.5, 0.5, 9.0])
     found = measure(model, 3, CPU)
@@ -46,7 +46,7 @@ def test_the_median_of_the_steps_counts_and_the_first_does_not(clock):
     assert (found.parameters, found.device) == (model_cost(model).parameters, "cpu")
 
 
-def test_slow_steps_are_few_and_quick_ones_at_most_ten(clock):
+def test_few_slow_steps_and_at_most_ten_quick_ones_are_timed(clock):
     assert len(clock([60.0] * 9)) == 0
     shapes = clock([60.0] * 9)
     measure(small_model(8), 1, CPU)
@@ -64,10 +64,10 @@ def test_a_real_measurement_is_a_speed_and_leaves_random_numbers_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_what_can_be_timed_shrinks_with_the_window_and_with_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(throughput, "guessed_flops_per_s", lambda device: 1e11)
+def test_the_largest_timed_size_shrinks_with_the_window_and_with_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(throughput, "estimate_flops_per_s", lambda device: 1e11)
     monkeypatch.setattr(throughput, "_free_bytes", lambda device: 10**12)
-    assert most_parameters(CPU, 1000) == pytest.approx(3e11 / 6000)
-    assert most_parameters(CPU, 2000) == pytest.approx(3e11 / 12000)
+    assert max_parameters(CPU, 1000) == pytest.approx(3e11 / 6000)
+    assert max_parameters(CPU, 2000) == pytest.approx(3e11 / 12000)
     monkeypatch.setattr(throughput, "_free_bytes", lambda device: 10**8)
-    assert most_parameters(CPU, 1000) == pytest.approx(0.4 * 10**8 / 16)
+    assert max_parameters(CPU, 1000) == pytest.approx(0.4 * 10**8 / 16)

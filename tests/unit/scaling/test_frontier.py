@@ -1,11 +1,57 @@
-"""Approach 2: groups of equal FLOPs, parabolas, and the exponent of the law that made the points."""
+"""Approaches 1 and 2 find the exponents of the law that made the points."""
 
 import numpy as np
 import pytest
 from known_laws import TRUTH
 
-from linnet.scaling.frontier import NotPossibleError, isoflop, isoflop_groups, parabola
-from linnet.scaling.points import Points
+from linnet.scaling.frontier import NotPossibleError, envelope, isoflop, isoflop_groups, parabola
+from linnet.scaling.runs import Points, Run
+
+SIZES = np.geomspace(1e5, 1e9, 25)
+
+
+def curves(sizes=SIZES, points: int = 200) -> list[Run]:
+    """Each size from a tenth to a hundred tokens for each parameter, by the law."""
+    runs = []
+    for size in sizes:
+        tokens = size * np.geomspace(0.3, 300, points)
+        runs.append(Run(f"{size:.0f}", {"total": size}, tokens, 6 * size * tokens, TRUTH.loss(size, tokens)))
+    return runs
+
+
+def test_the_exponents_are_those_of_the_law():
+    found = envelope(curves(), "total")
+    exponent = TRUTH.optimum[1]
+    assert found.parameters.exponent == pytest.approx(exponent, abs=0.01)
+    assert found.tokens.exponent == pytest.approx(1 - exponent, abs=0.01)
+    assert found.parameters(1e15) == pytest.approx(TRUTH.of_flops(1e15).parameters, rel=0.1)
+    assert found.tokens(1e15) == pytest.approx(TRUTH.of_flops(1e15).tokens, rel=0.1)
+
+
+def test_the_loss_on_it_is_the_lowest_of_all_curves():
+    runs = curves()
+    found = envelope(runs, "total", budgets=50)
+    assert (np.diff(found.loss_M) < 0).all()
+    for flops, loss in zip(found.flops_M, found.loss_M, strict=True):
+        best = min(float(np.interp(np.log(flops), np.log(r.flops_T), r.loss_T, right=9, left=9)) for r in runs)
+        assert loss == pytest.approx(best)
+
+
+def test_budgets_whose_best_size_is_the_smallest_or_largest_do_not_count():
+    found = envelope(curves(), "total")
+    assert found.parameters_M.min() > SIZES[0] and found.parameters_M.max() < SIZES[-1]
+
+
+def test_an_envelope_needs_curves():
+    ends = [Run(r.name, r.parameters, r.tokens_T[-1:], r.flops_T[-1:], r.loss_T[-1:]) for r in curves()]
+    with pytest.raises(NotPossibleError, match=r"at least 3 sizes .* curves of 0"):
+        envelope(ends, "total")
+
+
+def test_an_envelope_needs_two_best_sizes():
+    with pytest.raises(NotPossibleError, match="between a smaller and a larger one, for two best sizes"):
+        envelope(curves(SIZES[[0, 1, 2]]), "total")
+
 
 BUDGETS = (1e14, 1e15, 1e16)
 
@@ -38,7 +84,7 @@ def test_scattered_runs_between_two_groups_do_not_join_them():
     assert [len(group) for group in isoflop_groups(joined)] == [9, 9]
 
 
-def test_a_group_of_too_few_sizes_is_none():
+def test_too_few_sizes_are_not_a_group():
     assert isoflop_groups(points(sizes=3)) == []
     same = points()
     assert isoflop_groups(Points(np.full(27, 1e6), same.tokens, same.flops, same.loss)) == []
@@ -76,10 +122,10 @@ def test_the_exponents_are_nearly_those_of_the_law():
     assert found.loss_M == pytest.approx([TRUTH.loss_of_flops(flops) for flops in found.flops_M], rel=0.01)
 
 
-def test_what_is_missing_is_said():
+def test_the_error_states_what_is_missing():
     with pytest.raises(NotPossibleError, match=r"at least 4 sizes each; found 1$"):
         isoflop(isoflop_groups(points((1e15,))))
     far = points((1e14, 1e15))
     far = Points(30 * far.parameters, far.tokens / 30, far.flops, TRUTH.loss(30 * far.parameters, far.tokens / 30))
-    with pytest.raises(NotPossibleError, match=r"0 of 2 groups are so$"):
+    with pytest.raises(NotPossibleError, match=r"this holds for 0 of 2 groups$"):
         isoflop(isoflop_groups(far))

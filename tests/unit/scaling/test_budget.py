@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.scaling.allocate import TrainingBudget, allocate, allocate_exact
-from linnet.scaling.law import Allocation
-from linnet.scaling.law_file import read_law
+from linnet.scaling.budget import TrainingBudget, allocate, allocate_exact
+from linnet.scaling.law import Allocation, read_law
 
 LAW = read_law("replication")
 
 
-def test_one_amount_is_divided_by_the_law():
+def test_the_law_divides_one_amount():
     for budget in (TrainingBudget(flops=1e18), TrainingBudget(parameters=3e7), TrainingBudget(tokens=1e9)):
         found = allocate(budget, LAW)
         assert found.parameters == pytest.approx(LAW.of_flops(found.flops).parameters)
@@ -23,7 +22,7 @@ def test_one_amount_is_divided_by_the_law():
     assert allocate(TrainingBudget(tokens=1e9), LAW).tokens == 1e9
 
 
-def test_two_amounts_leave_no_choice():
+def test_two_amounts_determine_size_and_tokens():
     assert allocate(TrainingBudget(parameters=10, tokens=20), LAW) == Allocation(10, 20)
     assert allocate(TrainingBudget(flops=1200, parameters=10), LAW) == Allocation(10, 20)
     assert allocate(TrainingBudget(flops=1200, tokens=20), LAW) == Allocation(10, 20)
@@ -48,7 +47,7 @@ def flops_of(found: Allocation) -> float:
 
 
 @given(st.floats(1e13, 1e20))
-def test_exact_flops_are_spent_to_the_last(exact: float):
+def test_the_model_takes_exactly_the_given_flops(exact: float):
     found = allocate_exact(TrainingBudget(hours=1), LAW, exact, flops_of)
     assert flops_of(found) == pytest.approx(exact, rel=1e-9)
     best = LAW.of_flops(found.flops)
@@ -63,7 +62,7 @@ def test_exact_flops_with_a_fixed_size_or_fixed_tokens():
 
 
 @given(st.floats(1e13, 1e18), st.floats(1.05, 3))
-def test_of_sizes_in_steps_the_largest_is_taken_that_needs_no_more(exact_flops: float, step: float):
+def test_the_largest_size_that_fits_is_chosen_if_sizes_come_in_steps(exact_flops: float, step: float):
     def in_steps(allocation: Allocation) -> float:
         return 6 * allocation.tokens * step ** math.ceil(math.log(allocation.parameters, step))
 

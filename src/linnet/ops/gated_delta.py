@@ -86,9 +86,10 @@ def _gated_delta_chunks(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta
     tensors = (q, k, v, log_alpha, beta)
     narrow = log_alpha.shape[-1] == 1 and all(x.dtype == torch.float32 for x in tensors)
     if narrow and use_kernels(TRIAL, *tensors):
-        from linnet.ops.kernels._delta import chunks_of_heads
+        from linnet.ops.kernels._delta import ChunksOfHeads
 
-        return chunks_of_heads(*tensors)
+        parts: tuple[Tensor, ...] = ChunksOfHeads.apply(*tensors)  # type: ignore[no-untyped-call]
+        return parts
     q = q * q.shape[-1] ** -0.5
     read, known = pairs(q, k, log_alpha)
     from_start = log_alpha.cumsum(-2).exp()

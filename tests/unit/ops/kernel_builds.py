@@ -24,8 +24,8 @@ OF_TED = {
     "PRECISION": "tf32x3",
 }
 OF_RULE = {"W": 64, "C": 64, "K": 64, "V": 64, "G": 1, "R": 1, "PRECISION": "tf32x3"}
-OF_PASS = {"BW": _delta.WRITES, "BK": 64, "BV": _delta.MOST_VALUES}
-OF_CHUNKS = {"BC": 64, "BW": _delta.WIDTH}
+OF_PASS = {"BW": _delta.WRITES_PER_BLOCK, "BK": 64, "BV": _delta.MAX_VALUES}
+OF_CHUNKS = {"BC": 64, "BW": _delta.CHANNELS_PER_BLOCK}
 
 
 def build(kernel: Any, capability: int, constants: dict[str, Any], types: dict[str, str], **options: int) -> None:
@@ -46,12 +46,12 @@ def main(capability: int) -> None:
         build(_decay._enter, capability, OF_TED | near, types)
         build(_decay._read, capability, OF_TED | near, types | {"out_ptr": narrow})
         build(_decay._gradients_of_v, capability, OF_TED | near, types | {"out_ptr": narrow})
-        build(_decay._gradients_of_rates, capability, OF_TED | near, types, **_decay.FOR_RATES)
-    build(_decay._run_on, capability, OF_TED | {"BACKWARDS": True, "BLOCK": _decay.NUMBERS}, {"K": "i32"})
-    for kernel in (_delta._onwards, _delta._back):
-        build(kernel, capability, OF_RULE | OF_PASS, {"H": "i32"}, **_delta.FOR_PASS)
+        build(_decay._gradients_of_rates, capability, OF_TED | near, types, **_decay.RATE_OPTIONS)
+    build(_decay._accumulate, capability, OF_TED | {"BACKWARDS": True, "BLOCK": _decay.SUMS_PER_PROGRAM}, {"K": "i32"})
+    for kernel in (_delta._forward_pass, _delta._backward_pass):
+        build(kernel, capability, OF_RULE | OF_PASS, {"H": "i32"}, **_delta.PASS_OPTIONS)
     for kernel in (_delta._chunk, _delta._chunk_gradients):
-        build(kernel, capability, OF_RULE | OF_CHUNKS, {"H": "i32"}, **_delta.FOR_CHUNKS)
+        build(kernel, capability, OF_RULE | OF_CHUNKS, {"H": "i32"}, **_delta.CHUNK_OPTIONS)
 
 
 if __name__ == "__main__":

@@ -126,9 +126,9 @@ def decay_chunked(
     bank = bank_for(rates_BSN.shape[1], tolerance, chunk)
     small = chunk <= MAX_KERNEL_CHUNK and (bank is None or len(bank.rates_R) <= MAX_KERNEL_RATES)
     if small and rates_BSN.dtype == torch.float32 and use_kernels(_TRIAL, rates_BSN, v_BSNH):
-        from linnet.ops.kernels._decay import decay_by_kernels
+        from linnet.ops.kernels._decay import DecayByKernels
 
-        by_kernels: Tensor = decay_by_kernels(rates_BSN, v_BSNH, chunk, bank)
+        by_kernels: Tensor = DecayByKernels.apply(rates_BSN, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
         return by_kernels
     out: Tensor = _Chunked.apply(rates_BSN, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
     return out

@@ -19,10 +19,10 @@ from torch import Tensor
 from linnet.core.errors import note
 
 MIN_CAPABILITY = (8, 0)
-"""Of the oldest GPUs for which Triton compiles every product."""
+"""Compute capability of the oldest GPUs for which Triton compiles every product."""
 
 MAX_ERROR = 1e-2
-"""Relative to the largest element of a tensor: the error of a wrong kernel is far larger, that of TF32 smaller."""
+"""Relative to the largest element of a tensor: a wrong kernel has a far larger error, TF32 a smaller one."""
 
 _forced: bool | None = None
 """During a trial, whether kernels are used; None otherwise."""

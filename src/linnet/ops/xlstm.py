@@ -42,14 +42,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import (
-    apply_eagerly,
-    is_exporting,
-    segment_length,
-    segment_slices,
-    states_before,
-    widen,
-)
+from linnet.ops.support import apply_eagerly, is_exporting, segment_length, segment_slices, states_before, widen
 
 CHUNK = 64
 """Tokens of a chunk of mLSTM."""

@@ -15,15 +15,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder
 
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = (
-    "-O3",
-    "-std=c++17",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-shared",
-    "-fPIC",
-)
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 OPENMP = "-fopenmp"
 """GCC's OpenMP is the library that PyTorch has loaded, so that both share their threads. A compiler without OpenMP
 builds a library that computes with one thread."""

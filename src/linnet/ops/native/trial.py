@@ -12,14 +12,7 @@ from torch import Tensor
 
 from linnet.ops.gated_feed_forward import gated_silu_reference
 from linnet.ops.native.attention import attention_past, attention_row, operator_row
-from linnet.ops.native.elementwise import (
-    KINDS,
-    activation_row,
-    glu_row,
-    norm_row,
-    rotate_row,
-    scale_add_row,
-)
+from linnet.ops.native.elementwise import KINDS, activation_row, glu_row, norm_row, rotate_row, scale_add_row
 from linnet.ops.native.gemv import (
     BLOCK,
     BYTES,

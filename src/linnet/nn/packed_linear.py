@@ -28,9 +28,8 @@ from linnet.ops.native.gemv import (
     Gemv,
     Lookup,
     bfloat16_gemv,
-    bfloat16_lookup,
     float32_gemv,
-    float32_lookup,
+    float_lookup,
     in_huge_pages,
     int4_gemv,
     int4_lookup,
@@ -379,5 +378,4 @@ def token_lookup_of(table: nn.Embedding | QuantizedEmbedding) -> Lookup | None:
     compiled = library(table.weight.device)
     if compiled is None or table.weight.dtype not in (torch.float32, torch.bfloat16):
         return None
-    look_up = float32_lookup if table.weight.dtype == torch.float32 else bfloat16_lookup
-    return look_up(compiled, table.weight)
+    return float_lookup(compiled, table.weight)

@@ -29,10 +29,6 @@ class Interpolation:
     factor: float
     gain = 1.0  # cosines and sines are multiplied by it
 
-    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
-        """Angles per position, `[K/2]`, float32."""
-        return unscaled(width, base, device) / self.factor
-
 
 @dataclass(frozen=True)
 class NtkBase:
@@ -43,10 +39,6 @@ class NtkBase:
 
     factor: float
     gain = 1.0
-
-    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
-        """Angles per position, `[K/2]`, float32."""
-        return unscaled(width, self.base(width, base), device)
 
     def base(self, width: int, base: float) -> float:
         """The larger base, for `width` elements."""
@@ -68,27 +60,29 @@ class YarnRamp:
     slow: float
     gain: float
 
-    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
-        """Angles per position, `[K/2]`, float32; the ramp begins and ends at whole pairs."""
-
-        def pair(rotations: float) -> float:
-            """The pair, as a real number, that makes this number of rotations within T0."""
-            return width * math.log(self.trained / (rotations * 2 * math.pi)) / (2 * math.log(base))
-
-        low, high = max(math.floor(pair(self.fast)), 0), min(math.ceil(pair(self.slow)), width - 1)
-        pairs = torch.arange(width // 2, dtype=torch.float32, device=device)
-        divided = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-        as_trained = unscaled(width, base, device)
-        return as_trained * (1 - divided) + as_trained / self.factor * divided
-
 
 Scaling = Interpolation | NtkBase | YarnRamp
 
 
-def unscaled(width: int, base: float, device: torch.device) -> Tensor:
-    """Angles per position as trained, `[K/2]`, float32."""
-    exponents: Tensor = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
-    return base**-exponents
+def frequencies(width: int, base: float, device: torch.device, scaling: Scaling | None = None) -> Tensor:
+    """Angles per position, `[K/2]`, float32."""
+    if isinstance(scaling, NtkBase):
+        base = scaling.base(width, base)
+    exponents = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
+    as_trained: Tensor = base**-exponents
+    if isinstance(scaling, Interpolation):
+        return as_trained / scaling.factor
+    if isinstance(scaling, YarnRamp):
+        # The pair, as a real number, that makes these rotations within T0; the ramp begins and ends at whole pairs.
+        fast, slow = (
+            width * math.log(scaling.trained / (rotations * 2 * math.pi)) / (2 * math.log(base))
+            for rotations in (scaling.fast, scaling.slow)
+        )
+        low, high = max(math.floor(fast), 0), min(math.ceil(slow), width - 1)
+        pairs = torch.arange(width // 2, dtype=torch.float32, device=device)
+        divided = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+        return as_trained * (1 - divided) + as_trained / scaling.factor * divided
+    return as_trained
 
 
 def dynamic_factor(factor: float, length: int, trained: int) -> float:
@@ -119,10 +113,9 @@ def _table(
 
 def _cos_and_sin(positions: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
     """Cosines and sines at `positions [...]`, `[..., K/2]` each."""
+    angles = positions[..., None] * frequencies(width, base, positions.device, scaling)
     if scaling is None:
-        angles = positions[..., None] * unscaled(width, base, positions.device)
         return angles.cos(), angles.sin()
-    angles = positions[..., None] * scaling.frequencies(width, base, positions.device)
     return angles.cos() * scaling.gain, angles.sin() * scaling.gain
 
 

@@ -11,11 +11,11 @@ from linnet.ops.rotary import (
     Pairing,
     YarnRamp,
     dynamic_factor,
+    frequencies,
     rotary_range,
     rotary_table,
     rotate_heads,
     rotate_reference,
-    unscaled,
     yarn_gain,
 )
 
@@ -101,7 +101,7 @@ def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tupl
 
 CPU = torch.device("cpu")
 BASE, WIDTH = 10000.0, 64
-AS_TRAINED = unscaled(WIDTH, BASE, CPU)
+AS_TRAINED = frequencies(WIDTH, BASE, CPU)
 
 
 def test_interpolated_positions_are_positions_divided():
@@ -111,13 +111,13 @@ def test_interpolated_positions_are_positions_divided():
 
 
 def test_ntk_divides_the_slowest_pair_by_the_factor_and_the_fastest_by_nothing():
-    ratio = AS_TRAINED / NtkBase(8.0).frequencies(WIDTH, BASE, CPU)
+    ratio = AS_TRAINED / frequencies(WIDTH, BASE, CPU, NtkBase(8.0))
     torch.testing.assert_close(ratio[[0, -1]], torch.tensor([1.0, 8.0]))
     assert (ratio.diff() > 0).all()
 
 
 def test_yarn_leaves_fast_pairs_and_divides_slow_ones():
-    ratio = AS_TRAINED / YarnRamp(8.0, 1024, 32, 1, 1.0).frequencies(WIDTH, BASE, CPU)
+    ratio = AS_TRAINED / frequencies(WIDTH, BASE, CPU, YarnRamp(8.0, 1024, 32, 1, 1.0))
     turns = 1024 * AS_TRAINED / (2 * math.pi)
     assert (ratio[turns > 34 * 2] == 1).all() and (ratio[turns < 0.5] - 8).abs().max() < 1e-4
     assert (ratio.diff() >= -1e-6).all()

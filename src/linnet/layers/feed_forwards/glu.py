@@ -17,7 +17,7 @@ from linnet.nn.gates import ACTIVATIONS, Activation
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
 from linnet.nn.packed_linear import gemv_of, native_library_of
 from linnet.ops.gated_feed_forward import gated_feed_forward, gated_silu
-from linnet.ops.native.elementwise import glu_row
+from linnet.ops.native.elementwise import activation_row
 
 
 class GatedSpec(FeedForwardSpec):
@@ -87,7 +87,7 @@ class GatedFeedForward(FeedForward):
 
         compiled = native_library_of(self.up)
         if compiled is not None:
-            inner = glu_row(compiled, self.activation)
+            inner = activation_row(compiled, self.activation, gated=True)
             return lambda sum_1D, x_1D, _: down.added(sum_1D, inner(up.of(x_1D)))
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:

@@ -58,31 +58,22 @@ def rotate_row(
     return rotate
 
 
-def activation_row(library: ctypes.CDLL, kind: Kind) -> Callable[[Tensor], Tensor]:
-    """An activation (`nn.activation`), `[1, F] -> [1, F]`."""
-    function, number = library.linnet_activation, KINDS.index(kind)
+def activation_row(library: ctypes.CDLL, kind: Kind, gated: bool = False) -> Callable[[Tensor], Tensor]:
+    """An activation (`nn.activation`), `[1, F] -> [1, F]`.
+
+    With `gated`: `activation(first half) * second half`, `[1, 2F] -> [1, F]` (`ops.gated_feed_forward`).
+    """
+    function, number = library.linnet_glu if gated else library.linnet_activation, KINDS.index(kind)
 
     def activation(x_1F: Tensor) -> Tensor:
         x_1F = contiguous_float32(x_1F)
-        out_1F = empty(*x_1F.shape)
-        function(x_1F, x_1F.numel(), number, out_1F, 1)
+        if gated:
+            expect(len(x_1F) == 1 and x_1F.shape[1] % 2 == 0, "one row, of two halves", x_1F)
+        out_1F = empty(1, x_1F.shape[1] // 2) if gated else empty(*x_1F.shape)
+        function(x_1F, out_1F.numel(), number, out_1F, 1)
         return out_1F
 
     return activation
-
-
-def glu_row(library: ctypes.CDLL, kind: Kind = "silu") -> Callable[[Tensor], Tensor]:
-    """`activation(first half) * second half`, `[1, 2F] -> [1, F]` (`ops.gated_feed_forward`)."""
-    function, number = library.linnet_glu, KINDS.index(kind)
-
-    def glu(joint_1F: Tensor) -> Tensor:
-        joint_1F = contiguous_float32(joint_1F)
-        expect(len(joint_1F) == 1 and joint_1F.shape[1] % 2 == 0, "one row, of two halves", joint_1F)
-        out_1F = empty(1, joint_1F.shape[1] // 2)
-        function(joint_1F, out_1F.shape[1], number, out_1F, 1)
-        return out_1F
-
-    return glu
 
 
 def scale_add_row(

@@ -118,15 +118,12 @@ Lookup = Callable[[int], Tensor]
 """The weights of an output as a row, `[1, I]`; `IndexError` for an output out of range."""
 
 
-def float32_lookup(library: ctypes.CDLL, weight_OI: Tensor) -> Lookup:
-    """Look up rows of weights in float32."""
+def float_lookup(library: ctypes.CDLL, weight_OI: Tensor) -> Lookup:
+    """Look up rows of weights in bfloat16 or float32, the latter also for weights of other dtypes."""
+    if weight_OI.dtype == torch.bfloat16:
+        expect(weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
+        return _lookup(library.linnet_bfloat16_matrix, (weight_OI.detach().contiguous(),), weight_OI.shape[1])
     return _lookup(library.linnet_float32_matrix, (contiguous_float32(weight_OI.detach()),), weight_OI.shape[1])
-
-
-def bfloat16_lookup(library: ctypes.CDLL, weight_OI: Tensor) -> Lookup:
-    """Look up rows of weights in bfloat16."""
-    expect(weight_OI.dtype == torch.bfloat16 and weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
-    return _lookup(library.linnet_bfloat16_matrix, (weight_OI.detach().contiguous(),), weight_OI.shape[1])
 
 
 def int8_lookup(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int) -> Lookup:

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from linnet.ops.gated_feed_forward import gated_silu_reference
 from linnet.ops.native.attention import attention_past, attention_row, operator_row
-from linnet.ops.native.elementwise import KINDS, activation_row, glu_row, norm_row, rotate_row, scale_add_row
+from linnet.ops.native.elementwise import KINDS, activation_row, norm_row, rotate_row, scale_add_row
 from linnet.ops.native.gemv import (
     BLOCK,
     BYTES,
     Gemv,
     bfloat16_gemv,
-    bfloat16_lookup,
     float32_gemv,
-    float32_lookup,
+    float_lookup,
     gather_from_blocks,
     int4_gemv,
     int4_matrix,
@@ -63,8 +62,8 @@ def _product_errors(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     weight_OI = torch.randn(OUTPUTS, INPUTS, generator=generator, **OPTIONS).bfloat16()
     yield "float32", error(float32_gemv(library, weight_OI.float(), bias_O), weight_OI.float())
     yield "bfloat16", error(bfloat16_gemv(library, weight_OI, bias_O), weight_OI.float())
-    yield "float32's lookup", _error(float32_lookup(library, weight_OI.float())(2), weight_OI[2:3].float())
-    yield "bfloat16's lookup", _error(bfloat16_lookup(library, weight_OI)(2), weight_OI[2:3].float())
+    yield "float32's lookup", _error(float_lookup(library, weight_OI.float())(2), weight_OI[2:3].float())
+    yield "bfloat16's lookup", _error(float_lookup(library, weight_OI)(2), weight_OI[2:3].float())
 
     numbers_OI = torch.randint(-127, 128, (OUTPUTS, INPUTS), generator=generator, dtype=torch.int8, device="cpu")
     numbers_OJ = F.pad(numbers_OI, (0, -INPUTS % BYTES))
@@ -120,13 +119,13 @@ def _elementwise_errors(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     silu, gelu, gelu_tanh, relu = F.silu(x_1D), F.gelu(x_1D), F.gelu(x_1D, approximate="tanh"), F.relu(x_1D)
     for kind, expected in zip(KINDS, (silu, gelu, gelu_tanh, relu, relu.square()), strict=True):
         yield kind, _error(activation_row(library, kind)(x_1D), expected)
-    yield "gate", _error(glu_row(library)(x_1D), gated_silu_reference(x_1D))
+    yield "gate", _error(activation_row(library, "silu", gated=True)(x_1D), gated_silu_reference(x_1D))
     table_CD = torch.randn(3, INPUTS, generator=generator, **OPTIONS)
     scale_add = scale_add_row(library, 0.5, table_CD)
     yield "sum", _error(scale_add(x_1D, 2), 0.5 * x_1D + table_CD[2])
 
     weight_OI = torch.randn(OUTPUTS, INPUTS, generator=generator, **OPTIONS)
-    look_up = float32_lookup(library, weight_OI)
+    look_up = float_lookup(library, weight_OI)
     with Recording(token=3, position=1) as recording:
         out_1I = scale_add(look_up(3), 1)
     recording.program(library).run(token=5, position=2)

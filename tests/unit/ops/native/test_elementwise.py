@@ -9,7 +9,6 @@ from linnet.ops.native import library
 from linnet.ops.native.elementwise import (
     KINDS,
     activation_row,
-    glu_row,
     norm_row,
     rotate_row,
     scale_add_row,
@@ -46,7 +45,9 @@ def test_every_activation(kind: str, size: float):
     gate, value = joint.chunk(2, dim=1)
     expected = ACTIVATIONS[kind](gate)
     torch.testing.assert_close(activation_row(COMPILED, kind)(gate), expected, rtol=1e-5, atol=4e-7 * size)
-    torch.testing.assert_close(glu_row(COMPILED, kind)(joint), expected * value, rtol=1e-5, atol=4e-7 * size * size)
+    torch.testing.assert_close(
+        activation_row(COMPILED, kind, gated=True)(joint), expected * value, rtol=1e-5, atol=4e-7 * size * size
+    )
     assert set(KINDS) == set(ACTIVATIONS)
 
 
@@ -75,10 +76,10 @@ def test_heads_are_turned_in_place_and_the_rest_of_them_is_left(pairing: str, le
 @settings(max_examples=40, deadline=None)
 def test_gated_silu(width: int, size: float):
     joint = torch.randn(1, 2 * width) * size
-    found = glu_row(COMPILED)(joint)
+    found = activation_row(COMPILED, "silu", gated=True)(joint)
     torch.testing.assert_close(found, gated_silu_reference(joint), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gate_that_is_not_a_number_is_not_hidden(kind: str):
-    assert glu_row(COMPILED, kind)(torch.full((1, 32), torch.nan)).isnan().all()
+    assert activation_row(COMPILED, kind, gated=True)(torch.full((1, 32), torch.nan)).isnan().all()

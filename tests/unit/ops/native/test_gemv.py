@@ -12,9 +12,8 @@ from linnet.ops.native import gemv, library
 from linnet.ops.native.gemv import (
     PAGE,
     bfloat16_gemv,
-    bfloat16_lookup,
     float32_gemv,
-    float32_lookup,
+    float_lookup,
     gather_from_blocks,
     in_huge_pages,
     int4_gemv,
@@ -178,8 +177,8 @@ def test_a_row_is_looked_up():
     weight = drawn(1, 70, 21)[1]
     eight, four = quantize(weight), int4_linear.to_blocks(int4_linear.quantize(weight))
     found = {
-        float32_lookup(COMPILED, weight): weight,
-        bfloat16_lookup(COMPILED, weight.bfloat16()): weight.bfloat16().float(),
+        float_lookup(COMPILED, weight): weight,
+        float_lookup(COMPILED, weight.bfloat16()): weight.bfloat16().float(),
         int8_lookup(COMPILED, *eight): dequantize(eight),
         int4_lookup(COMPILED, *four): int4_linear.dequantize(int4_linear.quantize(weight)),
     }

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 
 from linnet.ops.native import ARGUMENTS, library
 from linnet.ops.native.attention import attention_row
-from linnet.ops.native.elementwise import glu_row, norm_row, rotate_row, scale_add_row
-from linnet.ops.native.gemv import float32_gemv, float32_lookup
+from linnet.ops.native.elementwise import activation_row, norm_row, rotate_row, scale_add_row
+from linnet.ops.native.gemv import float32_gemv, float_lookup
 from linnet.ops.native.program import MAX_ARGUMENTS, Recording, UnrecordableError
 
 COMPILED = library(torch.device("cpu"))
@@ -30,13 +30,16 @@ class Step:
 
         self.keys, self.values, wide = torch.zeros(HEADS, CAPACITY, WIDTH), torch.zeros(HEADS, CAPACITY, WIDTH), 18
         self.look_up, self.norm = (
-            float32_lookup(COMPILED, drawn(TOKENS, wide)),
+            float_lookup(COMPILED, drawn(TOKENS, wide)),
             norm_row(COMPILED, drawn(wide), None, 1e-5),
         )
         self.joint = float32_gemv(COMPILED, drawn(3 * wide, wide), drawn(3 * wide))
         self.up, self.down = (float32_gemv(COMPILED, drawn(*shape), None) for shape in ((32, wide), (wide, 16)))
         self.turn = rotate_row(COMPILED, drawn(CAPACITY, 3), drawn(CAPACITY, 3), "halves")
-        self.attend, self.gate = attention_row(COMPILED, self.keys, self.values, 0.4), glu_row(COMPILED)
+        self.attend, self.gate = (
+            attention_row(COMPILED, self.keys, self.values, 0.4),
+            activation_row(COMPILED, "silu", gated=True),
+        )
         self.place = scale_add_row(COMPILED, 1.5, drawn(CAPACITY, wide))
 
     def __call__(self, token: int, position: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` is a multiple of `M`), `T` queries, `S` keys, `K` head
 width. Values, and what is read of them, may have a width of their own; keys and values may have fewer bits than queries
-(bfloat16 beside float32). The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t` unless a
+(bfloat16 with float32). The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t` unless a
 `KeyRange` restricts it. Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` if it
 is given. `relative`: terms of scores and values that depend on the distance; `sinks_N`: the learned score of an
 additional key whose value is zero (`ops.relative_positions`).
@@ -33,7 +33,7 @@ class KeyRange(NamedTuple):
     padding_B: number of padding keys at the start of each row, which real queries do not see. (A padding query sees
         itself, so that its output is finite.)
     window: only the last `window` positions, its own included (Beltagy et al., arXiv 2004.05150).
-    sink_tokens: beside a window, the first keys of the sequence (Xiao et al., arXiv 2309.17453).
+    sink_tokens: in addition to a window, the first keys of the sequence (Xiao et al., arXiv 2309.17453).
     last_BT: the last key of each query, in place of `S-T+t`: for rows at different positions, or with a prefix that
         sees all of itself.
     """
@@ -102,13 +102,13 @@ def attention(
     padding_B, window, sink_tokens, last_BT = key_range
     if relative is not None or sinks_N is not None or sink_tokens or is_exporting():
         # No kernel of PyTorch serves. A whole text in blocks, so that no tensor has an entry for each pair of query and
-        # key; few queries behind a past by gathering.
+        # key; few queries after a long past by gathering.
         relative = Relative() if relative is None else relative
         scale = _scale(q_BNTK, scale)
         if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
             return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
-        seen, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
-        return gathered_attention(q_BNTK, k_BMSK, v_BMSK, seen, at, scale, relative, sinks_N)
+        mask_TS, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
+        return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask_TS, at, scale, relative, sinks_N)
     if window is not None and uses_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
     sees_all = (window is None or window >= keys) and last_BT is None
@@ -231,12 +231,12 @@ def windowed_attention(
     block and the one before.
     """
     batch, heads, queries, _ = q_BNTK.shape
-    missing, behind = window - (k_BMSK.shape[2] - queries), -queries % window
-    blocks = (queries + behind) // window
-    q_XNWK = F.pad(q_BNTK, (0, 0, 0, behind)).reshape(batch, heads, blocks, window, -1).transpose(1, 2).flatten(0, 1)
+    missing, trailing = window - (k_BMSK.shape[2] - queries), -queries % window
+    blocks = (queries + trailing) // window
+    q_XNWK = F.pad(q_BNTK, (0, 0, 0, trailing)).reshape(batch, heads, blocks, window, -1).transpose(1, 2).flatten(0, 1)
     # Each block of keys and values with the one before it: `[B C, M, 2 W, K]`.
     k_XMVK, v_XMVK = (
-        F.pad(x, (0, 0, missing, behind)).unfold(2, 2 * window, window).permute(0, 2, 1, 4, 3).flatten(0, 1)
+        F.pad(x, (0, 0, missing, trailing)).unfold(2, 2 * window, window).permute(0, 2, 1, 4, 3).flatten(0, 1)
         for x in (k_BMSK, v_BMSK)
     )
     # The mask is true where a query of a block sees a key of its two blocks, `[B C, 1, W, 2 W]`. The first `missing`
@@ -317,5 +317,5 @@ def latent_attention(
 
 
 def absorbed_is_cheaper(queries: int, rank: int, content: int, value: int) -> bool:
-    """True if reading unexpanded entries is less work for `queries` queries behind a long past."""
+    """True if reading unexpanded entries is less work for `queries` queries after a long past."""
     return queries <= MAX_ABSORBED_QUERIES and queries * (2 * rank - content - value) <= rank * (content + value)

@@ -265,7 +265,7 @@ class _Problem:
         scores_xGqs, queries, device = scores_xGqc[..., offset:], scores_xGqc.shape[2], scores_xqc.device
         if self.near is not None:
             self.near.add_scores(scores_xGqs, q_xqK, block.heads, self.scale)
-        # Mask keys behind the query, before its window, and in padding unless the key is the query's own.
+        # Mask keys after the query, before its window, and in padding unless the key is the query's own.
         scores_xGqs[..., -queries:].add_(_upper_triangle(queries, scores_xGqs.dtype, device))
         if self.window is not None or self.padding_X is not None:
             keys_s = torch.arange(block.seen.start, block.seen.stop, device=device)

@@ -8,7 +8,7 @@ each chunk; the backward pass recomputes the rest, one segment of chunks at a ti
 
 Within a chunk, tokens meet in pairs, decayed by the gates between them:
 
-    read_ij = sum over K of  q_i k_j exp(g_(j+1) + ... + g_i)     known_ij: the same with k_i in place of q_i,   j <= i
+    read_ij = sum over K of  q_i k_j exp(g_(j+1) + ... + g_i)    overlap_ij: the same with k_i in place of q_i,   j <= i
 
 With one gate for each head the decay is a factor of the sum, which is a product of matrices. With one gate for each
 channel it is not, and `exp(g_1 + ... + g_i) exp(-g_1 - ... - g_j)` would overflow. So a chunk is halved recursively:
@@ -47,8 +47,8 @@ MAX_BY_POWERS = 8
 class DeltaRule(NamedTuple):
     """A recurrence.
 
-    within: computes `read, q, u, w, k, kept` of chunks from their tokens and from the parameters of heads; w may be
-    None. fills: the padding behind the last token in each tensor of tokens, which writes nothing and decays nothing.
+    within: computes `read, q, u, w, k, decay` of chunks from their tokens and from the parameters of heads; w may be
+    None. fills: the padding after the last token in each tensor of tokens, which writes nothing and decays nothing.
     trial: tests the kernels of its pass on a device.
     """
 
@@ -65,7 +65,7 @@ def chunk_length(tokens: int) -> int:
 def run_chunks(
     rule: DeltaRule, chunk: int, of_tokens: Sequence[Tensor], of_heads: Sequence[Tensor], state_BNKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The outputs `[B, N, T, V]` and the state `[B, N, K, V]` behind the last token; differentiable once.
+    """The outputs `[B, N, T, V]` and the state `[B, N, K, V]` after the last token; differentiable once.
 
     of_tokens: `[B, M, T, ...]` or `[B, N, T, ...]`, the first of key heads, the third the values. of_heads: `[N, ...]`.
     """
@@ -83,8 +83,8 @@ class _RunChunks(torch.autograd.Function):
         outs, starts = [], []
         state = torch.unflatten(state_BNKV, 1, (cut[0].shape[1], -1))
         for place in _segments(cut):
-            read, q, u, w, k, kept = rule.within(*(x[:, :, :, place] for x in cut), *of_heads)
-            before, written, state = _forward_pass(rule, u, w, k, kept, state)
+            read, q, u, w, k, decay = rule.within(*(x[:, :, :, place] for x in cut), *of_heads)
+            before, written, state = _forward_pass(rule, u, w, k, decay, state)
             starts.append(before)
             outs.append(q @ before + read @ written)
         ctx.rule, ctx.chunk = rule, chunk
@@ -118,22 +118,22 @@ class _RunChunks(torch.autograd.Function):
 
 
 def _forward_pass(
-    rule: DeltaRule, u: Tensor, w: Tensor | None, k: Tensor, kept: Tensor, state: Tensor
+    rule: DeltaRule, u: Tensor, w: Tensor | None, k: Tensor, decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The matrix before each chunk, what each chunk writes, and the matrix behind the last one."""
+    """The matrix before each chunk, what each chunk writes, and the matrix after the last one."""
     if w is None:
-        before, state = states_before((k.transpose(-1, -2) @ u).unbind(3), kept.unbind(3), state)
+        before, state = states_before((k.transpose(-1, -2) @ u).unbind(3), decay.unbind(3), state)
         return torch.stack(before, dim=3), u, state
-    if _kernels_fit(rule, u, w, k, kept, state):
+    if _kernels_fit(rule, u, w, k, decay, state):
         from linnet.ops.kernels._delta import pass_over_chunks
 
-        by_kernel: tuple[Tensor, Tensor, Tensor] = pass_over_chunks(u, w, k, kept, state)
+        by_kernel: tuple[Tensor, Tensor, Tensor] = pass_over_chunks(u, w, k, decay, state)
         return by_kernel
     before, written = [], []
-    for u_h, w_h, k_h, kept_h in zip(*(x.unbind(3) for x in (u, w, k, kept)), strict=True):
+    for u_h, w_h, k_h, decay_h in zip(*(x.unbind(3) for x in (u, w, k, decay)), strict=True):
         before.append(state)
         written.append(u_h - w_h @ state)
-        state = state * kept_h + k_h.transpose(-1, -2) @ written[-1]
+        state = state * decay_h + k_h.transpose(-1, -2) @ written[-1]
     return torch.stack(before, dim=3), torch.stack(written, dim=3), state
 
 
@@ -143,28 +143,28 @@ def _backward_pass(
     grad_before: Tensor,
     w: Tensor | None,
     k: Tensor,
-    kept: Tensor,
+    decay: Tensor,
     grad_state: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the matrix behind each chunk, of what each chunk writes, and of the matrix before the first one.
+    """Gradients of the matrix after each chunk, of what each chunk writes, and of the matrix before the first one.
 
     grad_written, grad_before: the gradients that reach the writes, and the matrices before chunks, through the outputs.
     """
     if w is None:
-        behind, grad_state = states_before(grad_before.unbind(3)[::-1], kept.unbind(3)[::-1], grad_state)
-        grad_end = torch.stack(behind[::-1], dim=3)
+        grad_ends, grad_state = states_before(grad_before.unbind(3)[::-1], decay.unbind(3)[::-1], grad_state)
+        grad_end = torch.stack(grad_ends[::-1], dim=3)
         return grad_end, grad_written + k @ grad_end, grad_state
-    if _kernels_fit(rule, grad_written, grad_before, w, k, kept, grad_state):
+    if _kernels_fit(rule, grad_written, grad_before, w, k, decay, grad_state):
         from linnet.ops.kernels._delta import pass_back
 
-        return pass_back(grad_written, grad_before, w, k, kept, grad_state)
+        return pass_back(grad_written, grad_before, w, k, decay, grad_state)
     grad_ends, grad_writes = [], []
     for chunk in reversed(range(w.shape[3])):
-        tensors = (k, w, kept, grad_written, grad_before)
-        k_h, w_h, kept_h, grad_written_h, grad_before_h = (x[:, :, :, chunk] for x in tensors)
+        tensors = (k, w, decay, grad_written, grad_before)
+        k_h, w_h, decay_h, grad_written_h, grad_before_h = (x[:, :, :, chunk] for x in tensors)
         grad_ends.append(grad_state)
         grad_writes.append(grad_written_h + k_h @ grad_state)
-        grad_state = grad_state * kept_h + grad_before_h - w_h.transpose(-1, -2) @ grad_writes[-1]
+        grad_state = grad_state * decay_h + grad_before_h - w_h.transpose(-1, -2) @ grad_writes[-1]
     return torch.stack(grad_ends[::-1], dim=3), torch.stack(grad_writes[::-1], dim=3), grad_state
 
 
@@ -181,15 +181,15 @@ def _part_gradients(
     """Gradients of the parts of a rule and of the state before the first chunk, from those of outputs and last
     state.
     """
-    read, q, u, w, k, kept = parts  # a backward pass that is differentiable once records no graph of them
+    read, q, u, w, k, decay = parts  # a backward pass that is differentiable once records no graph of them
     written, grad_written = u if w is None else u - w @ before, read.transpose(-1, -2) @ grad_out
     grad_before = q.transpose(-1, -2) @ grad_out
-    grad_end, grad_written, grad_state = _backward_pass(rule, grad_written, grad_before, w, k, kept, grad_state)
-    grad_kept = (grad_end * before).sum(-1, keepdim=True)
+    grad_end, grad_written, grad_state = _backward_pass(rule, grad_written, grad_before, w, k, decay, grad_state)
+    grad_decay = (grad_end * before).sum(-1, keepdim=True)
     grad_read, grad_q = grad_out @ written.transpose(-1, -2), grad_out @ before.transpose(-1, -2)
     grad_w = [] if w is None else [-grad_written @ before.transpose(-1, -2)]
     grad_k = written @ grad_end.transpose(-1, -2)
-    return [grad_read, grad_q, grad_written, *grad_w, grad_k, grad_kept.sum_to_size(kept.shape)], grad_state
+    return [grad_read, grad_q, grad_written, *grad_w, grad_k, grad_decay.sum_to_size(decay.shape)], grad_state
 
 
 def _cut(rule: DeltaRule, chunk: int, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -223,15 +223,15 @@ def pairs_reference(q_CK: Tensor, k_CK: Tensor, log_alpha_CG: Tensor) -> tuple[T
     """The definition of read and known, `[..., C, C]` each, 0 where j > i. log_alpha_CG: logarithms of the gates."""
     decays_CCG = _gates_between(log_alpha_CG).exp()
     decayed_CCK = k_CK[..., None, :, :] * decays_CCG
-    read_CC, known_CC = ((x_CK[..., None, :] * decayed_CCK).sum(-1).tril() for x_CK in (q_CK, k_CK))
-    return read_CC, known_CC
+    read_CC, overlap_CC = ((x_CK[..., None, :] * decayed_CCK).sum(-1).tril() for x_CK in (q_CK, k_CK))
+    return read_CC, overlap_CC
 
 
 def pairs(q_CK: Tensor, k_CK: Tensor, log_alpha_CG: Tensor) -> tuple[Tensor, Tensor]:
     """`pairs_reference`, fast. Above the diagonal the second result is arbitrary."""
     if log_alpha_CG.shape[-1] > 1:
-        read_CC, known_CC = pairs_by_channel(torch.stack([q_CK, k_CK], dim=-3), k_CK, log_alpha_CG).unbind(-3)
-        return read_CC, known_CC
+        read_CC, overlap_CC = pairs_by_channel(torch.stack([q_CK, k_CK], dim=-3), k_CK, log_alpha_CG).unbind(-3)
+        return read_CC, overlap_CC
     decays_CC = _gates_between(log_alpha_CG)[..., 0].exp().tril()
     k_KC = k_CK.transpose(-1, -2)
     return (q_CK @ k_KC) * decays_CC, (k_CK @ k_KC) * decays_CC
@@ -240,23 +240,23 @@ def pairs(q_CK: Tensor, k_CK: Tensor, log_alpha_CG: Tensor) -> tuple[Tensor, Ten
 def pairs_by_channel(x_XCK: Tensor, k_CK: Tensor, log_alpha_CK: Tensor) -> Tensor:
     """`[..., X, C, C]`, 0 where j > i: the products of each reader with each key, with a gate for each channel."""
     k_CK = k_CK.expand_as(log_alpha_CK)  # of a head whose keys several value heads share
-    found_XSLL = (x_XCK * k_CK[..., None, :, :]).sum(-1)[..., None, None]
-    since_SLK = log_alpha_CK[..., None, :]  # from the start of its block up to each token
-    behind_SLK = torch.zeros_like(since_SLK)  # from behind each token to the end of its block
-    while found_XSLL.shape[-3] > 1:
-        x_XSLK, k_SLK = (torch.unflatten(x, -2, since_SLK.shape[-3:-1]) for x in (x_XCK, k_CK))
+    products_XSLL = (x_XCK * k_CK[..., None, :, :]).sum(-1)[..., None, None]
+    from_start_SLK = log_alpha_CK[..., None, :]  # from the start of its block up to each token
+    to_end_SLK = torch.zeros_like(from_start_SLK)  # from after each token to the end of its block
+    while products_XSLL.shape[-3] > 1:
+        x_XSLK, k_SLK = (torch.unflatten(x, -2, from_start_SLK.shape[-3:-1]) for x in (x_XCK, k_CK))
         # Products of each second block with the one before it, `[..., X, S / 2, L, L]`.
-        late_XSLK = _halves(x_XSLK)[1] * _halves(since_SLK)[1].exp()[..., None, :, :, :]
-        early_SLK = _halves(k_SLK)[0] * _halves(behind_SLK)[0].exp()
+        late_XSLK = _halves(x_XSLK)[1] * _halves(from_start_SLK)[1].exp()[..., None, :, :, :]
+        early_SLK = _halves(k_SLK)[0] * _halves(to_end_SLK)[0].exp()
         across_XSLL = late_XSLK @ early_SLK.transpose(-1, -2)[..., None, :, :, :]
         # Two blocks become one.
-        early, late = _halves(found_XSLL)
+        early, late = _halves(products_XSLL)
         upper = F.pad(early, (0, early.shape[-1]))
-        found_XSLL = torch.cat([upper, torch.cat([across_XSLL, late], dim=-1)], dim=-2)
-        (early, late), (early_behind, late_behind) = _halves(since_SLK), _halves(behind_SLK)
-        since_SLK = torch.cat([early, late + early[..., -1:, :]], dim=-2)
-        behind_SLK = torch.cat([early_behind + late[..., -1:, :], late_behind], dim=-2)
-    return found_XSLL[..., 0, :, :]
+        products_XSLL = torch.cat([upper, torch.cat([across_XSLL, late], dim=-1)], dim=-2)
+        (early, late), (early_to_end, late_to_end) = _halves(from_start_SLK), _halves(to_end_SLK)
+        from_start_SLK = torch.cat([early, late + early[..., -1:, :]], dim=-2)
+        to_end_SLK = torch.cat([early_to_end + late[..., -1:, :], late_to_end], dim=-2)
+    return products_XSLL[..., 0, :, :]
 
 
 def _halves(x_SLK: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,18 +265,18 @@ def _halves(x_SLK: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sum_after(x_CK: Tensor) -> Tensor:
-    """The sum over the tokens behind each, `[..., C, K]`."""
+    """The sum over the tokens after each, `[..., C, K]`."""
     return F.pad(x_CK[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
 
 
 def _gates_between(x_CK: Tensor) -> Tensor:
-    """The sum over the tokens behind j up to i, `[..., C(i), C(j), K]`, 0 where j >= i.
+    """The sum over the tokens after j up to i, `[..., C(i), C(j), K]`, 0 where j >= i.
 
-    Summed separately for each pair: a difference of two long sums would lose small steps behind a large one.
+    Summed separately for each pair: a difference of two long sums would lose small steps after a large one.
     """
     length = x_CK.shape[-2]
-    behind_CC1 = torch.ones(length, length, dtype=x_CK.dtype, device=x_CK.device).tril(-1)[..., None]
-    return (x_CK[..., :, None, :] * behind_CC1).cumsum(-3)
+    later_CC1 = torch.ones(length, length, dtype=x_CK.dtype, device=x_CK.device).tril(-1)[..., None]
+    return (x_CK[..., :, None, :] * later_CC1).cumsum(-3)
 
 
 def solve_unit_triangular(below_CC: Tensor, right_CV: Tensor) -> Tensor:

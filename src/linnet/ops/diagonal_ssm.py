@@ -34,7 +34,7 @@ SEGMENT_FACTOR = 4
 def diagonal_ssm_reference(
     x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The definition, step by step: `[B, E, T]`, and the state `[B, E, N]` behind the last token.
+    """The definition, step by step: `[B, E, T]`, and the state `[B, E, N]` after the last token.
 
     a_EN, c_EN, h_BEN: complex. h_BEN: the state before the first token, if not 0.
     """
@@ -63,11 +63,11 @@ def diagonal_ssm_real(
     """`diagonal_ssm` as one chunk, of complex numbers as pairs of real ones: for exported graphs."""
     tokens = x_BET.shape[2]
     a_EPN2 = complex_powers(a_EN2, tokens + 1)
-    seen_EPN2 = complex_mul(a_EPN2, c_EN2[:, None])
+    read_EPN2 = complex_mul(a_EPN2, c_EN2[:, None])
     ages_CC = torch.arange(tokens, device=x_BET.device) - torch.arange(tokens, device=x_BET.device)[:, None]
-    kernel_EC = seen_EPN2[:, :tokens, :, 0].sum(-1)
+    kernel_EC = read_EPN2[:, :tokens, :, 0].sum(-1)
     near_ECC = kernel_EC[:, ages_CC.clamp(min=0)] * (ages_CC >= 0) + d_E[:, None, None] * (ages_CC == 0)
-    read_ECS = (seen_EPN2[:, 1:] * x_BET.new_tensor([1.0, -1.0])).flatten(2)  # the real part of a product
+    read_ECS = (read_EPN2[:, 1:] * x_BET.new_tensor([1.0, -1.0])).flatten(2)  # the real part of a product
     x_EBT, h_EBN2 = x_BET.transpose(0, 1), h_BEN2.transpose(0, 1)
     out_EBT = x_EBT @ near_ECC + h_EBN2.flatten(2) @ read_ECS.mT
     added_EBS = x_EBT @ a_EPN2[:, :tokens].flip(1).flatten(2)
@@ -79,7 +79,7 @@ class _Matrices(NamedTuple):
     """The matrices of a chunk, or their gradients.
 
     near_ECC: from its inputs to its outputs (source, reader). read_ECS: from the state before it to its outputs.
-    feed_ECS: from its inputs to the state behind it. a_EPN: powers of a; the last is the decay of the state before it.
+    feed_ECS: from its inputs to the state after it. a_EPN: powers of a; the last is the decay of the state before it.
     """
 
     near_ECC: Tensor
@@ -96,13 +96,13 @@ class _Matrices(NamedTuple):
 def _chunk_matrices(chunk: int, a_EN: Tensor, c_EN: Tensor, d_E: Tensor) -> _Matrices:
     """The matrices for chunks of a number of tokens."""
     a_EPN = _powers(a_EN, chunk + 1)
-    seen_EPN = a_EPN * c_EN[:, None]
-    kernel_EC = seen_EPN[:, :chunk].real.sum(-1)
+    read_EPN = a_EPN * c_EN[:, None]
+    kernel_EC = read_EPN[:, :chunk].real.sum(-1)
     kernel_EC[:, 0] += d_E
-    seen_EPN.imag.neg_()  # Re(u v) is the scalar product of conj(u) and v
+    read_EPN.imag.neg_()  # Re(u v) is the scalar product of conj(u) and v
     # The kernel at the distance of each source and reader, 0 for later sources.
     near_ECC = F.pad(kernel_EC, (chunk - 1, 0)).unfold(1, chunk, 1).flip(1)
-    return _Matrices(near_ECC, _real(seen_EPN)[:, 1:], _real(a_EPN[:, :chunk].flip(1)), a_EPN)
+    return _Matrices(near_ECC, _real(read_EPN)[:, 1:], _real(a_EPN[:, :chunk].flip(1)), a_EPN)
 
 
 class _DiagonalSsm(torch.autograd.Function):
@@ -161,11 +161,11 @@ def _coefficient_gradients(a_EPN: Tensor, c_EN: Tensor, grads: _Matrices) -> tup
     # The gradient of the kernel sums over diagonals, which are columns once each row is shifted by one.
     skewed = F.pad(grads.near_ECC.flip(1), (0, chunk)).flatten(1)[:, :-chunk].view(channels, chunk, -1)
     grad_kernel_EC, grad_powers_EPN = skewed[:, :, chunk - 1 :].sum(1), grads.a_EPN
-    grad_seen_EPN = F.pad(_complex(grads.read_ECS).conj(), (0, 0, 1, 0))
-    grad_seen_EPN[:, :-1] += grad_kernel_EC[..., None]
+    grad_read_EPN = F.pad(_complex(grads.read_ECS).conj(), (0, 0, 1, 0))
+    grad_read_EPN[:, :-1] += grad_kernel_EC[..., None]
     grad_powers_EPN[:, :-1] += _complex(grads.feed_ECS).flip(1)
-    grad_powers_EPN += grad_seen_EPN * c_EN[:, None].conj()
-    grad_c_EN = (grad_seen_EPN * a_EPN.conj()).sum(1)
+    grad_powers_EPN += grad_read_EPN * c_EN[:, None].conj()
+    grad_c_EN = (grad_read_EPN * a_EPN.conj()).sum(1)
     order_P1 = torch.arange(1, a_EPN.shape[1], device=a_EPN.device, dtype=grad_kernel_EC.dtype)[:, None]
     grad_a_EN = (grad_powers_EPN[:, 1:] * a_EPN[:, :-1].conj() * order_P1).sum(1)  # a^p grows by p a^(p - 1)
     return grad_a_EN, grad_c_EN, grad_kernel_EC[:, 0]
@@ -184,11 +184,11 @@ def _powers(a_EN: Tensor, count: int) -> Tensor:
     """`a^0` to `a^(count - 1)`, `[E, P, N]`, from repeated squares."""
     a_EPN = a_EN.new_empty(a_EN.shape[0], count, a_EN.shape[1])
     a_EPN[:, 0] = 1
-    square_E1N, known = a_EN[:, None], 1
-    while known < count:
-        more = min(known, count - known)
-        torch.mul(a_EPN[:, :more], square_E1N, out=a_EPN[:, known : known + more])
-        square_E1N, known = square_E1N * square_E1N, known + more
+    square_E1N, filled = a_EN[:, None], 1
+    while filled < count:
+        more = min(filled, count - filled)
+        torch.mul(a_EPN[:, :more], square_E1N, out=a_EPN[:, filled : filled + more])
+        square_E1N, filled = square_E1N * square_E1N, filled + more
     return a_EPN
 
 
@@ -249,9 +249,9 @@ def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
     """
     if tokens == 1:
         return 0
-    behind = tokens % CHUNK
-    whole = tokens - behind
-    return 2 * channels * (whole * (CHUNK + 4 * state) + behind * (behind + 4 * state))
+    rest = tokens % CHUNK
+    whole = tokens - rest
+    return 2 * channels * (whole * (CHUNK + 4 * state) + rest * (rest + 4 * state))
 
 
 def diagonal_ssm_saved_elements(tokens: int, state: int) -> int:

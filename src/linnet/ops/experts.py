@@ -86,7 +86,7 @@ def within_capacity_reference(chosen_BTK: Tensor, experts: int, capacity: int) -
     In each row an expert takes `capacity` tokens: all first choices before all second ones, earlier tokens first
     (Lepikhin et al., "GShard", arXiv 2006.16668, algorithm 1).
     """
-    kept_BTK = chosen_BTK.clone()
+    accepted_BTK = chosen_BTK.clone()
     batch, length, choices = chosen_BTK.shape
     for row in range(batch):
         taken = [0] * experts
@@ -96,8 +96,8 @@ def within_capacity_reference(chosen_BTK: Tensor, experts: int, capacity: int) -
                 if expert < experts:
                     taken[expert] += 1
                     if taken[expert] > capacity:
-                        kept_BTK[row, token, choice] = experts
-    return kept_BTK
+                        accepted_BTK[row, token, choice] = experts
+    return accepted_BTK
 
 
 def within_capacity(chosen_BTK: Tensor, experts: int, capacity: int) -> Tensor:
@@ -106,8 +106,8 @@ def within_capacity(chosen_BTK: Tensor, experts: int, capacity: int) -> Tensor:
     sorted_BS, order_BS = choices_BS.sort(dim=1, stable=True)
     index_S = torch.arange(choices_BS.shape[1], device=choices_BS.device)
     queue_BS = index_S - torch.searchsorted(sorted_BS, sorted_BS)
-    kept_BS = torch.empty_like(choices_BS).scatter_(1, order_BS, sorted_BS.where(queue_BS < capacity, experts))
-    return kept_BS.view(chosen_BTK.shape[0], chosen_BTK.shape[2], -1).transpose(1, 2)
+    accepted_BS = torch.empty_like(choices_BS).scatter_(1, order_BS, sorted_BS.where(queue_BS < capacity, experts))
+    return accepted_BS.view(chosen_BTK.shape[0], chosen_BTK.shape[2], -1).transpose(1, 2)
 
 
 def experts_reference(
@@ -207,12 +207,12 @@ class _Experts(torch.autograd.Function):
                 grad_out_SD = grad_out_RD[token_S]
                 grad_weighted_SF = grad_out_SD @ maps[count + expert]
                 with torch.enable_grad():
-                    own_SU = joint_SU.detach().requires_grad_()
-                    inner_SF = ctx.inner(own_SU)
+                    leaf_SU = joint_SU.detach().requires_grad_()
+                    inner_SF = ctx.inner(leaf_SU)
                 hidden_SF = inner_SF.detach()
                 grad_weight_S[place_S] = (grad_weighted_SF * hidden_SF).sum(1, dtype=weight_RK.dtype)
                 grad_maps[count + expert] = grad_out_SD.t() @ (hidden_SF * weight_S1)
-                (grad_joint_SU,) = torch.autograd.grad(inner_SF, own_SU, grad_weighted_SF.mul_(weight_S1))
+                (grad_joint_SU,) = torch.autograd.grad(inner_SF, leaf_SU, grad_weighted_SF.mul_(weight_S1))
                 grad_maps[expert] = grad_joint_SU.t() @ x_RD[token_S]
                 grad_x_RD.index_add_(0, token_S, grad_joint_SU @ maps[expert])
         grad_maps = [torch.zeros_like(m) if grad is None else grad for m, grad in zip(maps, grad_maps, strict=True)]

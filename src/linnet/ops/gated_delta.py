@@ -43,7 +43,7 @@ def gated_delta_reference(
     beta_BNT: Tensor,
     state_BNKV: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: `[B, N, T, V]`, and the state `[B, N, K, V]` behind the last one.
+    """The definition, token by token: `[B, N, T, V]`, and the state `[B, N, K, V]` after the last one.
 
     q_BMTK, k_BMTK: shared by N / M consecutive value heads; keys of length 1 at most. log_alpha_BNTG: logarithms of the
     gates, at most 0, one for each head or for each channel of the key. beta_BNT: the fraction, 0 to 1, of the value
@@ -57,8 +57,8 @@ def gated_delta_reference(
     for token in range(v_BNTV.shape[2]):
         q_BNK, k_BNK, v_BNV, log_alpha_BNG = (x[:, :, token] for x in (q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTG))
         state_BNKV = state_BNKV * log_alpha_BNG.exp()[..., None]
-        known_BNV = (k_BNK[..., None, :] @ state_BNKV)[..., 0, :]
-        written_BNV = beta_BNT[:, :, token, None] * (v_BNV - known_BNV)
+        stored_BNV = (k_BNK[..., None, :] @ state_BNKV)[..., 0, :]
+        written_BNV = beta_BNT[:, :, token, None] * (v_BNV - stored_BNV)
         state_BNKV = state_BNKV + k_BNK[..., None] * written_BNV[..., None, :]
         outs.append((q_BNK[..., None, :] @ state_BNKV)[..., 0, :])
     return torch.stack(outs, dim=2), state_BNKV
@@ -91,12 +91,12 @@ def _gated_delta_chunks(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta
         parts: tuple[Tensor, ...] = ChunksOfHeads.apply(*tensors)  # type: ignore[no-untyped-call]
         return parts
     q = q * q.shape[-1] ** -0.5
-    read, known = pairs(q, k, log_alpha)
+    read, overlap = pairs(q, k, log_alpha)
     from_start = log_alpha.cumsum(-2).exp()
     both = torch.cat([beta * v, (beta * from_start) * k], dim=-1)
-    u, w = torch.split(solve_unit_triangular(beta * known, both), [v.shape[-1], k.shape[-1]], dim=-1)
-    kept = from_start[..., -1, :, None]
-    return read, q * from_start, u, w, k * sum_after(log_alpha).exp(), kept
+    u, w = torch.split(solve_unit_triangular(beta * overlap, both), [v.shape[-1], k.shape[-1]], dim=-1)
+    decay = from_start[..., -1, :, None]
+    return read, q * from_start, u, w, k * sum_after(log_alpha).exp(), decay
 
 
 def _trial_inputs() -> list[Tensor]:
@@ -129,7 +129,7 @@ def gated_delta_flops(tokens: int, heads: tuple[int, int], widths: tuple[int, in
 def gla_reference(
     q_BNTK: Tensor, k_BNTK: Tensor, v_BNTV: Tensor, log_alpha_BNTK: Tensor, state_BNKV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: `[B, N, T, V]`, and the state `[B, N, K, V]` behind the last one.
+    """The definition, token by token: `[B, N, T, V]`, and the state `[B, N, K, V]` after the last one.
 
     log_alpha_BNTK: logarithms of the gates, at most 0. state_BNKV: the state before the first token, if not 0.
     """

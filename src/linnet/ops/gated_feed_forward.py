@@ -4,8 +4,8 @@
   its halves.
 - `gated_feed_forward(x) = (silu(x W1 + b1) * (x W2 + b2)) W3 + b3`: the product between the two matrices is not saved
   but recomputed in the backward pass from its factors. With `recompute` gate and value are recomputed too, which costs
-  the first product again. They are separate tensors: in rows as narrow as those of the net behind PLDR-LLM's operator a
-  pass over one half of a joint tensor takes up to twice as long.
+  the first product again. They are separate tensors: in narrow rows, as in the net that computes PLDR-LLM's
+  operator, a pass over one half of a joint tensor takes up to twice as long.
 - `gated_output(o) = (silu(o) W^T) * gate`, the end of a mixer: `silu(o)` is recomputed.
 
 Legend: `R` rows, `I` inputs, `F` hidden width, `O` outputs. `W1` and `W2` are the halves of one matrix `[2F, I]`.

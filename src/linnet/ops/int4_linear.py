@@ -57,7 +57,7 @@ class BlockedInt4Weight(NamedTuple):
 
 
 class PackedInt4Weight(NamedTuple):
-    """The same as PyTorch's product reads it: padded blocks of outputs (`_packing_order`); scales beside zeros."""
+    """The same as PyTorch's product reads it: padded blocks of outputs (`_packing_order`), each scale with a zero."""
 
     packed: Tensor
     steps_GO2: Tensor
@@ -183,10 +183,12 @@ def _packing_order() -> tuple[int, Tensor]:
     """
     outputs_OJ = torch.arange(BLOCK)[:, None].expand(BLOCK, GROUP)
     digits = [outputs_OJ % LEVELS, outputs_OJ // LEVELS]
-    seen = [_unpair(torch.ops.aten._convert_weight_to_int4pack_for_cpu(d.int().contiguous(), 1)) for d in digits]
-    stands = (seen[0].long() + LEVELS * seen[1].long()).flatten()
-    block = next(size for size in (64, 32, 16) if torch.equal(stands[:size], stands[size : 2 * size]) or size == 16)
-    return block, torch.argsort(stands[:block])
+    unpacked = [_unpair(torch.ops.aten._convert_weight_to_int4pack_for_cpu(d.int().contiguous(), 1)) for d in digits]
+    positions = (unpacked[0].long() + LEVELS * unpacked[1].long()).flatten()
+    block = next(
+        size for size in (64, 32, 16) if torch.equal(positions[:size], positions[size : 2 * size]) or size == 16
+    )
+    return block, torch.argsort(positions[:block])
 
 
 def int4_linear(x: Tensor, packed: PackedInt4Weight, bias_O: Tensor | None = None) -> Tensor:

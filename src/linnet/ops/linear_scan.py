@@ -55,10 +55,10 @@ def linear_scan(a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor | None = None) -> tup
 class _LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor) -> Tensor:
-        states_BTE, left_BE = torch.empty_like(b_BTE, memory_format=torch.contiguous_format), h_BE
+        states_BTE, last_BE = torch.empty_like(b_BTE, memory_format=torch.contiguous_format), h_BE
         for place, chunk in segments(b_BTE.shape, b_BTE.device.type):
             a_BHCE, b_BHCE, states_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, b_BTE, states_BTE))
-            left_BE = scan(a_BHCE.unbind(2), b_BHCE.unbind(2), left_BE, states_BHCE.unbind(2))
+            last_BE = scan(a_BHCE.unbind(2), b_BHCE.unbind(2), last_BE, states_BHCE.unbind(2))
         ctx.save_for_backward(a_BTE, states_BTE, h_BE)
         return states_BTE
 
@@ -100,42 +100,42 @@ def in_chunks(x_BTE: Tensor, place: slice, chunk: int) -> Tensor:
     return x_BTE[:, place].view(len(x_BTE), -1, chunk, x_BTE.shape[2])
 
 
-def scan(kept: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states: Sequence[Tensor]) -> Tensor:
-    """`h_t = kept_t h_(t-1) + added_t` for all tokens, into `states`; returns the last state.
+def scan(factors: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states: Sequence[Tensor]) -> Tensor:
+    """`h_t = factor_t h_(t-1) + added_t` for all tokens, into `states`; returns the last state.
 
     The sequences have an element for each token of a chunk, `[B, H, ...]` of all chunks. h_B: the state before the
     first token, `[B, ...]`. `states` may be `added`.
     """
     h_BH = h_B[:, None]
-    if kept[0].shape[1] > 1:
+    if factors[0].shape[1] > 1:
         # What each chunk adds to the state by itself, and the factor by which the state before it decays.
-        own_BH, decay_BH = added[0], reduce(torch.mul, kept)
-        for kept_BH, added_BH in zip(kept[1:], added[1:], strict=True):
-            own_BH = torch.addcmul(added_BH, kept_BH, own_BH)
+        own_BH, decay_BH = added[0], reduce(torch.mul, factors)
+        for factor_BH, added_BH in zip(factors[1:], added[1:], strict=True):
+            own_BH = torch.addcmul(added_BH, factor_BH, own_BH)
         chunks = zip(own_BH.unbind(1)[:-1], decay_BH.unbind(1)[:-1], strict=True)
         h_BH = torch.stack([*accumulate(chunks, _next_state, initial=h_B)], dim=1)
-    for kept_BH, added_BH, state_BH in zip(kept, added, states, strict=True):
-        h_BH = torch.addcmul(added_BH, kept_BH, h_BH, out=state_BH)
+    for factor_BH, added_BH, state_BH in zip(factors, added, states, strict=True):
+        h_BH = torch.addcmul(added_BH, factor_BH, h_BH, out=state_BH)
     return h_BH[:, -1].clone()  # a view would keep all of them alive
 
 
-def scan_back(kept: Sequence[Tensor], added: Sequence[Tensor], passed_B: Tensor) -> Tensor:
+def scan_back(factors: Sequence[Tensor], added: Sequence[Tensor], carried_B: Tensor) -> Tensor:
     """`scan` from the end: `g_t = added_t + kept_(t+1) g_(t+1)`, in place of `added`.
 
-    passed_B: the last term for the last token, `[B, ...]`; returns the term for the token before the first.
+    carried_B: the last term for the last token, `[B, ...]`; returns the term for the token before the first.
     """
-    passed_BH = passed_B[:, None]
-    if kept[0].shape[1] > 1:
-        own_BH, decay_BH = added[-1], reduce(torch.mul, kept)
-        for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
-            own_BH = torch.addcmul(added_BH, kept_BH, own_BH)
-        own_BH = kept[0] * own_BH
+    carried_BH = carried_B[:, None]
+    if factors[0].shape[1] > 1:
+        own_BH, decay_BH = added[-1], reduce(torch.mul, factors)
+        for factor_BH, added_BH in zip(factors[:0:-1], added[-2::-1], strict=True):
+            own_BH = torch.addcmul(added_BH, factor_BH, own_BH)
+        own_BH = factors[0] * own_BH
         chunks = zip(own_BH.unbind(1)[:0:-1], decay_BH.unbind(1)[:0:-1], strict=True)
-        passed_BH = torch.stack([*accumulate(chunks, _next_state, initial=passed_B)][::-1], dim=1)
-    g_BH = added[-1].add_(passed_BH)
-    for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
-        g_BH = added_BH.addcmul_(kept_BH, g_BH)
-    return kept[0][:, 0] * g_BH[:, 0]
+        carried_BH = torch.stack([*accumulate(chunks, _next_state, initial=carried_B)][::-1], dim=1)
+    g_BH = added[-1].add_(carried_BH)
+    for factor_BH, added_BH in zip(factors[:0:-1], added[-2::-1], strict=True):
+        g_BH = added_BH.addcmul_(factor_BH, g_BH)
+    return factors[0][:, 0] * g_BH[:, 0]
 
 
 def _next_state(state: Tensor, chunk: tuple[Tensor, Tensor]) -> Tensor:

@@ -137,7 +137,7 @@ def gathered_attention(
 
 
 def _entries(at: Tensor, entries: int) -> Tensor:
-    """Index of each pair's entry; `entries` for distances beyond, and for keys behind the query, which are masked."""
+    """Index of each pair's entry; `entries` for distances beyond, and for keys after the query, which are masked."""
     return at.clamp(max=entries).masked_fill(at < 0, entries)
 
 
@@ -153,13 +153,13 @@ def _expand_entries(at: Tensor, entries: int, like_BNTS: Tensor) -> Tensor:
 
 # Distances in buckets, each with a bias for every head (Raffel et al., "T5", arXiv 1910.10683, sec. 2.1). The nearest
 # half of the buckets hold one distance each; the others grow logarithmically up to `furthest`, and all distances from
-# there on share the last one. Where tokens see both ways, half of all buckets are for keys behind the query.
+# there on share the last one. Where tokens see both ways, half of all buckets are for keys after the query.
 
 
 def position_buckets(offsets: Tensor, buckets: int = 32, furthest: int = 128, both_ways: bool = False) -> Tensor:
     """The bucket of each offset (the key's position minus the query's): int64, below `buckets`.
 
-    With `both_ways` keys behind the query have buckets of their own; else they share that of the query's own key.
+    With `both_ways` keys after the query have buckets of their own; else they share that of the query's own key.
     """
     if both_ways:
         buckets //= 2

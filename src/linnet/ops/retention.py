@@ -21,7 +21,7 @@ CHUNK = 64
 def retention_reference(
     q_BNTK: Tensor, k_BNTK: Tensor, v_BNTV: Tensor, log_gamma_N: Tensor, sum_BNKV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The definition: `[B, N, T, V]` with every pair in memory, and the sum `[B, N, K, V]` behind the last token.
+    """The definition: `[B, N, T, V]` with every pair in memory, and the sum `[B, N, K, V]` after the last token.
 
     log_gamma_N: the logarithm of each head's decay in one step. sum_BNKV: the sum over all tokens before, if any.
     """
@@ -86,8 +86,8 @@ def decays(log_gamma_N: Tensor, length: int) -> Tensor:
 
 def _to_the_end(log_gamma_N: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """Decay of each token up to the last one, and of the past up to each token: `[N, T, 1]` each."""
-    left_NT1 = (log_gamma_N[:, None] * torch.arange(length, device=log_gamma_N.device)).exp()[..., None]
-    return left_NT1.flip(1), left_NT1 * log_gamma_N.exp()[:, None, None]
+    decay_NT1 = (log_gamma_N[:, None] * torch.arange(length, device=log_gamma_N.device)).exp()[..., None]
+    return decay_NT1.flip(1), decay_NT1 * log_gamma_N.exp()[:, None, None]
 
 
 def retention_flops(tokens: int, key_width: int, value_width: int) -> int:

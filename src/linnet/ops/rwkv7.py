@@ -46,7 +46,7 @@ def rwkv7_reference(
     mixed_NK: Tensor,
     state_BNKV: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: `[B, N, T, V]`, and the state `[B, N, K, V]` behind the last one.
+    """The definition, token by token: `[B, N, T, V]`, and the state `[B, N, K, V]` after the last one.
 
     state_BNKV: the state before the first token, if not 0.
     """
@@ -59,9 +59,9 @@ def rwkv7_reference(
         r_BNK, log_d_BNK, k_BNK, v_BNV, eta_BNK, e_BNK = (
             x[:, :, token] for x in (r_BNTK, log_d_BNTK, k_BNTK, v_BNTV, eta_BNTK, e_BNTK)
         )
-        found_BNV = (e_BNK[..., None, :] @ state_BNKV)[..., 0, :]
+        stored_BNV = (e_BNK[..., None, :] @ state_BNKV)[..., 0, :]
         state_BNKV = log_d_BNK.exp()[..., None] * state_BNKV
-        state_BNKV = state_BNKV - (eta_BNK * e_BNK)[..., None] * found_BNV[..., None, :]
+        state_BNKV = state_BNKV - (eta_BNK * e_BNK)[..., None] * stored_BNV[..., None, :]
         state_BNKV = state_BNKV + k_BNK[..., None] * v_BNV[..., None, :]
         outs.append((r_BNK[..., None, :] @ state_BNKV)[..., 0, :])
     return torch.stack(outs, dim=2), state_BNKV
@@ -107,9 +107,9 @@ def rwkv7_row(
 ) -> Tensor:
     """One token of one stream in few operations: the output `[N, V]`; the state is advanced in place."""
     log_d_NK, eta_NK, e_NK, k_NK = _keys_and_decays(w_NK, k_NK, a_NK, erased_NK, mixed_NK)
-    found_N1V = torch.bmm(e_NK[:, None], state_NKV)
+    stored_N1V = torch.bmm(e_NK[:, None], state_NKV)
     keys_NK2 = torch.stack([eta_NK.mul_(e_NK).neg_(), k_NK], dim=2)
-    state_NKV.mul_(log_d_NK.exp_()[..., None]).baddbmm_(keys_NK2, torch.cat([found_N1V, v_NV[:, None]], dim=1))
+    state_NKV.mul_(log_d_NK.exp_()[..., None]).baddbmm_(keys_NK2, torch.cat([stored_N1V, v_NV[:, None]], dim=1))
     return torch.bmm(r_NK[:, None], state_NKV)[:, 0]
 
 
@@ -124,12 +124,12 @@ def _rwkv7_chunks(
     up, before, down = (sums - middle).exp(), (sums - log_d - middle).exp(), (middle - sums).exp()
     early = torch.cat([k * down, eta * e * down], dim=-2)
     pairs = torch.cat([r * up, -e * before], dim=-2) @ early.transpose(-1, -2)
-    read_pairs, found_pairs = pairs.chunk(2, dim=-2)
+    read_pairs, stored_pairs = pairs.chunk(2, dim=-2)
     read = torch.cat([part.tril() for part in read_pairs.chunk(2, dim=-1)], dim=-1)
-    added, removed = (part.tril(-1) for part in found_pairs.chunk(2, dim=-1))
+    added, removed = (part.tril(-1) for part in stored_pairs.chunk(2, dim=-1))
     both = torch.cat([added @ v, -e * (sums - log_d).exp()], dim=-1)
-    found = solve_unit_triangular(-removed, both)
-    u, w = torch.split(found, [v.shape[-1], k.shape[-1]], dim=-1)
+    solution = solve_unit_triangular(-removed, both)
+    u, w = torch.split(solution, [v.shape[-1], k.shape[-1]], dim=-1)
     end = sums[..., -1, None, :]
     written, by_state = torch.cat([v, u], dim=-2), torch.cat([torch.zeros_like(w), -w], dim=-2)
     return read, r * sums.exp(), written, by_state, early * (end - middle).exp(), end.exp().transpose(-1, -2)
@@ -154,8 +154,8 @@ def rwkv7_output(
     """The output of heads: `((o - mean) / deviation * gain + bias + (r^T (bonus * k')) v) * gate`."""
     normed_BTNV = torch.addcmul(bias_NV, F.layer_norm(o_BTNV, o_BTNV.shape[-1:], eps=eps), gain_NV)
     added_BTNK = k_BTNK * torch.addcmul(1 - mixed_NK, a_BTNK.sigmoid(), mixed_NK)
-    own_BTN1 = (r_BTNK * bonus_NK * added_BTNK).sum(-1, keepdim=True)
-    return torch.addcmul(normed_BTNV, own_BTN1, v_BTNV) * gate_BTNV
+    bonus_BTN1 = (r_BTNK * bonus_NK * added_BTNK).sum(-1, keepdim=True)
+    return torch.addcmul(normed_BTNV, bonus_BTN1, v_BTNV) * gate_BTNV
 
 
 def rwkv7_flops(tokens: int, heads: int, keys: int, values: int) -> int:

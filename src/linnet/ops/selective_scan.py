@@ -38,7 +38,7 @@ STATE_TENSORS = 2
 def selective_scan_reference(
     x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The definition, step by step: `[B, T, E]`, and the state `[B, N, E]` behind the last token.
+    """The definition, step by step: `[B, T, E]`, and the state `[B, N, E]` after the last token.
 
     dt_BTE: steps, above 0. a_NE: rates, below 0. h_BNE: the state before the first token, if not 0.
     """
@@ -68,7 +68,7 @@ def selective_scan(
 class _Buffers:
     """Buffers for the tokens of a segment. All segments use the same memory, so that it stays in the cache.
 
-    kept: the decays of the steps; states: after each token; grad_states: their gradients; each `[B, H, C, N, E]`, and
+    decays: the decays of the steps; states: after each token; grad_states: their gradients; each `[B, H, C, N, E]`, and
     as a view by token `[B, S, N, E]`.
     """
 
@@ -76,19 +76,19 @@ class _Buffers:
         alone = x_BTE.device.type == "cpu" and len(x_BTE) * a_NE.numel() >= MIN_FULL_OPERATION
         self.length, self.chunk = length, length if alone else min(CHUNK, length)
         shape = len(x_BTE), -(-length // self.chunk), self.chunk, *a_NE.shape
-        self.kept, self.states = x_BTE.new_empty(shape), x_BTE.new_empty(shape)
+        self.decays, self.states = x_BTE.new_empty(shape), x_BTE.new_empty(shape)
         self.grad_states = x_BTE.new_empty(shape) if backward else self.states
-        views = (part.flatten(1, 2)[:, :length] for part in (self.kept, self.states, self.grad_states))
-        self.kept_BSNE, self.states_BSNE, self.grad_states_BSNE = views
-        self.by_token = [part.unbind(2) for part in (self.kept, self.states, self.grad_states)]
+        views = (part.flatten(1, 2)[:, :length] for part in (self.decays, self.states, self.grad_states))
+        self.decays_BSNE, self.states_BSNE, self.grad_states_BSNE = views
+        self.by_token = [part.unbind(2) for part in (self.decays, self.states, self.grad_states)]
 
     def run(self, dt_BSE: Tensor, added_BSE: Tensor, a_NE: Tensor, b_BSN: Tensor, h_BNE: Tensor) -> Tensor:
         """Compute the states; returns the last one."""
-        torch.mul(chunked(dt_BSE, self.chunk)[..., None, :], a_NE, out=self.kept).exp_()
+        torch.mul(chunked(dt_BSE, self.chunk)[..., None, :], a_NE, out=self.decays).exp_()
         b_BHCN1, added_BHC1E = chunked(b_BSN, self.chunk)[..., None], chunked(added_BSE, self.chunk)[..., None, :]
         torch.mul(b_BHCN1, added_BHC1E, out=self.states)  # what each step adds, before the scan
-        kept, states, _ = self.by_token
-        return scan(kept, states, h_BNE, states)
+        decays, states, _ = self.by_token
+        return scan(decays, states, h_BNE, states)
 
     def run_back(
         self, c_BSN: Tensor, grad_y_BSE: Tensor, start_BNE: Tensor, grad_h_BNE: Tensor
@@ -100,9 +100,9 @@ class _Buffers:
         """
         c_BHCN1, grad_y_BHC1E = chunked(c_BSN, self.chunk)[..., None], chunked(grad_y_BSE, self.chunk)[..., None, :]
         torch.mul(c_BHCN1, grad_y_BHC1E, out=self.grad_states)
-        kept, _, grad_states = self.by_token
-        grad_start_BNE = scan_back(kept, grad_states, grad_h_BNE)
-        grad_exponents_BSNE = self.kept_BSNE.mul_(self.grad_states_BSNE)
+        decays, _, grad_states = self.by_token
+        grad_start_BNE = scan_back(decays, grad_states, grad_h_BNE)
+        grad_exponents_BSNE = self.decays_BSNE.mul_(self.grad_states_BSNE)
         grad_exponents_BSNE[:, 0] *= start_BNE
         grad_exponents_BSNE[:, 1:] *= self.states_BSNE[:, :-1]
         return grad_exponents_BSNE, grad_start_BNE

@@ -38,7 +38,7 @@ def state_space_dual_reference(
     d_N: Tensor,
     h_BNPS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The definition, step by step: `[B, T, N, P]`, and the state `[B, N, P, S]` behind the last token.
+    """The definition, step by step: `[B, T, N, P]`, and the state `[B, N, P, S]` after the last token.
 
     dt_BTN: steps, at least 0. a_N: rates, below 0. d_N: the direct factor of a head's input. h_BNPS: the state before
     the first token, if not 0. The heads of a group are adjacent.
@@ -58,8 +58,8 @@ def state_space_step(
     """One more token: its output `[B, N, P]`, and the next state."""
     heads = x_BNP.shape[1] // b_BGS.shape[1]
     b_BNS, c_BNS = (part.repeat_interleave(heads, dim=1) for part in (b_BGS, c_BGS))
-    kept_BNPS = (dt_BN * a_N).exp()[..., None, None] * h_BNPS
-    next_BNPS = torch.addcmul(kept_BNPS, (dt_BN[..., None] * x_BNP)[..., None], b_BNS[:, :, None])
+    decayed_BNPS = (dt_BN * a_N).exp()[..., None, None] * h_BNPS
+    next_BNPS = torch.addcmul(decayed_BNPS, (dt_BN[..., None] * x_BNP)[..., None], b_BNS[:, :, None])
     read_BNP = (next_BNPS @ c_BNS[..., None])[..., 0]
     return torch.addcmul(read_BNP, x_BNP, d_N[:, None]), next_BNPS
 
@@ -136,18 +136,18 @@ def _segment(chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
     *of_tokens, a_N, d_N, h_BNPS = inputs
     x_BHNPC, dt_BHNC, b_BHGSC, c_BHGSC = (_chunked(part, chunk) for part in of_tokens)
     groups, length = b_BHGSC.shape[2], of_tokens[0].shape[1]
-    decays_BHNCC, left_BHNC, start_BHNC = _decays(dt_BHNC * a_N[:, None])
+    decays_BHNCC, to_end_BHNC, from_start_BHNC = _decays(dt_BHNC * a_N[:, None])
     fed_BHNPC = x_BHNPC * dt_BHNC[..., None, :]
     by_group = (*x_BHNPC.shape[:2], groups, -1)  # all channels of a group together
-    added_BHGES = (fed_BHNPC * left_BHNC[..., None, :]).view(*by_group, chunk) @ b_BHGSC.mT
+    added_BHGES = (fed_BHNPC * to_end_BHNC[..., None, :]).view(*by_group, chunk) @ b_BHGSC.mT
     added_BHNPS = added_BHGES.view(*x_BHNPC.shape[:4], -1)
-    before, end_BNPS = states_before(added_BHNPS.unbind(1), start_BHNC[..., -1, None, None].unbind(1), h_BNPS)
+    before, end_BNPS = states_before(added_BHNPS.unbind(1), from_start_BHNC[..., -1, None, None].unbind(1), h_BNPS)
     read_BHNPC = (torch.stack(before, dim=1).view(*by_group, h_BNPS.shape[3]) @ c_BHGSC).view_as(x_BHNPC)
     # The weight of a source for a reader: the score that all heads of a group share, decayed; `[B, H, N, C, C]`.
     scores_BHGCC = b_BHGSC.mT @ c_BHGSC
     decays_BHGMCC = decays_BHNCC.view(*scores_BHGCC.shape[:3], -1, *scores_BHGCC.shape[3:])
     near_BHNPC = fed_BHNPC @ (scores_BHGCC[:, :, :, None] * decays_BHGMCC).flatten(2, 3)
-    out_BHNPC = torch.addcmul(near_BHNPC, read_BHNPC, start_BHNC[..., None, :])
+    out_BHNPC = torch.addcmul(near_BHNPC, read_BHNPC, from_start_BHNC[..., None, :])
     out_BHNPC = torch.addcmul(out_BHNPC, x_BHNPC, d_N[:, None, None])
     return out_BHNPC.permute(0, 1, 4, 2, 3).flatten(1, 2)[:, :length], end_BNPS
 
@@ -175,8 +175,8 @@ def _decays(log_BHNC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     unseen_CC = torch.full((chunk, chunk), -torch.inf, dtype=log_BHNC.dtype, device=log_BHNC.device).tril(-1)
     low_BHNCC = (low_BHNC[..., None, :] - low_BHNC[..., None]).add_(unseen_CC)
     decays_BHNCC = (high_BHNC[..., None, :] - high_BHNC[..., None]).add(low_BHNCC).exp()
-    left_BHNC = (high_BHNC[..., -1:] - high_BHNC + (low_BHNC[..., -1:] - low_BHNC)).exp()
-    return decays_BHNCC, left_BHNC, high_BHNC.exp()
+    to_end_BHNC = (high_BHNC[..., -1:] - high_BHNC + (low_BHNC[..., -1:] - low_BHNC)).exp()
+    return decays_BHNCC, to_end_BHNC, high_BHNC.exp()
 
 
 def state_space_dual_flops(tokens: int, groups: int, heads: int, width: int, state: int) -> int:

@@ -41,7 +41,7 @@ def is_exporting() -> bool:
 
 
 def is_traced_or_differentiated(x: Tensor) -> bool:
-    """True if a gradient or a graph of computations on `x` is wanted, so that native functions cannot be used."""
+    """True if computations on `x` are differentiated or traced, so that native functions cannot be used."""
     is_tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     in_graph = is_tracing or is_exporting() or torch.compiler.is_compiling() or type(x) is not Tensor
     return in_graph or (torch.is_grad_enabled() and x.requires_grad)
@@ -68,8 +68,8 @@ def widen(x: Tensor) -> Tensor:
 
 def segment_length(batch: int, numbers: int, chunk: int, device: str = "cpu") -> int:
     """Tokens of a segment, a multiple of `chunk`, for `batch` rows with `numbers` elements per token."""
-    most = SEGMENT_NUMBERS if device == "cpu" else SEGMENT_NUMBERS_DEVICE
-    return chunk * max(1, most // max(1, batch * chunk * numbers))
+    limit = SEGMENT_NUMBERS if device == "cpu" else SEGMENT_NUMBERS_DEVICE
+    return chunk * max(1, limit // max(1, batch * chunk * numbers))
 
 
 def segment_slices(length: int, segment: int) -> list[slice]:
@@ -94,7 +94,7 @@ def apply_eagerly(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 @_disable_dynamo
 def recompute(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """`function(*inputs)`, of which only the inputs are saved: the backward pass computes it again.
+    """`function(*inputs)`; only the inputs are saved, and the backward pass computes it again.
 
     Activation checkpointing (Chen et al., 2016, arXiv 1604.06174) for one function of tensors; differentiable once.
     """

@@ -66,7 +66,7 @@ def mlstm_reference(
     memory_BNKU: Tensor | None = None,
     peak_BN: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The definition, token by token: `[B, N, T, V]`; the memory `[B, N, K, U]` behind the last one, and m, `[B, N]`.
+    """The definition, token by token: `[B, N, T, V]`; the memory `[B, N, K, U]` after the last one, and m, `[B, N]`.
 
     input_BNT, forget_BNT: logits of the gates. memory_BNKU, peak_BN: the memory and m before the first token, if not 0.
     """
@@ -74,9 +74,9 @@ def mlstm_reference(
         memory_BNKU = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3] + 1)
     peak_BN = v_BNTV.new_zeros(v_BNTV.shape[:2]) if peak_BN is None else peak_BN
     q_BNTK, u_BNTU = q_BNTK * q_BNTK.shape[3] ** -0.5, F.pad(v_BNTV, (0, 1), value=1.0)
-    kept_BNT, outs = F.logsigmoid(forget_BNT), []
+    decay_BNT, outs = F.logsigmoid(forget_BNT), []
     for token in range(v_BNTV.shape[2]):
-        faded_BN, input_BN = kept_BNT[..., token] + peak_BN, input_BNT[..., token]
+        faded_BN, input_BN = decay_BNT[..., token] + peak_BN, input_BNT[..., token]
         peak_BN = torch.maximum(faded_BN, input_BN)
         key_BNK = k_BNTK[:, :, token] * (input_BN - peak_BN).exp()[..., None]
         memory_BNKU = memory_BNKU * (faded_BN - peak_BN).exp()[..., None, None]
@@ -111,7 +111,7 @@ def _denominator(normalizer: Tensor, peak: Tensor) -> Tensor:
 
 
 class _Mlstm(torch.autograd.Function):
-    """The output is laid out `[B, T, N, V]` in memory, as the map behind the heads reads it."""
+    """The output is laid out `[B, T, N, V]` in memory, as the map after the heads reads it."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,7 +203,7 @@ class _MlstmSegment(NamedTuple):
     from_start: Tensor
 
     def memories(self, memory_BNKU: Tensor) -> tuple[Tensor, Tensor]:
-        """The memory before each chunk, `[B, N, H, K, U]`, and behind the last."""
+        """The memory before each chunk, `[B, N, H, K, U]`, and after the last."""
         added = (self.k * self.to_end).mT @ self.u
         before, memory_BNKU = states_before(added.unbind(2), self.from_start[..., -1:, :].unbind(2), memory_BNKU)
         return torch.stack(before, dim=2), memory_BNKU
@@ -276,7 +276,7 @@ def empty_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtyp
 
 
 def slstm_reference(x_BT4NP: Tensor, weight_NPG: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
-    """The definition, token by token: h, `[B, T, N, P]`, and the memory behind the last token.
+    """The definition, token by token: h, `[B, T, N, P]`, and the memory after the last token.
 
     weight_NPG: R of each head. memory: before the first token, if any.
     """
@@ -288,8 +288,8 @@ def slstm_reference(x_BT4NP: Tensor, weight_NPG: Tensor, memory: Memory | None =
         i, f, z, o = (x_B4NP + torch.unflatten(mixed_NBG, -1, (gates, width)).permute(1, 2, 0, 3)).unbind(1)
         faded = F.logsigmoid(f) + m
         m = torch.maximum(faded, i)
-        share, kept = (i - m).exp(), (faded - m).exp()
-        c, n = kept * c + share * z.tanh(), kept * n + share
+        share, decay = (i - m).exp(), (faded - m).exp()
+        c, n = decay * c + share * z.tanh(), decay * n + share
         h = o.sigmoid() * c / n
         outs.append(h)
     return torch.stack(outs, dim=1), (h, c, n, m)
@@ -301,8 +301,8 @@ def slstm(x_BT4NP: Tensor, weight_NPG: Tensor, memory: Memory | None = None) -> 
     memory = memory or empty_memory((batch, heads, width), x_BT4NP.device, x_BT4NP.dtype)
     if length == 1:
         return slstm_reference(x_BT4NP, weight_NPG, memory)
-    h_BTNP, *behind = apply_eagerly(_Slstm, x_BT4NP, weight_NPG, *memory)
-    return h_BTNP, (h_BTNP[:, -1].detach(), *behind)
+    h_BTNP, *last = apply_eagerly(_Slstm, x_BT4NP, weight_NPG, *memory)
+    return h_BTNP, (h_BTNP[:, -1].detach(), *last)
 
 
 class _Slstm(torch.autograd.Function):
@@ -318,9 +318,9 @@ class _Slstm(torch.autograd.Function):
         _slstm_forward(logits_TNBG, weight_NPG, h_NBP.contiguous(), h_TNBP, cells_T2NBP, peaks_TNBP)
         h_BTNP = h_TNBP.permute(2, 0, 1, 3).contiguous()
         ctx.save_for_backward(logits_TNBG, weight_NPG, memory[0], h_BTNP, cells_T2NBP, peaks_TNBP)
-        behind = [part.transpose(0, 1) for part in (*cells_T2NBP[-1].clone(), peaks_TNBP[-1].clone())]
-        ctx.mark_non_differentiable(*behind)
-        return h_BTNP, *behind
+        last = [part.transpose(0, 1) for part in (*cells_T2NBP[-1].clone(), peaks_TNBP[-1].clone())]
+        ctx.mark_non_differentiable(*last)
+        return h_BTNP, *last
 
     @staticmethod
     @once_differentiable
@@ -329,13 +329,13 @@ class _Slstm(torch.autograd.Function):
         h_TNBP = torch.cat([first_BNP[:, None], h_BTNP], dim=1).permute(1, 2, 0, 3)
         grad_h_TNBP = grad_h_BTNP.permute(1, 2, 0, 3)
         grad_logits_TNBG, grad_weight_NPG = torch.empty_like(logits_TNBG), torch.zeros_like(weight_NPG)
-        passed = torch.zeros_like(peaks_TNBP[0]), torch.zeros_like(cells_T2NBP[0])
+        carried = torch.zeros_like(peaks_TNBP[0]), torch.zeros_like(cells_T2NBP[0])
         segment = segment_length(1, SLSTM_ELEMENTS * peaks_TNBP[0].numel(), 1, logits_TNBG.device.type)
         for place in reversed(segment_slices(len(logits_TNBG), segment)):
             both = slice(place.start, place.stop + 1)
             slopes = _slstm_slopes(logits_TNBG[place], h_TNBP[both][1:], cells_T2NBP[both], peaks_TNBP[both])
             segment_TNBG = grad_logits_TNBG[place]
-            passed = _slstm_backward(slopes, weight_NPG, grad_h_TNBP[place], passed, segment_TNBG)
+            carried = _slstm_backward(slopes, weight_NPG, grad_h_TNBP[place], carried, segment_TNBG)
             grad_weight_NPG += torch.einsum("tnbp,tnbg->npg", h_TNBP[place], segment_TNBG)
         grad_x_TNB4P = torch.unflatten(grad_logits_TNBG, -1, (GATES, -1))
         return grad_x_TNB4P.permute(2, 0, 3, 1, 4), grad_weight_NPG, None, None, None, None
@@ -351,16 +351,16 @@ def _slstm_forward(
     i_T, f_T, z_T, o_T = (part.unbind(0) for part in torch.unflatten(logits_TNBG, -1, (GATES, -1)).unbind(-2))
     cells, peaks, (c_T, n_T) = cells_T2NBP.unbind(0), peaks_TNBP.unbind(0), (x.unbind(0) for x in cells_T2NBP.unbind(1))
     shares_2NBP, fed_2NBP = torch.empty_like(cells[0]), torch.ones_like(cells[0])
-    (share, kept), (z_NBP, _), o_NBP = shares_2NBP, fed_2NBP, torch.empty_like(h_NBP)
+    (share, decay), (z_NBP, _), o_NBP = shares_2NBP, fed_2NBP, torch.empty_like(h_NBP)
     for token, (logits_NBG, next_NBP) in enumerate(zip(logits_TNBG.unbind(0), h_TNBP.unbind(0), strict=True)):
         torch.baddbmm(logits_NBG, h_NBP, weight_NPG, out=logits_NBG)
         faded, m = F.logsigmoid(f_T[token]).add_(peaks[token]), peaks[token + 1]
         torch.maximum(i_T[token], faded, out=m)
         torch.sub(i_T[token], m, out=share)
-        torch.sub(faded, m, out=kept)
+        torch.sub(faded, m, out=decay)
         shares_2NBP.exp_()
         torch.tanh(z_T[token], out=z_NBP)
-        torch.addcmul(fed_2NBP * share, cells[token], kept, out=cells[token + 1])
+        torch.addcmul(fed_2NBP * share, cells[token], decay, out=cells[token + 1])
         torch.sigmoid(o_T[token], out=o_NBP)
         h_NBP = torch.div(c_T[token + 1], n_T[token + 1], out=next_NBP).mul_(o_NBP)
 
@@ -373,33 +373,37 @@ def _slstm_slopes(logits_TNBG: Tensor, h_TNBP: Tensor, cells_T2NBP: Tensor, peak
     """
     i, f, z, o = torch.unflatten(logits_TNBG, -1, (GATES, -1)).unbind(-2)
     z, o, before_m, m = z.tanh(), o.sigmoid(), peaks_TNBP[:-1], peaks_TNBP[1:]
-    share, kept = (i - m).exp(), (F.logsigmoid(f) + before_m - m).exp()
+    share, decay = (i - m).exp(), (F.logsigmoid(f) + before_m - m).exp()
     (before_c, before_n), n = cells_T2NBP[:-1].unbind(1), cells_T2NBP[1:, 1]
-    grad_f = kept * (-f).sigmoid()
+    grad_f = decay * (-f).sigmoid()
     for_cells = torch.stack([o / n, -h_TNBP / n], dim=1)
     grad_c = torch.stack([share * z, grad_f * before_c, share * (1 - z * z)], dim=-2)
     grad_n = torch.stack([share, grad_f * before_n], dim=-2)
-    return for_cells, grad_c, grad_n, h_TNBP * (1 - o), kept
+    return for_cells, grad_c, grad_n, h_TNBP * (1 - o), decay
 
 
 def _slstm_backward(
-    slopes: tuple[Tensor, ...], weight_NPG: Tensor, grad_h_TNBP: Tensor, passed: tuple[Tensor, Tensor], out_TNBG: Tensor
+    slopes: tuple[Tensor, ...],
+    weight_NPG: Tensor,
+    grad_h_TNBP: Tensor,
+    carried: tuple[Tensor, Tensor],
+    out_TNBG: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Write the gradients of a segment's logits to `out`; returns those of h, and of c and n, of the token before.
 
-    passed: the gradients of h, and of c and n, of its last token that come from later tokens.
+    carried: the gradients of h, and of c and n, of its last token that come from later tokens.
     """
-    back_NGP, (passed_NBP, grad_cells_2NBP) = weight_NPG.mT.contiguous(), passed
+    back_NGP, (carried_NBP, grad_cells_2NBP) = weight_NPG.mT.contiguous(), carried
     out_TNB4P = torch.unflatten(out_TNBG, -1, (GATES, -1))
     outs = (out_TNBG, out_TNB4P[..., :3, :], out_TNB4P[..., :2, :], out_TNB4P[..., 3, :])
     steps = zip(*(x.unbind(0)[::-1] for x in (grad_h_TNBP, *slopes, *outs)), strict=True)
-    for grad_h, for_cells, grad_c, grad_n, for_o, kept, grad_NBG, grad_ifz, grad_if, grad_o in steps:
-        grad_h_NBP = grad_h + passed_NBP
+    for grad_h, for_cells, grad_c, grad_n, for_o, decay, grad_NBG, grad_ifz, grad_if, grad_o in steps:
+        grad_h_NBP = grad_h + carried_NBP
         grad_cells_2NBP = torch.addcmul(grad_cells_2NBP, grad_h_NBP, for_cells)
         c_NB1P, n_NB1P = grad_cells_2NBP.unsqueeze(-2).unbind(0)
         torch.mul(grad_c, c_NB1P, out=grad_ifz)
         grad_if.addcmul_(grad_n, n_NB1P)
         torch.mul(for_o, grad_h_NBP, out=grad_o)
-        grad_cells_2NBP.mul_(kept)
-        passed_NBP = grad_NBG @ back_NGP
-    return passed_NBP, grad_cells_2NBP
+        grad_cells_2NBP.mul_(decay)
+        carried_NBP = grad_NBG @ back_NGP
+    return carried_NBP, grad_cells_2NBP

@@ -81,10 +81,10 @@ class DecayBank:
             else:
                 append, count = self._append_chunks, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
             piece = slice(done, done + count)
-            own_keys = None
+            piece_keys = None
             if keys is not None:
-                own_keys = Keys(*(each_BTNM[:, piece].transpose(1, 2).to(rates_BTN.dtype) for each_BTNM in keys))
-            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece], own_keys))
+                piece_keys = Keys(*(each_BTNM[:, piece].transpose(1, 2).to(rates_BTN.dtype) for each_BTNM in keys))
+            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece], piece_keys))
             done += count
         return torch.cat([v_BNTH[:, :, :0], *outputs], dim=2).transpose(1, 2).to(v_BTNH.dtype)
 
@@ -116,21 +116,21 @@ class DecayBank:
         """`append` of one token whose position in the stream is a tensor: for graphs, which take it as an input.
 
         As `_append_to_chunk`, over all places, with the empty ones masked. The next chunk is begun at every token, and
-        the result is used behind the last token of a chunk. The tensors are replaced, not changed in place.
+        the result is used after the last token of a chunk. The tensors are replaced, not changed in place.
         """
         chunk, fixed, device = self.bank.nearest, len(self.bank.rates_R), v_B1NH.device
         start = clock % chunk
         here_W = torch.arange(2 * chunk, device=device) == chunk + start
-        self.rates_BNF = _written(self.rates_BNF, rates_B1N.mT[..., None], here_W, fixed)
-        self.entries_BNEH = _written(self.entries_BNEH, v_B1NH.transpose(1, 2), here_W, self.low_BNRH.shape[2])
-        known_F = torch.arange(fixed + 2 * chunk, device=device) <= fixed + chunk + start
+        self.rates_BNF = _with_token(self.rates_BNF, rates_B1N.mT[..., None], here_W, fixed)
+        self.entries_BNEH = _with_token(self.entries_BNEH, v_B1NH.transpose(1, 2), here_W, self.low_BNRH.shape[2])
+        filled_F = torch.arange(fixed + 2 * chunk, device=device) <= fixed + chunk + start
         minus_ages_CF = _minus_ages.__wrapped__(self.bank, self.rates_BNF.dtype, device)  # a graph's is not cached
         minus_ages_F = minus_ages_CF.index_select(0, start[None])[0]
-        weights_BN1F = (exp_(self.rates_BNF * minus_ages_F) * known_F)[:, :, None]
+        weights_BN1F = (exp_(self.rates_BNF * minus_ages_F) * filled_F)[:, :, None]
         if keys is not None:
             assert self.keys_BNCM is not None
             keys = Keys(*(each_B1NM.transpose(1, 2).to(rates_B1N.dtype) for each_B1NM in keys))
-            self.keys_BNCM = _written(self.keys_BNCM, keys.keys, here_W, 0)
+            self.keys_BNCM = _with_token(self.keys_BNCM, keys.keys, here_W, 0)
             far_BN1R, near_BN1W = torch.split(weights_BN1F, [fixed, 2 * chunk], dim=-1)
             scores_BN1W = keys.queries @ self.keys_BNCM.mT
             weights_BN1F = torch.cat([by_key(far_BN1R, keys.queries), near_BN1W * scores_BN1W], dim=-1)
@@ -148,12 +148,12 @@ class DecayBank:
     def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         """Append whole chunks, as the chunked form takes a segment, whose first chunk is the one before them."""
         fixed, sums = len(self.bank.rates_R), self.low_BNRH.shape[2]
-        rates_PKC = self._behind_chunk(self.rates_BNF[:, :, fixed:, None], rates_BNT[..., None])[..., 0]
-        v_PKCH = self._behind_chunk(self.entries_BNEH[:, :, sums:], v_BNTH)
+        rates_PKC = self._append_to_previous(self.rates_BNF[:, :, fixed:, None], rates_BNT[..., None])[..., 0]
+        v_PKCH = self._append_to_previous(self.entries_BNEH[:, :, sums:], v_BNTH)
         if keys is not None:
             assert self.keys_BNCM is not None
             q_PKCM = keys.queries.reshape(len(rates_PKC), -1, self.bank.nearest, keys.queries.shape[-1])
-            keys = Keys(q_PKCM, self._behind_chunk(self.keys_BNCM, keys.keys))
+            keys = Keys(q_PKCM, self._append_to_previous(self.keys_BNCM, keys.keys))
         out_PKCH = widen(near_sums(rates_PKC, v_PKCH, keys))
         keys = None if keys is None else Keys(widen(keys.queries), widen(keys.keys))
         sums_PRH = add_far_sums(out_PKCH, self.bank, rates_PKC, widen(v_PKCH), self._exact_sums().flatten(0, 1), keys)
@@ -161,11 +161,11 @@ class DecayBank:
         self.position += v_BNTH.shape[2]
         return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(self.entries_BNEH.dtype)
 
-    def _behind_chunk(self, kept_BNCH: Tensor, new_BNTH: Tensor) -> Tensor:
-        """New chunks behind the one before them, `[P, K + 1, C, H]`; the last of them is stored as the one before."""
+    def _append_to_previous(self, stored_BNCH: Tensor, new_BNTH: Tensor) -> Tensor:
+        """New chunks after the one before them, `[P, K + 1, C, H]`; the last of them is stored as the one before."""
         chunk = self.bank.nearest
-        both_BNSH = torch.cat([kept_BNCH[:, :, :chunk], new_BNTH.to(kept_BNCH)], dim=2)
-        kept_BNCH[:, :, :chunk] = new_BNTH[:, :, -chunk:]
+        both_BNSH = torch.cat([stored_BNCH[:, :, :chunk], new_BNTH.to(stored_BNCH)], dim=2)
+        stored_BNCH[:, :, :chunk] = new_BNTH[:, :, -chunk:]
         return both_BNSH.view(both_BNSH.shape[0] * both_BNSH.shape[1], -1, chunk, both_BNSH.shape[3])
 
     def begin_chunk(self) -> None:
@@ -181,9 +181,9 @@ class DecayBank:
         entered_BNRH = factors_BNCR.mT @ widen(v_BNCH[:, :, :chunk])
         accumulate_((self._exact_sums(), entered_BNRH), self.bank)
         self._keep_sums(entered_BNRH)
-        for kept in (rates_BNC, v_BNCH, self.keys_BNCM):
-            if kept is not None:
-                kept[:, :, :chunk] = kept[:, :, chunk:]
+        for stored in (rates_BNC, v_BNCH, self.keys_BNCM):
+            if stored is not None:
+                stored[:, :, :chunk] = stored[:, :, chunk:]
 
     def _exact_sums(self) -> Tensor:
         return widen(self.entries_BNEH[:, :, : self.low_BNRH.shape[2]]) + self.low_BNRH
@@ -194,15 +194,15 @@ class DecayBank:
         self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
-def _written(kept_BNEH: Tensor, new_BN1H: Tensor, here_W: Tensor, before: int) -> Tensor:
-    """A copy with a new token at the true place of `here_W`, which begins behind `before`.
+def _with_token(old_BNEH: Tensor, new_BN1H: Tensor, here_W: Tensor, before: int) -> Tensor:
+    """A copy with a new token at the true place of `here_W`, which begins after `before`.
 
     `[..., E]` or `[..., E, H]`.
     """
-    if kept_BNEH.dim() == 3:
-        return _written(kept_BNEH[..., None], new_BN1H, here_W, before)[..., 0]
-    near_BNWH = torch.where(here_W[:, None], new_BN1H.to(kept_BNEH.dtype), kept_BNEH[:, :, before:])
-    return torch.cat([kept_BNEH[:, :, :before], near_BNWH], dim=2)
+    if old_BNEH.dim() == 3:
+        return _with_token(old_BNEH[..., None], new_BN1H, here_W, before)[..., 0]
+    near_BNWH = torch.where(here_W[:, None], new_BN1H.to(old_BNEH.dtype), old_BNEH[:, :, before:])
+    return torch.cat([old_BNEH[:, :, :before], near_BNWH], dim=2)
 
 
 @lru_cache(maxsize=16)

@@ -47,7 +47,7 @@ class Segment:
     chunk: int
 
     def cut(self, x_BSNH: Tensor) -> Tensor:
-        """The segment's chunks behind the one before them, zeros where the stream has none: `[P, K + 1, C, H]`.
+        """The chunks of the segment after the one before them, zeros where the stream has none: `[P, K + 1, C, H]`.
 
         A view where possible: for one row and head, from the second segment on.
         """
@@ -74,7 +74,7 @@ class Segment:
         out_BSNH[:, first : self.end] += x_BNSH[:, :, : self.end - first].transpose(1, 2)
 
     def cut_inputs(self, inputs: Inputs) -> Inputs:
-        """The segment's chunks of each input behind the one before them; of the queries without that."""
+        """The chunks of the segment after the one before them, for each input; the queries without the one before."""
         rates, q, k, v = inputs
         return self.cut(rates[..., None])[..., 0], self.cut(q)[:, 1:], self.cut(k), self.cut(v)
 
@@ -85,9 +85,9 @@ def segments(v_BSNH: Tensor, chunk: int, factor: int = 1) -> Iterator[Segment]:
     factor: number of intermediate elements for each element of the quantities.
     """
     batch, length = v_BSNH.shape[:2]
-    most = SEGMENT_NUMBERS // factor if v_BSNH.device.type == "cpu" else v_BSNH.numel()
-    at_once = max(1, min(batch, most // max(1, v_BSNH[0].numel()))) if batch else 1
-    chunks = max(1, most // max(1, v_BSNH[:at_once, 0].numel() * chunk))
+    limit = SEGMENT_NUMBERS // factor if v_BSNH.device.type == "cpu" else v_BSNH.numel()
+    at_once = max(1, min(batch, limit // max(1, v_BSNH[0].numel()))) if batch else 1
+    chunks = max(1, limit // max(1, v_BSNH[:at_once, 0].numel() * chunk))
     if v_BSNH.device.type != "cpu":
         chunks = max(1, -(-length // chunk))
     for row in range(0, batch, at_once):
@@ -116,7 +116,7 @@ def near_weights(rates_PKC: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pairs(x_PKC: Tensor) -> Tensor:
-    """Each chunk but the first, behind the one before it, `[P, K, 2C]` or `[P, K, 2C, H]`: a view."""
+    """Each chunk but the first, after the one before it, `[P, K, 2C]` or `[P, K, 2C, H]`: a view."""
     chunk = x_PKC.shape[2]
     return x_PKC.flatten(1, 2).unfold(1, 2 * chunk, chunk).movedim(-1, 2)
 
@@ -215,8 +215,8 @@ def bank_sums(
     """
     chunks, streams, _, channels = x_KPCH.shape
     sums_KPRH = x_KPCH.new_empty(chunks + 1, streams, factors_KPCR.shape[3], channels)
-    own_KPRH, first = (sums_KPRH[:-1], sums_KPRH[-1]) if backwards else (sums_KPRH[1:], sums_KPRH[0])
-    torch.bmm(factors_KPCR.flatten(0, 1).mT, x_KPCH.flatten(0, 1), out=own_KPRH.flatten(0, 1))
+    added_KPRH, first = (sums_KPRH[:-1], sums_KPRH[-1]) if backwards else (sums_KPRH[1:], sums_KPRH[0])
+    torch.bmm(factors_KPCR.flatten(0, 1).mT, x_KPCH.flatten(0, 1), out=added_KPRH.flatten(0, 1))
     if carried_PRH is None:
         first.zero_()
     else:

@@ -57,11 +57,11 @@ def context_relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
 
     norms: of the token's quantity, per head. weights: `exp(-rate age)`.
     """
-    left_BNTE = norms_BEN.mT[:, :, None] * weights_BNTE
-    if left_BNTE.shape[1] == 1:
-        return left_BNTE[:, 0]
+    remaining_BNTE = norms_BEN.mT[:, :, None] * weights_BNTE
+    if remaining_BNTE.shape[1] == 1:
+        return remaining_BNTE[:, 0]
     # In float64, because the squares of small numbers would be zero.
-    norms_BTE: Tensor = torch.linalg.vector_norm(left_BNTE, dim=1, dtype=accumulation_dtype(left_BNTE.device))
+    norms_BTE: Tensor = torch.linalg.vector_norm(remaining_BNTE, dim=1, dtype=accumulation_dtype(remaining_BNTE.device))
     return norms_BTE
 
 
@@ -127,10 +127,10 @@ def relevance(norms_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
 
     norms_XN: the norm of each head's quantity. rates_XN: per step, at least 0. ages_X: steps, at least 0.
     """
-    left_XN = norms_XN * torch.exp(-rates_XN * ages_X[..., None])
+    remaining_XN = norms_XN * torch.exp(-rates_XN * ages_X[..., None])
     # Squares alone would underflow; and for one head this is its own norm, bit for bit.
-    largest_X1 = left_XN.amax(dim=-1, keepdim=True)
-    shares_XN = left_XN / largest_X1.clamp(min=torch.finfo(left_XN.dtype).tiny)
+    largest_X1 = remaining_XN.amax(dim=-1, keepdim=True)
+    shares_XN = remaining_XN / largest_X1.clamp(min=torch.finfo(remaining_XN.dtype).tiny)
     relevance_X: Tensor = largest_X1[..., 0] * torch.linalg.vector_norm(shares_XN, dim=-1)
     return relevance_X
 
@@ -138,10 +138,10 @@ def relevance(norms_XN: Tensor, rates_XN: Tensor, ages_X: Tensor) -> Tensor:
 def lifetimes_definition(norms_XN: Tensor, rates_XN: Tensor, threshold: float, max_steps: int) -> Tensor:
     """The definition of `lifetimes`, step by step up to `max_steps` steps: float64 `[X]`. For tests."""
     norms_XN, rates_XN = widen(norms_XN), widen(rates_XN)
-    held_X = torch.zeros(norms_XN.shape[:-1], dtype=norms_XN.dtype, device=norms_XN.device)
+    lifetimes_X = torch.zeros(norms_XN.shape[:-1], dtype=norms_XN.dtype, device=norms_XN.device)
     for age in range(max_steps):
-        held_X += relevance(norms_XN, rates_XN, torch.full_like(held_X, age)) >= threshold
-    return held_X
+        lifetimes_X += relevance(norms_XN, rates_XN, torch.full_like(lifetimes_X, age)) >= threshold
+    return lifetimes_X
 
 
 def lifetimes(norms_XN: Tensor, rates_XN: Tensor, threshold: float) -> Tensor:
@@ -160,10 +160,10 @@ def lifetimes(norms_XN: Tensor, rates_XN: Tensor, threshold: float) -> Tensor:
     crossing_X = fading_ages(norms_XN, rates_XN, torch.full_like(norms_XN[..., 0], threshold))
     # The crossing is rounded, so the relevance itself decides about the integer ages around it.
     whole_X = crossing_X.floor()
-    held_X = whole_X.clone()
+    lifetimes_X = whole_X.clone()
     for later in range(2):
-        held_X += relevance(norms_XN, rates_XN, whole_X + later) >= threshold
-    return held_X
+        lifetimes_X += relevance(norms_XN, rates_XN, whole_X + later) >= threshold
+    return lifetimes_X
 
 
 def half_lives(norms_XN: Tensor, rates_XN: Tensor) -> Tensor:

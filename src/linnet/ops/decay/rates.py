@@ -185,9 +185,9 @@ def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:
     count, angle = len(bank.rates_R), _angles(bank, rates)[..., 0]
     y, value = angle.cos(), torch.cos(count * angle)
     slope = count * torch.sin(count * angle) / torch.sin(angle)
-    room = (1 - y * y).clamp(min=1e-8)  # at the ends there is no fixed rate
-    second = (y * slope - count**2 * value) / room
-    third = (3 * y * second + (1 - count**2) * slope) / room
+    one_minus_y2 = (1 - y * y).clamp(min=1e-8)  # at the ends there is no fixed rate
+    second = (y * slope - count**2 * value) / one_minus_y2
+    third = (3 * y * second + (1 - count**2) * slope) / one_minus_y2
     inner = (rates < bank.largest) / (bank.half * (widen(rates) + bank.offset))
     return torch.stack([inner, y, value, slope, second / 2, third / 6], dim=-1)
 

@@ -51,17 +51,17 @@ class KernelTrial:
     def _error(self, inputs: list[Tensor]) -> float:
         """The largest relative error of outputs and gradients."""
         global _forced
-        found = []
+        results = []
         try:
             for _forced in (True, False):
                 leaves = [x.clone().requires_grad_() for x in inputs]
                 with torch.enable_grad():
                     outputs = self.function(*leaves)
                     gradients = torch.autograd.grad([out.square().sum() for out in outputs], leaves)
-                found.append([*outputs, *gradients])
+                results.append([*outputs, *gradients])
         finally:
             _forced = None
-        pairs = [(x.detach().double(), y.detach().double()) for x, y in zip(*found, strict=True)]
+        pairs = [(x.detach().double(), y.detach().double()) for x, y in zip(*results, strict=True)]
         errors = [float((x - y).abs().max() / y.abs().max().clamp(min=1e-30)) for x, y in pairs]
         return max(errors, key=lambda error: (error != error, error))  # NaN is the worst
 

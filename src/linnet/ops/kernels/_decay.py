@@ -120,8 +120,8 @@ def _enter(
         rates = tl.load(places, real, other=0.0)
         places, real = _token_numbers(polynomials_ptr, b, n, N, first, S, 6, CHUNK, BC)
         phi, _, _, _ = _coefficients(places, real, fixed_ptr, R, BR)
-        left, _ = _entry_decays(rates, CHUNK, BC)
-        factors = (phi * left[:, None]).to(tl.float32)
+        decays, _ = _entry_decays(rates, CHUNK, BC)
+        factors = (phi * decays[:, None]).to(tl.float32)
     else:
         first = (k + 2) * CHUNK
         factors = _readout(readout_ptr, R, CHUNK, BC, BR)
@@ -196,11 +196,11 @@ def _gradients_of_v(
     if FAR:
         places, real = _token_numbers(polynomials_ptr, b, n, N, k * CHUNK, S, 6, CHUNK, BC)
         phi, _, _, _ = _coefficients(places, real, fixed_ptr, R, BR)
-        left, _ = _entry_decays(rates, CHUNK, BC)
+        decays, _ = _entry_decays(rates, CHUNK, BC)
         count = tl.where(k < K - 2, R, 0)
         sums_places, inside = _sums(sums_ptr, (b * N + n) * (K - 2) + k, count, column, H, R, BR, BH)
         sums = tl.load(sums_places, inside, other=0.0)
-        out += tl.dot((phi * left[:, None]).to(tl.float32), sums, input_precision=PRECISION)
+        out += tl.dot((phi * decays[:, None]).to(tl.float32), sums, input_precision=PRECISION)
     out_places, out_real = _tokens(out_ptr, b, n, N * H, k * CHUNK, column, S, CHUNK, H, BC, BH)
     tl.store(out_places, out, out_real)
 
@@ -241,10 +241,10 @@ def _gradients_of_rates(
         phi, apart, inverse, factors = _coefficients(places, real, fixed_ptr, R, BR)
         inner, slope = tl.load(places, real, other=0.0), tl.load(places + 3, real, other=0.0)
         second, third = tl.load(places + 4, real, other=0.0), tl.load(places + 5, real, other=0.0)
-        left, entry_ages = _entry_decays(rates, CHUNK, BC)
+        decays, entry_ages = _entry_decays(rates, CHUNK, BC)
         near_slopes = factors[None, :] * (second[:, None] - apart * third[:, None])
         slopes = tl.where(tl.abs(apart) < NEAR_RATE, near_slopes, (factors[None, :] * slope[:, None] - phi) * inverse)
-        slopes = (slopes * inner[:, None] - entry_ages[:, None] * phi) * left[:, None]
+        slopes = (slopes * inner[:, None] - entry_ages[:, None] * phi) * decays[:, None]
         out += tl.sum(grad_entries * slopes.to(tl.float32), axis=1)
     out_places, out_real = _token_numbers(out_ptr, b, n, N, k * CHUNK, S, 1, CHUNK, BC)
     tl.store(out_places, out, out_real)

@@ -54,7 +54,7 @@ def _store(x, ptr, index, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 
 
 @triton.jit
-def _load_kept(ptr, index, G: tl.constexpr, BK: tl.constexpr):
+def _load_decay(ptr, index, G: tl.constexpr, BK: tl.constexpr):
     """The decay of each row of the matrix over a chunk, `[BK, 1]`."""
     at = tl.arange(0, BK)
     return tl.load(ptr + index * G + at % G, at < (BK if G == 1 else G), other=0.0)[:, None]
@@ -62,17 +62,17 @@ def _load_kept(ptr, index, G: tl.constexpr, BK: tl.constexpr):
 
 @triton.jit
 def _forward_pass(
-    u_ptr, w_ptr, k_ptr, kept_ptr, state_ptr, starts_ptr, written_ptr, end_ptr, H,
+    u_ptr, w_ptr, k_ptr, decay_ptr, state_ptr, starts_ptr, written_ptr, end_ptr, H,
     W: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr,
     BW: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The matrix before each chunk, what each chunk writes, and the matrix behind the last one."""
+    """The matrix before each chunk, what each chunk writes, and the matrix after the last one."""
     p, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     state = _load(state_ptr, p, 0, column, K, V, BK, BV)
     for chunk in range(H):
         index = p * H + chunk
         _store(state, starts_ptr, index, 0, column, K, V, BK, BV)
-        after = state * _load_kept(kept_ptr, index, G, BK)
+        after = state * _load_decay(decay_ptr, index, G, BK)
         for row in range(0, W, BW):
             w = _load(w_ptr, index, row, 0, W, K, BW, BK)
             written = _load(u_ptr, index, row, column, W, V, BW, BV) - tl.dot(w, state, input_precision=PRECISION)
@@ -85,11 +85,11 @@ def _forward_pass(
 
 @triton.jit
 def _backward_pass(
-    grad_written_ptr, grad_before_ptr, w_ptr, k_ptr, kept_ptr, state_ptr, ends_ptr, writes_ptr, start_ptr, H,
+    grad_written_ptr, grad_before_ptr, w_ptr, k_ptr, decay_ptr, state_ptr, ends_ptr, writes_ptr, start_ptr, H,
     W: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr,
     BW: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the matrix behind each chunk, of what each chunk writes, and of the matrix before the first one.
+    """Gradients of the matrix after each chunk, of what each chunk writes, and of the matrix before the first one.
 
     grad_written, grad_before: the gradients that reach the writes, and the matrices before chunks, through the outputs.
     """
@@ -98,7 +98,7 @@ def _backward_pass(
     for back in range(H):
         index = p * H + H - 1 - back
         _store(state, ends_ptr, index, 0, column, K, V, BK, BV)
-        before = _load(grad_before_ptr, index, 0, column, K, V, BK, BV) + state * _load_kept(kept_ptr, index, G, BK)
+        before = _load(grad_before_ptr, index, 0, column, K, V, BK, BV) + state * _load_decay(decay_ptr, index, G, BK)
         for row in range(0, W, BW):
             k = _load(k_ptr, index, row, 0, W, K, BW, BK)
             writes = _load(grad_written_ptr, index, row, column, W, V, BW, BV)
@@ -121,10 +121,10 @@ def _load_numbers(ptr, index, C: tl.constexpr, BC: tl.constexpr):
 def _decays(log_alpha, BC: tl.constexpr):
     """Decays from token j to token i, 0 where j > i; from the start of the chunk to each; from each to its end."""
     at = tl.arange(0, BC)
-    behind = tl.where(at[:, None] > at[None, :], log_alpha[:, None], 0.0)
-    # Summed separately for each pair: a difference of two long sums would lose small steps behind a large one.
-    between = tl.where(at[:, None] >= at[None, :], tl.exp(tl.cumsum(behind, axis=0)), 0.0)
-    return between, tl.exp(tl.cumsum(log_alpha, axis=0)), tl.exp(tl.sum(behind, axis=0))
+    later = tl.where(at[:, None] > at[None, :], log_alpha[:, None], 0.0)
+    # Summed separately for each pair: a difference of two long sums would lose small steps after a large one.
+    between = tl.where(at[:, None] >= at[None, :], tl.exp(tl.cumsum(later, axis=0)), 0.0)
+    return between, tl.exp(tl.cumsum(log_alpha, axis=0)), tl.exp(tl.sum(later, axis=0))
 
 
 @triton.jit
@@ -132,13 +132,13 @@ def _products(
     q_ptr, k_ptr, index, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BW: tl.constexpr, PRECISION: tl.constexpr
 ):
     """Products of queries with keys, and of keys with keys, `[BC, BC]` each."""
-    read, known = tl.zeros([BC, BC], tl.float32), tl.zeros([BC, BC], tl.float32)
+    read, overlap = tl.zeros([BC, BC], tl.float32), tl.zeros([BC, BC], tl.float32)
     for column in range(0, K, BW):
         q = _load(q_ptr, index, 0, column, C, K, BC, BW)
         k = _load(k_ptr, index, 0, column, C, K, BC, BW)
         read += tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        known += tl.dot(k, tl.trans(k), input_precision=PRECISION)
-    return read, known
+        overlap += tl.dot(k, tl.trans(k), input_precision=PRECISION)
+    return read, overlap
 
 
 @triton.jit
@@ -155,19 +155,19 @@ def _inverse(lower, C: tl.constexpr, BC: tl.constexpr):
 
 @triton.jit
 def _chunk(
-    q_ptr, k_ptr, v_ptr, log_alpha_ptr, beta_ptr, read_ptr, q_out_ptr, u_ptr, w_ptr, k_out_ptr, kept_ptr, scale, H,
+    q_ptr, k_ptr, v_ptr, log_alpha_ptr, beta_ptr, read_ptr, q_out_ptr, u_ptr, w_ptr, k_out_ptr, decay_ptr, scale, H,
     R: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BC: tl.constexpr, BW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`read, q, u, w, k, kept` of `ops.gated_delta`, with one gate for each head."""
+    """`read, q, u, w, k, decay` of `ops.gated_delta`, with one gate for each head."""
     index = tl.program_id(0).to(tl.int64)
     key_index, at = index // (H * R) * H + index % H, tl.arange(0, BC)
     log_alpha, beta = _load_numbers(log_alpha_ptr, index, C, BC), _load_numbers(beta_ptr, index, C, BC)
     between, from_start, after = _decays(log_alpha, BC)
-    tl.store(kept_ptr + index, tl.exp(tl.sum(log_alpha, axis=0)))
-    read, known = _products(q_ptr, k_ptr, key_index, C, K, BC, BW, PRECISION)
+    tl.store(decay_ptr + index, tl.exp(tl.sum(log_alpha, axis=0)))
+    read, overlap = _products(q_ptr, k_ptr, key_index, C, K, BC, BW, PRECISION)
     _store(scale * read * between, read_ptr, index, 0, 0, C, C, BC, BC)
-    lower = tl.where(at[:, None] > at[None, :], beta[:, None] * known * between, 0.0)
+    lower = tl.where(at[:, None] > at[None, :], beta[:, None] * overlap * between, 0.0)
     inverse = _inverse(lower, C, BC)
     for column in range(0, V, BW):
         v = beta[:, None] * _load(v_ptr, index, 0, column, C, V, BC, BW)
@@ -184,7 +184,7 @@ def _chunk(
 @triton.jit
 def _chunk_gradients(
     q_ptr, k_ptr, v_ptr, log_alpha_ptr, beta_ptr,
-    grad_read_ptr, grad_q_ptr, grad_u_ptr, grad_w_ptr, grad_k_ptr, grad_kept_ptr,
+    grad_read_ptr, grad_q_ptr, grad_u_ptr, grad_w_ptr, grad_k_ptr, grad_decay_ptr,
     q_out_ptr, k_out_ptr, v_out_ptr, log_alpha_out_ptr, beta_out_ptr, scale, H,
     R: tl.constexpr, C: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BC: tl.constexpr, BW: tl.constexpr, PRECISION: tl.constexpr,
@@ -195,8 +195,8 @@ def _chunk_gradients(
     earlier = at[:, None] > at[None, :]
     log_alpha, beta = _load_numbers(log_alpha_ptr, index, C, BC), _load_numbers(beta_ptr, index, C, BC)
     between, from_start, after = _decays(log_alpha, BC)
-    read, known = _products(q_ptr, k_ptr, key_index, C, K, BC, BW, PRECISION)
-    lower = tl.where(earlier, beta[:, None] * known * between, 0.0)
+    read, overlap = _products(q_ptr, k_ptr, key_index, C, K, BC, BW, PRECISION)
+    lower = tl.where(earlier, beta[:, None] * overlap * between, 0.0)
     solver = _inverse(lower, C, BC)
     transposed = tl.trans(solver)
 
@@ -226,9 +226,9 @@ def _chunk_gradients(
     grad_lower = tl.where(earlier, grad_lower, 0.0)
     grad_read = scale * between * _load(grad_read_ptr, index, 0, 0, C, C, BC, BC)
     grad_between = grad_lower * lower + grad_read * read
-    grad_beta += tl.sum(grad_lower * known * between, axis=1)
-    grad_known = grad_lower * beta[:, None] * between
-    grad_products = grad_known + tl.trans(grad_known)
+    grad_beta += tl.sum(grad_lower * overlap * between, axis=1)
+    grad_overlap = grad_lower * beta[:, None] * between
+    grad_products = grad_overlap + tl.trans(grad_overlap)
     for column in range(0, K, BW):
         q = _load(q_ptr, key_index, 0, column, C, K, BC, BW)
         k = _load(k_ptr, key_index, 0, column, C, K, BC, BW)
@@ -244,21 +244,21 @@ def _chunk_gradients(
     crossing = tl.where(earlier, tl.cumsum(grad_between, axis=0, reverse=True), 0.0)
     grad_log_alpha = tl.sum(crossing, axis=1) + tl.cumsum(grad_start, axis=0, reverse=True)
     grad_log_alpha += tl.cumsum(grad_after, axis=0) - grad_after
-    grad_log_alpha += tl.load(grad_kept_ptr + index) * tl.exp(tl.sum(log_alpha, axis=0))
+    grad_log_alpha += tl.load(grad_decay_ptr + index) * tl.exp(tl.sum(log_alpha, axis=0))
     tl.store(log_alpha_out_ptr + index * C + at, grad_log_alpha, at < C)
     tl.store(beta_out_ptr + index * C + at, grad_beta, at < C)
 
 
 @torch.library.custom_op("linnet::delta_pass", mutates_args=())  # a custom operator, so that its FLOPs are counted
-def pass_over_chunks(u: Tensor, w: Tensor, k: Tensor, kept: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The matrix before each chunk, what each chunk writes, and the matrix behind the last one (`ops.delta_rule`)."""
-    u, w, k, kept = _expand_alike(u, w, k, kept)
+def pass_over_chunks(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The matrix before each chunk, what each chunk writes, and the matrix after the last one (`ops.delta_rule`)."""
+    u, w, k, decay = _expand_alike(u, w, k, decay)
     starts = u.new_empty(*u.shape[:4], w.shape[5], u.shape[5])
     written, end = torch.empty_like(u), starts.new_empty(state.shape)
-    grid, sizes = _pass_grid(u, w, kept)
+    grid, sizes = _pass_grid(u, w, decay)
     with torch.cuda.device_of(u):
         _forward_pass[grid](
-            u, w, k, kept, state.contiguous(), starts, written, end, u.shape[3], **sizes, **PASS_OPTIONS
+            u, w, k, decay, state.contiguous(), starts, written, end, u.shape[3], **sizes, **PASS_OPTIONS
         )
     return starts, written, end
 
@@ -269,15 +269,15 @@ def _pass_flops(u: torch.Size, w: torch.Size, *_: torch.Size, **__: Any) -> int:
 
 
 def pass_back(
-    grad_written: Tensor, grad_before: Tensor, w: Tensor, k: Tensor, kept: Tensor, grad_state: Tensor
+    grad_written: Tensor, grad_before: Tensor, w: Tensor, k: Tensor, decay: Tensor, grad_state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the matrix behind each chunk, of what each chunk writes, and of the matrix before the first one."""
-    grad_written, w, k, kept = _expand_alike(grad_written, w, k, kept)
+    """Gradients of the matrix after each chunk, of what each chunk writes, and of the matrix before the first one."""
+    grad_written, w, k, decay = _expand_alike(grad_written, w, k, decay)
     grad_before = grad_before.contiguous()
     ends, writes = torch.empty_like(grad_before), torch.empty_like(grad_written)
     start = grad_before.new_empty(grad_state.shape)
-    grid, sizes = _pass_grid(grad_written, w, kept)
-    inputs = (grad_written, grad_before, w, k, kept, grad_state.contiguous())
+    grid, sizes = _pass_grid(grad_written, w, decay)
+    inputs = (grad_written, grad_before, w, k, decay, grad_state.contiguous())
     with torch.cuda.device_of(grad_written):
         _backward_pass[grid](*inputs, ends, writes, start, grad_written.shape[3], **sizes, **PASS_OPTIONS)
     return ends, writes, start
@@ -288,17 +288,17 @@ def _expand_alike(u: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     return u.contiguous(), *(x.expand(*u.shape[:4], *x.shape[4:]).contiguous() for x in others)
 
 
-def _pass_grid(u: Tensor, w: Tensor, kept: Tensor) -> tuple[tuple[int, int], dict[str, Any]]:
+def _pass_grid(u: Tensor, w: Tensor, decay: Tensor) -> tuple[tuple[int, int], dict[str, Any]]:
     """The grid of programs, and the sizes for which they are compiled."""
     writes, keys, values = u.shape[4], w.shape[5], u.shape[5]
     blocks = {"BW": min(WRITES_PER_BLOCK, block(writes)), "BK": block(keys), "BV": min(MAX_VALUES, block(values))}
-    widths = {"W": writes, "K": keys, "V": values, "G": kept.shape[4]}
+    widths = {"W": writes, "K": keys, "V": values, "G": decay.shape[4]}
     streams = u.shape[:3].numel()
     return (streams, triton.cdiv(values, blocks["BV"])), widths | blocks | {"PRECISION": product_precision()}
 
 
 class ChunksOfHeads(torch.autograd.Function):
-    """q, k, v, log_alpha, beta -> `read, q, u, w, k, kept` of `ops.gated_delta` with one gate for each head."""
+    """q, k, v, log_alpha, beta -> `read, q, u, w, k, decay` of `ops.gated_delta` with one gate for each head."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -326,9 +326,9 @@ def _chunks(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     q, k, v, log_alpha, beta = (x.contiguous() for x in (q, k, v, log_alpha, beta))
     shape, (chunk, keys) = v.shape[:4], q.shape[4:]
-    read, kept = v.new_empty(*shape, chunk, chunk), v.new_empty(*shape, 1, 1)
+    read, decay = v.new_empty(*shape, chunk, chunk), v.new_empty(*shape, 1, 1)
     faded, w, left = (v.new_empty(*shape, chunk, keys) for _ in range(3))
-    outs = (read, faded, torch.empty_like(v), w, left, kept)
+    outs = (read, faded, torch.empty_like(v), w, left, decay)
     programs, scale, sizes = _chunk_grid(q, v)
     with torch.cuda.device_of(v):
         _chunk[(programs,)](q, k, v, log_alpha, beta, *outs, scale, v.shape[3], **sizes, **CHUNK_OPTIONS)

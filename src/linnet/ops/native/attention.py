@@ -26,10 +26,10 @@ def attention_row(library: ctypes.CDLL, keys_MCK: Tensor, values_MCK: Tensor, sc
     included.
     """
     heads, capacity, width = keys_MCK.shape
-    alike = keys_MCK.shape == values_MCK.shape and keys_MCK.dtype == values_MCK.dtype and keys_MCK.is_cpu
-    known = keys_MCK.dtype in (torch.float32, torch.bfloat16)
-    known = known and keys_MCK.is_contiguous() and values_MCK.is_contiguous()
-    expect(alike and known, "keys and values alike, float32 or bfloat16, on the CPU", keys_MCK, values_MCK)
+    same_layout = keys_MCK.shape == values_MCK.shape and keys_MCK.dtype == values_MCK.dtype and keys_MCK.is_cpu
+    supported = keys_MCK.dtype in (torch.float32, torch.bfloat16)
+    supported = supported and keys_MCK.is_contiguous() and values_MCK.is_contiguous()
+    expect(same_layout and supported, "keys and values alike, float32 or bfloat16, on the CPU", keys_MCK, values_MCK)
     is_bfloat16, function = keys_MCK.dtype == torch.bfloat16, library.linnet_attention_row
     stride = Stride("position", {9: 1}, capacity)
     bytes_per_token = 2 * heads * width * keys_MCK.element_size()
@@ -56,18 +56,23 @@ def attention_past(
     included.
     """
     streams, heads, groups, width = q_BMPK.shape
-    alike = keys_BMSK.shape == values_BMSK.shape and keys_BMSK.stride() == values_BMSK.stride()
+    same_layout = keys_BMSK.shape == values_BMSK.shape and keys_BMSK.stride() == values_BMSK.stride()
     stream_stride, head_stride, *row_strides = keys_BMSK.stride()
-    known = keys_BMSK.dtype == values_BMSK.dtype == torch.bfloat16
+    supported = keys_BMSK.dtype == values_BMSK.dtype == torch.bfloat16
     fits = keys_BMSK.shape[:2] == (streams, heads) and keys_BMSK.shape[3] == width and row_strides == [width, 1]
-    expect(alike and known and fits and keys_BMSK.is_cpu, f"{heads} heads of {width}, alike", keys_BMSK, values_BMSK)
+    expect(
+        same_layout and supported and fits and keys_BMSK.is_cpu,
+        f"{heads} heads of {width}, alike",
+        keys_BMSK,
+        values_BMSK,
+    )
     counted = lengths_B.shape == (streams,) and lengths_B.dtype == torch.int64 and lengths_B.is_contiguous()
     tokens = keys_BMSK.shape[2]
     within = counted and int(lengths_B.min()) >= 1 and int(lengths_B.max()) <= tokens
     expect(within, f"1 to {tokens} tokens of {streams} streams", lengths_B)
     out_BMPK = empty(*q_BMPK.shape)
-    most_bytes = 2 * streams * tokens * heads * width * keys_BMSK.element_size()
-    threads = min(torch.get_num_threads(), streams * heads, 1 + most_bytes // BYTES_PER_THREAD)
+    max_bytes = 2 * streams * tokens * heads * width * keys_BMSK.element_size()
+    threads = min(torch.get_num_threads(), streams * heads, 1 + max_bytes // BYTES_PER_THREAD)
     sizes = streams, heads, groups, stream_stride, head_stride, width
     function, q_BMPK = library.linnet_attention_past, contiguous_float32(q_BMPK)
     function(q_BMPK, keys_BMSK, values_BMSK, *sizes, lengths_B, scale, out_BMPK, threads)

@@ -189,8 +189,8 @@ def to_int4_blocks(pairs_OH: Tensor, scale_GO: Tensor) -> Tensor:
 def gather_from_blocks(blocks_NGb: Tensor, indices_R: Tensor) -> tuple[Tensor, Tensor]:
     """Integers uint8 `[R, J]` and scales bfloat16 `[G, R]` of some outputs."""
     (_, groups, size), rows = blocks_NGb.shape, len(indices_R)
-    lanes_R, own_RGb, row_R = indices_R % BLOCK, blocks_NGb[indices_R // BLOCK], torch.arange(rows)
-    numbers, scales = torch.split(own_RGb, [size - SCALE_BYTES, SCALE_BYTES], dim=2)
+    lanes_R, blocks_RGb, row_R = indices_R % BLOCK, blocks_NGb[indices_R // BLOCK], torch.arange(rows)
+    numbers, scales = torch.split(blocks_RGb, [size - SCALE_BYTES, SCALE_BYTES], dim=2)
     bytes_RGS4 = numbers.reshape(rows, groups, -1, BLOCK, 4)[row_R, :, :, lanes_R]
     numbers_RJ = torch.stack([bytes_RGS4 & 15, bytes_RGS4 >> 4], dim=3).flatten(1)
     scale_RGL = scales.contiguous().view(torch.bfloat16)
@@ -205,11 +205,11 @@ def in_huge_pages(x: Tensor) -> Tensor:
     """
     if x.nbytes < 2 * PAGE:
         return x
-    room = torch.empty_like(x)
-    first, end = -(-room.data_ptr() // PAGE) * PAGE, (room.data_ptr() + room.nbytes) // PAGE * PAGE
+    copy = torch.empty_like(x)
+    first, end = -(-copy.data_ptr() // PAGE) * PAGE, (copy.data_ptr() + copy.nbytes) // PAGE * PAGE
     if (madvise := _madvise()) is not None:
         madvise(first, end - first, _MADV_HUGEPAGE)  # a refusal makes no difference
-    return room.copy_(x)
+    return copy.copy_(x)
 
 
 @cache

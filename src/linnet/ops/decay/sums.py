@@ -143,6 +143,31 @@ def _trial_inputs() -> list[Tensor]:
 _TRIAL = KernelTrial("decay", lambda rates, v: (decay_chunked(rates, v, v.shape[1]),), _trial_inputs)
 
 
+def _segments(v_BSNH: Tensor, q_BSNM: Tensor | None, chunk: int, bank: RateBank | None) -> Iterator[Segment]:
+    """The segments of a batch, shorter with keys: a token then has R M intermediate numbers for each head."""
+    factor = 1
+    if bank is not None and q_BSNM is not None:
+        factor = max(1, len(bank.rates_R) * q_BSNM.shape[3] // max(1, v_BSNH.shape[3]))
+    return segments(v_BSNH, chunk, factor)
+
+
+def _chunked_sums(rates_BSN: Tensor, v_BSNH: Tensor, keys: Keys | None, chunk: int, bank: RateBank | None) -> Tensor:
+    """The forward pass, with or without keys."""
+    out_BSNH = torch.empty_like(v_BSNH, memory_format=torch.contiguous_format)
+    carried = None
+    with torch.autocast(v_BSNH.device.type, enabled=False):
+        for segment in _segments(v_BSNH, None if keys is None else keys.queries, chunk, bank):
+            rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
+            cut = None if keys is None else Keys(segment.cut(keys.queries)[:, 1:], segment.cut(keys.keys))
+            out_PKCH = near_sums(rates_PKC, v_PKCH, cut)
+            if bank is not None:
+                carried = None if segment.start == 0 else carried
+                wide = None if cut is None else Keys(*(x.to(rates_PKC) for x in cut))
+                carried = add_far_sums(out_PKCH, bank, rates_PKC, v_PKCH.to(rates_PKC), carried, wide)
+            segment.put(out_PKCH, out_BSNH)
+    return out_BSNH
+
+
 class _Chunked(torch.autograd.Function):
     """Both passes are explicit: what they share is cheaper to recompute than to save."""
 
@@ -150,17 +175,7 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, rates_BSN: Tensor, v_BSNH: Tensor, chunk: int, bank: RateBank | None) -> Tensor:
         ctx.save_for_backward(rates_BSN, v_BSNH)
         ctx.chunk, ctx.bank = chunk, bank
-        out_BSNH = torch.empty_like(v_BSNH, memory_format=torch.contiguous_format)
-        carried = None
-        with torch.autocast(v_BSNH.device.type, enabled=False):
-            for segment in segments(v_BSNH, chunk):
-                rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
-                out_PKCH = near_sums(rates_PKC, v_PKCH)
-                if bank is not None:
-                    carried = None if segment.start == 0 else carried
-                    carried = add_far_sums(out_PKCH, bank, rates_PKC, v_PKCH.to(out_PKCH.dtype), carried)
-                segment.put(out_PKCH, out_BSNH)
-        return out_BSNH
+        return _chunked_sums(rates_BSN, v_BSNH, None, chunk, bank)
 
     @staticmethod
     @once_differentiable
@@ -171,7 +186,7 @@ class _Chunked(torch.autograd.Function):
         grad_v_BSNH = torch.zeros_like(v_BSNH, memory_format=torch.contiguous_format)
         carried = None
         with torch.autocast(v_BSNH.device.type, enabled=False):
-            for segment in reversed(list(segments(v_BSNH, ctx.chunk))):
+            for segment in reversed(list(_segments(v_BSNH, None, ctx.chunk, ctx.bank))):
                 rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
                 grad_PKCH = segment.cut(grad_BSNH)[:, 1:]
                 grad_rates_PKC, grad_v_PKCH = near_gradients(rates_PKC, v_PKCH, grad_PKCH)
@@ -207,18 +222,7 @@ class _Keyed(torch.autograd.Function):
     def forward(ctx: Any, rates: Tensor, q: Tensor, k: Tensor, v: Tensor, chunk: int, bank: RateBank | None) -> Tensor:
         ctx.save_for_backward(rates, q, k, v)
         ctx.chunk, ctx.bank = chunk, bank
-        out_BSNH = torch.empty_like(v, memory_format=torch.contiguous_format)
-        with torch.autocast(v.device.type, enabled=False):
-            carried = None
-            for segment in _keyed_segments(v, q, chunk, bank):
-                rates_PKC, q_PKCM, k_PKCM, v_PKCH = segment.cut_inputs((rates, q, k, v))
-                out_PKCH = near_sums(rates_PKC, v_PKCH, Keys(q_PKCM, k_PKCM))
-                if bank is not None:
-                    wide = Keys(q_PKCM.to(rates_PKC), k_PKCM.to(rates_PKC))
-                    carried = None if segment.start == 0 else carried
-                    carried = add_far_sums(out_PKCH, bank, rates_PKC, v_PKCH.to(rates_PKC), carried, wide)
-                segment.put(out_PKCH, out_BSNH)
-        return out_BSNH
+        return _chunked_sums(rates, v, Keys(q, k), chunk, bank)
 
     @staticmethod
     @once_differentiable
@@ -226,7 +230,7 @@ class _Keyed(torch.autograd.Function):
         inputs: Inputs = ctx.saved_tensors
         rates, q, k, v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs)
         grads: Inputs = (rates, q, k, v)
-        whole, bank = list(_keyed_segments(inputs[3], inputs[1], ctx.chunk, ctx.bank)), ctx.bank
+        whole, bank = list(_segments(inputs[3], inputs[1], ctx.chunk, ctx.bank)), ctx.bank
         with torch.autocast(grad_BSNH.device.type, enabled=False):
             # Forward: gradients of near tokens, and of the queries that read the bank.
             carried = None
@@ -248,12 +252,6 @@ class _Keyed(torch.autograd.Function):
                 cut = _widen(segment.cut_inputs(inputs))
                 carried = add_source_gradients(segment, grads, bank, cut, grad_PKCH, carried)
         return (*grads, None, None)
-
-
-def _keyed_segments(v_BSNH: Tensor, q_BSNM: Tensor, chunk: int, bank: RateBank | None) -> Iterator[Segment]:
-    """Shorter segments than without keys: a token has R M intermediate numbers for each head."""
-    factor = 1 if bank is None else max(1, len(bank.rates_R) * q_BSNM.shape[3] // max(1, v_BSNH.shape[3]))
-    return segments(v_BSNH, chunk, factor)
 
 
 def _widen(cut: Inputs) -> Inputs:

@@ -81,30 +81,21 @@ class LocalExecutor:
                         running[index] = job, subprocess.Popen(command, start_new_session=True)
                     if stop.requested and not asked:
                         asked = True
-                        _ask_to_stop(running)
-                    _collect(running, context)
+                        for _, process in running.values():
+                            process.send_signal(signal.SIGTERM)  # the workers save their state, and end
+                    for index, (job, process) in list(running.items()):
+                        if (code := process.poll()) is not None:
+                            del running[index]
+                            if code not in (DONE, STOPPED):
+                                _refuse(job, context, f"its process ended with code {code}")
                     time.sleep(POLL_S)
             finally:
-                _ask_to_stop(running)
+                for _, process in running.values():
+                    process.send_signal(signal.SIGTERM)
                 for _, process in running.values():
                     process.wait()
         if stop.requested:
             raise ExperimentStopped("stopped; all jobs have saved their state", stop.signal)
-
-
-def _ask_to_stop(running: dict[int, tuple[Job, subprocess.Popen[bytes]]]) -> None:
-    """The workers save their state, and end."""
-    for _, process in running.values():
-        process.send_signal(signal.SIGTERM)
-
-
-def _collect(running: dict[int, tuple[Job, subprocess.Popen[bytes]]], context: JobContext) -> None:
-    """Remove the workers that have ended; raise `UserError` if one of them failed."""
-    for index, (job, process) in list(running.items()):
-        if (code := process.poll()) is not None:
-            del running[index]
-            if code not in (DONE, STOPPED):
-                _refuse(job, context, f"its process ended with code {code}")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from linnet.evaluation.abilities.contract import Ability
 from linnet.evaluation.abilities.measure import above_chance, measure_all
 from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
-from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.engine import decode
@@ -332,14 +331,27 @@ def measure_models(
     """
     tasks = None if measures.tasks is None else measures.tasks.load()
     speeds: Sequence[DecodingSpeed | None] = [None] * len(models)
-    if measures.speed is not None:
-        speeds = _decoding_speeds([*models.values()], measures.speed, precision)
+    if (timed := measures.speed) is not None:
+        every = list(models.values())
+        machine = describe_machine(every[0].decoder.device, "float32")
+        machine |= {} if precision is None else {"precision": precision}
+        # Learned positions end at the context length.
+        room = min(model.spec.context_length - len(model.prompt_tokens(timed.prompt)) - 1 for model in every)
+        tokens = max(1, min(timed.tokens, room))
+        sampled = Sampling(timed.temperature, top_p=timed.top_p, seed=timed.seed)
+        found = decode_speeds(every, timed.prompt, sampled, tokens)
+        speeds = [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in found]
+    prompts, sampling = list[str](), Sampling()
+    limit: int | None = None
+    if (written := measures.samples) is not None:
+        prompts, limit = written.prompts, written.tokens
+        sampling = Sampling(written.temperature, top_p=written.top_p, seed=written.seed)
     return {
         name: ModelMeasures(
             speed=speed,
             tasks=[] if tasks is None else task_scores(measure_suite(model, name, tasks)),
             abilities=[] if measures.abilities is None else _ability_scores(model, name, measures.abilities),
-            samples=[] if measures.samples is None else _samples(model, measures.samples),
+            samples=[write_text(model, prompt, sampling, limit) for prompt in prompts],
         )
         for (name, model), speed in zip(models.items(), speeds, strict=True)
     }
@@ -347,17 +359,18 @@ def measure_models(
 
 def task_scores(result: TaskSuiteResult) -> list[TaskScore]:
     """Scores of the tasks, with their verdicts against chance, then of the averages."""
-
-    def score(name: str, mean: Estimate, chance: float | None, items: int, **more: Any) -> TaskScore:
+    rows = [
+        (one.task.name, one.mean, one.chance, one.mean.count, verdict, False)
+        for one, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
+    ]
+    rows += [(one.name, one.mean, one.chance, one.items, "", True) for one in result.averages]
+    scores = []
+    for name, mean, chance, items, verdict, averaged in rows:
         assert chance is not None, name
         value, error = json_safe(mean.value), json_safe(mean.standard_error)
-        return TaskScore(task=name, value=value, standard_error=error, chance=chance, items=items, **more)
-
-    scores = [
-        score(task.task.name, task.mean, task.chance, task.mean.count, verdict=verdict)
-        for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
-    ]
-    return scores + [score(one.name, one.mean, one.chance, one.items, averaged=True) for one in result.averages]
+        about: dict[str, Any] = {"chance": chance, "items": items, "verdict": verdict, "averaged": averaged}
+        scores.append(TaskScore(task=name, value=value, standard_error=error, **about))
+    return scores
 
 
 def _ability_scores(model: LanguageModel, name: str, settings: AbilityMeasure) -> list[AbilityScore]:
@@ -373,11 +386,6 @@ def _ability_scores(model: LanguageModel, name: str, settings: AbilityMeasure) -
     return scores
 
 
-def _samples(model: LanguageModel, settings: SampleMeasure) -> list[WrittenText]:
-    sampling = Sampling(settings.temperature, top_p=settings.top_p, seed=settings.seed)
-    return [write_text(model, prompt, sampling, settings.tokens) for prompt in settings.prompts]
-
-
 def write_text(model: LanguageModel, prompt: str, sampling: Sampling, max_tokens: int | None = None) -> WrittenText:
     """Continue the prompt for as long as the context allows, for at most `max_tokens` tokens."""
     limit = max(1, model.spec.context_length - len(model.prompt_tokens(prompt)))
@@ -385,19 +393,6 @@ def write_text(model: LanguageModel, prompt: str, sampling: Sampling, max_tokens
     continuation = model.stream(prompt, limit, sampling)
     text = "".join(continuation)
     return WrittenText(prompt=prompt, text=text, complete=continuation.figures.tokens < limit)
-
-
-def _decoding_speeds(
-    models: Sequence[LanguageModel], settings: SpeedMeasure, precision: str | None
-) -> list[DecodingSpeed]:
-    machine = describe_machine(models[0].decoder.device, "float32")
-    machine |= {} if precision is None else {"precision": precision}
-    sampling = Sampling(settings.temperature, top_p=settings.top_p, seed=settings.seed)
-    # Learned positions end at the context length.
-    room = min(model.spec.context_length - len(model.prompt_tokens(settings.prompt)) - 1 for model in models)
-    tokens = max(1, min(settings.tokens, room))
-    speeds = decode_speeds(models, settings.prompt, sampling, tokens)
-    return [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in speeds]
 
 
 def decode_speeds(

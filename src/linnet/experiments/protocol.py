@@ -9,7 +9,7 @@ Legend: `N` tokens that are generated (or the last of them); `V` vocabulary.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -44,7 +44,6 @@ from linnet.inference.sampling import Sampling
 from linnet.inspection.text_model import Target, TextModel, inspect_model
 from linnet.layers.registry import inspections
 from linnet.model.calibration import calibrated_layers
-from linnet.model.decoder import Decoder
 from linnet.model.spec import find_model_folder
 from linnet.present.progress import progress
 from linnet.present.result import Part, Result
@@ -127,7 +126,7 @@ class EarlierResults:
 
 
 def model_hash(model: str | Path) -> str:
-    """Hash of a model folder: of its manifest, or (a folder of another library) of names, sizes and times of files."""
+    """Hash of a model folder: of its manifest; of the names, sizes and times of the files where it has none."""
     folder = find_model_folder(Path(model)) or Path(model)
     if (folder / MANIFEST).is_file():
         return file_digest(folder / MANIFEST)
@@ -162,14 +161,8 @@ class ProtocolResult(Result):
     times: Sequence[Timed]
     device: torch.device
 
-    def title(self) -> str:
-        return ""
-
-    def tables(self) -> list[Part]:
+    def tables(self) -> list[Table]:
         """In the order of the sections."""
-        return [*self._tables()]
-
-    def _tables(self) -> list[Table]:
         tables: list[Table] = []
         measures = self.suite.measures
         if measures.scores is not None:
@@ -185,19 +178,45 @@ class ProtocolResult(Result):
     def side_by_side(self) -> SideBySide:
         """The tables as a page and Markdown."""
         facts = {"protocol": self.suite.source}
-        return SideBySide(self.suite.name, [], [], {}, {}, further=self._tables(), about=facts)
+        return SideBySide(self.suite.name, [], [], {}, {}, further=self.tables(), about=facts)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON."""
+        scores = [
+            {
+                **one.own.to_dict(),
+                "calibrations": [result.to_dict() for result in one.with_calibration],
+                "without_kv_cache": None if one.without_cache is None else one.without_cache.to_dict(),
+                "kv_cache_effect": one.cache_effect,
+            }
+            for one in self.scores
+        ]
+        compared = _compared(self.scores) if self.scores else []
+        differences = [row for report in compared for row in report.to_dict()["differences"]]
+        times = {}
+        for name, ways in _by_model(self.times).items():
+            settings = [
+                {
+                    "kv_cache": way.contestant.caches.kv,
+                    "calibration_cache": way.contestant.caches.calibration,
+                    "median_s": way.median_s,
+                    "runs_s": way.runs_s,
+                }
+                for way in ways
+            ]
+            ratio = ways[0].times_as_long(ways[-1])
+            times[name] = {
+                "parameters": ways[0].contestant.parameters, "settings": settings, "none_over_all": ratio,
+            }  # fmt: skip
         return {
             "name": self.suite.name,
             "source": self.suite.source,
-            "scores": _scores_dict(self.scores) if self.scores else None,
+            "scores": {"models": scores, "differences": differences} if self.scores else None,
             "inspections": {
                 name: {inspection: result.to_dict() for inspection, result in results.items()}
                 for name, results in self.inspected.items()
             },
-            "cache_times": _times_dict(self.times, self.device) if self.times else None,
+            "cache_times": {"models": times, "machine": describe_machine(self.device, "float32")} if times else None,
         }
 
 
@@ -336,24 +355,9 @@ def scores_table(found: Sequence[ModelScores], settings: ScoreMeasure) -> Table:
     return Table("Zero-shot scores", ("model", *settings.columns), rows, meaning)
 
 
-def _compared(found: Sequence[ModelScores]) -> Iterator[SuiteReport]:
+def _compared(found: Sequence[ModelScores]) -> list[SuiteReport]:
     """Models against the first, then each with other calibrations against itself, item by item."""
-    yield SuiteReport([one.own for one in found])
-    for one in found:
-        yield SuiteReport([one.own, *one.with_calibration])
-
-
-def _scores_dict(found: Sequence[ModelScores]) -> dict[str, Any]:
-    models = [
-        {
-            **one.own.to_dict(),
-            "calibrations": [result.to_dict() for result in one.with_calibration],
-            "without_kv_cache": None if one.without_cache is None else one.without_cache.to_dict(),
-            "kv_cache_effect": one.cache_effect,
-        }
-        for one in found
-    ]
-    return {"models": models, "differences": [row for one in _compared(found) for row in one.to_dict()["differences"]]}
+    return [SuiteReport([one.own for one in found]), *(SuiteReport([one.own, *one.with_calibration]) for one in found)]
 
 
 def draw_prompt(vocab_size: int, settings: CacheTimes) -> list[int]:
@@ -364,35 +368,31 @@ def draw_prompt(vocab_size: int, settings: CacheTimes) -> list[int]:
 
 def contestants(model: LanguageModel, name: str, settings: CacheTimes) -> list[Contestant]:
     """A model with each setting of the caches that it has; one that does not calibrate has fewer."""
-    decoder = model.decoder
-    deduces = any(mixer.traits.calibrates for mixer in decoder.mixers)
+    decoder, tokens = model.decoder, settings.tokens
+    calibrates = any(mixer.traits.calibrates for mixer in decoder.mixers)
     prompt = draw_prompt(decoder.spec.vocab_size, settings)
-    ways = SETTINGS if deduces else (Caches(kv=False), Caches())
-    return [_contestant(decoder, name, prompt, settings.tokens, caches, deduces) for caches in ways]
+    parameters = sum(parameter.numel() for parameter in decoder.parameters())
 
-
-def _contestant(
-    decoder: Decoder, name: str, prompt: list[int], tokens: int, caches: Caches, deduces: bool
-) -> Contestant:
     def row(ids: list[int]) -> Tensor:
         return torch.tensor([ids], device=decoder.device)
 
-    def generate() -> list[int]:
-        steps = decode(decoder, [prompt], tokens, Sampling(temperature=0.0), caches=caches)
-        return [token for (token,) in steps if token is not None]
+    def contestant(caches: Caches) -> Contestant:
+        def generate() -> list[int]:
+            steps = decode(decoder, [prompt], tokens, Sampling(temperature=0.0), caches=caches)
+            return [token for (token,) in steps if token is not None]
 
-    def logits_NV(ids: list[int]) -> Tensor:
-        if deduces and not caches.kv and not caches.calibration:  # calibrated on the text of the last step
-            last_1V: Tensor = decoder(row(prompt + ids[:-1]))[0, -1:]
-            return last_1V
-        state = new_state(decoder, [prompt], tokens)
-        first_1V: Tensor = decoder(row(prompt), state)[0, -1:]
-        return torch.cat([first_1V, decoder(row(ids[:-1]), state)[0]]) if len(ids) > 1 else first_1V
+        def logits_NV(ids: list[int]) -> Tensor:
+            if calibrates and not caches.kv and not caches.calibration:  # calibrated on the text of the last step
+                last_1V: Tensor = decoder(row(prompt + ids[:-1]))[0, -1:]
+                return last_1V
+            state = new_state(decoder, [prompt], tokens)
+            first_1V: Tensor = decoder(row(prompt), state)[0, -1:]
+            return torch.cat([first_1V, decoder(row(ids[:-1]), state)[0]]) if len(ids) > 1 else first_1V
 
-    parameters = sum(parameter.numel() for parameter in decoder.parameters())
-    return Contestant(
-        name, parameters, caches if deduces else Caches(caches.kv, calibration=False), generate, logits_NV
-    )
+        shown = caches if calibrates else Caches(caches.kv, calibration=False)
+        return Contestant(name, parameters, shown, generate, logits_NV)
+
+    return [contestant(caches) for caches in (SETTINGS if calibrates else (Caches(kv=False), Caches()))]
 
 
 @torch.inference_mode()
@@ -460,20 +460,3 @@ def times_table(found: Sequence[Timed], settings: CacheTimes, device: torch.devi
         f" The machine was busy: slow runs took {busiest:.1f} times the median." if busiest > SCATTER_LIMIT else ""
     )
     return Table("Time with and without caches", columns, rows, meaning)
-
-
-def _times_dict(found: Sequence[Timed], device: torch.device) -> dict[str, Any]:
-    models = {}
-    for name, ways in _by_model(found).items():
-        settings = [
-            {
-                "kv_cache": way.contestant.caches.kv,
-                "calibration_cache": way.contestant.caches.calibration,
-                "median_s": way.median_s,
-                "runs_s": way.runs_s,
-            }
-            for way in ways
-        ]
-        ratio = ways[0].times_as_long(ways[-1])
-        models[name] = {"parameters": ways[0].contestant.parameters, "settings": settings, "none_over_all": ratio}
-    return {"models": models, "machine": describe_machine(device, "float32")}

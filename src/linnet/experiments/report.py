@@ -1,7 +1,7 @@
 """Several models on one page, and in Markdown: quality, memory against context, speed, tasks, abilities, samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class SideBySide(Result):
             *memory,
             *measured,
             *self.further,
-            *sample_parts(self.extras),
+            *sample_parts(self.extras)[0],
         ]
 
     def page(self) -> list[Part]:
@@ -95,21 +95,33 @@ class SideBySide(Result):
 
     def summary(self) -> Table:
         """All tables about models joined into one, models as columns."""
+        quality = []
+        for table in self.quality:  # rows that are parts of the row above are left out
+            names, *columns = zip(*(row for row in table.rows if not row[0].startswith(" ")), strict=True)
+            rows = [[name, *cells] for name, cells in zip(table.columns[1:], columns, strict=True)]
+            quality.append(Table(table.title, ("", *names), rows, table.meaning))
         tables = [
-            *map(_transposed, self.quality),
+            *quality,
             *self.differences,
             *speed_table(self.extras),
             *([memory_table(self.memory)] if self.memory else []),
             *task_table(self.extras),
             *ability_table(self.extras),
-            *sample_table(self.extras),
+            *sample_parts(self.extras)[1],
         ]
         models = list(dict.fromkeys(name for table in tables for name in table.columns[table.leading :]))
         rows = []
         for table in tables:
             for row in table.rows:
                 by_model = dict(zip(table.columns[table.leading :], row[table.leading :], strict=True))
-                rows.append([_row_name(table, row), *(by_model.get(model, MISSING) for model in models)])
+                # The kind of row, its name, and what holds for all models: `task arc_easy (chance 25.0 %)`.
+                kind, *headings = table.columns[: table.leading]
+                shared = [
+                    (*heading.partition(", ")[::2], cell) for heading, cell in zip(headings, row[1:], strict=False)
+                ]
+                notes = "".join(f" ({heading} {cell} {unit})" for heading, unit, cell in shared)
+                name = f"{kind} {row[0]}{notes}".strip()
+                rows.append([name, *(by_model.get(model, MISSING) for model in models)])
         return Table(self.heading, ("", *models), rows)
 
     def notes(self) -> list[str]:
@@ -137,22 +149,6 @@ def write_report(found: SideBySide, folder: Path, command: str) -> Path:
     path = write_page(found, folder, command, made)
     write_text(folder / MARKDOWN, found.markdown(command, made))
     return path
-
-
-def _transposed(table: Table) -> Table:
-    """Models as columns; rows that are parts of the row above are left out."""
-    rows = [row for row in table.rows if not row[0].startswith(" ")]
-    names, *columns = [list(column) for column in zip(*rows, strict=True)]
-    transposed = [[name, *cells] for name, cells in zip(table.columns[1:], columns, strict=True)]
-    return Table(table.title, ("", *names), transposed, table.meaning)
-
-
-def _row_name(table: Table, row: Sequence[str]) -> str:
-    """The kind of row, its name, and what holds for all models: `task arc_easy (chance 25.0 %)`."""
-    kind, *headings = table.columns[: table.leading]
-    parts = [(*heading.partition(", ")[::2], cell) for heading, cell in zip(headings, row[1:], strict=False)]
-    shared = "".join(f" ({heading} {cell} {unit})" for heading, unit, cell in parts)
-    return f"{kind} {row[0]}{shared}".strip()
 
 
 def chart(panel: Panel) -> Plot:
@@ -271,55 +267,38 @@ def ability_table(extras: Extras) -> list[Table]:
     return [Table("Abilities", ("ability", CHANCE, *by_model), rows, meaning, leading=2)]
 
 
-def _samples(extras: Extras) -> dict[str, list[tuple[str, int, WrittenText]]]:
-    """By prompt: model, its number, and what it wrote."""
-    found: dict[str, list[tuple[str, int, WrittenText]]] = {}
+def sample_parts(extras: Extras) -> tuple[list[Part], list[Table]]:
+    """The texts that all models wrote, for each prompt side by side; and the same as the rows of a table."""
+    by_prompt: dict[str, list[tuple[str, int, WrittenText]]] = {}
     for number, (name, one) in enumerate(extras.items()):
         for sample in one.samples:
-            found.setdefault(sample.prompt, []).append((name, number, sample))
-    return found
-
-
-def sample_parts(extras: Extras) -> list[Part]:
-    """The texts of all models, side by side for each prompt."""
+            by_prompt.setdefault(sample.prompt, []).append((name, number, sample))
     parts: list[Part] = []
-    for prompt, samples in _samples(extras).items():
+    rows = []
+    for prompt, samples in by_prompt.items():
         parts.append(Paragraph(f"Continuations of “{prompt}”" if prompt else "Samples", ""))
         for name, number, sample in samples:
             end, note = ("", "") if sample.complete else (" …", "Cut here.")
             parts.append(Passage(name, sample.prompt, sample.text + end, number, note))
-    return parts
-
-
-def sample_table(extras: Extras) -> list[Table]:
-    """The same as rows of a table."""
-    rows = []
-    for prompt, samples in _samples(extras).items():
         texts = {name: sample.text.strip() + ("" if sample.complete else " …") for name, _, sample in samples}
         rows.append([f"continuation of “{prompt}”", *(texts.get(name, MISSING) for name in extras)])
-    return [Table("Samples", ("", *extras), rows, text=True)] if rows else []
+    return parts, [Table("Samples", ("", *extras), rows, text=True)] if rows else []
 
 
 def page_of_text(found: ModelComparison, text: str, measures: Measures | None, options: ModelOptions) -> SideBySide:
     """A page about finished models that were measured on the same documents of `text`."""
     quality, differences = found.tables()
-    folders = {name: Path(name) for name in found.names}
     panel = positions_panel(found.names, found.evaluations)
-    return SideBySide(
-        "Models compared",
-        [quality],
-        [Picture("positions", "Loss by position", chart(panel), POSITIONS_CAPTION)],
-        _memory(folders, options),
-        _extras(folders, measures, options),
-        further=[differences],
-        about={"text": text, **_facts(options)},
-    )
+    pictures = [Picture("positions", "Loss by position", chart(panel), POSITIONS_CAPTION)]
+    page = _page_of_models(found.names, measures, options)
+    about = {"text": text, **page.about}
+    return replace(page, quality=[quality], pictures=pictures, further=[differences], about=about)
 
 
 def page_of_tasks(found: SuiteReport, measures: Measures | None, options: ModelOptions) -> SideBySide:
     """A page about finished models that were asked the same tasks."""
-    folders = {result.model: Path(result.model) for result in found.results}
-    extras = _extras(folders, measures, options)
+    page = _page_of_models([result.model for result in found.results], measures, options)
+    extras = dict(page.extras)
     for result in found.results:
         scores = task_scores(result)
         names = {score.task for score in scores}
@@ -329,31 +308,20 @@ def page_of_tasks(found: SuiteReport, measures: Measures | None, options: ModelO
             for score in extras[result.model].tasks
         ]
         extras[result.model] = extras[result.model].model_copy(update={"tasks": [*scores, *also]})
-    memory, differences = _memory(folders, options), found.difference_tables()
-    return SideBySide("Models compared", [], [], memory, extras, further=differences, about=_facts(options))
+    return replace(page, extras=extras, further=found.difference_tables())
 
 
-def _extras(folders: Mapping[str, Path], measures: Measures | None, options: ModelOptions) -> dict[str, ModelMeasures]:
-    if measures is None:
-        return {name: ModelMeasures() for name in folders}
-    models = {name: options.load(folder) for name, folder in folders.items()}
-    return measure_models(models, measures, options.precision)
-
-
-def _facts(options: ModelOptions) -> dict[str, str]:
-    facts = {}
+def _page_of_models(names: Sequence[str], measures: Measures | None, options: ModelOptions) -> SideBySide:
+    """Memory, further measures and the way of loading of model folders or run folders."""
+    extras, memory, about = {name: ModelMeasures() for name in names}, {}, {}
+    if measures is not None:
+        extras = measure_models({name: options.load(name) for name in names}, measures, options.precision)
+    for name in names:  # with fixed calibrations if those are measured
+        spec = ModelSpec.parse(read_description(model_folder(name)), name)
+        memory[name] = MemoryFigures.from_spec(spec if options.calibration is None else stored_spec(spec))
     if options.calibration is not None:
         drawn = f", drawn from seed {options.seed}" if options.calibration == "random" else ""
-        facts["calibration"] = f"{options.calibration}, in place of the models' own{drawn}"
+        about["calibration"] = f"{options.calibration}, in place of the models' own{drawn}"
     if options.precision is not None:
-        facts["precision"] = f"weights converted to {options.precision}"
-    return facts
-
-
-def _memory(folders: Mapping[str, Path], options: ModelOptions) -> dict[str, MemoryFigures]:
-    """From the descriptions in the model folders; with fixed calibrations if those are measured."""
-    found = {}
-    for name, folder in folders.items():
-        spec = ModelSpec.parse(read_description(model_folder(folder)), str(folder))
-        found[name] = MemoryFigures.from_spec(spec if options.calibration is None else stored_spec(spec))
-    return found
+        about["precision"] = f"weights converted to {options.precision}"
+    return SideBySide("Models compared", [], [], memory, extras, about=about)

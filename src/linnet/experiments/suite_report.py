@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import read_json
 from linnet.core.spec import Spec
-from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm_correction, paired_difference
+from linnet.evaluation.statistics import SIGNIFICANT, holm_correction, paired_difference
 from linnet.evaluation.tasks.suite import suite_names, suite_spec
 from linnet.experiments.measures import METRICS, Measures
 from linnet.experiments.report import CHART_INCHES, SideBySide, chart
@@ -185,15 +185,19 @@ def difference_table(findings: Findings) -> list[Table]:
     p-values are corrected for the number of runs (Holm).
     """
     first, *others = [run for run in findings.runs if run.results] or [RunSummary("", None, None, [])]
-    estimates = {run.name: _difference(first, run) for run in others}
-    known = {name: one for name, one in estimates.items() if one is not None and one.standard_error is not None}
+    by_seed = {result.seed: result.bits_per_byte for result in first.results}
+    known = {}
+    for run in others:
+        pairs = [(by_seed[one.seed], one.bits_per_byte) for one in run.results if one.seed in by_seed]
+        if pairs and (one := paired_difference(*zip(*pairs, strict=True))).standard_error is not None:
+            known[run.name] = one
     if not known:
         return []
     corrected = dict(zip(known, holm_correction([one.p_value() for one in known.values()]), strict=True))
     columns = []
     for run in others:
-        one, p_value = known.get(run.name), corrected.get(run.name)
-        if one is None:
+        found, p_value = known.get(run.name), corrected.get(run.name)
+        if found is None:
             columns.append([MISSING, MISSING])
             continue
         if p_value is None:
@@ -201,10 +205,10 @@ def difference_table(findings: Findings) -> list[Table]:
         elif p_value >= SIGNIFICANT:
             verdict = f"not significant, p = {p_value:.2g}"
         else:
-            verdict = f"{'better' if one.value < 0 else 'worse'}, p = {p_value:.2g}"
-        interval = one.interval()
+            verdict = f"{'better' if found.value < 0 else 'worse'}, p = {p_value:.2g}"
+        interval = found.interval()
         ends = MISSING if interval is None else " to ".join(numbers.signed(end, 4) for end in interval)
-        columns.append([f"{numbers.signed(one.value, 4)} ± {one.standard_error:.4f}\n{verdict}", ends])
+        columns.append([f"{numbers.signed(found.value, 4)} ± {found.standard_error:.4f}\n{verdict}", ends])
     labels = (f"less {first.name}", "95 % interval")
     rows = [[label, *cells] for label, *cells in zip(labels, *columns, strict=True)]
     meaning = (
@@ -213,12 +217,6 @@ def difference_table(findings: Findings) -> list[Table]:
         " Significance: 5 % for all runs together (Holm)."
     )
     return [Table(f"Against {first.name}", ("", *(run.name for run in others)), rows, meaning)]
-
-
-def _difference(first: RunSummary, second: RunSummary) -> Estimate | None:
-    by_seed = {result.seed: result.bits_per_byte for result in first.results}
-    pairs = [(by_seed[one.seed], one.bits_per_byte) for one in second.results if one.seed in by_seed]
-    return paired_difference(*zip(*pairs, strict=True)) if pairs else None
 
 
 class PublishedColumn(Spec):

@@ -1,1 +1,1 @@
-"""What stands on a residual branch of a layer: the contract, and every mixer and feed-forward that keeps it."""
+"""Sublayers, the modules on a residual branch: their interface, and all mixers and feed-forwards."""

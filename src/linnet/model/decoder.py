@@ -5,7 +5,7 @@ unless the description gives another), `V` vocabulary, `S` tokens of the longest
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self, overload
 
@@ -168,7 +168,7 @@ class Decoder(nn.Module):
     @property
     def all_blocks(self) -> list[Block]:
         """The blocks of the encoder, if there is one, and those of the decoder."""
-        encoder = [] if self.encoder is None else self.encoder.blocks
+        encoder: Iterable[nn.Module] = () if self.encoder is None else self.encoder.blocks
         return [block for block in (*encoder, *self.blocks) if isinstance(block, Block)]
 
     @property

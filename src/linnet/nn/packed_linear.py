@@ -120,7 +120,7 @@ class PackedLinear(nn.Module, ABC):
 
     def get_extra_state(self) -> Any:
         """Called by `state_dict`: a `ValueError` instead of a file without weights."""
-        raise ValueError("converted weights are for inference alone: save, or change, the decoder as it was before")
+        raise ValueError("converted weights are for inference only: save or change the decoder before the conversion")
 
 
 class QuantizedLinear(PackedLinear):

@@ -267,9 +267,9 @@ def test_only_once_and_only_to_what_there_is():
 def test_a_converted_model_is_neither_saved_nor_given_other_operators(tmp_path):
     model = speaker(next(spec for spec in EXAMPLES if spec.kind == "plga"))
     convert_weights(model.decoder, "int8")
-    with pytest.raises(ValueError, match="for inference alone"):
+    with pytest.raises(ValueError, match="for inference only"):
         save_decoder(model.decoder, tmp_path / "model")
-    with pytest.raises(ValueError, match="for inference alone"):
+    with pytest.raises(ValueError, match="for inference only"):
         model.with_calibration("identity")
 
 

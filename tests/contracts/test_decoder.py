@@ -488,13 +488,13 @@ def test_gradients_of_documents_flow_within_a_chunk_with_a_state(decoder: Decode
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_states_that_keep_the_past_in_other_ways_do_not_join():
+def test_states_with_different_cache_policies_do_not_join():
     ted = decoder_with_weights([next(mixer for mixer in EXAMPLES if mixer.kind == "ted")])
     states = [ted.initial_state(1, LENGTH, EvictionCache(top_k=k)) for k in (2, 9)]
-    with pytest.raises(ValueError, match="different ways cannot join"):
+    with pytest.raises(ValueError, match="different cache policies cannot join"):
         states[0].join(states[1])
     banks = [ted.initial_state(1, capacity, BankCache()) for capacity in (20, 4000)]
-    with pytest.raises(ValueError, match="different ways cannot join"):
+    with pytest.raises(ValueError, match="different cache policies cannot join"):
         banks[0].join(banks[1])
 
 

@@ -2,13 +2,10 @@
 
 import lzma
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from linnet.core.atomic import is_leftover
 from linnet.core.checksum import MANIFEST
@@ -25,14 +22,12 @@ from linnet.experiments.demo_report import (
     Point,
 )
 from linnet.experiments.jobs import Log, Runner
-from linnet.experiments.measures import DecodingSpeed, WrittenText, describe_machine
+from linnet.experiments.measures import DecodingSpeed, MemoryFigures, WrittenText, describe_machine
 from linnet.experiments.results import LIKELIHOOD, NAME_RECALL, TRAINING, ResultRow, read_rows
 from linnet.experiments.run import claim, run_suite
 from linnet.experiments.suite import RESULTS, SUITE, Suite
-from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
-from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.page import timestamp, write_page
@@ -229,7 +224,8 @@ def _model_figures(
 ) -> ModelFigures:
     """The figures of one model by the rows of the suite, by run and measure."""
     own = {measure: row.values for (run, measure), row in rows.items() if run == recipe.key}
-    training, evaluation, cost = own[TRAINING], own[LIKELIHOOD], model_cost(spec)
+    training, evaluation = own[TRAINING], own[LIKELIHOOD]
+    memory = MemoryFigures.from_spec(spec, STATE_TOKENS)
     training_curve, validation_curve = curves(RunFolder(folder).lines_to_end(training["steps"]))
     return ModelFigures(
         key=recipe.key,
@@ -245,24 +241,12 @@ def _model_figures(
         training_s=training["seconds"],
         training_tokens_per_s=training["tokens_per_s"],
         decode_tokens_per_s=own["speed"]["result"]["tokens_per_s"],
-        state_bytes={tokens: cost.state_bytes(tokens) for tokens in STATE_TOKENS},
-        policy_state_bytes=policy_state_bytes(spec),
+        state_bytes=memory.state_bytes,
+        policy_state_bytes=memory.policy_state_bytes,
         training_curve=training_curve,
         validation_curve=validation_curve,
         sample=WrittenText.parse(own["samples"]["result"][0], RESULTS),
     )
-
-
-def policy_state_bytes(spec: ModelSpec) -> dict[str, dict[int, int]]:
-    """Bytes of the decode state by tokens of text, for each cache policy that the model's layers bring."""
-    decoder = meta_decoder(spec)
-    sizes: dict[str, dict[int, int]] = defaultdict(dict)
-    for kind in {kind for layer in decoder.layers for kind in layer.mixer.cache_policies}:
-        for tokens in STATE_TOKENS:
-            for policy in kind.comparison(tokens):
-                state = cache_policy_state(decoder, 1, tokens, policy, device=torch.device("meta"))
-                sizes[policy.label][tokens] = state.nbytes
-    return dict(sorted(sizes.items()))
 
 
 def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:

@@ -72,9 +72,9 @@ class ModelFigures:
         }
 
     def policy_state(self, tokens: int) -> str:
-        """The size of the state with each cache policy, and its label."""
-        sizes = [f"{numbers.binary(sizes[tokens])} ({label})" for label, sizes in self.policy_state_bytes.items()]
-        return ", ".join(sizes) or MISSING
+        """The size of the state with each cache policy, and the policy's label below it."""
+        sizes = [f"{numbers.binary(sizes[tokens])}\n{label}" for label, sizes in self.policy_state_bytes.items()]
+        return "\n".join(sizes) or MISSING
 
 
 def _shown_lengths(sizes: dict[int, int]) -> dict[str, int]:

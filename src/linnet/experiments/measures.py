@@ -6,8 +6,9 @@
 import os
 import platform
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, Self
@@ -27,11 +28,13 @@ from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import MIN_TEMPERATURE, Sampling
 from linnet.layers.registry import inspections
 from linnet.model.cost import model_cost
+from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.progress import progress
@@ -247,27 +250,48 @@ class Measures(Spec):
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """Bytes needed to decode one stream in float32, exact: weights, and state by tokens of text."""
+    """Bytes needed to decode one stream in float32, exact: weights, and state by tokens of text.
+
+    state_bytes: with every token kept. policy_state_bytes: with each cache policy that the layers bring, by its label.
+    """
 
     weights_bytes: int
     state_bytes: dict[int, int]
+    policy_state_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def from_spec(cls, spec: ModelSpec) -> "MemoryFigures":
-        cost = model_cost(spec)
-        return cls(cost.weights_bytes("float32"), {tokens: cost.state_bytes(tokens) for tokens in CONTEXTS})
+    def from_spec(cls, spec: ModelSpec, lengths: Sequence[int] = CONTEXTS) -> "MemoryFigures":
+        cost, decoder = model_cost(spec), meta_decoder(spec)
+        with_policy: dict[str, dict[int, int]] = defaultdict(dict)
+        for kind in {kind for layer in decoder.layers for kind in layer.mixer.cache_policies}:
+            for tokens in lengths:
+                for policy in kind.comparison(tokens):
+                    state = cache_policy_state(decoder, 1, tokens, policy, device=torch.device("meta"))
+                    with_policy[policy.label][tokens] = state.nbytes
+        full = {tokens: cost.state_bytes(tokens) for tokens in lengths}
+        return cls(cost.weights_bytes("float32"), full, dict(sorted(with_policy.items())))
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "MemoryFigures":
-        return cls(plain["weights_bytes"], {int(tokens): size for tokens, size in plain["state_bytes"].items()})
+        """The figures of a record; records of linnet 0.1 have none of cache policies."""
+
+        def by_tokens(sizes: Mapping[str, int]) -> dict[int, int]:
+            return {int(tokens): size for tokens, size in sizes.items()}
+
+        policies = {label: by_tokens(sizes) for label, sizes in plain.get("policy_state_bytes", {}).items()}
+        return cls(plain["weights_bytes"], by_tokens(plain["state_bytes"]), policies)
 
     def total(self, tokens: int) -> int:
         """Weights and state together."""
         return self.weights_bytes + self.state_bytes[tokens]
 
     def to_dict(self) -> dict[str, Any]:
-        state = {str(tokens): size for tokens, size in self.state_bytes.items()}
-        return {"weights_bytes": self.weights_bytes, "state_bytes": state}
+        def by_text(sizes: Mapping[int, int]) -> dict[str, int]:
+            return {str(tokens): size for tokens, size in sizes.items()}
+
+        policies = {label: by_text(sizes) for label, sizes in self.policy_state_bytes.items()}
+        state = by_text(self.state_bytes)
+        return {"weights_bytes": self.weights_bytes, "state_bytes": state, "policy_state_bytes": policies}
 
 
 class TaskScore(Spec):

@@ -161,15 +161,17 @@ def memory_table(memory: Mapping[str, MemoryFigures]) -> Table:
     """Bytes of weights and state together, with the state's below."""
     rows = [("weights alone", *(numbers.binary(one.weights_bytes) for one in memory.values()))]
     for tokens in TABLE_CONTEXTS:
-        cells = (
-            f"{numbers.binary(one.total(tokens))}\n{numbers.binary(one.state_bytes[tokens])} of state"
-            for one in memory.values()
-        )
+        cells = []
+        for one in memory.values():
+            cell = f"{numbers.binary(one.total(tokens))}\n{numbers.binary(one.state_bytes[tokens])} of state"
+            for label, sizes in one.policy_state_bytes.items():
+                cell += f"\n{numbers.binary(sizes[tokens])} with {label}"
+            cells.append(cell)
         rows.append((f"at {numbers.tokens(tokens)}", *cells))
     meaning = (
         "Bytes of the weights and of the state of one stream with room for so many tokens of text, both in float32,"
-        " exact, computed from the descriptions; below, the state alone. A model may not have been trained to read text"
-        " of that length."
+        " exact, computed from the descriptions; below, the state alone, with every token kept and with a cache policy"
+        " of the model that sums or drops old tokens. A model may not have been trained to read text of that length."
     )
     return Table("Memory against context", ("memory", *memory), rows, meaning)
 
@@ -185,10 +187,16 @@ def memory_picture(memory: Mapping[str, MemoryFigures]) -> Picture:
         for number, (name, one) in enumerate(memory.items())
         for dots in [range(number % turns, len(CONTEXTS), turns)]
     ]
+    series += [
+        Series(CONTEXTS, [one.weights_bytes + sizes[tokens] for tokens in CONTEXTS], f"{name}, {label}", ":", number)
+        for number, (name, one) in enumerate(memory.items())
+        for label, sizes in one.policy_state_bytes.items()
+    ]
     x = Axis("tokens of text", "log2", places={tokens: numbers.tokens(tokens) for tokens in TABLE_CONTEXTS})
     caption = (
         "Weights and state of one stream, both axes logarithmic. A rising line has a state that grows with the text; a"
-        " level line has a state that does not grow, or that is small beside the weights."
+        " level line has a state that does not grow, or that is small beside the weights. Dotted: with a cache"
+        " policy of the model."
     )
     panel = Panel(x, Axis("bytes", "log2", numbers.binary), series)
     return Picture("memory", "Memory against context", chart(panel), caption)

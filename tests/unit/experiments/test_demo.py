@@ -18,16 +18,12 @@ from linnet.experiments.demo import (
     corpus_figures,
     curves,
     demo_suite,
-    policy_state_bytes,
 )
 from linnet.experiments.demo_report import LONG_TOKENS, SHORT_TOKENS
 from linnet.experiments.measures import describe_machine
 from linnet.experiments.run import claim
 from linnet.experiments.suite import SUITE
-from linnet.layers.mixers.ted import BankCache
 from linnet.model.cost import model_cost
-from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
 from linnet.stories import texts
 from linnet.training.spec import RunSpec
 
@@ -152,16 +148,6 @@ def test_curves_are_the_points_of_the_lines():
         {"tokens": 20, "bits_per_byte": 2.0, "validation": {"bits_per_byte": 2.5}},
     ]
     assert curves(lines) == ([(10, 3.0), (20, 2.0)], [(20, 2.5)])
-
-
-def test_a_bank_needs_hardly_more_memory_for_a_long_text():
-    """Policies are those of the model's own layers; attention brings none."""
-    attention, ted = (Decoder(ModelSpec.load(name)) for name in ("tiny-attention", "tiny-ted"))
-    assert policy_state_bytes(attention.spec) == {}
-    (sizes,) = policy_state_bytes(ted.spec).values()
-    full = {tokens: model_cost(ted.spec).state_bytes(tokens) for tokens in (SHORT_TOKENS, LONG_TOKENS)}
-    assert sizes[LONG_TOKENS] < 1.3 * sizes[SHORT_TOKENS] and full[LONG_TOKENS] > 60 * full[SHORT_TOKENS]
-    assert sizes[SHORT_TOKENS] == ted.initial_state(1, SHORT_TOKENS, BankCache(SHORT_TOKENS)).nbytes
 
 
 def test_the_chart_of_the_state_reaches_the_lengths_of_the_table():

@@ -7,10 +7,11 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.experiments import measures as measure
 from linnet.experiments.demo import check_prompt
-from linnet.experiments.measures import decode_speeds, write_text
+from linnet.experiments.measures import MemoryFigures, decode_speeds, write_text
 from linnet.inference.engine import CachedReader
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
+from linnet.layers.mixers.ted import BankCache
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -81,3 +82,16 @@ def test_a_prompt_leaves_half_of_the_context_to_the_story(model: LanguageModel):
     with pytest.raises(UserError) as refused:
         check_prompt("x" * 50, model.tokenizer, CONTEXT)
     assert str(refused.value) == f"prompt: '{'x' * 40}…': 50 tokens; expected at most {CONTEXT // 2}"
+
+
+def test_a_bank_needs_hardly_more_memory_for_a_long_text():
+    """Policies are those of the model's own layers; attention brings none."""
+    attention, ted = (ModelSpec.load(name) for name in ("tiny-attention", "tiny-ted"))
+    assert MemoryFigures.from_spec(attention).policy_state_bytes == {}
+    figures = MemoryFigures.from_spec(ted, (1024, 65536))
+    (sizes,) = figures.policy_state_bytes.values()
+    assert sizes[65536] < 1.3 * sizes[1024] and figures.state_bytes[65536] > 60 * figures.state_bytes[1024]
+    assert sizes[1024] == Decoder(ted).initial_state(1, 1024, BankCache(1024)).nbytes
+    assert MemoryFigures.from_dict(figures.to_dict()) == figures
+    old = {name: value for name, value in figures.to_dict().items() if name != "policy_state_bytes"}
+    assert MemoryFigures.from_dict(old).policy_state_bytes == {}

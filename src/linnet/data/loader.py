@@ -34,7 +34,7 @@ class Batch:
     prefix_lengths: for each row the number of tokens before the first target that counts, which a model with a prefix
         or an encoder reads as a whole; None: the rows are windows, which have no prefix.
 
-    The last two are plain numbers, so that using them never waits for a device.
+    The last two are plain numbers, so that their use never waits for a device.
     """
 
     tokens: Tensor
@@ -196,19 +196,18 @@ def read_batch(
             targets[row, :count] = sequence.targets.read(start + 1, count)
         if sequence.mask is not None and weights is not None:
             weights[row, :count] &= sequence.mask.read(start + 1, count)
+    begins = None
+    if document_starts:
+        bounds = np.searchsorted(sequence.document_starts, [starts, starts + width]).T.tolist()
+        parts = (sequence.document_starts[low:high] for low, high in bounds)
+        begins = tuple(tuple((part - start).tolist()) for part, start in zip(parts, starts.tolist(), strict=True))
     return Batch(
         torch.from_numpy(tokens)[:, :-1].contiguous(),
         torch.from_numpy(targets).contiguous(),
         None if weights is None else torch.from_numpy(weights),
-        _starts_within(sequence, starts, width) if document_starts else None,
+        begins,
         tuple((weights.argmax(axis=1) + 1).tolist()) if rows and weights is not None else None,
     )
-
-
-def _starts_within(sequence: TokenSequence, starts: Indices, width: int) -> tuple[tuple[int, ...], ...]:
-    bounds = np.searchsorted(sequence.document_starts, [starts, starts + width]).T.tolist()
-    parts = (sequence.document_starts[low:high] for low, high in bounds)
-    return tuple(tuple((part - start).tolist()) for part, start in zip(parts, starts.tolist(), strict=True))
 
 
 class Batches:
@@ -274,15 +273,15 @@ class Batches:
             if len(self._latest) == 2:
                 del self._latest[next(iter(self._latest))]
             random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, number])))
-            spans = self._spans or self._even_windows(random)
+            spans = self._spans
+            if spans is None:
+                spare = len(self.sequence) - 1 - self.examples_per_epoch * self.context_length
+                offset = int(random.integers(min(self.context_length, spare + 1)))
+                places = offset + self.context_length * np.arange(self.examples_per_epoch)
+                spans = _windows(places, self.context_length)
             order = random.permutation(len(spans))
             self._latest[number] = spans.starts_N[order], spans.lengths_N[order]
         return self._latest[number]
-
-    def _even_windows(self, random: np.random.Generator) -> Spans:
-        spare = len(self.sequence) - 1 - self.examples_per_epoch * self.context_length
-        offset = int(random.integers(min(self.context_length, spare + 1)))
-        return _windows(offset + self.context_length * np.arange(self.examples_per_epoch), self.context_length)
 
 
 class BatchStage(NamedTuple):
@@ -309,9 +308,9 @@ class _Segment(NamedTuple):
 class StagedBatches:
     """Batches that grow: stages of shorter windows and smaller batches, then, without end, the batches of `full`.
 
-    Together the stages read the text as one: the long windows of `full` come in its order; an earlier stage takes as
+    Together the stages read the text once: the long windows of `full` come in its order; an earlier stage takes as
     many of them as its tokens need, cuts them, and reads the pieces in an order of its own; the next stage continues
-    behind them. So within an epoch no token is predicted twice, and a batch's number and the seed determine its
+    after them. So within an epoch no token is predicted twice, and a batch's number and the seed determine its
     content. A long window that is cut last in a stage, or in an epoch of it, may have pieces left that are not read.
     """
 
@@ -345,19 +344,19 @@ class StagedBatches:
 
     def _taken(self, stage: BatchStage, begin: int) -> list[_Segment]:
         """The long windows that a stage takes, from number `begin` of all epochs on."""
-        wanted, segments, whole = stage.batches * stage.batch_size, list[_Segment](), self._full.examples_per_epoch
-        while wanted > 0:
+        missing, segments, whole = stage.batches * stage.batch_size, list[_Segment](), self._full.examples_per_epoch
+        while missing > 0:
             epoch, first = divmod(begin, whole)
             # How many short windows each long one of the epoch is cut into, in its order.
             if stage.starts is None or stage.context_length == self._full.context_length:
                 pieces = np.full(whole, self._full.context_length // stage.context_length)
             else:
                 pieces = np.bincount(self._owners(stage.starts, epoch), minlength=whole)
-            so_far = np.cumsum(pieces[first:])
-            many = min(len(so_far), int(np.searchsorted(so_far, wanted)) + 1)
-            windows = min(wanted, int(so_far[many - 1]))
-            segments.append(_Segment(epoch, first, first + many, windows))
-            wanted, begin = wanted - windows, begin + many
+            totals = np.cumsum(pieces[first:])
+            count = min(len(totals), int(np.searchsorted(totals, missing)) + 1)
+            windows = min(missing, int(totals[count - 1]))
+            segments.append(_Segment(epoch, first, first + count, windows))
+            missing, begin = missing - windows, begin + count
         return segments
 
     def _owners(self, starts: Indices, epoch: int) -> Indices:
@@ -386,13 +385,13 @@ class StagedBatches:
         if stage.context_length == self._full.context_length:
             return long_starts
         if stage.starts is None:
-            found = long_starts[:, None] + np.arange(0, self._full.context_length, stage.context_length)
+            starts = long_starts[:, None] + np.arange(0, self._full.context_length, stage.context_length)
         else:
             owners = self._owners(stage.starts, segment.epoch)
-            found = stage.starts[(owners >= segment.first) & (owners < segment.last)]
+            starts = stage.starts[(owners >= segment.first) & (owners < segment.last)]
         drawn_from = [self._seed, segment.epoch, stage.context_length, segment.first]
         random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(drawn_from)))
-        return random.permutation(found.reshape(-1))
+        return random.permutation(starts.reshape(-1))
 
 
 def validation_batches(

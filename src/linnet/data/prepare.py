@@ -60,14 +60,14 @@ class Document(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """An input and what is to follow it."""
+    """An input and the text that follows it."""
 
     input: str
     target: str
 
 
 class TokenRow(NamedTuple):
-    """Token ids, the end token first, and the token expected behind each: `IGNORE_INDEX` where none is."""
+    """Token ids, the end token first, and the token expected after each: `IGNORE_INDEX` where none is expected."""
 
     tokens: list[int]
     targets: list[int]
@@ -192,7 +192,7 @@ def prepare_pairs(
 def read_pairs(path: str | Path, advance: Advance = lambda *_: None) -> Iterator[Pair]:
     """The pairs of a file of JSON lines, `{"input": ..., "target": ...}` each; other fields are ignored.
 
-    `UserError` names the file, the line and the field of what is no pair. `advance` is told the bytes that were read.
+    `UserError` names the file, the line and the field of what is no pair. advance: gets the bytes that were read.
     """
     found = False
     with open_source(Path(path)) as handle:
@@ -377,16 +377,15 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
         return Tokenizer.train(kind, [], vocab_size)
     share = 1.0 if kind == "char" else TOKENIZER_SAMPLE_BYTES / corpus.text_bytes
     with progress("tokenizer", corpus.text_bytes, "bytes") as advance:
-        return Tokenizer.train(kind, _training_sample(corpus, share, advance), vocab_size)
 
+        def sample() -> Iterator[str]:  # parts chosen by content: the same ones whatever the order of files
+            for document in corpus.documents():
+                for part in (part for text in document.texts for part in cut_before_words(text)):
+                    if document.side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
+                        yield part
+                    advance(len(part.encode()))
 
-def _training_sample(corpus: _Corpus, share: float, advance: Advance) -> Iterator[str]:
-    """About `share` of the training side, in parts chosen by content: the same ones whatever the order of files."""
-    for document in corpus.documents():
-        for part in (part for text in document.texts for part in cut_before_words(text)):
-            if document.side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
-                yield part
-            advance(len(part.encode()))
+        return Tokenizer.train(kind, sample(), vocab_size)
 
 
 def _write(
@@ -409,9 +408,19 @@ def _write(
     with progress("encoding", corpus.text_bytes, "bytes") as advance:
 
         def write(split: Split, documents: Iterable[Document]) -> SplitInfo:
-            runs: list[tuple[int, int]] = []
+            runs: list[tuple[int, int]] = []  # how many documents of one source follow each other
+
+            def counted() -> Iterator[Document]:
+                for document in documents:
+                    last, count = runs[-1] if runs else (None, 0)
+                    if last == document.source:
+                        runs[-1] = document.source, count + 1
+                    else:
+                        runs.append((document.source, 1))
+                    yield document
+
             with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens, parts) as writer:
-                text_bytes = _write_documents(writer, _follow(documents, runs), tokenizer, corpus.pairs, advance)
+                text_bytes = _write_documents(writer, counted(), tokenizer, corpus.pairs, advance)
                 return writer.info(text_bytes, describe_runs(runs) if len(corpus.sources) > 1 else None)
 
         splits: dict[Split, SplitInfo] = {"train": write("train", training())}
@@ -421,17 +430,6 @@ def _write(
         names = ", ".join(source.file for source in corpus.sources)
         raise UserError(f"{names}: changed while being read")
     return _describe(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
-
-
-def _follow(documents: Iterable[Document], runs: list[tuple[int, int]]) -> Iterator[Document]:
-    """The documents; how many of one source follow each other is noted in `runs` as they pass."""
-    for document in documents:
-        last, count = runs[-1] if runs else (None, 0)
-        if last == document.source:
-            runs[-1] = document.source, count + 1
-        else:
-            runs.append((document.source, 1))
-        yield document
 
 
 class _Piece(NamedTuple):

@@ -179,7 +179,11 @@ class ShardWriter:
         done = 0
         while done < len(tokens):
             if not self._handles or self._tokens == self._shard_tokens:
-                self._begin_shard()
+                self._end_shard()
+                shard = ShardInfo(file=f"{self._split}-{len(self._shards):05d}.bin", tokens=1, blocks={})
+                for part in self._parts:
+                    self._handles[part] = shard.path(self._folder, part).open("wb")
+                    self._hashes[part] = BlockHashes()
             if begins and not done:
                 self._append("starts", np.array([self._tokens]))
                 self._documents += 1
@@ -208,13 +212,6 @@ class ShardWriter:
         content = values.astype(self._dtypes[part]).tobytes()
         self._handles[part].write(content)
         self._hashes[part].add(content)
-
-    def _begin_shard(self) -> None:
-        self._end_shard()
-        shard = ShardInfo(file=f"{self._split}-{len(self._shards):05d}.bin", tokens=1, blocks={})
-        for part in self._parts:
-            self._handles[part] = shard.path(self._folder, part).open("wb")
-            self._hashes[part] = BlockHashes()
 
     def _end_shard(self) -> None:
         if not self._handles:
@@ -280,20 +277,18 @@ class CheckedArray:
         """Numbers `[stop - start]`, or fewer at the end. `UserError` names the file and what is wrong in it."""
         part = self._values[start:stop]
         size = self._values.itemsize
+        width = BLOCK_BYTES // size
         for block in range(start * size // BLOCK_BYTES, -(-(start + len(part)) * size // BLOCK_BYTES)):
-            if block not in self._checked:
-                self._check(block)
-                self._checked.add(block)
+            if block in self._checked:
+                continue
+            whole = self._values[block * width : (block + 1) * width]
+            if self._blocks is not None and digest(whole.tobytes()) != self._blocks[block]:
+                place = f"numbers {block * width:,} to {block * width + len(whole):,}"
+                raise UserError(f"{self._name}, {place}: {CHECKSUM_MISMATCH}; prepare the text again")
+            if self._limit is not None and int(whole.max()) >= self._limit:
+                raise UserError(f"{self._name}: number {whole.max()}: expected one below {self._limit:,}")
+            self._checked.add(block)
         return part
-
-    def _check(self, block: int) -> None:
-        width = BLOCK_BYTES // self._values.itemsize
-        part = self._values[block * width : (block + 1) * width]
-        if self._blocks is not None and digest(part.tobytes()) != self._blocks[block]:
-            place = f"numbers {block * width:,} to {block * width + len(part):,}"
-            raise UserError(f"{self._name}, {place}: {CHECKSUM_MISMATCH}; prepare the text again")
-        if self._limit is not None and int(part.max()) >= self._limit:
-            raise UserError(f"{self._name}: number {part.max()}: expected one below {self._limit:,}")
 
 
 class Column:
@@ -336,7 +331,7 @@ class TokenSequence:
         mask: Sequence[CheckedArray] | None = None,
         targets: Sequence[CheckedArray] | None = None,
     ) -> None:
-        """`starts` returns the places where documents begin, ascending; it is called when they are first needed."""
+        """starts: returns the places where documents begin, ascending; called when they are first needed."""
         self.name, self.end_id, self._tokens, self._find_starts = name, end_id, Column(tokens), starts
         self.mask = None if mask is None else Column(mask, np.bool_)
         self.targets = None if targets is None else Column(targets)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -36,14 +35,18 @@ class Tokenizer:
 
     def __init__(self, definition: dict[str, Any], origin: str) -> None:
         check_bounds(definition, origin)
-        self._definition = _plain(definition)
+        model_fields = definition["model"]
+        if "dropout" in model_fields:
+            model_fields = {**model_fields, "dropout": None}
+        # Settings that truncate, pad or randomize the tokens of a text are left out.
+        self._definition = {**definition, "truncation": None, "padding": None, "model": model_fields}
         self._origin = origin
         model = _sentencepiece(self._definition, origin)
         self._sentencepiece = SentencePiece(model, origin) if model else None
         if model:
             self.end_id, self._pieces = model.end, TokenBytes.from_sentencepiece(model)
         else:
-            with _panics_told(origin):
+            with _panics_reported(origin):
                 self.end_id = self._mark_end()
                 self._guard_special_tokens()
             self._pieces = TokenBytes.from_definition(
@@ -111,7 +114,7 @@ class Tokenizer:
         if self._sentencepiece:
             return self._sentencepiece.encode_batch(texts)
         parts_of_all = [part for parts in cut for part in parts]
-        with _panics_told(self._origin):
+        with _panics_reported(self._origin):
             encodings = self._library.encode_batch_fast(parts_of_all, add_special_tokens=False)
         ids = iter([encoding.ids for encoding in encodings])
         return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]
@@ -150,10 +153,15 @@ class Tokenizer:
 
     def texts(self) -> list[str | None]:
         """The text of each token by id; None for special and unknown tokens and incomplete characters."""
-        found = [_whole(piece) for piece in self._pieces.table]
+        texts: list[str | None] = []
+        for piece in self._pieces.table:
+            try:
+                texts.append(piece.decode() or None)
+            except UnicodeDecodeError:
+                texts.append(None)
         if self._pieces.unknown is not None:
-            found[self._pieces.unknown] = None
-        return found
+            texts[self._pieces.unknown] = None
+        return texts
 
     def token_bytes(self) -> NDArray[np.int64]:
         """`[V]`: the number of bytes of text that each token stands for, 0 for special tokens.
@@ -168,11 +176,17 @@ class Tokenizer:
 
     @cached_property
     def _library(self) -> tokenizers.Tokenizer:
-        """The `tokenizers` library's reading of the data; a SentencePiece model is at work without it."""
-        return _library(self._definition, self._origin)
+        """The `tokenizers` library's reading of the data; a SentencePiece model works without it."""
+        try:
+            library = tokenizers.Tokenizer.from_str(json.dumps(self._definition))
+        except Exception as error:  # the library raises plain Exception
+            problem = f"not a tokenizer that the tokenizers library can read ({error})"
+            raise UserError(f"{self._origin}: {problem}") from error
+        library.encode_special_tokens = True
+        return library
 
     def _mark_end(self) -> int:
-        """Find the end token and see to it that the library treats it as special; return its id."""
+        """Find the end token and make the library treat it as special; return its id."""
         for name in _END_NAMES:
             token = self._library.token_to_id(name)
             if token is None:
@@ -192,7 +206,8 @@ class Tokenizer:
         for token, name in _specials(self._library).items():
             if len(name) < 2 or token not in self._library.encode(name, add_special_tokens=False).ids:
                 continue
-            first = Regex(f"{_escaped(name[0])}(?={_escaped(name[1:])})")
+            escaped = [f"\\x{{{ord(character):x}}}" for character in name]
+            first = Regex(f"{escaped[0]}(?={''.join(escaped[1:])})")
             splits = [pre_tokenizers.Split(first, "isolated")]
             if self._library.pre_tokenizer is not None:
                 splits.insert(0, self._library.pre_tokenizer)
@@ -201,10 +216,10 @@ class Tokenizer:
 
 
 @contextmanager
-def _panics_told(origin: str) -> Iterator[None]:
-    """`UserError` where the library gives up on a text: an expression of the file that takes for ever, say.
+def _panics_reported(origin: str) -> Iterator[None]:
+    """`UserError` where the library gives up on a text, for example at an expression that takes too long.
 
-    Its own words on the standard error come first; they are not to be held back.
+    The library's own message on the standard error comes first.
     """
     try:
         yield
@@ -214,34 +229,13 @@ def _panics_told(origin: str) -> Iterator[None]:
         raise UserError(f"{origin}: the tokenizers library gave up on a text ({error})") from None
 
 
-def _plain(definition: dict[str, Any]) -> dict[str, Any]:
-    """The definition without settings that truncate, pad or randomize the tokens of a text."""
-    model = {**definition["model"], "dropout": None} if "dropout" in definition["model"] else definition["model"]
-    return {**definition, "truncation": None, "padding": None, "model": model}
-
-
-def _library(definition: dict[str, Any], origin: str) -> tokenizers.Tokenizer:
-    try:
-        library = tokenizers.Tokenizer.from_str(json.dumps(definition))
-    except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{origin}: not a tokenizer that the tokenizers library can read ({error})") from error
-    library.encode_special_tokens = True
-    return library
-
-
 def _sentencepiece(definition: dict[str, Any], origin: str) -> SentencePieceDefinition | None:
+    """The SentencePiece model that a tokenizer.json was made from; None if it was made otherwise."""
     try:
         return SentencePieceDefinition.read(definition)
     except (LookupError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"{origin}: made from a SentencePiece model, but changed since ({problem})") from None
-
-
-def _whole(piece: bytes) -> str | None:
-    try:
-        return piece.decode() or None
-    except UnicodeDecodeError:
-        return None
 
 
 def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:
@@ -254,7 +248,9 @@ def _kind(definition: dict[str, Any], pieces: TokenBytes) -> str:
     model, before = definition["model"], definition.get("pre_tokenizer")
     single_bytes = [bytes([byte]) for byte in range(256)]
     normalizes = definition.get("normalizer") is not None
-    if normalizes or _has_ordinary_added(definition) or not set(single_bytes) <= set(pieces.table):
+    # Ordinary added tokens are cut out of a text before all else, and may take spaces with them.
+    ordinary = any(not token["special"] for token in definition.get("added_tokens") or [])
+    if normalizes or ordinary or not set(single_bytes) <= set(pieces.table):
         return "imported"
     if model["type"] == "BPE" and pieces.table[:256] == single_bytes and not model["merges"]:
         return "char" if before is None else "bytes"
@@ -263,16 +259,6 @@ def _kind(definition: dict[str, Any], pieces: TokenBytes) -> str:
     if before.get("use_regex", True):
         return {"BPE": "bpe", "Unigram": "unigram"}.get(model["type"], "imported")
     return "imported"
-
-
-def _has_ordinary_added(definition: dict[str, Any]) -> bool:
-    """Whether there are tokens that are cut out of a text before all else; they may take spaces with them."""
-    return any(not token["special"] for token in definition.get("added_tokens") or [])
-
-
-def _escaped(text: str) -> str:
-    """Text for the library's regular expressions, character by character."""
-    return "".join(f"\\x{{{ord(character):x}}}" for character in text)
 
 
 def _utf8(text: str) -> bytes:
@@ -285,56 +271,38 @@ def _utf8(text: str) -> bytes:
         ) from None
 
 
-DEEPEST = 8
+MAX_NORMALIZER_DEPTH = 8
 """Normalizers within normalizers: the library takes time and stack out of proportion for each level."""
 
-MOST_GROWTH = 256
-"""Of a text, by all replacements one after the other: a space that becomes three bytes is one of three."""
+MAX_GROWTH = 256
+"""Of a text, by all replacements one after the other: a space that becomes three bytes has a growth of three."""
 
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def check_bounds(definition: dict[str, Any], origin: str) -> None:
     """`UserError`, which begins with `origin`, for token ids or nesting beyond what tokenizers have."""
-    for token in _ids(definition):
+    model, added = definition["model"], definition.get("added_tokens") or ()
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    if isinstance(vocabulary, list) and len(vocabulary) > MAX_VOCABULARY:
+        ids.append(len(vocabulary))
+    ids += [token.get("id", 0) for token in added if isinstance(token, dict)]
+    for token in ids:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < MAX_VOCABULARY:
             raise UserError(f"{origin}: token id {str(token)[:40]}: expected 0 to {MAX_VOCABULARY - 1:,}")
     for part in PARTS:
-        if _depth(definition.get(part)) > 2 * DEEPEST:  # a list, and what is in it
-            raise UserError(f"{origin}: {part}: nested too deep; expected at most {DEEPEST} levels")
-        if (growth := math.prod(_growths(definition.get(part)))) > MOST_GROWTH:
-            accepted = f"replacements that make it at most {MOST_GROWTH} times as long"
+        # Nested lists and mappings are counted without recursion, which has a limit of its own.
+        deepest, growth, left = 0, 1.0, [(definition.get(part), 0)]
+        while left:
+            node, depth = left.pop()
+            deepest = max(deepest, depth)
+            if isinstance(node, dict) and isinstance(node.get("content"), str):
+                growth *= max(1.0, len(node["content"].encode(errors="surrogatepass")))
+            children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+            left.extend((child, depth + 1) for child in children if isinstance(child, dict | list))
+        if deepest > 2 * MAX_NORMALIZER_DEPTH:  # a list, and what is in it
+            raise UserError(f"{origin}: {part}: nested too deep; expected at most {MAX_NORMALIZER_DEPTH} levels")
+        if growth > MAX_GROWTH:
+            accepted = f"replacements that make it at most {MAX_GROWTH} times as long"
             raise UserError(f"{origin}: {part}: makes a text {growth:.3g} times as long; expected {accepted}")
-
-
-def _ids(definition: dict[str, Any]) -> Iterator[Any]:
-    model = definition["model"]
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, dict):
-        yield from vocabulary.values()
-    elif isinstance(vocabulary, list) and len(vocabulary) > MAX_VOCABULARY:
-        yield len(vocabulary)
-    added = definition.get("added_tokens")
-    yield from (token.get("id", 0) for token in added or () if isinstance(token, dict))
-
-
-def _growths(value: Any) -> Iterator[float]:
-    """How much longer each replacement may make a text, of one byte at least that it replaces."""
-    left = [value]
-    while left:
-        node = left.pop()
-        if isinstance(node, dict) and isinstance(node.get("content"), str):
-            yield max(1.0, len(node["content"].encode(errors="surrogatepass")))
-        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        left.extend(child for child in children if isinstance(child, dict | list))
-
-
-def _depth(value: Any) -> int:
-    """The depth of nested lists and mappings, counted without recursion, which has a limit of its own."""
-    deepest, left = 0, [(value, 0)]
-    while left:
-        node, depth = left.pop()
-        deepest = max(deepest, depth)
-        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        left.extend((child, depth + 1) for child in children if isinstance(child, dict | list))
-    return deepest

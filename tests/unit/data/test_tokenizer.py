@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError
-from linnet.data.tokenizer import DEEPEST, Tokenizer, check_bounds
+from linnet.data.tokenizer import MAX_NORMALIZER_DEPTH, Tokenizer, check_bounds
 from linnet.data.tokenizer_training import KINDS
 
 STORY = "Once upon a time there was a girl named Lily. Lily's dog said: \"don't go, Lily!\"\n"
@@ -406,9 +406,9 @@ def nested(levels: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer", "post_processor", "decoder"])
 def test_parts_within_parts_without_end_are_refused(part: str, written: dict[str, Any], tmp_path: Path):
-    line = refusal({**written, part: nested(DEEPEST + 1)}, tmp_path)
-    assert line == f": {part}: nested too deep; expected at most {DEEPEST} levels"
-    check_bounds({**written, part: nested(DEEPEST)}, "x")
+    line = refusal({**written, part: nested(MAX_NORMALIZER_DEPTH + 1)}, tmp_path)
+    assert line == f": {part}: nested too deep; expected at most {MAX_NORMALIZER_DEPTH} levels"
+    check_bounds({**written, part: nested(MAX_NORMALIZER_DEPTH)}, "x")
 
 
 def replacing(*contents: str) -> dict[str, Any]:

@@ -337,7 +337,9 @@ def errors_naming(target: Path) -> Iterator[None]:
         name = None if error.filename is None else os.fsdecode(error.filename)
         if name is not None and os.sep + _prefix(target) not in name and name != str(target):
             raise
-        reason = f"{error.strerror} ({free_space(target)})" if error.errno in _FULL else error.strerror
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            reason = f"{reason} ({free_space(target)})"
         raise OSError(error.errno, reason, str(target)) from error
 
 

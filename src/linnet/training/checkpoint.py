@@ -10,7 +10,7 @@ a checkpoint appears whole or not at all. When a checkpoint is read, each proces
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -40,7 +40,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS
 from linnet.model.store import check_tensors, shapes_of
 from linnet.training.distributed import SINGLE_PROCESS, Processes, as_shard, is_sharded, local
-from linnet.training.state import TrainState
+from linnet.training.optimizers.adamw import Optimizer
+from linnet.training.state import Stateful, TrainState
 
 VERSION = 4
 OPTIMIZER, SUMMARY = "optimizer.safetensors", "checkpoint.json"
@@ -318,6 +319,38 @@ def load(checkpoint: Checkpoint, decoder: Decoder) -> dict[str, Tensor]:
             else:
                 tensors[path] = file.get_tensor(path)
     return tensors
+
+
+def restore(
+    checkpoint: Checkpoint | None, decoder: Decoder, optimizer: Optimizer, callbacks: Sequence[Stateful]
+) -> None:
+    """Put weights, optimizer and callbacks into the state of a checkpoint; None: the latter two into their first."""
+    tensors = {} if checkpoint is None else load(checkpoint, decoder)
+    states = {} if checkpoint is None else checkpoint.state.callbacks
+    for callback in callbacks:
+        tensors = callback.load_tensors(tensors)
+        callback.load_state_dict(states.get(callback.name, {}))
+    optimizer.state.clear()
+    load_optimizer_tensors(optimizer, decoder, tensors)
+
+
+def optimizer_tensors(optimizer: Optimizer, decoder: Decoder) -> dict[str, Tensor]:
+    """The state of an optimizer as `parameter/key`; empty before the first update."""
+    return {
+        f"{name}/{key}": tensor
+        for name, parameter in decoder.named_parameters()
+        for key, tensor in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer_tensors(optimizer: Optimizer, decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` returned. Tensors are copied, so that they are aligned as PyTorch does it."""
+    parameters = dict(decoder.named_parameters())
+    for path, tensor in tensors.items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        device = torch.device("cpu") if tensor.dtype == torch.int64 else parameter.device
+        optimizer.state[parameter][key] = tensor.to(device, copy=True)
 
 
 def _read_rows(file: Any, name: str, like: Tensor) -> Tensor:

@@ -204,10 +204,6 @@ class Processes:
         if self.any(stop.requested):  # agreed on after the last item
             raise Stopped
 
-    def step_batches(self, stop: StopRequest) -> Callable[[Iterable[Item]], Iterator[Item]]:
-        """How to iterate over the batches of a step: one process may stop between two, several only after the step."""
-        return stop.until_requested if self.count == 1 else iter
-
     def device(self, name: str) -> torch.device:
         """The device `name`, for several processes the GPU of this one's local rank; `UserError` if there is none."""
         device = resolve_device(name, "training.device")

@@ -90,15 +90,6 @@ def load_word_vectors(decoder: Decoder, run: RunSpec, data: TokenData, processes
     return len(found.tokens_F)
 
 
-def word_vector_note(run: RunSpec, found: int) -> str:
-    """A message about the tokens that begin with word vectors."""
-    tokens = run.model.vocab_size
-    return (
-        f"note: {EMBEDDING_FROM}: {run.training.embedding_from}: a word vector for {found:,} of {tokens:,} tokens"
-        f" ({found / tokens:.1%}); the others begin with random vectors"
-    )
-
-
 def initial_files(
     calibration: str, start_from: str | Path | None, embedding_from: str | Path | None = None
 ) -> dict[str, Path]:

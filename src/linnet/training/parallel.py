@@ -25,7 +25,6 @@ from linnet.model.stack import Layer
 from linnet.model.state import LayerStates
 from linnet.training.distributed import SINGLE_PROCESS, TIMEOUT_S, Processes, is_sharded, local, part_of, whole
 from linnet.training.gradient_sums import GradientSums
-from linnet.training.objectives import Objective
 from linnet.training.sections import ClipSpec, ParallelSpec
 from linnet.training.spec import TrainingSpec
 
@@ -63,7 +62,7 @@ class ParallelModel:
         with torch.no_grad():  # another processor may have drawn weights that differ in the last bit
             for tensor in chain(decoder.parameters(), decoder.buffers()):
                 dist.broadcast(tensor.data, src=0)
-        if spec.compile:
+        if spec.compile:  # the layers only, not what gathers weights
             for layer in layers:
                 layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
         from torch.distributed.device_mesh import init_device_mesh
@@ -79,10 +78,6 @@ class ParallelModel:
         if self.copies > 1 and self.shard > 1:
             copies = mesh.get_group("copies")
             self._sums.append(GradientSums([p for p in parameters if is_sharded(p)], copies, processes))
-
-    def compiled(self, objective: Objective) -> Objective:
-        """The compiled objective. With several processes only the layers are compiled, not what gathers weights."""
-        return torch.compile(objective) if self.processes.count == 1 else objective
 
     def begin_last_pass(self) -> None:
         """Called before the last backward pass of a step: sums of gradients begin while it runs."""

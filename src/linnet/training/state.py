@@ -1,14 +1,25 @@
 """The state of a run besides weights and optimizer: plain data, saved as JSON in every checkpoint."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.spec import describe
 
 Kind = TypeVar("Kind")
+
+
+class Stateful(Protocol):
+    """What a checkpoint knows of a callback: it saves plain data under `name`, and tensors beside the optimizer's."""
+
+    name: ClassVar[str]
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass

@@ -2,10 +2,9 @@ import pytest
 import torch
 from runs_alike import with_gradients
 
+from linnet.training.checkpoint import load_optimizer_tensors, optimizer_tensors
 from linnet.training.optimizers import (
     build_optimizer,
-    load_optimizer_tensors,
-    optimizer_tensors,
     set_learning_rate,
     split_by_decay,
 )

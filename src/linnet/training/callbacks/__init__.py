@@ -72,6 +72,9 @@ class Callback:
     def before_save(self, scheduled: bool) -> None:
         """A checkpoint of this step follows. scheduled: an uninterrupted run has one here, too."""
 
+    def after_save(self) -> None:
+        """A checkpoint of this step was written; with several processes it still may be in the background."""
+
     def saved_weights(self) -> AbstractContextManager[dict[str, Tensor]]:
         """Inside, the model has the weights to evaluate and save; yields tensors to save beside the optimizer's."""
         return nullcontext({})

@@ -1,47 +1,20 @@
 """Evaluation on held-out text during a run, and the best checkpoint by it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 from torch import Tensor
 
-from linnet.data.loader import Batch, validation_batches
+from linnet.data.loader import validation_batches
 from linnet.data.token_data import TokenData
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.models import calibration_tokens
-from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback
 from linnet.training.checkpoint import checkpoint_path
-from linnet.training.distributed import Processes
 from linnet.training.spec import TrainingSpec
-
-
-class HeldOut:
-    """The validation set of a resolved run: the same tokens each time."""
-
-    def __init__(
-        self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor, separate_prefix: bool = False
-    ) -> None:
-        """token_bytes_V: bytes of each token's text, on the model's device. separate_prefix: see `TokenData.spans`."""
-        assert spec.context_length is not None, "an unresolved run"
-        self._spec, self._token_bytes_V, self._tokens = spec, token_bytes_V, data.split("validation")
-        self._spans = data.spans(self._tokens, spec.context_length, separate_prefix)
-        self._calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
-
-    def measure(
-        self, decoder: Decoder, processes: Processes, share: Callable[[Iterable[Batch]], Iterator[Batch]]
-    ) -> Evaluation:
-        """The evaluation in the precision of the weights. share: yields the batches that this process measures."""
-        spec = self._spec
-        assert spec.context_length is not None, "an unresolved run"
-        batches = validation_batches(self._tokens, self._spans, spec.batch_size, spec.evaluate.tokens)
-        reading = self._token_bytes_V, spec.context_length, self._calibration_1T
-        return evaluate_windows(decoder, share(batches), *reading, total=processes.total)
 
 
 @dataclass
@@ -60,8 +33,15 @@ class Evaluate(Callback):
 
     name = "evaluation"
 
-    def __init__(self, held_out: HeldOut) -> None:
-        self._held_out = held_out
+    def __init__(
+        self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor, separate_prefix: bool = False
+    ) -> None:
+        """token_bytes_V: bytes of each token's text, on the model's device. separate_prefix: see `TokenData.spans`."""
+        assert spec.context_length is not None, "an unresolved run"
+        self._tokens = data.split("validation")
+        self._spans = data.spans(self._tokens, spec.context_length, separate_prefix)
+        calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
+        self._reading = token_bytes_V, spec.context_length, calibration_1T
         self.state: EvaluationState = EvaluationState()
 
     @property
@@ -71,13 +51,15 @@ class Evaluate(Callback):
 
     def after_step(self) -> None:
         """Evaluate if it is due; `Stopped` if a stop is requested meanwhile. A new best evaluation is saved."""
-        context, state = self.context, self.state
+        context, spec, state, processes = self.context, self.context.spec, self.state, self.context.processes
         step = context.state.step
-        if not context.is_last_step and step % context.spec.evaluate.every:
+        if not context.is_last_step and step % spec.evaluate.every:
             return
+        # The same batches each time, in the precision of the weights; each process measures some of them.
+        batches = validation_batches(self._tokens, self._spans, spec.batch_size, spec.evaluate.tokens)
         with context.saved_weights():
-            share = partial(context.processes.share_work, context.stop)
-            found = self._held_out.measure(context.model.whole(), context.processes, share)
+            decoder, own = context.model.whole(), processes.share_work(context.stop, batches)
+            found = evaluate_windows(decoder, own, *self._reading, total=processes.total)
         if not math.isfinite(found.causal.nats):
             raise context.diverged(f"validation loss {found.causal.nats:g}")
         state.step, state.sums = step, found.sums()

@@ -228,8 +228,8 @@ class Log(Callback):
         }
 
 
-class Steadiness:
-    """Judges the steps of this process, stretch by stretch; each problem is reported once."""
+class Steadiness(Callback):
+    """Notes what makes steps slower than they could be, each problem once, and a change of the sizes of a step."""
 
     def __init__(self, threads: int, on_processors: bool = True) -> None:
         """threads: that compute. on_processors: they take the steps, not a GPU."""
@@ -237,12 +237,19 @@ class Steadiness:
         self._reported: set[str] = set()
         self._begin()
 
+    def before_step(self) -> None:
+        step = self.context.state.step
+        stage = self.context.run.growth.stage(step + 1)
+        if stage.begins == step > 0:
+            self.context.reporter.note(f"step {step + 1}: {stage.sizes} from here on")
+            self._warmup = WARMUP_STEPS
+
+    def after_update(self, result: StepResult) -> None:
+        for note in self.add(result.elapsed_s, result.data_wait_s):
+            self.context.reporter.note(note)
+
     def _begin(self) -> None:
         self._steps_s, self._waits_s, self._others = list[float](), list[float](), OtherPrograms()
-
-    def restart(self) -> None:
-        """Forget the steps so far: the following ones are of another size."""
-        self._warmup = WARMUP_STEPS
 
     def add(self, seconds: float, data_wait_s: float) -> list[str]:
         """Count a step and the wait for its data, which is part of it; returns what is to be reported."""
@@ -278,21 +285,3 @@ class Steadiness:
                 f"note: steps wait for their data: {share:.0%} of their time, {numbers.duration(wait_s)} each; a data"
                 " folder on a faster disk, or one that fits into memory, helps",
             )
-
-
-class StepNotes(Callback):
-    """Reports a change of the sizes of a step, and what makes steps slower than they could be."""
-
-    def __init__(self, steadiness: Steadiness) -> None:
-        self._steadiness = steadiness
-
-    def before_step(self) -> None:
-        step = self.context.state.step
-        stage = self.context.run.growth.stage(step + 1)
-        if stage.begins == step > 0:
-            self.context.reporter.note(f"step {step + 1}: {stage.sizes} from here on")
-            self._steadiness.restart()
-
-    def after_update(self, result: StepResult) -> None:
-        for note in self._steadiness.add(result.elapsed_s, result.data_wait_s):
-            self.context.reporter.note(note)

@@ -1,4 +1,4 @@
-"""What is saved of a run: averaged weights, and when checkpoints are written.
+"""What is saved of a run: averaged weights, when checkpoints are written, and the curves that are drawn with them.
 
 Trained weights wander around a minimum, and their mean over some steps lies nearer to it. Evaluation, checkpoints'
 `model.safetensors` and the model folder have the average. Training continues from the trained weights, which a
@@ -18,9 +18,8 @@ from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
-from linnet.training.checkpoint import CheckpointWriter, prune
+from linnet.training.checkpoint import CheckpointWriter, optimizer_tensors, prune
 from linnet.training.distributed import local
-from linnet.training.optimizers import optimizer_tensors
 from linnet.training.sections import AveragingSpec
 from linnet.training.step import StepResult
 
@@ -94,12 +93,24 @@ def weight_of(spec: AveragingSpec, step: int, steps: int) -> float:
     return 0.0 if step < first else 1 / (step - first + 1)
 
 
+class Curves(Callback):
+    """Draws the curves of a run after a checkpoint, at most every `CURVES_INTERVAL_S`."""
+
+    def __init__(self) -> None:
+        self._due_s = time.monotonic() + CURVES_INTERVAL_S
+
+    def after_save(self) -> None:
+        context = self.context
+        if context.processes.is_rank0 and time.monotonic() > self._due_s:
+            context.folder.draw_curves(context.run.model.name, context.model.decoder.causal)
+            self._due_s = time.monotonic() + CURVES_INTERVAL_S
+
+
 class Checkpointing(Callback):
     """Saves a checkpoint every `checkpoint.every` steps, at a new best evaluation, at the end and at a stop."""
 
     def __init__(self, writer: CheckpointWriter, evaluate: Evaluate, guard: Guard | None) -> None:
         self.writer, self._evaluate, self._guard = writer, evaluate, guard
-        self._curves_due_s = time.monotonic() + CURVES_INTERVAL_S
         self.saved: tuple[int, bool] | None = None  # step and `callbacks_done` of the latest checkpoint
 
     def after_step(self) -> None:
@@ -124,9 +135,8 @@ class Checkpointing(Callback):
             self.writer.save(context.folder.checkpoints, decoder, tensors, tokenizer, state, self.pruning())
         self.saved = state.step, state.callbacks_done
         context.save_requested = False
-        if processes.is_rank0 and time.monotonic() > self._curves_due_s:
-            context.folder.draw_curves(context.run.model.name, decoder.causal)
-            self._curves_due_s = time.monotonic() + CURVES_INTERVAL_S
+        for callback in context.callbacks:
+            callback.after_save()
 
     def pruning(self) -> Callable[[], None]:
         """The removal of the checkpoints that are no longer kept as the run stands now."""

@@ -1,9 +1,9 @@
-"""Optimizers: which parameter is updated how, and their state as named tensors."""
+"""Optimizers: which parameter is updated how."""
 
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from linnet.layers.contract import MuonParameter, linear_maps, muon_parameter_of
 from linnet.model.decoder import Decoder
@@ -80,22 +80,3 @@ def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
     """Set the learning rate of the next update."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["scale"]
-
-
-def optimizer_tensors(optimizer: Optimizer, decoder: Decoder) -> dict[str, Tensor]:
-    """The state as `parameter/key`; empty before the first update."""
-    return {
-        f"{name}/{key}": tensor
-        for name, parameter in decoder.named_parameters()
-        for key, tensor in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def load_optimizer_tensors(optimizer: Optimizer, decoder: Decoder, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` returned. Tensors are copied, so that they are aligned as PyTorch does it."""
-    parameters = dict(decoder.named_parameters())
-    for path, tensor in tensors.items():
-        name, _, key = path.rpartition("/")
-        parameter = parameters[name]
-        device = torch.device("cpu") if tensor.dtype == torch.int64 else parameter.device
-        optimizer.state[parameter][key] = tensor.to(device, copy=True)

@@ -6,11 +6,10 @@ from runs_alike import with_gradients
 
 from linnet.layers.contract import MuonParameter
 from linnet.ops.orthogonal import orthogonal_reference
+from linnet.training.checkpoint import load_optimizer_tensors, optimizer_tensors
 from linnet.training.optimizers import (
     build_optimizer,
-    load_optimizer_tensors,
     muon_parameters,
-    optimizer_tensors,
     set_learning_rate,
     split_by_decay,
 )

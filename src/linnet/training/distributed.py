@@ -68,17 +68,17 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+
+            def request(number: int, frame: FrameType | None) -> None:
+                self.requested, self.signal = True, self.signal or number
+
             heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
-            self._before = {number: signal.signal(number, self._request) for number in heard}
+            self._before = {number: signal.signal(number, request) for number in heard}
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self.signal = self.signal or number
 
     def until_requested(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items; `Stopped` before the next one once a stop is requested."""
@@ -135,10 +135,6 @@ class Processes:
         if self.count > 1 and not self.left_group:
             with self.waiting(tensor.device):
                 dist.all_reduce(tensor, group=group)
-
-    def begin_sum(self, tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work | None:
-        """The same in the background; None if there is nothing to wait for."""
-        return None if self.left_group else dist.all_reduce(tensor, group=group, async_op=True)
 
     def any(self, flag: bool) -> bool:
         """True everywhere if `flag` is true in one of the processes."""

@@ -54,21 +54,17 @@ class GradientSums:
         if number < self._begun:
             raise RuntimeError("a gradient arrived after its sum was begun")
         self._buckets[number].missing.discard(parameter)
-        while self._begun < len(self._buckets) and not self._buckets[self._begun].missing:
-            self._begin_next()
+        self.begin()
 
-    def _begin_next(self) -> None:
-        self._buckets[self._begun].begin(self._group, self._processes)
-        self._begun += 1
-
-    def begin_all(self) -> None:
-        """After the last pass: begin the buckets that waited for a gradient that did not come."""
-        while self._begun < len(self._buckets):
-            self._begin_next()
+    def begin(self, incomplete: bool = False) -> None:
+        """Begin the next buckets that are complete; after the last pass also those that miss a gradient."""
+        while self._begun < len(self._buckets) and (incomplete or not self._buckets[self._begun].missing):
+            self._buckets[self._begun].begin(self._group, self._processes)
+            self._begun += 1
 
     def finish(self, holders: dict[nn.Parameter, int]) -> None:
         """Sum the rest and wait for everything. holders: in how many processes each parameter has a gradient."""
-        self.begin_all()
+        self.begin(incomplete=True)
         late = list(_buckets([p for p in self._parameters if holders[p] and p not in self._bucket_of]))
         for bucket in late:
             bucket.begin(self._group, self._processes)
@@ -100,7 +96,7 @@ class Bucket:
             torch._foreach_copy_([view for _, view in found], [local(p.grad) for p, _ in found])
         for parameter, view in found:
             parameter.grad = as_shard(view, parameter)
-        self.sum = processes.begin_sum(self.flat, group)
+        self.sum = None if processes.left_group else dist.all_reduce(self.flat, group=group, async_op=True)
 
     def finish(self, processes: Processes, holders: dict[nn.Parameter, int]) -> None:
         """Wait for the sum. A parameter without a gradient here gets that of the others, if any has one."""

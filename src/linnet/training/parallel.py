@@ -6,7 +6,7 @@ when it is needed. Small parameters (norms, biases, rates) are whole in every pr
 in float32 and are those of the mean over all tokens. With bfloat16 products, shards are gathered in bfloat16.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
@@ -89,7 +89,7 @@ class ParallelModel:
         if self.processes.count == 1:
             return
         for sums in self._sums:
-            sums.begin_all()
+            sums.begin(incomplete=True)
         parameters = list(self.decoder.parameters())
         counts = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
         self.processes.sum_in_place(counts, self.processes.control)
@@ -215,7 +215,11 @@ def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes:
     modules = (module for sublayer in decoder.sublayers for module in sublayer.skip_quantization())
     not_in_bfloat16 = {id(module) for module in modules} if low else set()
     small = set[nn.Parameter]()
-    for unit in _sharding_units(decoder):
+    blocks = decoder.all_blocks
+    units: list[nn.Module] = [
+        unit for block in blocks for unit in ([block] if block.repeat > len(block.layers) else block.layers)
+    ]
+    for unit in units:
         # Whole stay the parameters that are not weights of linear maps, and weights that bfloat16 would harm.
         excluded = {id(m.weight) for part in unit.modules() if id(part) in not_in_bfloat16 for m in linear_maps(part)}
         sharded = {id(linear.weight) for linear in linear_maps(unit)} - excluded
@@ -230,11 +234,6 @@ def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes:
             module.set_force_sum_reduction_for_comms(True)
             module.set_custom_all_gather(AllGather(processes))  # type: ignore[arg-type]
             module.set_custom_reduce_scatter(ReduceScatter(processes))  # type: ignore[arg-type]
-
-
-def _sharding_units(decoder: Decoder) -> Iterator[nn.Module]:
-    for block in decoder.all_blocks:
-        yield from [block] if block.repeat > len(block.layers) else list(block.layers)
 
 
 class Hidden:

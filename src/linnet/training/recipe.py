@@ -104,7 +104,7 @@ def automatic(model: ModelSpec, context_length: int, tokens: int | None, step_to
         fields["batch_size"] = batch_size(tokens, context_length)
         step_tokens = fields["batch_size"] * context_length
     lr = peak_learning_rate(model.d_model, step_tokens)
-    fields["optimizer"] = {"kind": "muon", "lr": lr, "low_lr": round_to_two_digits(LOW_LR_SHARE * lr)}
+    fields["optimizer"] = {"kind": "muon", "lr": lr, "low_lr": float(f"{LOW_LR_SHARE * lr:.1e}")}
     fields["schedule"] = {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0}
     return fields
 
@@ -116,13 +116,8 @@ def batch_size(tokens: int, context_length: int) -> int:
 
 
 def peak_learning_rate(width: int, step_tokens: int) -> float:
-    """The learning rate, rounded to two digits."""
+    """The learning rate, rounded to two significant digits."""
     rate = LEARNING_RATE * (step_tokens / STEP_TOKENS) ** RATE_POWER * (width / WIDTH) ** WIDTH_POWER
-    return round_to_two_digits(rate)
-
-
-def round_to_two_digits(rate: float) -> float:
-    """Two significant digits."""
     return float(f"{rate:.1e}")
 
 

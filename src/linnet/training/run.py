@@ -1,12 +1,12 @@
 """A run from what the caller asks for to its folder, by one process or several."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnet.core.checksum import MANIFEST
+from linnet.core.checksum import MANIFEST, write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.core.spec import read_assignment
@@ -17,12 +17,12 @@ from linnet.data.token_data import TokenData, read_manifest
 from linnet.model.spec import TOKENIZER, ModelSpec, model_folder
 from linnet.training.callbacks import Callback
 from linnet.training.data import check_data, fit_to_data, vocabulary_note
-from linnet.training.distributed import Processes, StopRequest, join_processes
+from linnet.training.distributed import StopRequest, join_processes
 from linnet.training.machine import threads
 from linnet.training.objectives import Objective, next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
-from linnet.training.run_folder import CONFIG, PAIRS, DivergedError, RunFolder, is_longer
+from linnet.training.run_folder import CONFIG, DIVERGED, PAIRS, DivergedError, RunFolder, is_longer
 from linnet.training.spec import RunSpec, read_run, run_of
 from linnet.training.trainer import Trainer
 
@@ -174,17 +174,12 @@ def train_run(
                 reporter.note(f"precision {trainer.precision}")
                 if processes.is_rank0:
                     folder.write_precision(trainer.precision)
-            with closing(trainer), _divergence_recorded(folder, processes):
-                trainer.resume()
-                trainer.run_steps()
+            with closing(trainer):
+                try:
+                    trainer.resume()
+                    trainer.run_steps()
+                except DivergedError as error:
+                    if processes.is_rank0:
+                        write_checked_json(folder.path / DIVERGED, {"step": error.step, "reason": error.reason})
+                    raise
             return RunResult(folder.path, trainer.finish(command), stop.signal)
-
-
-@contextmanager
-def _divergence_recorded(folder: RunFolder, processes: Processes) -> Iterator[None]:
-    try:
-        yield
-    except DivergedError as error:
-        if processes.is_rank0:
-            folder.write_diverged(error)
-        raise

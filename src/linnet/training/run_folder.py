@@ -28,16 +28,13 @@ from linnet.core.files import read_json, read_text, sha256_of, write_text
 from linnet.core.migration import EXTENSIONS as EXTENSIONS_0_1
 from linnet.core.migration import upgrade_figures, upgrade_hashes, upgrade_run
 from linnet.core.spec import first_schema_error, parse_yaml
-from linnet.data.tokenizer import Tokenizer
-from linnet.model.decoder import Decoder
 from linnet.model.spec import MODEL, RUN
-from linnet.model.store import write_model
 from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files
 from linnet.training.machine import Precision
 from linnet.training.metrics import DAMAGED, SUMMARY, Metrics
-from linnet.training.schedule import Extension, StepBudget, read_budget, write_budget
+from linnet.training.schedule import Extension, StepBudget, read_budget
 from linnet.training.spec import RunSpec
 
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
@@ -168,7 +165,8 @@ class RunFolder:
 
     def start(self, run: RunSpec) -> None:
         """Remove leftovers of a killed process and the record of divergence; write the configuration of a new run."""
-        self._remove_leftovers()
+        for folder in (self.path, self.checkpoints):
+            remove_leftovers(folder)
         (self.path / DIVERGED).unlink(missing_ok=True)
         if not (self.path / CONFIG).is_file():
             self._write_configuration(run)
@@ -189,10 +187,6 @@ class RunFolder:
     def write_precision(self, precision: Precision) -> None:
         """Store the precision that the run begins with, so that it continues with it on any machine."""
         write_checked_json(self.path / PRECISION, precision.model_dump())
-
-    def write_diverged(self, error: DivergedError) -> None:
-        """Store where the run diverged until it is tried again."""
-        write_checked_json(self.path / DIVERGED, {"step": error.step, "reason": error.reason})
 
     def with_known_warmup(self, requested: RunSpec, run: RunSpec) -> RunSpec:
         """The resolved `run`; if it extends the one in the folder, with that one's warm-up and growth.
@@ -222,7 +216,8 @@ class RunFolder:
             return budget
         extension = Extension(step=step, before=budget.steps, steps=steps)
         longer = StepBudget(steps, (*budget.history, extension))
-        write_budget(self.path / EXTENSIONS, longer)
+        history = [each.model_dump() for each in longer.history]
+        write_checked_json(self.path / EXTENSIONS, {"version": 1, "extensions": history})
         self._write_configuration(run)
         return longer
 
@@ -240,11 +235,8 @@ class RunFolder:
         folders = [folder for folder in (self.path, self.checkpoints) if folder.is_dir()]
         if any(_is_own(path) for folder in folders for path in folder.iterdir()):
             with suppress(OSError, UserError), self.locked():
-                self._remove_leftovers()
-
-    def _remove_leftovers(self) -> None:
-        for folder in (self.path, self.checkpoints):
-            remove_leftovers(folder)
+                for folder in folders:
+                    remove_leftovers(folder)
 
     def hashes(self) -> dict[str, str]:
         """By field, the SHA-256 of the files that the run began with."""
@@ -253,10 +245,6 @@ class RunFolder:
         if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
             raise UserError(f"{path}: expected a hash for each file that the run began with")
         return known
-
-    def write_model(self, decoder: Decoder, tokenizer: Tokenizer, summary: dict[str, Any]) -> None:
-        """Write `model/`: description, weights, tokenizer, and how it was made."""
-        write_model(self.model, decoder, tokenizer, summary)
 
     def expected_steps(self, step: int) -> set[int]:
         """The steps up to this one that must have a line in `metrics.jsonl`."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import NonNegativeInt
 
-from linnet.core.checksum import read_checked_json, write_checked_json
+from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Spec
 from linnet.training.sections import GrowthSpec, ScheduleSpec
@@ -62,11 +62,6 @@ class GrowthStage(NamedTuple):
     batch_size: int
     context_length: int
     gradient_accumulation: int
-
-    @property
-    def sizes(self) -> str:
-        """The sizes of a step, in words."""
-        return f"{self.gradient_accumulation * self.batch_size:,} sequences of {self.context_length:,} tokens"
 
     @property
     def step_tokens(self) -> int:
@@ -183,9 +178,6 @@ class StepBudget:
         """True if the run ends, or once ended, with this step."""
         return step == self.of(step)
 
-    def to_dict(self) -> list[dict[str, int]]:
-        return [each.model_dump() for each in self.history]
-
 
 def read_budget(path: Path, steps: int) -> StepBudget:
     """The budget of the run whose `config.yaml` says `steps`, from its file of extensions, if there is one.
@@ -206,11 +198,6 @@ def read_budget(path: Path, steps: int) -> StepBudget:
     if history and [*begins, steps] != [begins[0], *ends]:
         raise UserError(f"{path}: extended to {ends} steps, and config.yaml says {steps}; expected the last of them")
     return StepBudget(steps, history)
-
-
-def write_budget(path: Path, budget: StepBudget) -> None:
-    """Store the history."""
-    write_checked_json(path, {"version": 1, path.stem: budget.to_dict()})
 
 
 def extension_note(schedule: ScheduleSpec, peak: float, latest: Extension) -> str:

@@ -25,6 +25,7 @@ from linnet.core.errors import is_out_of_memory
 from linnet.data.loader import Batch
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
+from linnet.model.store import write_model
 from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
@@ -199,7 +200,7 @@ class Trainer:
         lr = learning_rate(context.spec.schedule, context.spec.optimizer.lr, number, context.budget.of(number))
         batches = [self.batches.batch(state.data_position * count + part) for part in range(count)]
         data_wait_s = time.perf_counter() - start_s
-        orthogonalizing_s = context.optimizer.orthogonalizing_s
+        orthogonalizing_s = context.optimizer.orthogonalizing.seconds
         result = self._update(batches, lr)
         if result is None:
             return False
@@ -207,7 +208,7 @@ class Trainer:
             result,
             elapsed_s=time.perf_counter() - start_s,
             data_wait_s=data_wait_s,
-            orthogonalizing_s=context.optimizer.orthogonalizing_s - orthogonalizing_s,
+            orthogonalizing_s=context.optimizer.orthogonalizing.seconds - orthogonalizing_s,
         )
         state.step, state.data_position, state.tokens = number, state.data_position + 1, state.tokens + result.tokens
         state.lr, state.gradient_norm = result.lr, result.gradient_norm
@@ -277,7 +278,7 @@ class Trainer:
             decoder = context.model.whole()
 
             def write() -> None:
-                context.folder.write_model(decoder, context.data.tokenizer, summary)
+                write_model(context.folder.model, decoder, context.data.tokenizer, summary)
                 context.folder.draw_curves(context.run.model.name, decoder.causal)
 
             context.processes.broadcast_from_rank0(write)
@@ -314,7 +315,7 @@ class Trainer:
             },
             "seed": state.seed,
             "averaging": training.averaging and training.averaging.model_dump(),
-            "extensions": context.budget.to_dict(),
+            "extensions": [each.model_dump() for each in context.budget.history],
             "spikes": None,
             **figures,
             "data": {

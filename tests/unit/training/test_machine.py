@@ -6,9 +6,10 @@ from linnet.data.loader import Batch
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training import machine
+from linnet.training.checkpoint import optimizer_tensors
 from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objectives import next_token_loss
-from linnet.training.optimizers import build_optimizer, optimizer_tensors
+from linnet.training.optimizers import build_optimizer
 from linnet.training.sections import OptimizerSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

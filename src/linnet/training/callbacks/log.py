@@ -44,16 +44,6 @@ class Meter:
     orthogonalizing_s: float = 0.0
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def add(self, result: StepResult) -> None:
-        self.nats += result.nats
-        self.tokens += result.tokens
-        self.bytes += result.bytes
-        self.elapsed_s += result.elapsed_s
-        self.data_wait_s += result.data_wait_s
-        self.orthogonalizing_s += result.orthogonalizing_s
-        for name, value in result.terms.items():
-            self.terms[name] = self.terms.get(name, 0.0) + value
-
 
 @dataclass
 class LogState:
@@ -148,7 +138,11 @@ class Log(Callback):
         self._pace = Pace(state.elapsed_s / max(1, state.tokens))
 
     def after_update(self, result: StepResult) -> None:
-        self.state.meter.add(result)
+        meter = self.state.meter
+        for name in ("nats", "tokens", "bytes", "elapsed_s", "data_wait_s", "orthogonalizing_s"):
+            setattr(meter, name, getattr(meter, name) + getattr(result, name))
+        for name, value in result.terms.items():
+            meter.terms[name] = meter.terms.get(name, 0.0) + value
         self.state.orthogonalizing_s += result.orthogonalizing_s
         self._stats.add(result)
         self._pace.add(result.elapsed_s, result.tokens)
@@ -241,7 +235,9 @@ class Steadiness(Callback):
         step = self.context.state.step
         stage = self.context.run.growth.stage(step + 1)
         if stage.begins == step > 0:
-            self.context.reporter.note(f"step {step + 1}: {stage.sizes} from here on")
+            sequences = stage.gradient_accumulation * stage.batch_size
+            sizes = f"{sequences:,} sequences of {stage.context_length:,} tokens"
+            self.context.reporter.note(f"step {step + 1}: {sizes} from here on")
             self._warmup = WARMUP_STEPS
 
     def after_update(self, result: StepResult) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from linnet.training.distributed import local
+from linnet.training.timing import Stopwatch
 
 
 class Group(TypedDict):
@@ -26,31 +27,24 @@ class Group(TypedDict):
 
 
 class Optimizer(ABC):
-    """state: of each updated parameter its tensors by name, which together with the weights suffice to continue."""
+    """state: of each updated parameter its tensors by name, which together with the weights suffice to continue.
+
+    orthogonalizing: the time that this process has spent in Muon's iteration.
+    """
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.param_groups = list(groups)
         self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+        self.orthogonalizing = Stopwatch()
 
     @abstractmethod
     def step(self) -> None:
         """Update every parameter that has a gradient."""
 
-    @property
-    def orthogonalizing_s(self) -> float:
-        """Seconds that this process has spent in Muon's iteration."""
-        return 0.0
-
     def zero_grad(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
-
-
-def with_gradients(group: Group) -> tuple[list[Tensor], list[Tensor]]:
-    """The parameters of a group that have a gradient, and their gradients."""
-    found = [(parameter, parameter.grad) for parameter in group["params"] if parameter.grad is not None]
-    return [parameter for parameter, _ in found], [gradient for _, gradient in found]
 
 
 def cautious_decay(weight: Tensor, update: Tensor, amount: float) -> None:
@@ -75,7 +69,8 @@ class AdamW(Optimizer):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            parameters, gradients = with_gradients(group)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            gradients = [parameter.grad for parameter in parameters]
             states = [self.state[parameter] for parameter in parameters]
             for parameter, state in zip(parameters, states, strict=True):
                 if not state:

@@ -14,8 +14,7 @@ from torch import Tensor
 from linnet.layers.contract import MuonParameter
 from linnet.ops.orthogonal import orthogonal
 from linnet.training.distributed import as_shard, local, part_of, whole
-from linnet.training.optimizers.adamw import AdamW, Group, Optimizer, cautious_decay, with_gradients
-from linnet.training.timing import Stopwatch
+from linnet.training.optimizers.adamw import AdamW, Group, Optimizer, cautious_decay
 
 ELEMENTS_AT_ONCE = 1 << 26
 """In one call of the iteration, which needs a few times as many."""
@@ -60,25 +59,19 @@ class Muon(Optimizer):
         self._rows = {matrix.parameter: matrix.rows for matrix in matrices}
         self._momentum, self._iterations, self._every = momentum, iterations, every
         self._scale, self._dtype, self._cautious = scale, dtype, cautious
-        self._stopwatch = Stopwatch()
-
-    @property
-    def orthogonalizing_s(self) -> float:
-        return self._stopwatch.seconds
 
     @torch.no_grad()
     def step(self) -> None:
         self._adamw.step()
-        found = [(group, *with_gradients(group)) for group in self._own]
-        parameters = [parameter for _, of_group, _ in found for parameter in of_group]
-        gradients = [gradient for _, _, of_group in found for gradient in of_group]
+        groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in self._own]
+        parameters = [parameter for _, with_gradients in groups for parameter in with_gradients]
         if not parameters:
             return
-        with self._stopwatch.running(parameters[0].device):
-            directions = self._directions(parameters, gradients)
-        for group, of_group, _ in found:
+        with self.orthogonalizing.running(parameters[0].device):
+            directions = self._directions(parameters)
+        for group, with_gradients in groups:
             amount = group["lr"] * group["weight_decay"]
-            for parameter in of_group:
+            for parameter in with_gradients:
                 weight, direction = local(parameter), directions[parameter]
                 if amount and self._cautious:
                     cautious_decay(weight, direction, amount)
@@ -86,11 +79,11 @@ class Muon(Optimizer):
                     weight.mul_(1 - amount)
                 weight.add_(direction, alpha=-group["lr"])
 
-    def _directions(self, parameters: list[Tensor], gradients: list[Tensor]) -> dict[Tensor, Tensor]:
+    def _directions(self, parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
         """The scaled direction in which each parameter, or this process's shard of it, moves."""
         due, found = [], {}
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            state, own = self.state[parameter], local(gradient)
+        for parameter in parameters:
+            state, own = self.state[parameter], local(parameter.grad)
             if not state:
                 state["step"], state["momentum"] = torch.zeros((), dtype=torch.int64), torch.zeros_like(parameter)
             momentum = local(state["momentum"])

@@ -152,13 +152,13 @@ def test_its_state_put_into_another_goes_on_bit_for_bit(mixer, every, decoder_wi
 
 def test_the_time_of_the_iteration_is_counted():
     weight, optimizer = _one((5, 7), (5,))
-    assert optimizer.orthogonalizing_s == 0
+    assert optimizer.orthogonalizing.seconds == 0
     weight.grad = _gradients((5, 7), 1)[0]
     optimizer.step()
-    once = optimizer.orthogonalizing_s
+    once = optimizer.orthogonalizing.seconds
     assert 0 < once < 10
     optimizer.step()
-    assert optimizer.orthogonalizing_s > once
+    assert optimizer.orthogonalizing.seconds > once
 
 
 def test_a_parameter_without_a_gradient_stays(decoder_with_weights):

@@ -90,7 +90,7 @@ def whole(data: Path, folder: Path, runs: int) -> dict[str, Any]:
         "within_limit": min(seconds) <= LIMIT_S,
         "memory_bytes_per_token": round(1024 * (peak - before) / tokens),
         "model_bytes": sum(path.stat().st_size for path in (folder / "model-0").iterdir()),
-        "bits_per_byte": round(found.likelihood.bits_per_byte, 4),
+        "bits_per_byte": round(found.losses.likelihood.bits_per_byte, 4),
     }
 
 

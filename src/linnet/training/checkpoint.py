@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +126,20 @@ class CheckpointWriter:
         try:
             temporary = Path(processes.broadcast_from_rank0(begin))
             pieces = [
-                (temporary / name, offset, part if self._executor is None else part.clone())
+                (name, offset, part if self._executor is None else part.clone())
                 for name, tensors in files.items()
                 for offset, part in self._own_pieces(tensors, layouts[name][1])
             ]
         except BaseException as error:
             opened.__exit__(type(error), error, error.__traceback__)
             raise
+
+        def write_pieces() -> None:
+            for name in files:
+                with (temporary / name).open("r+b") as file:
+                    for _, offset, part in (piece for piece in pieces if piece[0] == name):
+                        file.seek(offset)
+                        file.write(part.reshape(-1).view(torch.uint8).numpy().data)
 
         def finish() -> None:
             if processes.is_rank0:
@@ -145,7 +151,7 @@ class CheckpointWriter:
 
         def write() -> None:
             with opened:
-                self._together(partial(_write_pieces, pieces))
+                self._together(write_pieces)
                 self._together(finish)
             if processes.is_rank0:
                 then()
@@ -202,15 +208,6 @@ def _layout(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
     return len(text).to_bytes(8, "little") + text, {name: first + at for name, at in offsets.items()}, first + end
 
 
-def _write_pieces(pieces: list[tuple[Path, int, Tensor]]) -> None:
-    for path in dict.fromkeys(path for path, _, _ in pieces):
-        with path.open("r+b") as file:
-            for place, offset, part in pieces:
-                if place == path:
-                    file.seek(offset)
-                    file.write(part.reshape(-1).view(torch.uint8).numpy().data)
-
-
 def _rows_of(tensor: Any) -> tuple[int, int]:
     """The rows `[first, end)` of a tensor that this process holds."""
     if not is_sharded(tensor):
@@ -263,15 +260,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path / MANIFEST}: missing")
     else:
         check_files(path, (*FILES, migration.OPTIMIZER) if old else FILES)
-    state = _state_in(path, summary)
+    state = read_state(path, summary)
     if checkpoint_path(path.parent, state.step) != path:
         raise UserError(f"{path / SUMMARY}: state.step: {state.step}: expected that of the folder's name")
     return Checkpoint(path, state, migration.OPTIMIZER if old else OPTIMIZER)
-
-
-def read_state(path: Path) -> TrainState:
-    """The state in a checkpoint, whose tensors are not looked at."""
-    return _state_in(path, _read_summary(path))
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
@@ -283,7 +275,9 @@ def _read_summary(path: Path) -> dict[str, Any]:
     return summary
 
 
-def _state_in(path: Path, summary: dict[str, Any]) -> TrainState:
+def read_state(path: Path, summary: dict[str, Any] | None = None) -> TrainState:
+    """The state in a checkpoint, whose tensors are not read. summary: the content of its `checkpoint.json`."""
+    summary = _read_summary(path) if summary is None else summary
     origin, state = str(path / SUMMARY), summary.get("state")
     if summary["version"] in migration.CHECKPOINT_VERSIONS:
         state = migration.upgrade_train_state(summary, origin)

@@ -80,7 +80,7 @@ class Metrics:
 
     def append(self, line: dict[str, Any]) -> None:
         with errors_naming(self.path), open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:
-            handle.write(_to_text(line))
+            handle.write(json.dumps(with_checksum(line)) + "\n")
 
     def push_to_disk(self) -> None:
         with errors_naming(self.path), self.path.open("rb") as handle:
@@ -119,7 +119,8 @@ class Metrics:
                 handle.writelines(text + b"\n" for _, text in damaged)
             listed = ", ".join(str(number) for number, _ in damaged)
             note(f"{self.path}, line {listed}: damaged, kept in {aside.name}")
-        write_text(self.path, "".join(_to_text(line) for line in lines if line["step"] <= step))
+        kept = [json.dumps(with_checksum(line)) + "\n" for line in lines if line["step"] <= step]
+        write_text(self.path, "".join(kept))
 
     def _read(self, expected_steps: Collection[int]) -> tuple[list[dict[str, Any]], list[tuple[int, bytes]]]:
         """The lines, and the damaged ones with their numbers."""
@@ -140,10 +141,6 @@ class Metrics:
             first = ", ".join(map(str, lost[:3])) + (f" and {len(lost) - 3:,} more" if len(lost) > 3 else "")
             note(f"{self.path}: no line of step {first}: lost, and missing in its curves")
         return lines, damaged
-
-
-def _to_text(line: dict[str, Any]) -> str:
-    return json.dumps(with_checksum(line)) + "\n"
 
 
 def _from_text(text: bytes, origin: str) -> dict[str, Any] | None:

@@ -11,13 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ import yaml
 from torch import Tensor
 
 from linnet.core.arrays import read_tensors
-from linnet.core.atomic import PARTIAL, remove_folder
+from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_text, write_text
 from linnet.core.spec import parse_yaml
@@ -95,7 +94,9 @@ def verify_resume(run: RunSpec, beside: Path, steps: int = STEPS, seed: int | No
     steps = min(steps, run.steps)
     if steps < MIN_STEPS:
         raise UserError(f"training.steps: {run.steps}: expected at least {MIN_STEPS} for a kill between two of them")
-    with _folder_beside(beside) as folder:
+    parent = next(place for place in beside.absolute().parents if place.is_dir())
+    with TemporaryDirectory(prefix=".verify-resume.", suffix=PARTIAL, dir=parent) as temporary:
+        folder = Path(temporary)
         requested = _with_precision(_with_frequent_saving(run, steps), beside)
         write_text(folder / "run.yaml", yaml.safe_dump(requested.to_dict()))
         straight, killed, damaged = (folder / name for name in ("straight", "killed", "truncated"))
@@ -117,20 +118,12 @@ def verify_resume(run: RunSpec, beside: Path, steps: int = STEPS, seed: int | No
             for each in _compare(straight, path, case)
         ]
         message = next((line for line in resumed[1] if "damaged checkpoint passed over" in line), "")
-        resumed_from = {"killed": _resumed_from(resumed[0]), "truncated": _resumed_from(resumed[1])}
+        resumed_from = {}
+        for case, printed in zip(("killed", "truncated"), resumed, strict=True):
+            line = next((line for line in printed if line.startswith("going on from step ")), None)
+            resumed_from[case] = 0 if line is None else int(line.split()[4])
     refused = Compared("killed, checkpoint truncated", "refused, the one before it used", 1, int(not message))
     return Verification(steps, killed_at, resumed_from, message.replace(f"{folder}/", ""), [*compared, refused])
-
-
-@contextmanager
-def _folder_beside(path: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk."""
-    parent = next(folder for folder in path.absolute().parents if folder.is_dir())
-    folder = Path(tempfile.mkdtemp(prefix=".verify-resume.", suffix=PARTIAL, dir=parent))
-    try:
-        yield folder
-    finally:
-        remove_folder(folder)
 
 
 def _with_frequent_saving(run: RunSpec, steps: int) -> RunSpec:
@@ -230,12 +223,6 @@ def _newest_checkpoint(out: Path) -> Path:
 def _truncate_newest(out: Path) -> None:
     weights = _newest_checkpoint(out) / WEIGHTS
     os.truncate(weights, weights.stat().st_size // 2)
-
-
-def _resumed_from(printed: list[str]) -> int:
-    """The step from which a process resumed, as it printed."""
-    line = next((line for line in printed if line.startswith("going on from step ")), None)
-    return 0 if line is None else int(line.split()[4])
 
 
 def _compare(straight: Path, other: Path, case: str) -> Iterator[Compared]:

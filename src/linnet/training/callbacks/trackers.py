@@ -132,11 +132,8 @@ class Trackers(Callback):
     def on_load(self) -> None:
         state = self.context.state
         step = state.step if state.callbacks_done else state.step - 1
-        self.context.processes.broadcast_from_rank0(lambda: self.begin(step))  # so that all raise its error
-
-    def begin(self, step: int) -> None:
-        for tracker in self._trackers:
-            tracker.begin(step)
+        # So that all processes raise its error.
+        self.context.processes.broadcast_from_rank0(lambda: [tracker.begin(step) for tracker in self._trackers])
 
     def on_log(self, line: dict[str, Any]) -> None:
         for tracker in self._trackers:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
-from linnet.evaluation.likelihood import DocumentLosses, Likelihood
+from linnet.evaluation.likelihood import DocumentLosses
 from linnet.evaluation.results import error_basis, with_error
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
@@ -48,13 +48,9 @@ class NGramEvaluation:
     seen: list[SeenNGrams]
     vocab_size: int
 
-    @property
-    def likelihood(self) -> Likelihood:
-        return self.losses.likelihood
-
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        found, bits = self.likelihood, self.losses.bits_per_byte
+        found, bits = self.losses.likelihood, self.losses.bits_per_byte
         return {
             "bits_per_byte": found.bits_per_byte,
             "standard_error": bits.standard_error,
@@ -173,7 +169,7 @@ def order_table(model: NGram) -> Table:
 
 def likelihood_table(found: NGramEvaluation) -> Table:
     """The likelihood in the rows of `linnet evaluate`."""
-    one, bits = found.likelihood, found.losses.bits_per_byte
+    one, bits = found.losses.likelihood, found.losses.bits_per_byte
     rows = [
         ("bits per byte", with_error(bits), f"causal{error_basis(bits)}"),
         ("perplexity", f"{one.perplexity:,.2f}", "per token"),

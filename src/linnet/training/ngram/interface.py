@@ -113,25 +113,21 @@ def continue_ngram(stored: StoredNGram, prompt: str, max_tokens: int, sampling: 
     """The continuation of a prompt, piece by piece, until its document ends; an empty prompt begins a new one."""
     if max_tokens < 1:
         raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
-    tokens = [stored.model.end_id, *stored.tokenizer.encode(prompt)]
-    context = stored.model.order - 1
+    model, tokens = stored.model, [stored.model.end_id, *stored.tokenizer.encode(prompt)]
 
-    def state_bytes(length: int) -> int:
-        return 8 * min(length, context)
+    def steps() -> Iterator[Step]:
+        tokens_T = np.array(tokens)
+        uniforms = row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, 1, sampling.drawn)
+        for _ in range(max_tokens):
+            logits_1V = torch.from_numpy(np.log(model.next_probabilities(tokens_T)))[None]
+            token = int(choose(logits_1V, sampling, None if sampling.greedy else next(uniforms)))
+            yield [None if token == model.end_id else token]
+            if token == model.end_id:
+                return
+            tokens_T = np.append(tokens_T[-model.order :], token)
 
-    steps = _steps(stored.model, np.array(tokens), max_tokens, sampling)
-    return Continuation(steps, stored.tokenizer.stream(tokens), len(tokens), state_bytes)
-
-
-def _steps(model: NGram, tokens_T: Indices, max_tokens: int, sampling: Sampling) -> Iterator[Step]:
-    uniforms = row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, 1, sampling.drawn)
-    for _ in range(max_tokens):
-        logits_1V = torch.from_numpy(np.log(model.next_probabilities(tokens_T)))[None]
-        token = int(choose(logits_1V, sampling, None if sampling.greedy else next(uniforms)))
-        yield [None if token == model.end_id else token]
-        if token == model.end_id:
-            return
-        tokens_T = np.append(tokens_T[-model.order :], token)
+    stream = stored.tokenizer.stream(tokens)
+    return Continuation(steps(), stream, len(tokens), lambda length: 8 * min(length, model.order - 1))
 
 
 def _tokens(source: TokenData, split: Split) -> Indices:

@@ -40,10 +40,10 @@ def trained(data, tmp_path_factory):
 def test_every_token_and_byte_is_counted_once(trained, data):
     found = evaluate_ngram(trained, data)
     split = TokenData.open(data).manifest.splits["validation"]
-    assert (found.likelihood.tokens, found.likelihood.bytes) == (split.tokens - 1, split.bytes)
+    assert (found.losses.likelihood.tokens, found.losses.likelihood.bytes) == (split.tokens - 1, split.bytes)
     tokens = TokenData.open(data).split("validation").read(0, split.tokens)
-    assert found.likelihood.nats == pytest.approx(-np.log(trained.model.token_probabilities(tokens)[1:]).sum())
-    assert found.likelihood.bits_per_byte < 3
+    assert found.losses.likelihood.nats == pytest.approx(-np.log(trained.model.token_probabilities(tokens)[1:]).sum())
+    assert found.losses.likelihood.bits_per_byte < 3
 
 
 def test_the_share_of_ngrams_never_seen(trained, data):

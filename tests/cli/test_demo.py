@@ -65,7 +65,7 @@ def _go_on(folder: Path) -> dict[str, Any]:
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert f"{STORIES} short stories to train on, {validation_stories(STORIES)} held out, reused (demo/data)" in errors
-    assert re.search(r"going on from step [12] \(demo/attention/checkpoints/", errors)
+    assert re.search(r"resuming from step [12] \(demo/attention/checkpoints/", errors)
     for key in KEYS:
         lines = (folder / "demo" / key / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]

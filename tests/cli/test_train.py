@@ -116,7 +116,7 @@ def test_the_folder_alone_goes_on_and_is_extended_through_kills(tmp_path, comman
     code, _ = _run_and_signal([*longer[:2], str(out), *longer[3:]], out, signal.SIGKILL, lines=45)
     assert code == -signal.SIGKILL
     assert main(["train", "--out", str(out)]) == 0
-    assert "going on from step" in capsys.readouterr().err
+    assert "resuming from step" in capsys.readouterr().err
     assert _ends(out) == _ends(tmp_path / "straight")
 
 

@@ -91,12 +91,12 @@ def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int
     started[1].send_signal(number)
     ended = finish(started)
     assert [code != 0 for code, _, _ in ended] == [True, True], ended
-    assert "asked to stop" in ended[0][2] and "the same command continues" in ended[0][2]
+    assert "stop requested" in ended[0][2] and "the same command continues" in ended[0][2]
     assert ended[1][1:] == ("", "")
     newest = checkpoint_steps(run / "checkpoints")[-1]
     assert 10 <= newest < STEPS and json.loads((run / "model" / "run.json").read_text())["step"] == newest
     ((code, _, said),) = finish(start([*TRAIN, run.name], 1, cwd=place))
-    assert code == 0 and f"going on from step {newest}" in said
+    assert code == 0 and f"resuming from step {newest}" in said
     check_same(run, place / "one")
 
 

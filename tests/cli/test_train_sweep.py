@@ -115,7 +115,7 @@ def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
         assert " of 150 of lr-0.002; the same command continues" in said.splitlines()[-1]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "lr-0.001: finished at step 150, nothing to do" in err and "going on from step" in err
+    assert "lr-0.001: finished at step 150, nothing to do" in err and "resuming from step" in err
     losses = [[run["bits_per_byte"] for run in found["runs"]] for found in (straight, json.loads(out))]
     assert losses[0] == losses[1]
 

@@ -55,7 +55,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files are what was written. Its tensors are read by `load` and `read_tensors_of`."""
+    """A checkpoint whose files match their checksums. `load` reads its tensors."""
 
     path: Path
     state: TrainState
@@ -81,7 +81,7 @@ def prune(folder: Path, keep: int, *also: int | None) -> None:
 
 
 def discard_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints of later steps: the run continues from `step` and makes them again."""
+    """Remove the checkpoints of later steps: the run continues from `step` and repeats these."""
     for later in checkpoint_steps(folder):
         if later > step:
             remove_folder(checkpoint_path(folder, later))
@@ -91,7 +91,7 @@ class CheckpointWriter:
     """Writes one checkpoint at a time; with several processes in the background, while training continues."""
 
     def __init__(self, processes: Processes = SINGLE_PROCESS, shard: int = 1) -> None:
-        """shard: so many processes share one copy of the weights; those of the first copy write."""
+        """shard: the number of processes that share one copy of the weights; those of the first copy write."""
         self._processes, self._writes_shards = processes, processes.rank < shard
         self._executor = ThreadPoolExecutor(1, "checkpoint") if processes.count > 1 else None
 
@@ -112,7 +112,7 @@ class CheckpointWriter:
         processes, target, opened = self._processes, checkpoint_path(folder, state.step), ExitStack()
         files = {WEIGHTS: decoder.state_dict(), OPTIMIZER: dict(optimizer_tensors)}
         layouts = {name: _layout(tensors) for name, tensors in files.items()}
-        summary = {"version": VERSION, "state": state.to_dict()}  # as it is now
+        summary = {"version": VERSION, "state": state.to_dict()}  # a copy: training continues meanwhile
 
         def begin() -> str:
             temporary = opened.enter_context(atomic_directory(target))
@@ -169,7 +169,7 @@ class CheckpointWriter:
                 pending.result()
 
     def _own_pieces(self, tensors: Mapping[str, Tensor], offsets: Mapping[str, int]) -> Iterator[tuple[int, Tensor]]:
-        """What this process writes of these tensors: each part with its place in the file, in bytes."""
+        """The parts of these tensors that this process writes, each with its offset in the file, in bytes."""
         for name, tensor in tensors.items():
             if self._writes_shards if is_sharded(tensor) else self._processes.is_rank0:
                 part = local(tensor.detach()).cpu().contiguous()
@@ -178,7 +178,7 @@ class CheckpointWriter:
                     yield offsets[name] + _rows_of(tensor)[0] * row_bytes, part
 
     def _together(self, act: Callable[[], None]) -> None:
-        """Act in every process, and raise the first error in all of them."""
+        """Call a function in every process; if it fails in one, raise the first error in all."""
         error: Exception | None = None
         try:
             act()
@@ -194,7 +194,7 @@ class CheckpointWriter:
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
-    """Header of a safetensors file, the place of each tensor in it, and its size, in bytes. Wide numbers come first."""
+    """Header of a safetensors file, offset of each tensor, and size of the file, in bytes. Wide dtypes come first."""
     names = {dtype: name for name, dtype in _DTYPES.items()}
     header, offsets, end = dict[str, Any](), dict[str, int](), 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
@@ -221,10 +221,10 @@ def _rows_of(tensor: Any) -> tuple[int, int]:
 def find_newest(
     folder: Path, decoder: Decoder, note: Callable[[str], None], processes: Processes = SINGLE_PROCESS
 ) -> Checkpoint | None:
-    """The newest undamaged checkpoint, as rank 0 finds it, or None; `UserError` for one of another model.
+    """The newest undamaged checkpoint that rank 0 finds, or None; `UserError` for one of another model.
 
-    A damaged one is reported to `note` and passed over. `LaterVersionError` for one of a later linnet, `OSError` if the
-    machine cannot read now: neither is damage, and what is passed over is made again.
+    A damaged one is reported to `note` and skipped; the run then repeats more steps. A checkpoint of a later linnet
+    (`LaterVersionError`), or one that cannot be read now (`OSError`), is not damaged.
     """
     shapes = shapes_of(decoder)
 
@@ -237,7 +237,7 @@ def find_newest(
             except LaterVersionError:
                 raise
             except UserError as error:
-                note(f"damaged checkpoint passed over: {error}")
+                note(f"damaged checkpoint skipped: {error}")
                 continue
             check_tensors(tensors, shapes, path, "the run's model")
             return str(path), found.state.to_dict(), found.optimizer_file
@@ -248,7 +248,7 @@ def find_newest(
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint, whose files are compared with their checksums; `UserError` names what is wrong."""
+    """A checkpoint, after its files were compared with their checksums; `UserError` names a file that differs."""
     check_files(path, (SUMMARY,))
     summary = _read_summary(path)
     old = summary["version"] in migration.CHECKPOINT_VERSIONS
@@ -318,7 +318,10 @@ def load(checkpoint: Checkpoint, decoder: Decoder) -> dict[str, Tensor]:
 def restore(
     checkpoint: Checkpoint | None, decoder: Decoder, optimizer: Optimizer, callbacks: Sequence[Stateful]
 ) -> None:
-    """Put weights, optimizer and callbacks into the state of a checkpoint; None: the latter two into their first."""
+    """Load weights, optimizer and callbacks from a checkpoint.
+
+    None: the weights stay; optimizer and callbacks get their initial state.
+    """
     tensors = {} if checkpoint is None else load(checkpoint, decoder)
     states = {} if checkpoint is None else checkpoint.state.callbacks
     for callback in callbacks:
@@ -338,7 +341,7 @@ def optimizer_tensors(optimizer: Optimizer, decoder: Decoder) -> dict[str, Tenso
 
 
 def load_optimizer_tensors(optimizer: Optimizer, decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` returned. Tensors are copied, so that they are aligned as PyTorch does it."""
+    """Load the tensors that `optimizer_tensors` returned. They are copied, so that PyTorch aligns their memory."""
     parameters = dict(decoder.named_parameters())
     for path, tensor in tensors.items():
         name, _, key = path.rpartition("/")

@@ -16,7 +16,7 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     """The run as it is trained: resolved, with a model for the data's tokenizer.
 
     A model that starts from another's weights keeps its vocabulary, which the tokenizer has to fit into. `UserError` if
-    the model cannot read the data, or a field does not go with it.
+    the model cannot read the data, or a field does not apply to it.
     """
     data.check_prefixes(run.model.prefix_field)
     if data.is_rows:
@@ -39,7 +39,7 @@ def check_training_on_pairs(spec: TrainingSpec) -> None:
     ):
         value = getattr(spec, field)
         if value != getattr(plain, field):
-            raise UserError(f"training.{field}: {value}: goes with text: {why}")
+            raise UserError(f"training.{field}: {value}: applies only to text: {why}")
 
 
 def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:

@@ -1,4 +1,4 @@
-"""The processes that train one model, how they agree, and how a run is asked to stop.
+"""The processes that train one model, their collective operations, and requests to stop.
 
 One process is a group of one, for which every collective operation returns at once. torchrun starts several, on one
 machine or on many. Optimizers and checkpoints see sharded tensors (PyTorch's `DTensor`) through the functions at the
@@ -166,7 +166,7 @@ class Processes:
         return found or []
 
     def broadcast_from_rank0(self, make: Callable[[], Item]) -> Item:
-        """What rank 0 makes, in all processes; a `UserError` is raised in all. Plain data only."""
+        """Call `make` in rank 0 and return its result, plain data, in all processes; a `UserError` is raised in all."""
         if self.count == 1:
             return make()
         made: list[Any] = [None, None]
@@ -201,7 +201,7 @@ class Processes:
             raise Stopped
 
     def device(self, name: str) -> torch.device:
-        """The device `name`, for several processes the GPU of this one's local rank; `UserError` if there is none."""
+        """The device `name`; with several processes the GPU of this one's local rank. `UserError` if it is missing."""
         device = resolve_device(name, "training.device")
         if self.count == 1 or device.type != "cuda":
             return device
@@ -220,10 +220,9 @@ class Processes:
         return torch.device("cuda", number)
 
     def leave_group(self) -> None:
-        """Take no further part in collective operations: from now on sums are those of this process alone.
+        """Leave all collective operations: from now on sums are those of this process alone.
 
-        The others are in the middle of a step. They wait until this process ends and then end too; this one reports
-        the reason.
+        The others wait in the middle of a step until this process ends, and then end too; this one reports the reason.
         """
         global _left_group
         if self.count == 1:
@@ -235,7 +234,7 @@ class Processes:
             _abort_groups()  # an operation that was begun on a GPU and never ends would block all that follow
 
     def smallest_of_leavers(self, number: int) -> int:
-        """The smallest of the numbers of this process and of those that left the group as well."""
+        """The smallest of the numbers that this process and the others that left the group pass."""
         if self.count == 1:
             return number
         try:
@@ -246,7 +245,7 @@ class Processes:
             return number
 
     def fails_first(self) -> bool:
-        """True if this failing process is the first; it reports the reason. `RuntimeError` if nobody can tell."""
+        """True if this is the first process to fail, which reports the reason. `RuntimeError` if that is unknown."""
         if self._fails_first is None:
             self._fails_first = self._store.add("linnet/failed", 1) == 1
         return self._fails_first
@@ -299,7 +298,7 @@ def join_processes() -> Iterator[Processes]:
 
 
 def _fail(error: BaseException, processes: Processes) -> None:
-    """Let only the first failing process report the reason. Others notice its end when its connections close."""
+    """Raise the error in the first process that fails, `PeerError` in the others, which notice closed connections."""
     if isinstance(error, RuntimeError | OSError) and re.search(_CONNECTION_LOST, str(error)):
         error = LostProcessError(
             "another process of this run ended, or does not answer; the same command continues from what was saved"
@@ -316,7 +315,7 @@ def _fail(error: BaseException, processes: Processes) -> None:
 
 
 def _abort_groups() -> None:
-    """End what a background thread waits for; otherwise this process waits for it, and others for this process."""
+    """Abort the operations that a background thread waits for; otherwise the process could not end."""
     try:
         dist.distributed_c10d._abort_process_group()
     except (RuntimeError, AttributeError, NotImplementedError):
@@ -339,7 +338,7 @@ def local(tensor: Any) -> Tensor:
 
 
 def as_shard(part: Tensor, like: Any) -> Tensor:
-    """The tensor of which `part` is this process's shard, sharded as `like`, which has its shape."""
+    """A tensor with the shape and sharding of `like`, whose shard in this process is `part`."""
     if not is_sharded(like):
         return part
     from torch.distributed.tensor import DTensor
@@ -348,7 +347,7 @@ def as_shard(part: Tensor, like: Any) -> Tensor:
 
 
 def whole(tensor: Any) -> Tensor:
-    """All of a tensor; called by all processes."""
+    """The whole tensor, gathered from all shards; called by all processes."""
     if _left_group and is_sharded(tensor):
         return local(tensor).new_zeros(tensor.shape)
     full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
@@ -356,7 +355,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 def part_of(full: Tensor, like: Any) -> Tensor:
-    """The part of a whole tensor that this process holds of `like`, which has its shape."""
+    """The shard of a whole tensor for this process, with the sharding of `like`."""
     if not is_sharded(like):
         return full
     from torch.distributed.tensor import distribute_tensor

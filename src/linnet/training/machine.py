@@ -179,7 +179,7 @@ class Precision(Spec):
 def configured_precision(spec: TrainingSpec, device: torch.device) -> Precision | None:
     """The precision that the configuration or the device determines; None if it has to be measured."""
     if spec.precision != "auto":
-        return Precision(name=spec.precision, reason="asked for")
+        return Precision(name=spec.precision, reason="configured")
     if device.type != "cuda":
         return None
     if torch.cuda.is_bf16_supported(including_emulation=False):

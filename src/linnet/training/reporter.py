@@ -34,7 +34,7 @@ class Progress:
 
 
 class Reporter:
-    """Is told a run's progress. This one ignores it; subclasses override what they show."""
+    """Receives the progress of a run. This class ignores it; subclasses override what they show."""
 
     def note(self, text: str) -> None:
         """A message for the user: a resumed checkpoint, a changed vocabulary, a stop."""

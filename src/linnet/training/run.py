@@ -1,4 +1,4 @@
-"""A run from what the caller asks for to its folder, by one process or several."""
+"""Training as callers use it: from arguments to a run folder, in one process or several."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -29,7 +29,7 @@ from linnet.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class RunResult:
-    """The folder of a run and the content of `model/run.json`. signal: the one that asked it to stop."""
+    """The folder of a run and the content of `model/run.json`. signal: the number of the signal that stopped it."""
 
     folder: Path
     summary: dict[str, Any]
@@ -37,7 +37,7 @@ class RunResult:
 
     @property
     def finished(self) -> bool:
-        """False if the run was asked to stop before its last step."""
+        """False if a stop was requested before the last step."""
         return bool(self.summary["finished"])
 
     @property
@@ -66,8 +66,8 @@ def train(
     model: a preset's name, a YAML file, a model folder (its description only), or a description. data: a folder made by
     `prepare`. training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md). start_from: a
     model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
-    training, which the other arguments change. recipe: how a published model was trained. reporter: is told the
-    progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). callbacks: yours.
+    training, which the other arguments change. recipe: how a published model was trained. reporter: receives
+    the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
@@ -92,7 +92,7 @@ def resolve_run_config(
     training: Mapping[str, Any] | None = None,
     pairs: str | Path | None = None,
 ) -> RunSpec:
-    """The run that a caller asks for: as `read_run`, or the run in `out` if nothing says what to train.
+    """The run that the arguments describe: as `read_run`, or the run in `out` if they describe none.
 
     pairs: a file from which `prepare_run_pairs` makes the data. For a run in `out`, `data` is where its data is now;
     `training` and `assignments` change its fields (more steps extend it, other changes are refused later).
@@ -100,7 +100,7 @@ def resolve_run_config(
     """
     if pairs is not None:
         if data is not None:
-            raise UserError("does not go with `data`; give one of the two", field="pairs", value=pairs)
+            raise UserError("cannot be combined with `data`; give one of the two", field="pairs", value=pairs)
         data = Path(out) / PAIRS
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():

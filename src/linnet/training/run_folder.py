@@ -113,7 +113,7 @@ class RunFolder:
                 held = f"without `{field}`, not with" if old is None else f"with {field}: {old!r}, not"
                 raise UserError(
                     f"{self.path}: holds a run {held} {'without' if new is None else repr(new)}; choose another `out`,"
-                    " or the same configuration to go on"
+                    " or the same configuration to resume"
                 )
 
     def configuration(self) -> RunSpec:
@@ -182,7 +182,9 @@ class RunFolder:
         path = self.path / PRECISION
         if path.is_file():
             return Precision.parse(read_checked_json(path), str(path))
-        return Precision(name="float32", reason="as it began") if checkpoint_steps(self.checkpoints) else None
+        if not checkpoint_steps(self.checkpoints):
+            return None
+        return Precision(name="float32", reason="the run began before precision was measured")
 
     def write_precision(self, precision: Precision) -> None:
         """Store the precision that the run begins with, so that it continues with it on any machine."""

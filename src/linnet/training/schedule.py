@@ -107,7 +107,7 @@ class Growth:
 
 
 def steps_for(tokens: int, spec: GrowthSpec, batch_size: int, context_length: int, gradient_accumulation: int) -> int:
-    """The smallest number of steps with at least so many tokens. Sizes only grow, so more steps have more tokens."""
+    """The smallest number of steps with at least `tokens` tokens."""
 
     def enough(steps: int) -> bool:
         return Growth(spec, steps, batch_size, context_length, gradient_accumulation).tokens(0, steps) >= tokens

@@ -52,7 +52,7 @@ class OptimizerSpec(Spec):
     @model_validator(mode="after")
     def _muon_is_used(self) -> Self:
         if self.kind != "muon" and self.muon != MuonSpec():
-            raise ValueError("muon: goes with kind: muon")
+            raise ValueError("muon: needs kind: muon")
         return self
 
 
@@ -101,7 +101,7 @@ class ScheduleSpec(Spec):
     def _decay_of_stable(self) -> Self:
         for field in ("decay_share", "decay"):
             if self.kind != "stable" and getattr(self, field) is not None:
-                raise ValueError(f"{field}: {getattr(self, field)}: goes with kind: stable")
+                raise ValueError(f"{field}: {getattr(self, field)}: needs kind: stable")
         return self
 
     @model_validator(mode="after")
@@ -128,7 +128,7 @@ class AveragingSpec(Spec):
     def _fields_of_the_kind(self) -> Self:
         other, kind = ("share", "mean") if self.kind == "ema" else ("decay", "ema")
         if getattr(self, other) != type(self).model_fields[other].default:
-            raise ValueError(f"{other}: {getattr(self, other)}: goes with kind: {kind}")
+            raise ValueError(f"{other}: {getattr(self, other)}: needs kind: {kind}")
         return self
 
 
@@ -144,8 +144,8 @@ class GuardSpec(Spec):
 
     `rewind` skips all data from that checkpoint to the spike; a checkpoint that a stop made does not count. metric: a
     spike has a loss, a gradient norm, or `either`, that is not finite or lies more than `limit` robust deviations above
-    the median of the last `window` steps. max_consecutive: at most so many consecutive spikes are skipped, and at most
-    so often the run returns to the same checkpoint.
+    the median of the last `window` steps. max_consecutive: the maximum number of consecutive spikes that are skipped,
+    and of returns to the same checkpoint.
     """
 
     action: Literal["skip", "rewind"] = "skip"
@@ -177,8 +177,9 @@ class CheckpointSpec(Spec):
 class ParallelSpec(Spec):
     """How the processes that torchrun started share work and memory; the result does not depend on it.
 
-    shard: so many processes share one copy of weights, gradients and optimizer state (1: each has its own); it divides
-    their number. checkpointing: layers save only their input and compute the rest again in the backward pass.
+    shard: the number of processes that share one copy of weights, gradients and optimizer state (1: each has its own),
+    a divisor of their number. checkpointing: layers save only their input and compute the rest again in the backward
+    pass.
     """
 
     shard: Count = 1

@@ -119,8 +119,8 @@ class RunSpec(Spec):
     def _one_start_of_the_embedding(self) -> Self:
         if self.start_from is not None and self.training.embedding_from is not None:
             raise ValueError(
-                f"training.embedding_from: {self.training.embedding_from}: goes without `start_from`, whose weights"
-                " have token vectors of their own (`set` training.embedding_from=null keeps these)"
+                f"training.embedding_from: {self.training.embedding_from}: cannot be combined with `start_from`, whose"
+                " weights have token vectors of their own (`set` training.embedding_from=null keeps these)"
             )
         return self
 

@@ -75,11 +75,11 @@ class Stepper:
     check_update: UpdateCheck | None = None
 
     def __call__(self, batches: Sequence[Batch], lr: float, iterate: Iterate = iter) -> StepResult:
-        """Update the weights from the targets of all batches that count.
+        """Update the weights from all targets of the batches that are not ignored.
 
-        Each of several processes is given whole batches and reads its rows; the result is that of all. `iterate` yields
-        the batches; what it raises between two of them ends the step as if it had not begun. `NonFiniteError`, before
-        anything is updated, if the loss or the gradient norm is not finite.
+        Each of several processes gets whole batches and reads its rows; the result is that of all. `iterate` yields the
+        batches; if it raises `Stopped` between two of them, the step has no effect. `NonFiniteError`, before anything
+        is updated, if the loss or the gradient norm is not finite.
         """
         tokens = sum(batch.count for batch in batches)
         assert tokens, "a step without targets"
@@ -148,7 +148,7 @@ def largest_that_fits(fits: Callable[[int], bool], failed: int) -> int:
 
 
 def fits(step: Stepper, batches: Sequence[Batch], sequences: int) -> bool:
-    """True if a step with so many sequences of each batch can be taken. It is taken, and spoils weights and moments."""
+    """True if a step with `sequences` sequences of each batch fits in memory. Taking it changes weights and moments."""
     part = [batch.rows(slice(sequences)) for batch in batches]
     # Release what the failed step held.
     step.model.abandon_step()
@@ -172,13 +172,12 @@ def too_large(step: Stepper, batches: Sequence[Batch], batch_size: int, number: 
 
     number: of the step. saved: the newest checkpoint, in words.
 
-    Usually one of several processes runs out, or all do, each at a place of its own. The others are in the middle of
-    sums, or of gathering weights, in which this one no longer takes part, and they cannot be called back (gloo and NCCL
-    know no way out but the end of a process or of its connections). So they are left waiting. The process that ran out
-    leaves the group and takes smaller steps with its own rows, in which nothing is sent, but what would be received has
-    its place in memory; FSDP is measured in the same way. The smallest result of those that ran out counts, and the
-    first of them reports it; the others end silently when it does. Meanwhile they hold their own step in memory. If the
-    processes share one memory, what fits beside that fits without it as well.
+    Either one of several processes runs out of memory, or all do, at different points of the step. The others wait in a
+    collective operation that this process no longer joins, and only the end of a process or of its connections
+    interrupts gloo and NCCL. The process therefore leaves the group and takes smaller steps with its own rows: nothing
+    is sent, but memory for what would be received is allocated, for FSDP as well. The smallest result of the processes
+    that ran out is reported by the first of them; the others exit silently when it does. Meanwhile they hold the memory
+    of their own step, so a batch that fits now fits without them as well.
     """
     processes = step.model.processes
     processes.leave_group()

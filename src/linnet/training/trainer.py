@@ -157,7 +157,7 @@ class Trainer:
         if checkpoint is not None:
             check_data(checkpoint.state.data_hash, context.data, folder.path)
             context.state = checkpoint.state
-            note(f"going on from step {context.state.step} ({checkpoint.path})")
+            note(f"resuming from step {context.state.step} ({checkpoint.path})")
         elif checkpoint_steps(checkpoints):  # all of them are damaged
             first, context.state = _initial(context.run, context.data, context.processes, context.reporter)
             context.model.load(first.state_dict())
@@ -187,7 +187,7 @@ class Trainer:
             stopping = context.processes.any(stop.requested)
         state = context.state
         if stopping:
-            context.reporter.note(f"asked to stop: saving step {state.step}")
+            context.reporter.note(f"stop requested: saving step {state.step}")
         if state.step > 0 and self.checkpointing.saved != (state.step, state.callbacks_done):
             self.checkpointing.save()
 

@@ -117,11 +117,11 @@ def verify_resume(run: RunSpec, beside: Path, steps: int = STEPS, seed: int | No
             for path, case in ((killed, "killed"), (damaged, "killed, checkpoint truncated"))
             for each in _compare(straight, path, case)
         ]
-        message = next((line for line in resumed[1] if "damaged checkpoint passed over" in line), "")
+        message = next((line for line in resumed[1] if "damaged checkpoint skipped" in line), "")
         resumed_from = {}
         for case, printed in zip(("killed", "truncated"), resumed, strict=True):
-            line = next((line for line in printed if line.startswith("going on from step ")), None)
-            resumed_from[case] = 0 if line is None else int(line.split()[4])
+            line = next((line for line in printed if line.startswith("resuming from step ")), None)
+            resumed_from[case] = 0 if line is None else int(line.split()[3])
     refused = Compared("killed, checkpoint truncated", "refused, the one before it used", 1, int(not message))
     return Verification(steps, killed_at, resumed_from, message.replace(f"{folder}/", ""), [*compared, refused])
 

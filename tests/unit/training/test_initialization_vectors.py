@@ -179,7 +179,9 @@ def test_what_cannot_be_begun_with_is_refused_before_there_is_a_run(tmp_path, ti
 
 def test_another_models_weights_have_token_vectors_of_their_own(tmp_path, tiny_run, file):
     plain = tiny_run(embedding_from=str(file)).to_dict() | {"start_from": str(tmp_path)}
-    with pytest.raises(UserError, match=r"training\.embedding_from: .*letters.txt: goes without `start_from`"):
+    with pytest.raises(
+        UserError, match=r"training\.embedding_from: .*letters.txt: cannot be combined with `start_from`"
+    ):
         tiny_run().parse(plain, "run")
 
 

@@ -115,5 +115,5 @@ def test_a_run_from_before_there_was_a_choice_goes_on_in_float32(tiny_run, tmp_p
     train_run(run, tmp_path / "run")
     monkeypatch.setattr(machine, "MEASURED_RUN_FLOPS", 0)
     told = train_run(tiny_run(steps=5), tmp_path / "run").summary["machine"]
-    assert (told["precision"], told["precision_reason"]) == ("float32", "as it began")
+    assert (told["precision"], told["precision_reason"]) == ("float32", "the run began before precision was measured")
     assert not (tmp_path / "run" / "precision.json").exists()

@@ -138,12 +138,12 @@ def test_what_training_says_of_text_is_refused_for_pairs(field: dict, pairs: Pat
     training = {**TRAINING, "steps": None, **field}
     asked = resolve_run_config(tmp_path / "run", model=model("causal"), pairs=pairs, training=training)
     prepare_run_pairs(asked, pairs)
-    with pytest.raises(UserError, match=f"training.{next(iter(field))}: .*: goes with text"):
+    with pytest.raises(UserError, match=f"training.{next(iter(field))}: .*: applies only to text"):
         fit_to_data(asked, TokenData.open(asked.data))
 
 
 def test_pairs_and_data_are_two_ways_to_say_the_same(pairs: Path, tmp_path: Path):
-    with pytest.raises(UserError, match=r"pairs: .*does not go with `data`"):
+    with pytest.raises(UserError, match=r"pairs: .*cannot be combined with `data`"):
         linnet.train(tmp_path / "run", model=model("causal"), pairs=pairs, data=tmp_path, training=TRAINING)
 
 

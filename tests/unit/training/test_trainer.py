@@ -216,8 +216,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
     reporter = Looks()
     train_run(run, tmp_path / "run", reporter)
     assert reporter.left[-1] == 6
-    assert "damaged checkpoint passed over" in reporter.notes[0] and "step-00000007" in reporter.notes[0]
-    assert reporter.notes[1].startswith("going on from step 6")
+    assert "damaged checkpoint skipped" in reporter.notes[0] and "step-00000007" in reporter.notes[0]
+    assert reporter.notes[1].startswith("resuming from step 6")
     assert same(tmp_path / "straight", tmp_path / "run")
 
 

@@ -141,8 +141,3 @@ class TrainingContext:
             for callback in self.callbacks:
                 tensors |= entered.enter_context(callback.saved_weights())
             yield tensors
-
-    def collect_state(self) -> TrainState:
-        """The state with that of all callbacks."""
-        self.state.callbacks = {each.name: each.state_dict() for each in self.callbacks if each.name}
-        return self.state

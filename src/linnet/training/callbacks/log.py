@@ -22,10 +22,10 @@ from linnet.training.step import StepResult
 from linnet.training.timing import Pace
 
 WARMUP_STEPS = 5
-"""The first steps, which warm up or compile, are not judged."""
+"""The first steps, which warm up or compile, are not counted."""
 
 MIN_STEPS, MIN_S = 20, 10.0
-"""How many steps, and how much time, are judged at once."""
+"""The number of steps, and their time, that are evaluated together."""
 
 WAIT_SHARE, MIN_WAIT_S = 0.1, 2e-3
 """A longer wait for data, as a share of a step and in seconds, is reported."""
@@ -93,7 +93,7 @@ class ProcessStats:
         self._line, self._total = ([0.0, 0.0, processes.waited_s] for _ in range(2))  # tokens, seconds, waited before
 
     def add(self, result: StepResult) -> None:
-        """Count a step, of which all processes have equal parts."""
+        """Count a step, whose tokens are divided equally among the processes."""
         for sums in (self._line, self._total):
             sums[0] += result.tokens / self._processes.count
             sums[1] += result.elapsed_s

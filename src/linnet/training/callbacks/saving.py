@@ -129,9 +129,10 @@ class Checkpointing(Callback):
         # In a power cut a checkpoint must not outlive the lines of the steps before it.
         processes.broadcast_from_rank0(context.folder.metrics.push_to_disk)
         decoder, tokenizer = context.model.decoder, context.data.tokenizer
-        with context.saved_weights() as beside:
-            tensors = optimizer_tensors(context.optimizer, decoder) | beside
-            state = context.collect_state()
+        with context.saved_weights() as trained:
+            tensors = optimizer_tensors(context.optimizer, decoder) | trained
+            state = context.state
+            state.callbacks = {each.name: each.state_dict() for each in context.callbacks if each.name}
             self.writer.save(context.folder.checkpoints, decoder, tensors, tokenizer, state, self.pruning())
         self.saved = state.step, state.callbacks_done
         context.save_requested = False
@@ -139,7 +140,7 @@ class Checkpointing(Callback):
             callback.after_save()
 
     def pruning(self) -> Callable[[], None]:
-        """The removal of the checkpoints that are no longer kept as the run stands now."""
+        """A function that removes the checkpoints that are not kept any more, decided now."""
         context = self.context
         guarded = None if self._guard is None else self._guard.state.checkpoint
         best = self._evaluate.state.best_step

@@ -1,6 +1,6 @@
 """Lines of metrics sent to TensorBoard and Weights & Biases.
 
-A run that resumes from a checkpoint repeats some steps. TensorBoard is told from which step on its data is void.
+A run that resumes from a checkpoint repeats some steps. TensorBoard is told the step from which its data is void.
 Weights & Biases keeps its data, so no step is sent twice: `trackers.json` in the run folder stores the last one.
 """
 

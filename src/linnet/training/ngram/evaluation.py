@@ -158,7 +158,7 @@ def order_table(model: NGram) -> Table:
             f"{one['trained']:,}",
             f"{one['once'] / max(1, one['trained']):.1%}",
             "  ".join(f"{amount:.3f}" for amount in one["discounts"]),
-            "from the counts" if one["discounts_estimated"] else "given: too few counts",
+            "from the counts" if one["discounts_estimated"] else "default: too few counts",
         )
         for one in order_figures(model)
     ]

@@ -66,9 +66,9 @@ class NGramTable:
         known = np.flatnonzero(contexts_T != NONE)
         if not len(self) or not len(known):
             return found_T
-        wanted = contexts_T[known] * self.vocab_size + tokens_T[known]
-        places = np.minimum(np.searchsorted(self.keys, wanted), len(self) - 1)
-        hits = self.keys[places] == wanted
+        searched = contexts_T[known] * self.vocab_size + tokens_T[known]
+        places = np.minimum(np.searchsorted(self.keys, searched), len(self) - 1)
+        hits = self.keys[places] == searched
         found_T[known[hits]] = places[hits]
         return found_T
 

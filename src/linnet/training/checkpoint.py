@@ -165,7 +165,7 @@ class CheckpointWriter:
         """Wait until the checkpoint in the background is complete; raises the error of writing it."""
         pending, self._processes.pending_save = self._processes.pending_save, None
         if pending is not None:
-            with self._processes.waiting(torch.device("cpu")):
+            with self._processes.waits.running(torch.device("cpu")):
                 pending.result()
 
     def _own_pieces(self, tensors: Mapping[str, Tensor], offsets: Mapping[str, int]) -> Iterator[tuple[int, Tensor]]:

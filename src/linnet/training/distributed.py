@@ -94,6 +94,10 @@ class Processes:
     Every method is called by all processes in the same order. Three groups separate concurrent traffic: PyTorch's
     default group carries tensors of the device (NCCL, or gloo on CPUs), `control` carries small messages, and `saving`
     carries the messages of a checkpoint that is written in the background (`pending_save`).
+
+    waits: the time spent in collective operations, waiting for other processes and for the data. Sums of gradients run
+    in the background; only the wait at their end counts. On a GPU, FSDP's operations run beside the computation and are
+    measured on their own stream.
     """
 
     def __init__(self, joined: bool = False) -> None:
@@ -101,7 +105,7 @@ class Processes:
         self.rank, self.count, self.local_count = 0, 1, 1
         self.pending_save: Future[None] | None = None
         self.left_group = False
-        self._waits, self._uses_gpu = Stopwatch(), False
+        self.waits, self._uses_gpu = Stopwatch(), False
         self._fails_first: bool | None = None
         self._leaver_number = 0
         self.control: dist.ProcessGroup | None = None
@@ -117,23 +121,10 @@ class Processes:
         """True for the process that writes the run folder and prints."""
         return self.rank == 0
 
-    @property
-    def waited_s(self) -> float:
-        """Seconds spent in collective operations: waiting for other processes and for the data.
-
-        Sums of gradients run in the background; only the wait at their end counts. On a GPU, FSDP's operations run
-        beside the computation and are measured on their own stream.
-        """
-        return self._waits.seconds
-
-    def waiting(self, device: torch.device) -> Any:
-        """A context whose time counts as waiting."""
-        return self._waits.running(device)
-
     def sum_in_place(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
         """Replace a tensor by its sum over a group of processes."""
         if self.count > 1 and not self.left_group:
-            with self.waiting(tensor.device):
+            with self.waits.running(tensor.device):
                 dist.all_reduce(tensor, group=group)
 
     def any(self, flag: bool) -> bool:
@@ -161,7 +152,7 @@ class Processes:
         if self.count == 1:
             return [plain]
         found: list[Any] | None = [None] * self.count if self.is_rank0 else None
-        with self.waiting(torch.device("cpu")):
+        with self.waits.running(torch.device("cpu")):
             dist.gather_object(plain, found, group=self.control)
         return found or []
 
@@ -175,7 +166,7 @@ class Processes:
                 made[0] = make()
             except UserError as error:
                 made[1] = error
-        with self.waiting(torch.device("cpu")):
+        with self.waits.running(torch.device("cpu")):
             dist.broadcast_object_list(made, group=self.control)
         if made[1] is not None:
             raise made[1]

@@ -100,7 +100,7 @@ class Bucket:
 
     def finish(self, processes: Processes, holders: dict[nn.Parameter, int]) -> None:
         """Wait for the sum. A parameter without a gradient here gets that of the others, if any has one."""
-        with processes.waiting(self.flat.device):
+        with processes.waits.running(self.flat.device):
             if self.sum is not None:
                 self.sum.wait()
         for parameter, view in zip(self.parameters, self._views, strict=True):

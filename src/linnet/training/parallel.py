@@ -129,7 +129,7 @@ class ParallelModel:
         """A decoder with whole weights, to evaluate and to save: the decoder itself unless it is sharded."""
         if self.shard == 1:
             return self.decoder
-        with self.processes.waiting(self.decoder.device):
+        with self.processes.waits.running(self.decoder.device):
             tensors = {name: whole(tensor) for name, tensor in self.decoder.state_dict().items()}
         return decoder_with_weights(self.decoder.spec, tensors)
 
@@ -276,7 +276,7 @@ class AllGather(_TimedCollective):
         if self._processes.left_group:  # as much memory; its own shard stands for those of the others
             output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.clone())
             return None
-        with self._processes.waiting(output_tensor.device):
+        with self._processes.waits.running(output_tensor.device):
             work: dist.Work | None = _all_gather(output_tensor, input_tensor, group, async_op)
         return work
 
@@ -291,6 +291,6 @@ class ReduceScatter(_TimedCollective):
         if self._processes.left_group:
             output_tensor.copy_(input_tensor.view(group.size(), *output_tensor.shape)[group.rank()])
             return None
-        with self._processes.waiting(output_tensor.device):
+        with self._processes.waits.running(output_tensor.device):
             work: dist.Work | None = _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
         return work

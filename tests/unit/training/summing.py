@@ -71,7 +71,7 @@ def main() -> None:
 
         def take(step: str, before_s: float = 0.0, behind_s: float = 0.0) -> float:
             """How long it waited, seconds."""
-            waited_s = several.waited_s
+            waited_s = several.waits.seconds
             time.sleep(before_s)
             losses = made(layers, step, several.rank, several.count, events)
             for loss in losses[:-1]:
@@ -81,10 +81,10 @@ def main() -> None:
             events.append("end")
             time.sleep(behind_s)
             holders = torch.tensor([weight.grad is not None for weight in names], dtype=torch.int32)
-            with several.waiting(holders.device):
+            with several.waits.running(holders.device):
                 dist.all_reduce(holders, group=several.control)
             found.finish(dict(zip(names, holders.tolist(), strict=True)))
-            return several.waited_s - waited_s
+            return several.waits.seconds - waited_s
 
         steps = {}
         for step in STEPS:

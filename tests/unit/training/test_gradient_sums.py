@@ -74,5 +74,5 @@ def test_the_wait_for_a_sum_is_told():
 
     bucket = Bucket([])
     bucket.flat, bucket.sum = torch.zeros(1), Slow()
-    bucket.finish(SimpleNamespace(waiting=reporter.running), {})
+    bucket.finish(SimpleNamespace(waits=reporter), {})
     assert reporter.seconds >= 0.2

@@ -90,7 +90,9 @@ class ProcessStats:
     def __init__(self, processes: Processes, device: torch.device, peak_tokens_per_s: float) -> None:
         """peak_tokens_per_s: of this process."""
         self._processes, self._device, self._peak = processes, device, peak_tokens_per_s
-        self._line, self._total = ([0.0, 0.0, processes.waited_s] for _ in range(2))  # tokens, seconds, waited before
+        self._line, self._total = (
+            [0.0, 0.0, processes.waits.seconds] for _ in range(2)
+        )  # tokens, seconds, waited before
 
     def add(self, result: StepResult) -> None:
         """Count a step, whose tokens are divided equally among the processes."""
@@ -100,7 +102,7 @@ class ProcessStats:
 
     def since_last_line(self) -> dict[str, Any]:
         """`processes`: the figures of each since the line before. Called by all processes."""
-        sums, self._line = self._line, [0.0, 0.0, self._processes.waited_s]
+        sums, self._line = self._line, [0.0, 0.0, self._processes.waits.seconds]
         return self._gathered(*sums)
 
     def total(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class ProcessStats:
             "tokens_per_s": tokens_per_s,
             "share_of_peak": tokens_per_s / max(self._peak, tokens_per_s),
             "memory_bytes": peak_memory_bytes(self._device),
-            "waiting_s": self._processes.waited_s - waited_before_s,
+            "waiting_s": self._processes.waits.seconds - waited_before_s,
         }
         return {"processes": self._processes.gather(own)}
 

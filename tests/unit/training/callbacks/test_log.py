@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -11,14 +13,10 @@ class OfTwo(Processes):
 
     def __init__(self):
         super().__init__()
-        self.count, self.waited = 2, 0.0
-
-    @property
-    def waited_s(self):
-        return self.waited
+        self.count, self.waits = 2, SimpleNamespace(seconds=0.0)
 
     def gather(self, plain):
-        self.waited += 1
+        self.waits.seconds += 1
         return [plain, {**plain, "process": 1}]
 
 
@@ -34,10 +32,10 @@ def test_one_process_is_the_run_itself():
 
 def test_each_is_told_since_the_last_line_and_in_all():
     several = OfTwo()
-    several.waited = 5.0
+    several.waits.seconds = 5.0
     stats = ProcessStats(several, torch.device("cpu"), 100.0)
     stats.add(_step(80, 2.0))
-    several.waited += 0.5
+    several.waits.seconds += 0.5
     first, second = stats.since_last_line()["processes"]
     assert (first["process"], second["process"]) == (0, 1)
     assert first["tokens_per_s"] == 20 and first["share_of_peak"] == 0.2 and first["memory_bytes"] > 1e7

@@ -30,7 +30,7 @@ from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
 from linnet.training.callbacks.log import Log, ProcessStats, Steadiness, Workload
-from linnet.training.callbacks.saving import Averaging, Checkpointing, Curves
+from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
 from linnet.training.data import check_data, training_batches
@@ -128,7 +128,7 @@ class Trainer:
             Log(evaluate, workload, ProcessStats(processes, context.device, peak), processes.sum_number(peak)),
             Trackers(spec.trackers if processes.is_rank0 else (), context.folder, context.run),
             *own,
-            Curves(),
+            DrawCurves(),
             self.checkpointing,
         ]
         for callback in self.callbacks:

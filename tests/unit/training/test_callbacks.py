@@ -108,7 +108,7 @@ def test_it_may_refuse_updates_whose_data_is_skipped(tmp_path, tiny_run):
     assert (state.step, state.data_position) == (4, 6)
 
 
-def test_it_is_closed_when_the_run_fails(tmp_path, tiny_run, tiny_data, tiny_model):
+def test_it_is_closed_if_the_run_fails(tmp_path, tiny_run, tiny_data, tiny_model):
     class Fails(CountsTokens):
         def after_step(self):
             raise UserError("enough")

@@ -72,7 +72,7 @@ def _weights_are(path, value):
     return all((tensor == value).all() for tensor in load_file(path / WEIGHTS).values())
 
 
-def test_what_was_saved_is_read_back(tmp_path, save, newest, tiny_model):
+def test_a_checkpoint_is_read_back(tmp_path, save, newest, tiny_model):
     path = save(7)
     notes, note = _notes()
     found = newest(tmp_path, note)
@@ -111,7 +111,7 @@ def test_a_checkpoint_is_a_model_folder(save):
     assert Tokenizer.load(path).vocab_size == 257
 
 
-def test_none_yet(tmp_path, newest):
+def test_a_folder_without_checkpoints(tmp_path, newest):
     assert newest(tmp_path / "missing", pytest.fail) is None
 
 
@@ -167,7 +167,7 @@ DAMAGES = [_cut, _flip, _lose, _garble, _renumber, _step_back, _unseal, _rename,
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_named_and_passed_over(tmp_path, save, newest, damage):
+def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path, save, newest, damage):
     save(1)
     damage(save(2))
     notes, note = _notes()
@@ -177,7 +177,7 @@ def test_a_damaged_one_is_named_and_passed_over(tmp_path, save, newest, damage):
 
 @given(data=st.data())
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_changed_byte_of_any_file_is_believed(tmp_path_factory, tmp_path, save, newest, data):
+def test_any_changed_byte_of_any_file_is_noticed(tmp_path_factory, tmp_path, save, newest, data):
     folder = tmp_path_factory.mktemp("changed")
     path = shutil.copytree(save(7), folder / "step-00000007")
     file = data.draw(st.sampled_from(sorted(path.iterdir())), label="file")
@@ -219,7 +219,7 @@ def _by_0_1(path, version, guard=GUARD):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_one_of_linnet_0_1_is_read(tmp_path, save, newest, told, decoder, version):
+def test_a_checkpoint_of_linnet_0_1_is_read(tmp_path, save, newest, told, decoder, version):
     path = save(7)
     _by_0_1(path, version)
     found = newest(tmp_path, pytest.fail)
@@ -237,7 +237,7 @@ def test_one_of_linnet_0_1_is_read(tmp_path, save, newest, told, decoder, versio
     assert told() == ([f"{path}: has no manifest.json: its files are taken as they are"] if version == 1 else [])
 
 
-def test_one_of_linnet_0_1_without_a_guard_is_read(tmp_path, save, newest):
+def test_a_checkpoint_of_linnet_0_1_without_a_guard_is_read(tmp_path, save, newest):
     _by_0_1(save(7), 3, guard=None)
     state = newest(tmp_path, pytest.fail).state
     assert state.data_position == 7 and "guard" not in state.callbacks
@@ -260,7 +260,7 @@ OLD_DAMAGES = [_cut_0_1, _flip, _lose, _garble, _renumber, _step_back_0_1, _no_s
 
 
 @pytest.mark.parametrize("damage", OLD_DAMAGES)
-def test_a_damaged_one_of_version_1_is_passed_over(tmp_path, save, newest, damage):
+def test_a_damaged_checkpoint_of_version_1_is_skipped(tmp_path, save, newest, damage):
     path = save(7)
     _by_0_1(path, 1)
     damage(path)
@@ -269,7 +269,7 @@ def test_a_damaged_one_of_version_1_is_passed_over(tmp_path, save, newest, damag
     assert len(notes) == 1 and str(path) in notes[0]
 
 
-def test_a_half_written_one_is_not_there(tmp_path, save, newest, monkeypatch):
+def test_a_half_written_checkpoint_does_not_appear(tmp_path, save, newest, monkeypatch):
     save(1)
     monkeypatch.setattr("linnet.training.checkpoint.write_json", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
@@ -281,14 +281,14 @@ def test_a_half_written_one_is_not_there(tmp_path, save, newest, monkeypatch):
     ("keep", "best", "left"),
     [(1, None, [5]), (2, None, [4, 5]), (1, 2, [2, 5]), (2, 5, [4, 5]), (9, 1, [1, 2, 3, 4, 5])],
 )
-def test_the_newest_and_the_best_are_kept(tmp_path, save, keep, best, left):
+def test_prune_keeps_the_newest_and_the_best(tmp_path, save, keep, best, left):
     for step in range(1, 6):
         save(step)
     prune(tmp_path, keep, best)
     assert checkpoint_steps(tmp_path) == left
 
 
-def test_later_ones_are_discarded(tmp_path, save, newest):
+def test_later_checkpoints_are_discarded(tmp_path, save, newest):
     for step in (1, 2, 3):
         save(step)
     discard_after(tmp_path, 2)
@@ -296,7 +296,7 @@ def test_later_ones_are_discarded(tmp_path, save, newest):
 
 
 @pytest.mark.parametrize("name", ["step-²", "step-5", "step-000000003", f"step-{200 * '9'}"])
-def test_a_folder_of_another_name_is_no_checkpoint(tmp_path, save, name):
+def test_a_folder_with_another_name_is_not_a_checkpoint(tmp_path, save, name):
     save(2)
     (tmp_path / name).mkdir()
     assert checkpoint_steps(tmp_path) == [2]
@@ -306,7 +306,7 @@ def test_names_sort_by_step(tmp_path):
     assert checkpoint_path(tmp_path, 999).name < checkpoint_path(tmp_path, 1000).name
 
 
-def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, newest, monkeypatch):
+def test_a_half_removed_checkpoint_does_not_keep_its_name(tmp_path, save, newest, monkeypatch):
     for step in (1, 2):
         save(step)
 
@@ -319,7 +319,7 @@ def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, newest, monke
     assert checkpoint_steps(tmp_path) == [1]
 
 
-def test_without_room_for_all_of_it_nothing_is_begun(tmp_path, save, newest, monkeypatch):
+def test_without_enough_disk_space_nothing_is_written(tmp_path, save, newest, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1000))
     with pytest.raises(OSError, match=r"No space left on device: [\d,]+ bytes needed, 1,000 bytes free in ") as full:
         save(1)
@@ -334,7 +334,7 @@ def _restate(path, **changes):
     write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, OPTIMIZER, SUMMARY))
 
 
-def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save, newest):
+def test_a_checkpoint_of_a_later_version_is_not_skipped(tmp_path, save, newest):
     save(1)
     _restate(save(2), version=5)
     with pytest.raises(LaterVersionError, match="version 5: of a later linnet"):
@@ -342,7 +342,7 @@ def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save, newest):
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_what_cannot_be_read_now_is_not_passed_over(number, tmp_path, save, newest, monkeypatch):
+def test_a_checkpoint_that_cannot_be_read_now_is_not_skipped(number, tmp_path, save, newest, monkeypatch):
     save(1)
 
     def fail(path, *_):

@@ -24,7 +24,7 @@ def test_other_data_than_those_of_a_run_are_refused(tiny_data, tmp_path):
         check_data("0" * 64, data, tmp_path)
 
 
-def test_windows_begin_with_documents_where_asked_for(tmp_path, tiny_run, tiny_data):
+def test_windows_may_begin_with_documents(tmp_path, tiny_run, tiny_data):
     data = TokenData.open(tiny_data)
     run = tiny_run(windows="documents")
     documents, stream = train_run(run, tmp_path / "documents"), train_run(tiny_run(), tmp_path / "stream")

@@ -38,12 +38,12 @@ def of_two() -> list[dict]:
                              "layer 0", "end", "sum 2", "sum 0"]),
     ],
 )  # fmt: skip
-def test_sums_begin_while_the_last_pass_is_at_the_layers_before(process: int, step: str, events: list[str]):
+def test_sums_begin_during_the_last_backward_pass(process: int, step: str, events: list[str]):
     """Not before it is known which weights every process has gradients of: nobody waits for who begins another sum."""
     assert of_two()[process]["steps"][step]["events"] == events
 
 
-def test_who_misses_a_gradient_begins_its_sum_and_those_behind_it_later():
+def test_sums_with_missing_gradients_begin_later():
     """And in the same order as the others."""
     first, last = (told["steps"]["last misses one"]["events"] for told in of_two())
     assert first == EARLY
@@ -58,14 +58,14 @@ def test_gradients_are_those_of_one_process():
         assert all(found["difference"] < 1e-6 for found in told["steps"].values()), told
 
 
-def test_waiting_is_what_is_really_waited_for():
+def test_only_real_waiting_is_counted():
     """Not what is summed while both compute for a second, but the second that one of them comes late."""
     first, last = of_two()
     assert first["both_busy_s"] < 0.5 and last["both_busy_s"] < 0.5
     assert first["last_late_s"] > 0.5 > last["last_late_s"]
 
 
-def test_the_wait_for_a_sum_is_told():
+def test_the_wait_for_a_sum_is_counted():
     reporter = Stopwatch()
 
     class Slow:

@@ -50,7 +50,7 @@ def test_it_begins_with_the_weights_of_the_model(tmp_path, tiny_run, first):
         assert all(torch.equal(found[name], given[name]) for name in given)
 
 
-def test_stopped_it_goes_on_bit_for_bit_without_the_model_that_it_began_with(tmp_path, tiny_run, first):
+def test_it_resumes_bit_for_bit_without_the_initial_model(tmp_path, tiny_run, first):
     run = _from(tiny_run(), first)
     train_run(run, tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
@@ -60,7 +60,7 @@ def test_stopped_it_goes_on_bit_for_bit_without_the_model_that_it_began_with(tmp
     assert _weights(tmp_path / "run") == _weights(tmp_path / "straight")
 
 
-def test_configuration_and_run_json_say_where_it_began(tmp_path, tiny_run, first):
+def test_config_and_run_json_name_the_initial_model(tmp_path, tiny_run, first):
     summary = train_run(_from(tiny_run(), first), tmp_path / "run").summary
     known = json.loads((tmp_path / "run" / "files.json").read_text())["start_from"]
     assert summary["started_from"] == {"model": str(first), "sha256": known} and len(known) == 64
@@ -97,7 +97,7 @@ def test_a_model_with_another_tokenizer_is_refused(tmp_path, tiny_run, first):
         train_run(run, tmp_path / "run")
 
 
-def test_its_description_is_the_models_unless_one_is_given(tiny_data, tiny_run, first):
+def test_the_description_is_that_of_the_initial_model_by_default(tiny_data, tiny_run, first):
     assert read_run(data=tiny_data, start_from=first).model == tiny_run().model
     assert read_run(model="tiny-ted", data=tiny_data, start_from=first).model.name == "tiny-ted"
 

@@ -65,7 +65,7 @@ def _begun(run, processes=None):
     return found, drawn.embedding.tokens.weight, begun.embedding.tokens.weight
 
 
-def test_found_vectors_are_scaled_as_a_whole_and_the_others_stay(tiny_run, file):
+def test_word_vectors_are_scaled_together_and_other_rows_stay(tiny_run, file):
     found, drawn_VE, begun_VE = _begun(tiny_run(embedding_from=str(file)))
     capitals, small = ([ord(letter) for letter in text] for text in (LETTERS.upper(), LETTERS))
     assert found == 18 and torch.equal(begun_VE[small], begun_VE[capitals])
@@ -78,19 +78,19 @@ def test_found_vectors_are_scaled_as_a_whole_and_the_others_stay(tiny_run, file)
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e30])
-def test_the_size_of_the_files_numbers_is_of_no_account(tmp_path, tiny_run, file, factor):
+def test_the_dtype_in_the_file_does_not_matter(tmp_path, tiny_run, file, factor):
     other = _written(tmp_path / "other.txt", factor=factor)
     _, _, expected_VE = _begun(tiny_run(embedding_from=str(file)))
     torch.testing.assert_close(_begun(tiny_run(embedding_from=str(other)))[2], expected_VE)
 
 
-def test_a_narrow_embedding_takes_vectors_of_its_own_width(tmp_path, tiny_run, tiny_model):
+def test_a_narrow_embedding_needs_vectors_of_its_width(tmp_path, tiny_run, tiny_model):
     path = _written(tmp_path / "narrow.txt", width=6)
     run = tiny_run(embedding_from=str(path)).model_copy(update={"model": tiny_model(embedding={"width": 6})})
     assert _begun(run)[0] == 18
 
 
-def test_of_several_processes_the_others_take_what_the_first_read(tmp_path, tiny_run, file):
+def test_other_processes_use_the_word_vectors_of_rank_0(tmp_path, tiny_run, file):
     read = []
 
     class First(Processes):
@@ -110,7 +110,7 @@ def test_of_several_processes_the_others_take_what_the_first_read(tmp_path, tiny
     assert torch.equal(first[2], _begun(run, Second())[2])
 
 
-def test_stopped_it_goes_on_bit_for_bit_without_the_file(tmp_path, tiny_run, file):
+def test_it_resumes_bit_for_bit_without_the_file(tmp_path, tiny_run, file):
     run = tiny_run(embedding_from=str(file))
     straight, reporter = train_run(run, tmp_path / "straight").summary, _StopAt(5)
     with pytest.raises(KeyboardInterrupt):
@@ -130,7 +130,7 @@ def test_stopped_it_goes_on_bit_for_bit_without_the_file(tmp_path, tiny_run, fil
     assert _weights(tmp_path / "run") != _weights(tmp_path / "without")
 
 
-def test_run_json_tells_file_hash_and_share(tmp_path, tiny_run, file):
+def test_run_json_has_file_hash_and_share(tmp_path, tiny_run, file):
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     summary = train_run(tiny_run(embedding_from=str(file)), tmp_path / "run").summary
     known = json.loads((tmp_path / "run" / "model" / "run.json").read_text())["embedding_from"]
@@ -140,7 +140,7 @@ def test_run_json_tells_file_hash_and_share(tmp_path, tiny_run, file):
     assert train_run(tiny_run(), tmp_path / "fresh").summary["embedding_from"] is None
 
 
-def test_another_file_under_the_name_is_another_run_and_the_same_elsewhere_is_not(tmp_path, tiny_run, file):
+def test_initial_files_are_compared_by_content(tmp_path, tiny_run, file):
     with pytest.raises(KeyboardInterrupt):
         train_run(tiny_run(embedding_from=str(file)), tmp_path / "run", _StopAt(5))
     moved = shutil.move(file, tmp_path / "moved.txt")
@@ -152,7 +152,7 @@ def test_another_file_under_the_name_is_another_run_and_the_same_elsewhere_is_no
     assert train_run(tiny_run(embedding_from=str(moved)), tmp_path / "run").finished
 
 
-def test_without_a_whole_checkpoint_it_begins_with_the_file_again(tmp_path, tiny_run, file):
+def test_without_an_undamaged_checkpoint_it_needs_the_file_again(tmp_path, tiny_run, file):
     run = tiny_run(embedding_from=str(file))
     train_run(run, tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
@@ -164,7 +164,7 @@ def test_without_a_whole_checkpoint_it_begins_with_the_file_again(tmp_path, tiny
     assert summary["embedding_from"]["tokens_found"] == 18
 
 
-def test_what_cannot_be_begun_with_is_refused_before_there_is_a_run(tmp_path, tiny_run, file):
+def test_a_missing_initial_model_is_refused_before_the_run(tmp_path, tiny_run, file):
     wide, nothing = _written(tmp_path / "wide.txt", width=20), tmp_path / "nothing.txt"
     nothing.write_text("unheard-of" + " 1" * 16)
     for path, said in (
@@ -177,7 +177,7 @@ def test_what_cannot_be_begun_with_is_refused_before_there_is_a_run(tmp_path, ti
         assert not (tmp_path / "run").exists()
 
 
-def test_another_models_weights_have_token_vectors_of_their_own(tmp_path, tiny_run, file):
+def test_embedding_from_is_refused_with_start_from(tmp_path, tiny_run, file):
     plain = tiny_run(embedding_from=str(file)).to_dict() | {"start_from": str(tmp_path)}
     with pytest.raises(
         UserError, match=r"training\.embedding_from: .*letters.txt: cannot be combined with `start_from`"

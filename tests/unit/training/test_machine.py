@@ -15,7 +15,7 @@ from linnet.training.sections import OptimizerSpec
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def test_threads_are_put_back():
+def test_threads_are_restored():
     before = torch.get_num_threads()
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
@@ -25,7 +25,7 @@ def test_threads_are_put_back():
 
 
 @pytest.mark.parametrize("count", [0, 33, 10**6])
-def test_threads_beyond_the_machine_are_refused_before_they_are_made(monkeypatch, count: int):
+def test_too_many_threads_are_refused(monkeypatch, count: int):
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
     message = f"training.threads: {count}: expected at least 1 and, on 2 processors, at most 32"
     monkeypatch.setattr(torch, "set_num_threads", lambda count: pytest.fail("made"))
@@ -56,12 +56,12 @@ def test_memory_is_measured_where_the_system_has_no_resource_usage(monkeypatch):
     assert held.nbytes < peak_memory_bytes(CPU) < 1 << 42
 
 
-def test_a_step_that_fits_is_begun(tiny_run, monkeypatch):
+def test_a_step_that_fits_is_accepted(tiny_run, monkeypatch):
     monkeypatch.setattr(machine, "available_bytes", lambda device: 1 << 40)
     check_memory(tiny_run().resolved(), CPU, torch.float32)
 
 
-def test_a_batch_that_does_not_fit_is_told_how_many_would(tiny_run, monkeypatch):
+def test_a_batch_that_does_not_fit_names_the_size_that_would(tiny_run, monkeypatch):
     monkeypatch.setattr(machine, "available_bytes", lambda device: 10_000_000)
     with pytest.raises(UserError, match=r"^training\.batch_size: 60000: .* for a step, 10 MB are free") as refused:
         check_memory(tiny_run(batch_size=60_000).resolved(), CPU, torch.float32)
@@ -86,7 +86,7 @@ def _least_bytes(run, monkeypatch, precision=torch.float32):
     return high
 
 
-def test_what_optimizer_and_average_keep_is_counted(tiny_run, monkeypatch):
+def test_memory_of_optimizer_and_average_is_counted(tiny_run, monkeypatch):
     """To the byte: the tensors of their states, but for the counts of steps."""
     plain = _least_bytes(tiny_run(), monkeypatch)
     adamw = 2 * 4 * sum(parameter.numel() for parameter in Decoder(tiny_run().model).parameters())
@@ -103,7 +103,7 @@ def test_what_optimizer_and_average_keep_is_counted(tiny_run, monkeypatch):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
-def test_of_bfloat16_no_more_is_counted_than_is_kept(mixer, tiny_model, tiny_run, monkeypatch):
+def test_predicted_bfloat16_memory_is_a_lower_bound(mixer, tiny_model, tiny_run, monkeypatch):
     """Autocast keeps float32 beside bfloat16: more than half, and of these models no less than is counted."""
     model = tiny_model(mixer)
     decoder, tokens, held = Decoder(model), torch.randint(257, (32, 16)), {}
@@ -129,7 +129,7 @@ def activations(model, sequences):
     return model_cost(model).training_memory(sequences, 16).activations
 
 
-def test_a_model_of_which_one_sequence_does_not_fit_is_told(tiny_run, monkeypatch):
+def test_a_model_of_which_not_one_sequence_fits_is_refused(tiny_run, monkeypatch):
     monkeypatch.setattr(machine, "available_bytes", lambda device: 1000)
     with pytest.raises(UserError, match=r"^model: tiny-attention: .* for one sequence of 16 tokens, 1,?.* are free"):
         check_memory(tiny_run().resolved(), CPU, torch.float32)

@@ -22,7 +22,7 @@ TINY = {
 }  # fmt: skip
 
 
-def test_it_is_what_is_asked_for_and_bfloat16_where_a_gpu_has_it(monkeypatch):
+def test_precision_is_the_configured_one_or_that_of_the_gpu(monkeypatch):
     assert configured_precision(TrainingSpec(precision="bfloat16"), CPU).dtype == torch.bfloat16
     assert configured_precision(TrainingSpec(precision="float32"), CUDA).dtype == torch.float32
     assert configured_precision(TrainingSpec(), CPU) is None
@@ -48,13 +48,13 @@ def _measured(monkeypatch, product_s: float, pass_s: float) -> tuple[Precision, 
 
 
 @pytest.mark.parametrize(("pass_s", "expected"), [(0.5, "bfloat16"), (0.95, "float32"), (1.4, "float32")])
-def test_the_faster_one_by_a_margin_is_chosen_and_says_the_times(monkeypatch, pass_s, expected):
+def test_bfloat16_is_chosen_if_it_is_faster_by_a_margin(monkeypatch, pass_s, expected):
     found, passes = _measured(monkeypatch, 0.3, pass_s)
     assert found.name == expected and found.measured and len(passes) == 8
     assert found.reason == f"2 x 16 tokens take {pass_s:.2g} s in bfloat16, 1 s in float32"
 
 
-def test_a_processor_that_emulates_bfloat16_is_not_kept_with_passes(monkeypatch):
+def test_no_passes_are_measured_if_bfloat16_products_are_slow(monkeypatch):
     found, passes = _measured(monkeypatch, 40.0, 0.1)
     assert found.name == "float32" and passes == [] and "takes 40 times as long in bfloat16" in found.reason
 
@@ -90,7 +90,7 @@ class Heard(Reporter):
         self.notes.append(text)
 
 
-def test_a_run_goes_on_in_the_precision_that_was_measured_when_it_began(tiny_run, tmp_path: Path, monkeypatch):
+def test_a_run_resumes_in_its_measured_precision(tiny_run, tmp_path: Path, monkeypatch):
     """Whatever the machine would choose now; a short run is not measured."""
     chosen = Precision(name="bfloat16", reason="here and now", measured=True)
     run = tiny_run(steps=3)
@@ -110,7 +110,7 @@ def test_a_run_goes_on_in_the_precision_that_was_measured_when_it_began(tiny_run
     assert (short["precision"], short["precision_reason"]) == ("float32", "too short a run to measure")
 
 
-def test_a_run_from_before_there_was_a_choice_goes_on_in_float32(tiny_run, tmp_path: Path, monkeypatch):
+def test_a_run_without_a_measured_precision_resumes_in_float32(tiny_run, tmp_path: Path, monkeypatch):
     run = tiny_run(steps=3)
     train_run(run, tmp_path / "run")
     monkeypatch.setattr(machine, "MEASURED_RUN_FLOPS", 0)

@@ -45,7 +45,7 @@ def test_the_gradient_norm_has_an_axis_with_ticks_that_can_be_read(norm):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_loss_that_sees_the_future_is_named_so(causal):
+def test_the_legend_names_a_loss_that_sees_the_future(causal):
     figure = curves(_lines(9, causal), "title", causal).figure()
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert ("validation, whole sequence" in labels) is not causal

@@ -37,7 +37,7 @@ def test_logits_of_low_precision_are_summed_in_float64(setup):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
-def test_documents_apart_are_read_as_if_each_stood_alone(mixer, setup):
+def test_with_document_mask_documents_are_independent(mixer, setup):
     decoder, inputs, targets = setup(mixer)
     apart = next_token_loss(decoder, Batch(inputs, targets, document_starts=((5,), (), (0, 9))))
     pieces = [(0, 0, 5), (0, 5, 16), (1, 0, 16), (2, 0, 9), (2, 9, 16)]
@@ -48,7 +48,7 @@ def test_documents_apart_are_read_as_if_each_stood_alone(mixer, setup):
     assert abs(apart.nats - next_token_loss(decoder, Batch(inputs, targets)).nats) > 1e-3
 
 
-def test_a_z_loss_is_minimized_and_told_but_no_likelihood(setup, tmp_path, tiny_run):
+def test_z_loss_is_minimized_and_logged_but_not_part_of_the_likelihood(setup, tmp_path, tiny_run):
     decoder, inputs, targets = setup()
     plain, found = (
         next_token_loss(decoder, Batch(inputs, targets)),
@@ -63,7 +63,7 @@ def test_a_z_loss_is_minimized_and_told_but_no_likelihood(setup, tmp_path, tiny_
     assert terms[0] == pytest.approx(math.log(257) ** 2, rel=0.2) and terms[-1] < terms[0]
 
 
-def test_a_run_keeps_documents_apart_where_it_is_told_to(tmp_path, tiny_run):
+def test_document_mask_changes_training(tmp_path, tiny_run):
     nats = {}
     for document_mask in (False, True):
         run = tiny_run("ted", document_mask=document_mask, context_length=16, windows="stream")

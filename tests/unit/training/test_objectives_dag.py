@@ -39,7 +39,7 @@ def test_terms_are_added_with_their_coefficients_and_logged_without(decoder):
     torch.testing.assert_close(loss.total, plain.total + 0.5 * a_lm + 2.0 * g)
 
 
-def test_a_small_step_down_its_gradient_makes_it_smaller(decoder):
+def test_a_small_step_along_the_gradient_reduces_the_loss(decoder):
     decoder, inputs = decoder.double(), torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(1))
 
     def term():
@@ -68,7 +68,7 @@ def test_a_run_with_it_logs_its_three_terms(tmp_path, tiny_run):
     assert "terms" not in last["without"]
 
 
-def test_a_tensor_that_is_not_finite_breaks_the_run_down_in_one_line(tmp_path, tiny_run):
+def test_nonfinite_values_end_the_run_with_one_line(tmp_path, tiny_run):
     run = tiny_run("plga", penalties={"dag": {}}, optimizer={"lr": 1e30}, clip={"by": "none"})
     with pytest.raises(DivergedError, match="not finite, stopped at step"):
         train_run(run, tmp_path)

@@ -27,7 +27,7 @@ def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(de
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize(("own", "rate"), [(None, 0.005), (0.002, 0.001)])
-def test_sensitive_parameters_have_a_learning_rate_of_their_own(decoder_with_weights, kind, own, rate):
+def test_low_lr_parameters_have_their_own_learning_rate(decoder_with_weights, kind, own, rate):
     decoder = decoder_with_weights("plga")
     optimizer = build_optimizer(OptimizerSpec(kind=kind, lr=0.01, low_lr=own), decoder)
     set_learning_rate(optimizer, 0.005)
@@ -61,7 +61,7 @@ def test_the_update_is_adamw(decoder_with_weights, on: str):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
-def test_moments_put_into_another_optimizer_go_on_bit_for_bit(mixer, decoder_with_weights):
+def test_moments_loaded_into_another_optimizer_continue_bit_for_bit(mixer, decoder_with_weights):
     one, two = decoder_with_weights(mixer), decoder_with_weights(mixer)
     first, second = (build_optimizer(OptimizerSpec(), decoder) for decoder in (one, two))
     assert optimizer_tensors(first, one) == {}

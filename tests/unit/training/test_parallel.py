@@ -25,7 +25,7 @@ def _trained(decoder: Decoder, penalties=PENALTIES):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
-def test_what_is_computed_anew_is_the_same_to_the_bit_and_less_is_kept(tiny_model, mixer):
+def test_recomputation_is_bit_for_bit_equal_and_saves_memory(tiny_model, mixer):
     """Penalties and values that layers leave are left once."""
     decoder = Decoder(tiny_model(mixer))
     penalties = PENALTIES if mixer == "plga" else {}
@@ -52,7 +52,7 @@ def test_without_gradients_nothing_is_computed_twice(tiny_model, monkeypatch):
     assert torch.allclose(decoder(tokens, state), expected, atol=1e-5)
 
 
-def test_the_field_asks_for_it(tiny_model):
+def test_the_field_selects_it(tiny_model):
     decoder = Decoder(tiny_model())
     spec = TrainingSpec.parse({"parallel": {"checkpointing": True}}, "test")
     _, _, kept = _trained(decoder, {})
@@ -60,7 +60,7 @@ def test_the_field_asks_for_it(tiny_model):
     assert _trained(decoder, {})[2] < kept
 
 
-def test_a_copy_is_shared_by_a_divisor_of_the_processes():
+def test_shard_must_divide_the_number_of_processes():
     six = Processes()
     six.count = 6
     for shard in (1, 2, 3, 6):
@@ -73,7 +73,7 @@ def test_a_copy_is_shared_by_a_divisor_of_the_processes():
 
 
 @pytest.mark.parametrize(("asked", "count", "taken"), [(2, 1, 1), (4, 6, 3), (8, 2, 2), (2, 3, 1)])
-def test_a_run_goes_on_with_the_next_smaller_number_that_divides_the_processes(asked, count, taken):
+def test_a_resumed_run_uses_the_next_smaller_shard(asked, count, taken):
     several, notes = Processes(), []
     several.count = count
     spec = TrainingSpec.parse({"parallel": {"shard": asked, "checkpointing": True}}, "test")
@@ -83,7 +83,7 @@ def test_a_run_goes_on_with_the_next_smaller_number_that_divides_the_processes(a
     assert line.startswith(f"note: training.parallel.shard: {taken} instead of {asked} in ")
 
 
-def test_what_divides_them_is_left_as_it_is(tiny_model):
+def test_a_shard_that_divides_the_processes_is_unchanged(tiny_model):
     spec = TrainingSpec.parse({"parallel": {"shard": 2}}, "test")
     four = Processes()
     four.count = 4

@@ -93,7 +93,7 @@ def test_a_recipe_may_be_a_file(tmp_path: Path):
     ("content", "message"),
     [(None, "no such file, and no recipe of that name; recipes: auto, pldr-v51-104m, "), ("- 1", "expected a mapping")],
 )
-def test_what_is_no_recipe_is_refused(tmp_path: Path, content: str | None, message: str):
+def test_an_unknown_recipe_is_refused(tmp_path: Path, content: str | None, message: str):
     path = tmp_path / "mine.yaml"
     if content is not None:
         path.write_text(content)
@@ -101,14 +101,14 @@ def test_what_is_no_recipe_is_refused(tmp_path: Path, content: str | None, messa
         recipe(str(path))
 
 
-def test_merging_changes_nothing_below():
+def test_merging_does_not_change_its_arguments():
     below = {"a": {"x": 1, "y": 2}, "b": 3}
     merged = merge_fields(below, {"a": {"y": 5}, "b": {"z": 1}, "c": None})
     assert merged == {"a": {"x": 1, "y": 5}, "b": {"z": 1}, "c": None}
     assert below == {"a": {"x": 1, "y": 2}, "b": 3}
 
 
-def test_a_length_in_tokens_takes_the_place_of_a_recipes_steps(tmp_path: Path):
+def test_tokens_replace_the_steps_of_a_recipe(tmp_path: Path):
     training = recipe("pldr-v51-110m-1", "training.tokens=1000")
     assert (training.steps, training.tokens) == (None, 1000)
     (tmp_path / "run.yaml").write_text("training: {tokens: 2000}\n")

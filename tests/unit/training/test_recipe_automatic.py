@@ -23,7 +23,7 @@ def test_batches_grow_with_tokens_and_are_powers_of_two(tokens, context_length):
     assert size.bit_count() == 1 and size <= batch_size(4 * tokens, context_length) <= 1 << 20
 
 
-def test_the_law_passes_through_what_was_measured():
+def test_the_law_passes_through_the_measured_point():
     assert batch_size(TOKENS, 256) * 256 == STEP_TOKENS
     assert peak_learning_rate(128, STEP_TOKENS) == 5.5e-3
     assert (
@@ -49,7 +49,7 @@ def test_a_run_without_a_length_has_twenty_tokens_for_each_parameter():
     assert found.training.tokens == 20 * model_cost(found.model).parameters
 
 
-def test_of_experts_those_count_that_one_token_uses(caplog):
+def test_only_active_experts_count(caplog):
     note.cache_clear()
     found = read_run(model="tiny-experts", data="x", training={"recipe": "auto"})
     cost = model_cost(found.model)
@@ -57,28 +57,28 @@ def test_of_experts_those_count_that_one_token_uses(caplog):
     assert "20 for each of the 1.00 M parameters that one token uses, of 3.21 M" in caplog.text
 
 
-def test_steps_have_the_batch_that_they_are_given():
+def test_growing_batches_have_their_sizes():
     found = run("training.steps=100", recipe="auto").training
     assert (found.steps, found.tokens, found.batch_size) == (100, None, 8)
     assert found.optimizer.lr == peak_learning_rate(128, 8 * 256)
 
 
 @pytest.mark.parametrize("assignments", [["training.recipe=auto", "training.tokens=1660000"]])
-def test_a_field_says_the_same(assignments, tmp_path):
+def test_recipe_as_a_field_equals_the_option(assignments, tmp_path):
     assert run(*assignments) == run(recipe="auto", training={"tokens": 1_660_000})
     config = tmp_path / "run.yaml"
     config.write_text("model: tiny-attention\ndata: x\ntraining: {recipe: auto, tokens: 1660000}\n")
     assert read_run(config) == run(*assignments)
 
 
-def test_what_is_wrong_beside_it_is_told_as_ever():
+def test_errors_beside_an_override_are_reported():
     with pytest.raises(UserError, match=r"training\.tokens"):
         run("training.tokens=x", recipe="auto")
     with pytest.raises(UserError, match=r"recipe: nothing: no such file, and no recipe of that name; recipes: auto, "):
         run(recipe="nothing")
 
 
-def test_a_run_that_is_there_has_its_fields(tmp_path, tiny_model, tiny_data):
+def test_a_run_in_the_folder_keeps_its_fields(tmp_path, tiny_model, tiny_data):
     settings = {"recipe": "auto", "tokens": 64, "threads": 1, "evaluate": {"tokens": 64}}
     train(tmp_path / "run", model=tiny_model(), data=tiny_data, training=settings)
     assert resolve_run_config(tmp_path / "run").training.optimizer.kind == "muon"

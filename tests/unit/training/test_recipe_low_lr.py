@@ -6,7 +6,7 @@ from linnet.training.spec import read_run
 NAMED = "training.optimizer.low_lr=1e-4"
 
 
-def test_the_net_behind_an_operator_is_sensitive(tiny_model):
+def test_the_metric_network_has_low_lr_parameters(tiny_model):
     assert has_low_lr_parameters(tiny_model("plga"))
     assert not has_low_lr_parameters(tiny_model("attention")) and not has_low_lr_parameters(tiny_model("ted"))
 
@@ -21,7 +21,7 @@ def test_the_net_behind_an_operator_is_sensitive(tiny_model):
         ("tiny-pldr", {"assignments": [NAMED]}, False),
     ],
 )
-def test_a_run_that_names_a_rate_for_nothing_is_told(model, given, told, caplog):
+def test_low_lr_without_such_parameters_is_noted(model, given, told, caplog):
     run = read_run(model=model, data="x", **given)
     assert ("it changes nothing" in caplog.text) is told
     assert "recipe" not in given or run.training.optimizer.low_lr is not None

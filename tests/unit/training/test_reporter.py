@@ -54,7 +54,7 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return shown
 
 
-def test_the_bar_moves_from_where_the_run_goes_on_and_prints_evaluations(monkeypatch: pytest.MonkeyPatch):
+def test_the_bar_starts_at_the_resumed_step_and_prints_evaluations(monkeypatch: pytest.MonkeyPatch):
     terminal = terminal_of(monkeypatch)
     with terminal_reporter() as reporter:
         reporter.begin(10, 40)
@@ -69,7 +69,7 @@ def test_the_bar_moves_from_where_the_run_goes_on_and_prints_evaluations(monkeyp
     assert "…" not in text
 
 
-def test_the_bar_of_one_model_of_several_names_it_and_goes_by_the_runs_own_eta(monkeypatch: pytest.MonkeyPatch):
+def test_the_bar_of_one_model_of_several_has_its_title_and_eta(monkeypatch: pytest.MonkeyPatch):
     terminal = terminal_of(monkeypatch)
     with terminal_reporter("attention, seed 1") as reporter:
         reporter.begin(0, 400)
@@ -81,14 +81,14 @@ def test_the_bar_of_one_model_of_several_names_it_and_goes_by_the_runs_own_eta(m
     assert "123/400  ETA 1 min 01 s  loss 2.00  1.500 bits/byte  12,346" in text
 
 
-def test_a_model_that_is_finished_gets_no_bar(monkeypatch: pytest.MonkeyPatch):
+def test_a_finished_model_gets_no_progress_bar(monkeypatch: pytest.MonkeyPatch):
     terminal = terminal_of(monkeypatch)
     with terminal_reporter("attention") as reporter:
         reporter.note("demo/attention: finished, nothing to do")
     assert terminal.getvalue() == "demo/attention: finished, nothing to do\n"
 
 
-def test_a_file_gets_a_log_of_one_run_and_a_line_for_each_evaluation_of_several(capsys):
+def test_without_a_terminal_one_run_is_logged_and_several_print_evaluations(capsys):
     with terminal_reporter() as reporter:
         assert isinstance(reporter, LogReporter)
     with terminal_reporter("TED") as reporter:

@@ -15,7 +15,7 @@ def begun(tmp_path, tiny_model, tiny_data):
     return tmp_path / "run"
 
 
-def test_the_folder_alone_says_what_is_trained(begun):
+def test_the_folder_alone_describes_the_run(begun):
     assert train(begun).summary["steps"] == 4
     assert train(begun, training={"steps": 6}).summary["step"] == 6
     assert train(begun, training={"tokens": 8 * 2 * 16}).summary["step"] == 8
@@ -23,14 +23,14 @@ def test_the_folder_alone_says_what_is_trained(begun):
     assert train(begun, data=train(begun).summary["data"]["path"]).finished
 
 
-def test_what_is_described_is_not_read_from_the_folder(begun, tmp_path):
+def test_a_described_run_is_not_read_from_the_folder(begun, tmp_path):
     with pytest.raises(UserError, match="data: missing"):
         resolve_run_config(begun, model="tiny-ted")
     with pytest.raises(UserError, match="model: missing"):
         resolve_run_config(tmp_path / "nothing", data=tmp_path)
 
 
-def test_a_mistake_names_the_file_it_is_in(begun):
+def test_an_error_names_its_file(begun):
     (begun / "config.yaml").write_text("model: 3\n")
     with pytest.raises(UserError, match=r"config\.yaml"):
         resolve_run_config(begun)

@@ -36,7 +36,7 @@ def _started(path, run):
     return folder
 
 
-def test_the_same_run_may_go_on_and_its_data_may_have_moved(tmp_path, tiny_run):
+def test_a_run_may_resume_with_moved_data(tmp_path, tiny_run):
     run = tiny_run()
     folder = _started(tmp_path / "run", run)
     folder.check(run.resolved())
@@ -75,7 +75,7 @@ def _reading(run, source):
     return run.parse({**plain, "model": {**plain["model"], "calibration": str(source)}}, "test")
 
 
-def test_a_file_of_operators_is_its_content_however_it_is_named(tmp_path, tiny_run, monkeypatch):
+def test_a_calibration_file_is_identified_by_content(tmp_path, tiny_run, monkeypatch):
     run = tiny_run("plga")
     folder = _started(tmp_path / "run", _given(run, tmp_path / "G.safetensors"))
     monkeypatch.chdir(tmp_path)
@@ -96,14 +96,14 @@ def test_other_operators_under_the_same_name_are_another_run(tmp_path, tiny_run)
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_that_has_begun_needs_its_file_no_more(tmp_path, tiny_run):
+def test_a_run_with_a_checkpoint_does_not_need_its_initial_file(tmp_path, tiny_run):
     run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
     train_run(run, tmp_path / "run")
     (tmp_path / "G.safetensors").unlink()
     assert train_run(run, tmp_path / "run").finished
 
 
-def test_a_file_that_came_after_the_first_steps_is_not_taken_for_theirs(tmp_path, tiny_run):
+def test_a_file_that_appears_after_the_first_steps_is_not_hashed(tmp_path, tiny_run):
     """A run without a record of its file: it began before there was one."""
     run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
     train_run(run, tmp_path / "run")
@@ -137,7 +137,7 @@ def test_only_one_process_trains_in_a_folder(tmp_path, tiny_run):
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
 
 
-def test_a_folder_that_was_made_to_be_held_goes_again_unless_something_came_into_it(tmp_path):
+def test_a_folder_made_for_the_lock_is_removed_if_empty(tmp_path):
     run = tmp_path / "runs" / "run"
     with pytest.raises(UserError), RunFolder(run).locked():
         raise UserError("refused")
@@ -152,7 +152,7 @@ def test_a_folder_that_was_made_to_be_held_goes_again_unless_something_came_into
     assert list(own.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_cleared_and_told(tmp_path, tiny_run, told):
+def test_leftovers_of_a_killed_process_are_removed_and_noted(tmp_path, tiny_run, told):
     folder = _started(tmp_path / "run", tiny_run())
     left = folder.checkpoints / f".step-00000001.abcdefgh{PARTIAL}"
     left.mkdir(parents=True)
@@ -179,7 +179,7 @@ def test_metrics_are_cut_after_a_step_and_a_half_written_line_is_dropped(tmp_pat
     assert told() == []
 
 
-def test_what_is_damaged_in_the_metrics_is_named_and_kept_aside(tmp_path, told):
+def test_damaged_metrics_are_named_and_set_aside(tmp_path, told):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     for step in range(1, 8):
         metrics.append({"step": step, "loss": 1 / step})
@@ -210,7 +210,7 @@ def test_lines_that_are_due_and_lost_are_named(tmp_path, told):
     assert told()[1:] == [f"{metrics.path}: no line of step 2, 4, 5 and 894 more: lost, and missing in its curves"]
 
 
-def test_a_line_that_stands_twice_is_damaged(tmp_path, told):
+def test_a_repeated_line_is_damaged(tmp_path, told):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     for step in (1, 2, 1, 2, 3):
         metrics.append({"step": step})
@@ -223,13 +223,13 @@ def test_steps_have_a_line_by_log_and_evaluation(tmp_path, tiny_run):
     assert folder.expected_steps(11) == {4, 5, 8, 10}
 
 
-def test_what_stands_in_the_place_of_metrics_is_named(tmp_path, told):
+def test_a_folder_in_place_of_metrics_is_named(tmp_path, told):
     (tmp_path / "metrics.jsonl").mkdir()
     assert Metrics(tmp_path / "metrics.jsonl").read() == []
     assert told() == [f"{tmp_path / 'metrics.jsonl'}: not a file, left out"]
 
 
-def test_lines_without_a_seal_are_taken_as_they_are(tmp_path, told):
+def test_lines_without_a_checksum_are_read(tmp_path, told):
     """Those of an earlier linnet."""
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.path.write_text('{"step": 1, "loss": 0.5}\n')
@@ -237,7 +237,7 @@ def test_lines_without_a_seal_are_taken_as_they_are(tmp_path, told):
 
 
 @pytest.mark.parametrize("field", ['"lr": null', '"tokens": "8"', '"validation": null', '"validation": {"bytes": 0}'])
-def test_a_line_without_a_seal_has_figures_of_their_kinds(tmp_path, told, field):
+def test_a_line_without_a_checksum_must_have_the_right_types(tmp_path, told, field):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.path.write_text(f'{{"step": 1, {field}}}\n')
     assert metrics.read() == []
@@ -245,7 +245,7 @@ def test_a_line_without_a_seal_has_figures_of_their_kinds(tmp_path, told, field)
 
 
 @given(data=st.data())
-def test_no_changed_character_of_a_line_is_believed(tmp_path_factory, data):
+def test_any_changed_character_of_a_line_is_noticed(tmp_path_factory, data):
     metrics = Metrics(tmp_path_factory.mktemp("run") / "metrics.jsonl")
     metrics.append({"step": 12, "loss": 0.125})
     text = metrics.path.read_text()
@@ -268,7 +268,7 @@ def test_a_changed_configuration_is_refused(tmp_path, tiny_run):
 
 
 @pytest.mark.parametrize("content", ["null", "[1]", '{"start_from": 1}'])
-def test_a_file_of_hashes_that_holds_none_is_refused(tmp_path, content):
+def test_a_files_json_without_hashes_is_refused(tmp_path, content):
     (tmp_path / "files.json").write_text(content)
     with pytest.raises(UserError, match=r"files\.json: expected a hash for each file"):
         RunFolder(tmp_path).hashes()
@@ -292,7 +292,7 @@ def test_lines_are_not_written_through_a_link(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_folder_in_which_a_process_was_killed_at_once_is_taken(tmp_path, tiny_run):
+def test_a_folder_of_a_process_killed_at_the_start_is_reused(tmp_path, tiny_run):
     """Killed before `config.yaml` stood: what is there, the run made."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").write_text("1")
@@ -300,7 +300,7 @@ def test_a_folder_in_which_a_process_was_killed_at_once_is_taken(tmp_path, tiny_
     assert train_run(tiny_run(steps=1), tmp_path / "run").finished
 
 
-def test_what_a_killed_process_left_in_a_finished_run_goes(tmp_path, tiny_run):
+def test_leftovers_in_a_finished_run_are_removed(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path / "run")
     before = sorted((tmp_path / "run").rglob("*"))
     (tmp_path / "run" / ".lock").write_text("4711")
@@ -309,14 +309,14 @@ def test_what_a_killed_process_left_in_a_finished_run_goes(tmp_path, tiny_run):
     assert sorted((tmp_path / "run").rglob("*")) == before
 
 
-def test_a_line_for_which_there_is_no_room_is_said_of_its_file(tmp_path):
+def test_a_full_disk_is_reported_with_the_name_of_the_metrics_file(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     with pytest.raises(OSError, match=r"bytes free in") as full, limited_to(20):
         metrics.append({"step": 1})
     assert full.value.filename == str(metrics.path)
 
 
-def test_figures_of_a_long_run_are_read_whole(tmp_path, monkeypatch):
+def test_metrics_of_a_long_run_are_read_completely(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_TEXT_BYTES", 10)
     monkeypatch.setattr(files.read_bytes, "__defaults__", (10,))
     metrics = Metrics(tmp_path / "metrics.jsonl")
@@ -325,13 +325,13 @@ def test_figures_of_a_long_run_are_read_whole(tmp_path, monkeypatch):
     assert [line["step"] for line in metrics.read()] == list(range(50))
 
 
-def test_a_run_that_goes_on_keeps_the_description_that_it_began_with(tiny_run):
+def test_a_resumed_run_keeps_its_description(tiny_run):
     run = _reading(tiny_run("plga"), "random").resolved()
     assert uninitialized_decoder(run).spec == run.model
     assert run.model.initialization.calibration == "random"
 
 
-def test_curves_that_cannot_be_drawn_cost_a_note_and_not_the_run(tmp_path, tiny_run, monkeypatch, caplog):
+def test_curves_that_cannot_be_drawn_are_only_noted(tmp_path, tiny_run, monkeypatch, caplog):
     def fail(*_):
         raise ValueError("no such backend")
 

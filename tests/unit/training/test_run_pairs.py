@@ -75,7 +75,7 @@ def test_a_run_learns_and_is_measured_on_targets_alone(run: Path):
     assert again.causal.bytes < held_out.bytes / 2
 
 
-def test_the_same_command_goes_on_with_the_pairs_that_it_began_with(run: Path, pairs: Path, tmp_path: Path):
+def test_the_same_command_resumes_with_the_same_pairs(run: Path, pairs: Path, tmp_path: Path):
     again = linnet.train(run, model=model(run.name), pairs=pairs, training=TRAINING)
     assert again.finished and again.summary["step"] == 15
     longer = linnet.train(run, training={"steps": 16})
@@ -86,7 +86,7 @@ def test_the_same_command_goes_on_with_the_pairs_that_it_began_with(run: Path, p
         linnet.train(run, model=model(run.name), pairs=other, training=TRAINING)
 
 
-def test_generation_is_the_same_with_caches_without_in_a_batch_and_kept(run: Path, tmp_path: Path):
+def test_generation_is_the_same_cached_batched_and_saved(run: Path, tmp_path: Path):
     speaker, given = linnet.load(run), ["7 blue cat", "red"]
     texts = speaker.generate(["", "sun"], 12, temperature=0, ignore_eos=True, input=given)
     for text, own, prompt in zip(texts, given, ("", "sun"), strict=True):
@@ -103,7 +103,7 @@ def test_generation_is_the_same_with_caches_without_in_a_batch_and_kept(run: Pat
         assert begun + session.fork().generate(7, temperature=0, ignore_eos=True) == text
 
 
-def test_a_model_with_an_encoder_needs_an_input_and_text_is_not_for_it(run: Path, tmp_path: Path):
+def test_a_model_with_an_encoder_is_refused_for_text(run: Path, tmp_path: Path):
     kind, text = run.name, tmp_path / "text.txt"
     text.write_text("one two three\n" * 40)
     linnet.prepare([str(text)], tmp_path / "data", "bytes")
@@ -117,7 +117,7 @@ def test_a_model_with_an_encoder_needs_an_input_and_text_is_not_for_it(run: Path
             linnet.load(run).generate("red", 3)
 
 
-def test_fine_tuning_takes_the_tokenizer_of_the_model_that_it_begins_with(run: Path, pairs: Path, tmp_path: Path):
+def test_fine_tuning_on_pairs_uses_the_tokenizer_of_the_model(run: Path, pairs: Path, tmp_path: Path):
     linnet.train(tmp_path / "tuned", start_from=run, pairs=pairs, training={**TRAINING, "steps": 1})
     names = [folder / "model" / "tokenizer.json" for folder in (run, tmp_path / "tuned")]
     assert names[0].read_bytes() == names[1].read_bytes()
@@ -125,7 +125,7 @@ def test_fine_tuning_takes_the_tokenizer_of_the_model_that_it_begins_with(run: P
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_a_run_of_pairs_goes_on_bit_for_bit(kind: str, pairs: Path, tmp_path: Path):
+def test_a_run_on_pairs_resumes_bit_for_bit(kind: str, pairs: Path, tmp_path: Path):
     asked = resolve_run_config(tmp_path / "run", model=model(kind), pairs=pairs, training=TRAINING)
     prepare_run_pairs(asked, pairs)
     assert verify_resume(asked, tmp_path / "run", 5).same
@@ -134,7 +134,7 @@ def test_a_run_of_pairs_goes_on_bit_for_bit(kind: str, pairs: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     "field", [{"tokens": 1000}, {"windows": "documents"}, {"document_mask": True}, {"compile": True}]
 )
-def test_what_training_says_of_text_is_refused_for_pairs(field: dict, pairs: Path, tmp_path: Path):
+def test_fields_for_text_are_refused_for_pairs(field: dict, pairs: Path, tmp_path: Path):
     training = {**TRAINING, "steps": None, **field}
     asked = resolve_run_config(tmp_path / "run", model=model("causal"), pairs=pairs, training=training)
     prepare_run_pairs(asked, pairs)
@@ -142,7 +142,7 @@ def test_what_training_says_of_text_is_refused_for_pairs(field: dict, pairs: Pat
         fit_to_data(asked, TokenData.open(asked.data))
 
 
-def test_pairs_and_data_are_two_ways_to_say_the_same(pairs: Path, tmp_path: Path):
+def test_pairs_and_data_exclude_each_other(pairs: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"pairs: .*cannot be combined with `data`"):
         linnet.train(tmp_path / "run", model=model("causal"), pairs=pairs, data=tmp_path, training=TRAINING)
 

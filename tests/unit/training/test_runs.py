@@ -16,7 +16,7 @@ from linnet.training.runs import (
 )
 
 
-def test_a_run_tells_its_text_its_seed_and_what_it_took(tmp_path: Path):
+def test_run_json_contains_data_seed_and_cost(tmp_path: Path):
     found = read_run_folder(write_run_folder(tmp_path / "run", small_model(8), [500, 1000]))
     assert (found.tokens, found.seed, found.tokenizer, found.data) == (1000, 0, "t" * 64, "d" * 64)
     assert [line["tokens"] for line in found.lines] == [500, 1000]
@@ -24,7 +24,7 @@ def test_a_run_tells_its_text_its_seed_and_what_it_took(tmp_path: Path):
     assert found.training_flops == pytest.approx(1000 * training_flops_per_token(small_model(8), None))
 
 
-def test_a_run_that_does_not_tell_its_data_is_refused(tmp_path: Path):
+def test_a_run_that_does_not_name_its_data_is_refused(tmp_path: Path):
     for name, data in (("none", None), ("half", {"manifest_sha256": "d"})):
         folder = write_run_folder(tmp_path / name, small_model(8), [100], data=data)
         with pytest.raises(UserError, match=r"run.json: does not name its data and its tokens; expected a run's$"):
@@ -39,7 +39,7 @@ def test_a_run_that_does_not_tell_its_data_is_refused(tmp_path: Path):
         ({"validation": 7}, "validation: 7: must be a mapping"),
     ],
 )
-def test_a_run_that_was_changed_by_hand_is_held_to_the_kinds_of_its_figures(tmp_path: Path, changed: dict, said: str):
+def test_an_edited_run_json_is_checked_against_its_schema(tmp_path: Path, changed: dict, said: str):
     told = write_run_folder(tmp_path / "run", small_model(8), [100]) / "model" / "run.json"
     told.write_text(json.dumps(json.loads(told.read_text()) | changed))
     with pytest.raises(UserError) as refused:
@@ -47,7 +47,7 @@ def test_a_run_that_was_changed_by_hand_is_held_to_the_kinds_of_its_figures(tmp_
     assert str(refused.value) == f"{told}: {said}"
 
 
-def test_of_several_folders_those_that_are_no_finished_runs_are_told(tmp_path: Path):
+def test_folders_that_are_not_finished_runs_are_reported(tmp_path: Path):
     whole = write_run_folder(tmp_path / "runs" / "whole", small_model(8), [100])
     half = write_run_folder(tmp_path / "runs" / "half", small_model(8), [100], finished=False)
     assert runs_of(tmp_path) == [half, whole]

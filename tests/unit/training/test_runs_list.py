@@ -55,7 +55,7 @@ def test_a_run_is_running_then_stopped_then_extended(tmp_path, tiny_run):
     )
 
 
-def test_a_killed_run_without_a_checkpoint_and_one_that_diverged(tmp_path, tiny_run):
+def test_killed_and_diverged_runs_are_listed(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path, Stops(2))
     shutil.rmtree(tmp_path / "model")
     shutil.rmtree(tmp_path / "checkpoints")
@@ -66,7 +66,7 @@ def test_a_killed_run_without_a_checkpoint_and_one_that_diverged(tmp_path, tiny_
     assert (read_run_info(tmp_path).state, read_run_info(tmp_path).problem) == ("diverged", "step 3: loss nan")
 
 
-def test_what_cannot_be_read_is_listed_as_damaged(tmp_path, tiny_run):
+def test_unreadable_runs_are_listed_as_damaged(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path)
     (tmp_path / "model" / "run.json").write_text("{}")
     found = read_run_info(tmp_path)
@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_listed_as_damaged(tmp_path, tiny_run):
     assert "config.yaml" in read_run_info(tmp_path).problem
 
 
-def test_runs_are_found_below_a_folder_and_nothing_else(tmp_path, tiny_run):
+def test_only_runs_are_found_below_a_folder(tmp_path, tiny_run):
     train_run(tiny_run(steps=1), tmp_path / "b" / "deep" / "run")
     shutil.copytree(tmp_path / "b" / "deep" / "run", tmp_path / "a")
     (tmp_path / "other").mkdir()
@@ -91,7 +91,7 @@ def test_runs_are_found_below_a_folder_and_nothing_else(tmp_path, tiny_run):
         list(find_runs(tmp_path / "nothing"))
 
 
-def test_no_weights_are_read_and_a_thousand_runs_take_seconds(tmp_path, tiny_run, monkeypatch):
+def test_a_thousand_runs_are_listed_without_reading_weights(tmp_path, tiny_run, monkeypatch):
     train_run(tiny_run(steps=1), tmp_path / "run")
     opened = []
     plain = os.open
@@ -106,7 +106,7 @@ def test_no_weights_are_read_and_a_thousand_runs_take_seconds(tmp_path, tiny_run
     assert len([path for path in opened if path.endswith("manifest.json")]) == 100, "once a run"
 
 
-def test_the_tail_of_the_figures_is_whole_lines(tmp_path, monkeypatch):
+def test_the_tail_of_the_metrics_has_whole_lines(tmp_path, monkeypatch):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     assert metrics.tail() == []
     for step in range(1, 40):

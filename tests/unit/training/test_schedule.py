@@ -13,7 +13,7 @@ FRACTIONS = st.floats(0, 1)
 
 
 @given(KINDS, FRACTIONS, FRACTIONS, st.integers(1, 50), st.integers(1, 200))
-def test_it_starts_peaks_and_ends_where_it_says(kind, start, final, warmup, decay):
+def test_the_schedule_has_its_start_peak_and_end(kind, start, final, warmup, decay):
     schedule = ScheduleSpec(kind=kind, warmup_steps=warmup, start_fraction=start, final_fraction=final)
     steps, peak = warmup + decay, 3e-3
     rates = [learning_rate(schedule, peak, step, steps) for step in range(steps + 1)]
@@ -36,7 +36,7 @@ def test_ted_published_schedule(step):
 
 
 @pytest.mark.parametrize(("kind", "quarter"), [("cosine", 0.8535533906), ("linear", 0.75), ("constant", 1.0)])
-def test_the_curves_a_quarter_of_the_way(kind, quarter):
+def test_schedules_at_a_quarter_of_the_steps(kind, quarter):
     schedule = ScheduleSpec(kind=kind, warmup_steps=0, final_fraction=0)
     assert learning_rate(schedule, 1.0, 25, 100) == pytest.approx(quarter)
 
@@ -53,11 +53,11 @@ def test_it_stays_at_the_peak_and_falls_at_the_end(decay, middle):
     assert rates[71] < 2.0 and rates[85] == pytest.approx(2.0 * middle) and rates[100] == 0.0
 
 
-def test_without_a_share_the_last_fifth_falls():
+def test_the_decay_share_is_a_fifth_by_default():
     rates = [learning_rate(ScheduleSpec(kind="stable", warmup_steps=0), 1.0, step, 50) for step in range(51)]
     assert [step for step, rate in enumerate(rates) if rate == 1.0] == list(range(41))
 
 
-def test_a_warm_up_that_reaches_into_the_decay_leaves_the_rest_for_it():
+def test_a_warm_up_may_shorten_the_decay():
     schedule = ScheduleSpec(kind="stable", warmup_steps=9, decay_share=0.5, decay="linear", final_fraction=0)
     assert [learning_rate(schedule, 1.0, step, 10) for step in (8, 9, 10)] == [8 / 9, 1.0, 0.0]

@@ -33,7 +33,7 @@ class Stops(Reporter):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_each_step_has_the_length_under_which_it_was_first_taken():
+def test_each_step_uses_the_budget_of_its_first_time():
     lengths = StepBudget(
         40, (Extension(step=10, before=10, steps=20), Extension(step=15, before=20, steps=30),
              Extension(step=12, before=30, steps=40))
@@ -42,7 +42,7 @@ def test_each_step_has_the_length_under_which_it_was_first_taken():
     assert [step for step in range(1, 41) if lengths.ends(step)] == [10, 40]
 
 
-def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
+def test_a_finished_run_is_extended(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path)
     first = metrics_of(tmp_path)
     reporter = Stops()
@@ -61,7 +61,7 @@ def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
     assert train_run(tiny_run(steps=20), tmp_path).summary == result.summary
 
 
-def test_a_constant_rate_simply_goes_on(tmp_path, tiny_run):
+def test_an_extended_run_with_a_constant_rate_equals_a_long_run(tmp_path, tiny_run):
     """Prolonged before its end, the run is the one that had all steps from the start."""
     constant = {"schedule": {"kind": "constant", "warmup_steps": 2}}
     train_run(tiny_run(**constant), tmp_path / "run", Stops(at=7))
@@ -70,7 +70,7 @@ def test_a_constant_rate_simply_goes_on(tmp_path, tiny_run):
     assert same(tmp_path / "run", tmp_path / "straight")
 
 
-def test_from_any_checkpoint_an_extended_run_ends_the_same(tmp_path, tiny_run):
+def test_an_extended_run_ends_equally_from_any_checkpoint(tmp_path, tiny_run):
     def longer(steps):
         return tiny_run(steps=steps, checkpoint={"every": 3, "keep": 20}, evaluate={"every": 5, "tokens": 128})
 
@@ -103,7 +103,7 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
     ]
 
 
-def test_what_is_extended_is_not_finished_until_it_is(tmp_path, tiny_run):
+def test_an_extended_run_is_not_finished_before_its_end(tmp_path, tiny_run):
     train_run(tiny_run(), tmp_path)
     train_run(tiny_run(steps=20), tmp_path, Stops(at=13))
     shutil.rmtree(tmp_path / "model")

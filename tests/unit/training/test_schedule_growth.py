@@ -13,7 +13,7 @@ from linnet.training.sections import GrowthSpec
 SPEC = GrowthSpec(context_length=((0.25, 4), (0.5, 8)), batch_size=((0.4, 2),))
 
 
-def test_stages_begin_where_either_list_says():
+def test_a_stage_begins_at_each_entry_of_either_list():
     stages = Growth(SPEC, 20, 6, 16, 3).stages
     assert [(stage.begins, stage.ends, stage.batch_size, stage.context_length) for stage in stages] == [
         (0, 5, 2, 4), (5, 8, 2, 8), (8, 10, 6, 8), (10, 20, 6, 16),
@@ -41,7 +41,7 @@ def test_a_mean_over_tokens_weighs_the_stages():
     st.lists(st.floats(0.01, 0.99), max_size=3, unique=True),
     st.lists(st.floats(0.01, 0.99), max_size=3, unique=True),
 )
-def test_a_length_in_tokens_is_the_fewest_steps_that_have_them(tokens, lengths, batches):
+def test_tokens_become_the_smallest_sufficient_number_of_steps(tokens, lengths, batches):
     spec = GrowthSpec(
         context_length=tuple(zip(sorted(lengths), (1, 2, 4), strict=False)),
         batch_size=tuple(zip(sorted(batches), (1, 3, 5), strict=False)),
@@ -81,7 +81,7 @@ def test_shares_become_numbers_of_steps_once(tiny_run):
         ),
     ],
 )
-def test_what_does_not_grow_is_refused(growth, part, tiny_run):
+def test_growth_must_ascend(growth, part, tiny_run):
     with pytest.raises(UserError, match=part):
         tiny_run(growth=growth).resolved()
 

@@ -93,7 +93,7 @@ def test_a_wrong_field_is_one_line_with_field_value_and_what_is_accepted(assignm
         (["training.steps=5", "training.schedule.warmup_steps=6"], "training.schedule.warmup_steps: 6"),
     ],
 )
-def test_lengths_that_do_not_fit_each_other(assignments, part):
+def test_inconsistent_lengths_are_refused(assignments, part):
     with pytest.raises(UserError, match=part):
         _read(*assignments).resolved()
 
@@ -116,18 +116,18 @@ def test_warm_up_in_steps_and_as_a_share_exclude_each_other():
         _read("training.schedule.warmup_steps=5", "training.schedule.warmup_share=0.1")
 
 
-def test_what_is_missing_is_named():
+def test_a_missing_section_is_named():
     with pytest.raises(UserError, match="model: missing; give `model`"):
         read_run(data=DATA)
     with pytest.raises(UserError, match="data: missing; give `data`"):
         read_run(model=MODEL)
 
 
-def test_a_file_that_is_no_mapping(tmp_path):
+def test_a_file_that_is_not_a_mapping_is_refused(tmp_path):
     (tmp_path / "run.yaml").write_text("- model\n")
     with pytest.raises(UserError, match=r"run.yaml: expected a mapping .*, found list"):
         read_run(tmp_path / "run.yaml")
 
 
-def test_no_recipe_is_one_as_well():
+def test_recipe_null_is_no_recipe():
     assert _read("training.recipe=null") == _read()

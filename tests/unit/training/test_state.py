@@ -9,7 +9,7 @@ from linnet.training.state import TrainState, parse_dataclass
 STATE = TrainState("hash", 5, 3, 300, 4, 1e-3, 0.7, 0.1, False, 2, {"log": {"meter": {"nats": 1.5}}})
 
 
-def test_what_was_written_is_read_back():
+def test_a_state_is_read_back():
     assert TrainState.from_dict(STATE.to_dict(), "file") == STATE
 
 
@@ -17,7 +17,7 @@ def test_what_was_written_is_read_back():
     "changes",
     [{"step": "x"}, {"tokens": None}, {"callbacks": None}, {"callbacks": {"log": []}}, {"more": 1}, {"lr": {}}],
 )
-def test_fields_of_another_kind_are_named(changes):
+def test_fields_of_another_type_are_named(changes):
     (name,) = changes
     with pytest.raises(UserError, match=f"file: state: not the state of a run .*{name}"):
         TrainState.from_dict(STATE.to_dict() | changes, "file")

@@ -62,7 +62,7 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
         torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_ignored_targets_count_for_nothing(stepper_of):
+def test_ignored_targets_do_not_count(stepper_of):
     stepper = stepper_of()
     before, (whole, *_) = _weights(stepper), _batches(1, 2)
     targets = whole.targets.clone()
@@ -110,7 +110,7 @@ def _broken_gradient(decoder, batch):
 
 
 @pytest.mark.parametrize(("objective", "word"), [(_broken_loss, "loss inf"), (_broken_gradient, "gradient norm nan")])
-def test_what_is_not_finite_is_never_applied(objective, word, stepper_of):
+def test_a_nonfinite_step_is_never_applied(objective, word, stepper_of):
     stepper = stepper_of(objective=objective)
     before = _weights(stepper)
     with pytest.raises(NonFiniteError, match=word) as error:
@@ -140,7 +140,7 @@ def test_bfloat16_products_keep_float32_weights_and_gradients(stepper_of):
     assert all(p.dtype == torch.float32 for p in stepper.model.decoder.parameters())
 
 
-def test_a_stop_between_two_batches_ends_the_step_as_if_it_had_not_begun(stepper_of):
+def test_a_stop_between_two_batches_discards_the_step(stepper_of):
     def one_and_no_more(batches):
         yield batches[0]
         raise Stopped

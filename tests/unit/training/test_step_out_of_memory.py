@@ -50,7 +50,7 @@ def _limited(room, error, after=0):
         RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
     ],
 )
-def test_the_batch_that_fits_is_measured_and_named(tmp_path, tiny_run, error):
+def test_the_error_names_the_batch_that_fits(tmp_path, tiny_run, error):
     objective, calls = _limited(5, error)
     with pytest.raises(UserError) as refused:
         train_run(tiny_run(batch_size=16, gradient_accumulation=2), tmp_path, objective=objective)
@@ -61,7 +61,7 @@ def test_the_batch_that_fits_is_measured_and_named(tmp_path, tiny_run, error):
     assert calls == [16, 8, 4, 4, 6, 5, 5]
 
 
-def test_later_in_a_run_what_was_saved_is_named_and_goes_on(tmp_path, tiny_run):
+def test_an_error_later_in_a_run_names_the_last_checkpoint(tmp_path, tiny_run):
     run = tiny_run(batch_size=4)
     objective, _ = _limited(1, MemoryError(), after=5)
     with pytest.raises(UserError, match=r"in step 6 \(saved: step 4\); expected at most 1, "):
@@ -73,7 +73,7 @@ def test_later_in_a_run_what_was_saved_is_named_and_goes_on(tmp_path, tiny_run):
     assert ends[0] == ends[1]
 
 
-def test_where_not_even_one_sequence_fits_that_is_said(tmp_path, tiny_run):
+def test_an_error_says_if_not_one_sequence_fits(tmp_path, tiny_run):
     with pytest.raises(UserError, match="not even one sequence fits"):
         train_run(tiny_run(batch_size=4), tmp_path, objective=_limited(0, MemoryError())[0])
 

@@ -45,7 +45,7 @@ OTHERS = [("forward", 2), ("backward", 1), ("update", 1), ("update", 2)]
 @pytest.mark.parametrize(
     ("where", "shard"), [*ASKED, *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS)]
 )
-def test_one_that_runs_out_of_memory_measures_what_fits(place: Path, where: str, shard: int):
+def test_a_process_that_runs_out_of_memory_measures_what_fits(place: Path, where: str, shard: int):
     """The other one waits for it in the midst of the step, and ends without a word.
 
     With shards all that sends something in a step: Muon gathers matrices, layers are computed anew.
@@ -57,7 +57,7 @@ def test_one_that_runs_out_of_memory_measures_what_fits(place: Path, where: str,
     assert said(1, 10, 2) in told
 
 
-def test_of_all_that_run_out_of_memory_the_least_is_named_once(place: Path):
+def test_the_smallest_batch_of_all_processes_is_reported_once(place: Path):
     codes, told = ended(place, "all", ["5", "3"], "backward", "parallel.shard=2")
     assert codes == [2, 2], told
     assert told.count("error:") == 1 and "Traceback" not in told, told
@@ -65,7 +65,7 @@ def test_of_all_that_run_out_of_memory_the_least_is_named_once(place: Path):
 
 
 @pytest.mark.slow
-def test_where_not_even_one_sequence_fits_that_is_said(place: Path):
+def test_an_error_says_if_not_one_sequence_fits(place: Path):
     codes, told = ended(place, "none", ["all", "0"], "forward")
     assert codes == [1, 2], told
     assert told.count("error:") == 1 and "not even one sequence for each process fits" in told

@@ -27,7 +27,7 @@ def test_a_slow_start_is_forgotten(clock: list[float]):
     assert meter.remaining_s(10, 70) == pytest.approx(20)
 
 
-def test_what_is_done_between_steps_counts_by_its_share_of_all_steps(clock: list[float]):
+def test_time_between_steps_is_averaged_over_all_steps(clock: list[float]):
     meter = Pace(0.0)
     for _ in range(2):
         steps(meter, clock, 1.0, 100)
@@ -35,11 +35,11 @@ def test_what_is_done_between_steps_counts_by_its_share_of_all_steps(clock: list
     assert meter.remaining_s(100, 700) == pytest.approx(100 + 50)
 
 
-def test_before_the_first_step_the_earlier_ones_count():
+def test_before_the_first_step_the_pace_of_earlier_processes_counts():
     assert Pace(3.0).remaining_s(2, 4) == 12
 
 
-def test_larger_steps_to_come_take_longer_by_their_tokens(clock: list[float]):
+def test_remaining_time_counts_tokens(clock: list[float]):
     meter = Pace(0.0)
     for _ in range(10):
         clock[0] += 1.0

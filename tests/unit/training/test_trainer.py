@@ -60,7 +60,7 @@ def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
 
 @pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends(tmp_path, tiny_run, mixer):
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(tmp_path, tiny_run, mixer):
     run = tiny_run(mixer, gradient_accumulation=2, precision="bfloat16" if mixer == "ted" else "float32")
     train_run(run, tmp_path / "straight")
     for stop_at, number in ((1, signal.SIGINT), (4, signal.SIGTERM), (7, signal.SIGHUP)):
@@ -73,7 +73,7 @@ def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_run, mixer):
+def test_a_run_with_muon_resumes_bit_for_bit_and_reports_its_share(tmp_path, tiny_run, mixer):
     run = tiny_run(mixer, optimizer={"kind": "muon", "cautious_decay": True, "muon": {"every": 3}})
     summary = train_run(run, tmp_path / "straight").summary
     for stop_at in (1, 5):
@@ -86,7 +86,7 @@ def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_
 
 
 @pytest.mark.parametrize("averaging", [{"kind": "ema", "decay": 0.9}, {"kind": "mean", "share": 0.5}])
-def test_a_run_with_averaged_weights_goes_on_bit_for_bit(tmp_path, tiny_run, tiny_data, averaging):
+def test_a_run_with_averaged_weights_resumes_bit_for_bit(tmp_path, tiny_run, tiny_data, averaging):
     run = tiny_run(averaging=averaging)
     summary = train_run(run, tmp_path / "straight").summary
     for stop_at in (1, 5, 9):
@@ -121,7 +121,7 @@ GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}
 
 @pytest.mark.parametrize("windows", ["stream", "documents"])
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_a_run_that_grows_goes_on_bit_for_bit_with_tokens_counted(tmp_path, tiny_run, mixer, windows):
+def test_a_growing_run_resumes_bit_for_bit(tmp_path, tiny_run, mixer, windows):
     run = tiny_run(mixer, growth=GROWTH, windows=windows, gradient_accumulation=2)
     reporter = Recorder()
     summary = train_run(run, tmp_path / "straight", reporter).summary
@@ -148,7 +148,7 @@ def test_a_length_in_tokens_counts_those_of_each_stage(tmp_path, tiny_run):
     assert 250 <= summary["tokens"] < 250 + 32
 
 
-def test_a_run_that_grew_is_extended_with_the_stages_that_it_had(tmp_path, tiny_run):
+def test_an_extended_run_keeps_its_growth_stages(tmp_path, tiny_run):
     train_run(tiny_run(growth=GROWTH), tmp_path)
     reporter = Recorder()
     assert train_run(tiny_run(growth=GROWTH, steps=20), tmp_path, reporter).summary["tokens"] == 236 + 8 * 32
@@ -167,7 +167,7 @@ def test_a_stop_before_an_evaluation_leaves_it_for_later(tmp_path, tiny_run, sto
     assert same(tmp_path / "straight", tmp_path / "stopped")
 
 
-def test_what_a_killed_process_had_no_time_to_prune_is_pruned_by_the_next(tmp_path, tiny_run, monkeypatch):
+def test_checkpoints_that_a_killed_process_did_not_prune_are_pruned(tmp_path, tiny_run, monkeypatch):
     run = tiny_run(checkpoint={"every": 3, "keep": 1})
     train_run(run, tmp_path / "straight")
     with monkeypatch.context() as patch:
@@ -190,7 +190,7 @@ def test_a_line_that_a_killed_process_wrote_after_its_checkpoint_is_written_once
     assert same(tmp_path / "straight", tmp_path / "killed")
 
 
-def test_from_any_older_checkpoint_the_run_ends_the_same(tmp_path, tiny_run):
+def test_a_run_ends_equally_from_any_older_checkpoint(tmp_path, tiny_run):
     run = tiny_run(checkpoint={"every": 3, "keep": 9})
     train_run(run, tmp_path / "run")
     straight, metrics = weights_of(tmp_path / "run"), metrics_of(tmp_path / "run")
@@ -203,7 +203,7 @@ def test_from_any_older_checkpoint_the_run_ends_the_same(tmp_path, tiny_run):
         assert weights_of(tmp_path / "run") == straight and metrics_of(tmp_path / "run") == metrics
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
+def test_a_damaged_newest_checkpoint_is_skipped(tmp_path, tiny_run):
     run = tiny_run()
     train_run(run, tmp_path / "straight")
     train_run(run, tmp_path / "run", Recorder(stop_at=7))
@@ -221,7 +221,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
     assert same(tmp_path / "straight", tmp_path / "run")
 
 
-def test_one_process_goes_on_with_what_several_shared(tmp_path, tiny_run):
+def test_one_process_resumes_a_sharded_run(tmp_path, tiny_run):
     """A new run is refused, and leaves no folder; one that has begun goes on, and keeps what it was asked for."""
     with pytest.raises(UserError, match=r"training.parallel.shard: 2: expected 1 in one process"):
         train_run(tiny_run(parallel={"shard": 2}), tmp_path / "new" / "run")
@@ -277,7 +277,7 @@ def _name_source(data, name):
     write_checked_json(data / "manifest.json", manifest)
 
 
-def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
+def test_the_run_folder_has_its_files(tmp_path, tiny_run, tiny_data):
     result = train_run(tiny_run("plga"), tmp_path, command="linnet train ...")
     assert {p.name for p in tmp_path.iterdir()} == {
         "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model",
@@ -369,7 +369,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert same(tmp_path, tmp_path / "straight")
 
 
-def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_path, tiny_run):
+def test_a_checkpoint_with_a_nonfinite_loss_is_not_called_good(tmp_path, tiny_run):
     run = tiny_run(gradient_accumulation=2)
     with pytest.raises(DivergedError, match=r"step 4: loss nan.* last good checkpoint: none yet"):
         train_run(run, tmp_path, objective=_breaks_down(step=4))
@@ -377,7 +377,7 @@ def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_pa
 
 
 @pytest.mark.parametrize("every", [1, 100])
-def test_an_update_that_ruins_the_weights_is_caught_before_they_are_saved(tmp_path, tiny_run, every):
+def test_nonfinite_weights_are_not_saved(tmp_path, tiny_run, every):
     run = tiny_run(optimizer={"lr": 1e38}, schedule={"warmup_steps": 0}, checkpoint={"every": every})
     with pytest.raises(DivergedError, match=r"stopped at step \d+: .*learning rate .*gradient norm .*none yet"):
         train_run(run, tmp_path)
@@ -398,7 +398,7 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path, tiny_run):
     ]
 
 
-def test_the_picture_is_drawn_while_the_run_goes_on(tmp_path, tiny_run, monkeypatch):
+def test_curves_are_drawn_during_the_run(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setattr(saving, "CURVES_INTERVAL_S", 0.0)
 
     class Looks(Recorder):
@@ -421,13 +421,13 @@ def test_a_stop_before_the_first_step(tmp_path, tiny_run):
     assert train_run(tiny_run(), tmp_path).finished
 
 
-def test_signal_handlers_are_put_back(tmp_path, tiny_run):
+def test_signal_handlers_are_restored(tmp_path, tiny_run):
     before = [signal.getsignal(number) for number in SIGNALS]
     train_run(tiny_run(steps=1), tmp_path)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_a_run_under_nohup_outlives_its_terminal(tmp_path, tiny_run):
+def test_a_run_under_nohup_ignores_sighup(tmp_path, tiny_run):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert train_run(tiny_run(), tmp_path, Recorder(4, signal.SIGHUP)).finished

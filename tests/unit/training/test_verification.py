@@ -19,7 +19,7 @@ from linnet.training.run_folder import RunFolder
 from linnet.training.verification import Compared, Verification, _differing, verify_resume
 
 
-def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path, tiny_run):
     run = tiny_run("ted", steps=200, gradient_accumulation=2, guard={"window": 16})
     found = verify_resume(run, tmp_path / "run", steps=12, seed=0)
     assert found.same and found.steps == 12 and 6 < found.killed_at < 12
@@ -31,7 +31,7 @@ def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
     assert json.loads(json.dumps(found.to_dict()))["same"]
 
 
-def test_copies_that_several_processes_share_are_whole_here(tmp_path, tiny_run, caplog):
+def test_sharded_runs_are_verified_in_one_process(tmp_path, tiny_run, caplog):
     one = verification._in_one_process(tiny_run(parallel={"shard": 2}))
     assert one == tiny_run() and verification._in_one_process(one) is one
     assert "note: verified in one process, with training.parallel.shard 1 instead of 2" in caplog.text
@@ -45,7 +45,7 @@ def test_a_measured_precision_is_measured_once(tmp_path, tiny_run):
     assert verification._with_precision(tiny_run(precision="float32"), tmp_path).training.precision == "float32"
 
 
-def test_a_run_that_does_not_go_on_as_it_was_is_told(tmp_path, tiny_run, monkeypatch):
+def test_a_run_that_does_not_resume_equally_is_reported(tmp_path, tiny_run, monkeypatch):
     """In the place of the truncated checkpoint there is one with other weights, and hashes that fit."""
 
     def alter(out):
@@ -73,13 +73,13 @@ def test_single_values_are_counted_by_their_bits(places):
     assert _differing(one, other) == len(places)
 
 
-def test_not_a_number_is_itself_and_missing_tensors_count():
+def test_nan_equals_itself_and_missing_tensors_count():
     nan = {"a": torch.tensor([float("nan"), 1.0])}
     assert _differing(nan, {"a": nan["a"].clone()}) == 0
     assert _differing(nan, {}) == 2 and _differing(nan, {"a": torch.zeros(3)}) == 2
 
 
-def test_what_compares_nothing_proves_nothing():
+def test_an_empty_comparison_is_not_equal():
     assert not Verification(4, 3, {}, "", [Compared("killed", "weights", 0, 0)]).same
 
 

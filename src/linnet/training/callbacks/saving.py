@@ -93,7 +93,7 @@ def weight_of(spec: AveragingSpec, step: int, steps: int) -> float:
     return 0.0 if step < first else 1 / (step - first + 1)
 
 
-class Curves(Callback):
+class DrawCurves(Callback):
     """Draws the curves of a run after a checkpoint, at most every `CURVES_INTERVAL_S`."""
 
     def __init__(self) -> None:

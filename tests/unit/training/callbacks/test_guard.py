@@ -45,7 +45,7 @@ def _guard(values, spec):
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=8, max_size=40), st.floats(4.0, 1e30))
-def test_what_lies_far_above_the_median_is_a_spike_and_leaves_the_statistic_as_it_was(values, value):
+def test_a_value_far_above_the_median_is_a_spike_and_not_counted(values, value):
     spec = GuardSpec(window=16)
     guard = _guard(values, spec)
     before = list(guard.state.losses)
@@ -56,7 +56,7 @@ def test_what_lies_far_above_the_median_is_a_spike_and_leaves_the_statistic_as_i
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=8, max_size=40), st.floats(0.01, 1.0))
-def test_what_lies_below_is_none(values, value):
+def test_values_below_the_median_are_not_spikes(values, value):
     spec = GuardSpec(window=16)
     assert _guard(values, spec).check_update(value * min(values), 1.0) is None
 
@@ -77,27 +77,27 @@ def test_noise_alone_is_hardly_ever_a_spike():
 @pytest.mark.parametrize(
     ("metric", "told"), [("loss", "loss 9"), ("gradient_norm", "gradient norm 7"), ("either", "loss 9")]
 )
-def test_what_is_watched_is_chosen(metric, told):
+def test_the_metric_of_the_guard_is_configurable(metric, told):
     spec = GuardSpec(window=16, metric=metric)
     assert str(_guard([1.0] * 16, spec).check_update(9.0, 7.0)).startswith(told)
     one = (1.0, 7.0) if metric == "loss" else (9.0, 1.0)
     assert (_guard([1.0] * 16, spec).check_update(*one) is None) == (metric != "either")
 
 
-def test_too_few_steps_judge_nothing_but_what_is_not_finite():
+def test_with_few_steps_only_nonfinite_values_are_spikes():
     spec = GuardSpec(window=16)
     assert _guard([1.0] * 7, spec).check_update(99.0, 1.0) is None
     assert str(Guard(spec).check_update(math.nan, 1.0)) == "loss nan"
     assert str(Guard(spec).check_update(1.0, math.inf)) == "gradient norm inf"
 
 
-def test_a_level_that_stays_is_no_spike():
+def test_a_lasting_change_of_level_is_not_a_spike():
     guard = _guard([1.0] * 16, GuardSpec(window=16, max_consecutive=3))
     assert [guard.check_update(9.0, 1.0) is None for _ in range(5)] == [False, False, False, True, True]
     assert guard.state.losses == [9.0, 9.0]
 
 
-def test_a_run_goes_back_behind_the_data_and_not_without_end():
+def test_rewinds_to_one_checkpoint_are_limited():
     spec = GuardSpec(window=16, action="rewind", max_consecutive=2)
 
     def target(guard):
@@ -159,7 +159,7 @@ def test_without_spikes_a_guarded_run_is_the_run_without_a_guard(tmp_path, tiny_
     assert _ends(tmp_path / "guarded")[0] == _ends(tmp_path / "plain")[0]
 
 
-def test_a_skipped_batch_changes_nothing_but_that_it_is_left_out(tmp_path, tiny_run):
+def test_skipping_a_batch_equals_a_run_without_it(tmp_path, tiny_run):
     run = _run(tiny_run, "skip")
     contents, reporter = _contents(run), Notes()
     result = train_run(run, tmp_path / "run", reporter, objective=_spiked({contents[19]}))
@@ -176,7 +176,7 @@ def test_a_skipped_batch_changes_nothing_but_that_it_is_left_out(tmp_path, tiny_
 
 
 @pytest.mark.parametrize("action", ["skip", "rewind"])
-def test_with_spikes_a_run_ends_the_same_however_it_is_interrupted(tmp_path, tiny_run, action):
+def test_a_guarded_run_with_spikes_resumes_bit_for_bit(tmp_path, tiny_run, action):
     run = _run(tiny_run, action)
     contents = _contents(run)
     objective = _spiked({contents[12], contents[19], contents[20]})
@@ -193,7 +193,7 @@ def test_with_spikes_a_run_ends_the_same_however_it_is_interrupted(tmp_path, tin
     assert _ends(tmp_path / "killed") == _ends(tmp_path / "straight")
 
 
-def test_back_leaves_out_the_data_since_the_checkpoint(tmp_path, tiny_run):
+def test_a_rewind_skips_the_data_since_the_checkpoint(tmp_path, tiny_run):
     run = _run(tiny_run, "rewind", evaluate={"every": 1000, "tokens": 64})
     contents, seen, reporter = _contents(run), [], Notes()
     spiked = _spiked({contents[18]})
@@ -209,7 +209,7 @@ def test_back_leaves_out_the_data_since_the_checkpoint(tmp_path, tiny_run):
     assert result.summary["spikes"]["latest"][0]["action"] == "rewind" and result.summary["step"] == 30
 
 
-def test_spikes_without_end_end_the_run_where_they_are_not_finite(tmp_path, tiny_run):
+def test_endless_nonfinite_spikes_end_the_run(tmp_path, tiny_run):
     def broken(decoder, batch):
         return Loss(next_token_loss(decoder, batch).total * math.nan, torch.zeros(()))
 

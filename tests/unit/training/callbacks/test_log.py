@@ -24,13 +24,13 @@ def _step(tokens, elapsed_s):
     return StepResult(1.0, tokens, tokens, 1e-3, 1.0, elapsed_s=elapsed_s)
 
 
-def test_one_process_is_the_run_itself():
+def test_a_single_process_has_no_process_figures():
     stats = ProcessStats(SINGLE_PROCESS, torch.device("cpu"), 1e9)
     stats.add(_step(8, 0.5))
     assert stats.since_last_line() == stats.total() == {}
 
 
-def test_each_is_told_since_the_last_line_and_in_all():
+def test_each_process_is_measured_since_the_last_line_and_in_total():
     several = OfTwo()
     several.waits.seconds = 5.0
     stats = ProcessStats(several, torch.device("cpu"), 100.0)

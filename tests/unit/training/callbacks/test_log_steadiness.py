@@ -30,7 +30,7 @@ def _said(times_s, waited_s=0.0):
     return [text for seconds in times_s for text in judged.add(seconds, waited_s)]
 
 
-def test_steps_that_are_all_longer_alike_are_said_by_what_others_use(others):
+def test_equally_slow_steps_are_reported_by_the_load_of_others(others):
     steady = [0.5] * 200
     others[0] = 1.3
     (said,) = _said(steady)
@@ -42,7 +42,7 @@ def test_steps_that_are_all_longer_alike_are_said_by_what_others_use(others):
     assert [text for seconds in steady for text in Steadiness(1).add(seconds, 0.0)] == []
 
 
-def test_a_busy_machine_is_said_once_with_the_remedy(others):
+def test_a_busy_machine_is_reported_once_with_advice(others):
     others[0] = 1.3
     slow = ([0.5] * 4 + [1.2]) * 60
     (said,) = _said([9.0] * WARMUP_STEPS + slow)
@@ -50,18 +50,18 @@ def test_a_busy_machine_is_said_once_with_the_remedy(others):
     assert "1.3 of " in said and said.endswith("or train with fewer threads than 2 (training.threads)")
 
 
-def test_a_quiet_machine_is_not_accused():
+def test_a_quiet_machine_is_not_reported():
     generator = random.Random(0)
     steady = [generator.gauss(0.5, 0.02) + 2.0 * (number % 30 == 29) for number in range(500)]
     assert _said([9.0] * WARMUP_STEPS + steady) == []
 
 
-def test_short_runs_and_first_steps_are_not_judged():
+def test_short_runs_and_first_steps_are_not_reported():
     assert _said([1.0, 9.0] * (MIN_STEPS // 2)) == []
     assert _said([1e-3, 9e-3] * 200) == []
 
 
-def test_a_wait_for_data_is_said_and_is_no_busy_machine():
+def test_a_wait_for_data_is_not_reported_as_a_busy_machine():
     judged, said = Steadiness(2), []
     for number in range(60):
         wait_s = 0.1 + 0.9 * (number % 4 == 0)
@@ -70,7 +70,7 @@ def test_a_wait_for_data_is_said_and_is_no_busy_machine():
     assert text.startswith("note: steps wait for their data: ") and "faster disk" in text
 
 
-def test_it_is_measured_in_a_run_and_told(tmp_path, tiny_run, monkeypatch):
+def test_a_run_reports_late_data(tmp_path, tiny_run, monkeypatch):
     from linnet.data.loader import Batches
 
     monkeypatch.setattr(log, "MIN_S", 0.05)

@@ -40,7 +40,7 @@ def test_the_mean_is_that_of_the_last_share_of_the_steps(decoder, share, first):
             torch.testing.assert_close(found, expected)
 
 
-def test_before_its_share_the_model_is_what_is_trained(decoder):
+def test_before_its_share_the_mean_is_not_used(decoder):
     averaging = Averaging(AveragingSpec(kind="mean", share=0.5), decoder)
     averaging.update(3, 10)
     before = _weights(decoder)
@@ -48,7 +48,7 @@ def test_before_its_share_the_model_is_what_is_trained(decoder):
         assert trained == {} and _same(before, _weights(decoder))
 
 
-def test_the_fading_mean_counts_as_it_says(decoder):
+def test_the_exponential_mean_has_its_weights(decoder):
     averaging, expected = Averaging(AveragingSpec(decay=0.7), decoder), {}
     for step in range(1, 41):
         _step(decoder, step)
@@ -61,7 +61,7 @@ def test_the_fading_mean_counts_as_it_says(decoder):
             torch.testing.assert_close(found.double(), expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_what_counts_adds_up_to_one():
+def test_weights_of_the_average_add_up_to_one():
     for spec in (AveragingSpec(decay=0.9), AveragingSpec(kind="mean", share=0.4)):
         total = 0.0
         for step in range(1, 51):
@@ -70,7 +70,7 @@ def test_what_counts_adds_up_to_one():
         assert total == pytest.approx(1.0)
 
 
-def test_the_trained_weights_come_back_also_after_an_error(decoder):
+def test_trained_weights_are_restored_after_an_error(decoder):
     averaging = Averaging(AveragingSpec(), decoder)
     averaging.update(1, 9)
     _step(decoder, 2)
@@ -83,7 +83,7 @@ def test_the_trained_weights_come_back_also_after_an_error(decoder):
     assert _same(before, _weights(decoder))
 
 
-def test_what_a_run_was_given_more_steps_averages_begins_anew(decoder):
+def test_the_mean_of_an_extended_run_starts_again(decoder):
     averaging = Averaging(AveragingSpec(kind="mean", share=0.5), decoder)
     for step in range(1, 11):
         _step(decoder, step)

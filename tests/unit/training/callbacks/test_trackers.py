@@ -53,7 +53,7 @@ def _lines(folder):
     return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_every_line_is_told_and_the_tracker_closed_whatever_happens(tmp_path, tiny_run, monkeypatch):
+def test_trackers_get_every_line_and_are_closed(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setitem(trackers.KINDS, "tensorboard", Recorded)
     run = tiny_run(trackers=["tensorboard"])
     train_run(run, tmp_path, Stops(5))
@@ -82,7 +82,7 @@ def test_without_trackers_nothing_is_imported_or_written(tmp_path, tiny_run, mon
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_one_that_is_not_installed_is_one_line_and_leaves_no_run(tmp_path, tiny_run, monkeypatch, name):
+def test_a_missing_tracker_is_refused_before_the_run(tmp_path, tiny_run, monkeypatch, name):
     for module in ("tensorboard", "torch.utils.tensorboard", "wandb"):
         monkeypatch.setitem(sys.modules, module, None)
     message = rf"^training\.trackers: {name}: is not installed: `pip install 'linnet\[{name}\]'`$"
@@ -182,7 +182,7 @@ def _logged(folder):
     return found
 
 
-def test_weights_and_biases_goes_on_with_one_run_and_tells_no_step_twice(tmp_path, tiny_run, offline):
+def test_weights_and_biases_resumes_one_run_and_gets_no_step_twice(tmp_path, tiny_run, offline):
     run = tiny_run(steps=20, trackers=["wandb"], checkpoint={"every": 6}, evaluate={"every": 10, "tokens": 64})
     _interrupted(run, tmp_path / "run")
     time.sleep(0.5)

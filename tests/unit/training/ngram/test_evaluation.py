@@ -16,7 +16,7 @@ from linnet.training.ngram.model import Discounts, Level, NGram, NGramTable, cou
         ([0.1, 0.25], 3),
     ],
 )
-def test_the_likeliest_token_is_one_seen_behind_the_context_or_the_shorter_ones(probabilities, expected):
+def test_the_likeliest_token_is_found_by_backing_off(probabilities, expected):
     table = NGramTable(np.array([1, 5]), np.ones(2, np.int32), np.zeros(2, np.int32), vocab_size=9)
     level = Level(table, Discounts((0.5, 1.0, 1.5), False), np.array(probabilities), np.array([0.5]))
     found = likeliest_after(level, LikeliestTokens(np.array([3]), np.array([0.5])), np.zeros(1, np.int32))
@@ -24,7 +24,7 @@ def test_the_likeliest_token_is_one_seen_behind_the_context_or_the_shorter_ones(
     assert found.probabilities_C.tolist() == [max(0.25, *probabilities)]
 
 
-def test_what_was_never_seen_is_counted_where_a_document_is_long_enough():
+def test_unseen_ngrams_are_counted_in_long_enough_documents():
     model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 3), 0)
     seen = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), np.ones(4, dtype=np.int64)).seen
     assert [(one.ngrams, one.never_seen) for one in seen] == [(5, 1), (5, 3), (3, 2)]

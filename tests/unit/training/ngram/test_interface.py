@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_text(trained):
     assert pieces.figures.state_bytes == 8 * 3
 
 
-def test_greedy_text_is_what_the_probabilities_say(trained):
+def test_greedy_text_follows_the_probabilities(trained):
     tokens = [trained.model.end_id]
     for _ in range(40):
         token = int(trained.model.next_probabilities(np.array(tokens)).argmax())
@@ -106,7 +106,7 @@ def test_a_kill_leaves_nothing_half_written(data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_what_cannot_be_is_refused(trained, data, tmp_path, monkeypatch):
+def test_impossible_values_are_refused(trained, data, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="order: 41: expected 1 to 40"):
         train_ngram(data, tmp_path / "model", order=41)
     with pytest.raises(UserError, match=r"out: .*exists already; expected a new folder"):

@@ -40,14 +40,14 @@ def refused(folder):
     return str(error.value).replace(f"{folder}/", "")
 
 
-def test_what_is_read_is_what_was_written(written):
+def test_a_stored_model_is_read_back(written):
     read = load_ngram(written)
     tokens = np.array([256, *read.tokenizer.encode(TEXT)])
     again = NGram(count_ngrams(np.append(tokens, 256), 256, 257, 3), 256)
     np.testing.assert_array_equal(read.model.token_probabilities(tokens), again.token_probabilities(tokens))
 
 
-def test_another_folder_is_no_model(tmp_path):
+def test_a_folder_of_another_kind_is_refused(tmp_path):
     assert "not an n-gram model (no ngram.json); `linnet ngram train` makes one" in refused(tmp_path)
     assert "not an n-gram model" in refused(tmp_path / "nowhere")
 
@@ -77,7 +77,7 @@ def test_another_tokenizer_is_named(folder):
         ("smoothing", "Katz", "ngram.json: smoothing: 'Katz': must be 'modified Kneser-Ney'"),
     ],
 )
-def test_a_description_that_does_not_fit(folder, field, value, said):
+def test_a_description_that_does_not_match_is_refused(folder, field, value, said):
     description = json.loads((without_checksum(folder) / DESCRIPTION).read_text())
     (folder / DESCRIPTION).write_text(json.dumps(description | {field: value}))
     assert refused(folder).startswith(said)
@@ -104,11 +104,11 @@ def changed(folder, name, change):
         ("3.suffixes", lambda suffixes: suffixes[1:].contiguous()),
     ],
 )
-def test_numbers_that_lead_nowhere(folder, name, change):
+def test_dangling_references_are_refused(folder, name, change):
     assert f"n-grams of length {name[0]}: expected" in changed(folder, name, change)
 
 
-def test_numbers_of_another_kind(folder):
+def test_tensors_of_another_dtype_are_refused(folder):
     assert changed(folder, "2.counts", lambda counts: counts.to(torch.float32)).startswith(
         "counts.safetensors: 2.counts: expected a row of whole numbers"
     )

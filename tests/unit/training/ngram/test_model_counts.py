@@ -24,7 +24,7 @@ def spelled(tables, vocab_size):
 
 @settings(max_examples=50)
 @given(documents=DOCUMENTS, order=st.integers(2, 5))
-def test_the_longest_are_counted_and_suffixes_are_theirs(documents, order):
+def test_the_longest_ngrams_are_counted_with_their_suffixes(documents, order):
     tables = count_ngrams(tokens_of(documents), 0, 5, order)
     grams = spelled(tables, 5)
     texts = [(0, *document, 0) for document in documents]
@@ -36,7 +36,7 @@ def test_the_longest_are_counted_and_suffixes_are_theirs(documents, order):
         assert grams[length] == sorted(grams[length]) and (np.diff(tables[length].keys) > 0).all()
 
 
-def test_lower_counts_are_of_different_tokens_before_them():
+def test_lower_orders_count_different_preceding_tokens():
     tables = count_ngrams(tokens_of([[1, 2], [1, 2], [3, 2], [1, 2]]), 0, 4, 2)
     assert tables[0].counts.tolist() == [1, 1, 2, 1]  # 2 behind 1 and 3, all others behind one token alone
     tables = count_ngrams(tokens_of([[1, 2], [1, 2], [3, 1, 2]]), 0, 4, 3)
@@ -44,11 +44,11 @@ def test_lower_counts_are_of_different_tokens_before_them():
     assert counts[1, 2] == 2 and counts[0, 1] == 2 and counts[2, 0] == 1  # behind the start and 3; raw at a start
 
 
-def test_no_ngram_reaches_over_an_end():
+def test_no_ngram_crosses_an_end_token():
     assert max_lengths(np.array([0, 1, 2, 0, 0, 3, 0]), 0).tolist() == [0, 2, 3, 4, 2, 2, 3]
 
 
-def test_what_is_not_there_is_not_found():
+def test_a_missing_folder_has_no_runs():
     table = count_ngrams(tokens_of([[1, 2]]), 0, 4, 2)[1]
     found = table.find(np.array([0, 0, NONE, 3]), np.array([1, 2, 1, 3]))
     assert found.tolist() == [0, NONE, NONE, NONE]
@@ -57,7 +57,7 @@ def test_what_is_not_there_is_not_found():
 
 
 @pytest.mark.parametrize(("most", "dtype"), [(2**31 - 1, np.int32), (2**31, np.int64)])
-def test_numbers_are_as_wide_as_they_have_to_be(most, dtype):
+def test_numbers_have_the_smallest_sufficient_dtype(most, dtype):
     assert narrow(np.array([0, most])).dtype == dtype
 
 

@@ -29,7 +29,7 @@ def zipf(documents=200, seed=0):
 
 @settings(max_examples=60)
 @given(documents=DOCUMENTS, order=st.integers(1, 5), text=st.lists(st.integers(1, VOCABULARY - 1), max_size=6))
-def test_it_is_the_definition_behind_any_context(documents, order, text):
+def test_it_is_the_definition_after_any_context(documents, order, text):
     model, reference = model_of(documents, order), Reference(documents, VOCABULARY, order)
     found = model.next_probabilities(np.array([0, *text]))
     expected = [float(reference.probability(token, reference.context(text))) for token in range(VOCABULARY)]
@@ -78,7 +78,7 @@ def test_discounts_without_counts_of_four():
     assert found.amounts == pytest.approx((1 - 2 * share * 3 / 8, 2 - 3 * share * 2 / 3, 3.0))
 
 
-def test_a_discount_of_nothing_would_leave_nothing():
+def test_a_discount_of_zero_uses_the_fallback():
     """The second one is 2 - 3 * (6 / 12) * 4 / 3 = 0."""
     assert not estimate_discounts(np.array([1] * 6 + [2] * 3 + [3] * 4)).estimated
 

@@ -35,7 +35,7 @@ def _gradients(shape, count):
 
 
 @pytest.mark.parametrize("rows", [(6,), (4, 2), (2, 2, 2)])
-def test_the_update_is_muons_on_each_map_by_itself(rows):
+def test_the_update_is_that_of_muon_for_each_map(rows):
     """Jordan's algorithm in float64, its orthogonal factors by the singular values, three steps."""
     weight, optimizer = _one((6, 5), rows, decay=0.5)
     expected, mean = weight.detach().double().clone(), torch.zeros(6, 5, dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_the_update_is_muons_on_each_map_by_itself(rows):
     torch.testing.assert_close(weight.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_it_goes_the_way_of_pytorchs_muon():
+def test_it_follows_pytorchs_muon():
     """An implementation that is not ours: bfloat16, other coefficients, so its steps point nearly the same way."""
     ours, optimizer = _one((24, 16), (24,), lr=0.02, decay=0.1, momentum=0.95, iterations=5)
     theirs = torch.nn.Parameter(ours.detach().clone())
@@ -80,7 +80,7 @@ def test_the_other_scale_is_that_of_the_spectral_norm():
     assert (spectral_scale(64, 16), spectral_scale(16, 64), spectral_scale(8, 8)) == (2.0, 1.0, 1.0)
 
 
-def test_between_two_iterations_the_latest_direction_serves_again():
+def test_between_two_iterations_the_latest_direction_is_reused():
     weight, optimizer = _one((5, 7), (5,), every=3)
     moved, gradients = [], _gradients((5, 7), 6)
     for gradient in gradients:
@@ -121,7 +121,7 @@ def test_a_group_has_its_own_learning_rate(decoder_with_weights):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
-def test_what_decays_is_the_same_for_both_optimizers(decoder_with_weights, mixer):
+def test_both_optimizers_decay_the_same_parameters(decoder_with_weights, mixer):
     decoder = decoder_with_weights(mixer)
     decayed = {id(parameter) for parameter in split_by_decay(decoder)[0].values()}
     groups = build_optimizer(OptimizerSpec(kind="muon"), decoder).param_groups
@@ -132,7 +132,7 @@ def test_what_decays_is_the_same_for_both_optimizers(decoder_with_weights, mixer
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
-def test_its_state_put_into_another_goes_on_bit_for_bit(mixer, every, decoder_with_weights):
+def test_its_state_loaded_into_another_continues_bit_for_bit(mixer, every, decoder_with_weights):
     one, two = decoder_with_weights(mixer), decoder_with_weights(mixer)
     spec = OptimizerSpec(kind="muon", muon={"every": every})
     first, second = (build_optimizer(spec, decoder) for decoder in (one, two))
@@ -169,7 +169,7 @@ def test_a_parameter_without_a_gradient_stays(decoder_with_weights):
     assert all(torch.equal(a, b) for a, b in zip(before, decoder.parameters(), strict=True))
 
 
-def test_matrices_by_the_batch_are_those_one_by_one(decoder_with_weights, monkeypatch):
+def test_batched_matrices_equal_single_ones(decoder_with_weights, monkeypatch):
     from linnet.training.optimizers import muon
 
     together, alone = decoder_with_weights(), decoder_with_weights()

@@ -193,7 +193,7 @@ def test_a_law_is_fitted_kept_and_planned_with(
     assert {"law.png", "frontier.png", "report.html"} <= {path.name for path in (tmp_path / "report").iterdir()}
     planned = figures(capsys, "--flops", "1e16", "--law", law, *GIVEN)
     assert list(planned["laws"]) == [str(law), "chinchilla", "kaplan", "replication"]
-    assert planned["parameters"]["by_law"] == pytest.approx(TRUTH.of_flops(1e16).parameters, rel=0.02)
+    assert planned["parameters"]["by_law"] == pytest.approx(TRUTH.best(flops=1e16).parameters, rel=0.02)
     assert planned["laws"][str(law)]["loss"] == pytest.approx(
         TRUTH.loss(planned["parameters"]["total"], planned["tokens"]), rel=1e-3
     )

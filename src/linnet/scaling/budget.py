@@ -65,12 +65,7 @@ def allocate(budget: TrainingBudget, law: Law) -> Allocation:
         return Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
     if flops is not None and tokens is not None:
         return Allocation(flops / (FLOPS_FACTOR * tokens), tokens)
-    if parameters is not None:
-        return law.of_parameters(parameters)
-    if tokens is not None:
-        return law.of_tokens(tokens)
-    assert flops is not None, "a budget of hours"
-    return law.of_flops(flops)
+    return law.best(flops=flops, parameters=parameters, tokens=tokens)
 
 
 def allocate_exact(

@@ -115,7 +115,7 @@ def candidate(parameters: float, counted: Counting, vocab_size: int, context_len
         return one + ((layers or max(1, round(width / WIDTH_PER_LAYER))) - 1) * more
 
     at = bisect_left(WIDTHS, parameters, key=count)
-    shapes = []
+    shapes: list[tuple[int, int]] = []
     for width in WIDTHS[max(0, at - 2) : at + 2]:
         usual = max(1, round(width / WIDTH_PER_LAYER))
         shapes += [(width, n) for n in range(max(1, math.floor(usual / 1.6)), math.ceil(1.6 * usual) + 1)]

@@ -168,7 +168,7 @@ def _exponents(
 
 def fitted_law(fit: Fit, bytes_per_token: float | None, source: str) -> ParametricLaw:
     """Return the law to store, with a description of the runs and of the fit."""
-    approaches = {
+    approaches: dict[Counting, dict[str, Any]] = {
         counted: {
             number: {"reason": one}
             if isinstance(one, str)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from linnet.core.arrays import Numbers
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Picture, Result
@@ -175,9 +174,11 @@ def _prediction_tables(found: HeldOutPrediction) -> list[Table]:
 
 def _law_picture(fit: Fit) -> Picture:
     points, law = fit.chosen.points, fit.chosen.law
-    budgets = _budgets(points)
+    budgets = np.geomspace(points.flops.min() / MARGIN, points.flops.max() * MARGIN, 100)
     runs = Series(points.flops, points.loss, style="o", values=points.parameters)
-    best = Series(budgets, [law.loss_of_flops(flops) for flops in budgets], "law: the best for the FLOPs", color=INK)
+    best = Series(
+        budgets, [law.lowest_loss(flops=budget) for budget in budgets], "law: the best for the FLOPs", color=INK
+    )
     predicted_P = law.loss(points.parameters, points.tokens)
     predicted = Series(points.loss, predicted_P, style="o", values=points.parameters)
     panels = [
@@ -194,19 +195,20 @@ def _law_picture(fit: Fit) -> Picture:
 def _frontier_picture(fit: Fit) -> Picture:
     """Draw the best size over the budget by each approach and by the published laws."""
     chosen = fit.chosen
-    budgets = _budgets(chosen.points)
-    lines = [Series(chosen.points.flops, chosen.points.parameters, "runs", "o", SOFT, faint=True)]
+    flops = chosen.points.flops
+    budgets = np.geomspace(flops.min() / MARGIN, flops.max() * MARGIN, 100)
+    lines = [Series(flops, chosen.points.parameters, "runs", "o", SOFT, faint=True)]
     for number, (title, found) in enumerate((("approach 1", chosen.envelope), ("approach 2", chosen.isoflop))):
         if isinstance(found, Exponents) and found.frontier is not None:
             frontier = found.frontier
             marks = slice(None, None, max(1, len(frontier.flops_M) // MAX_MARKS))
             lines.append(Series(budgets, frontier.parameters(budgets), f"{title}: a = {found.a:.3f}", color=number))
             lines.append(Series(frontier.flops_M[marks], frontier.parameters_M[marks], style="o", color=number))
-    best = [chosen.law.of_flops(flops).parameters for flops in budgets]
+    best = [chosen.law.best(flops=budget).parameters for budget in budgets]
     lines.append(Series(budgets, best, f"approach 3: a = {chosen.parametric.a:.3f}", color=INK))
     for law, style in zip(published_laws(), (":", "--", "-."), strict=False):
         name = law.name if law.counted == chosen.law.counted else f"{law.name}, {law.counted.replace('_', ' ')}"
-        lines.append(Series(budgets, [law.of_flops(flops).parameters for flops in budgets], name, style, SOFT))
+        lines.append(Series(budgets, [law.best(flops=budget).parameters for budget in budgets], name, style, SOFT))
     caption = "The best size for a number of FLOPs by each approach, and by the published laws (gray)."
     return Picture("frontier", "The best size for a budget", Plot([Panel(FLOPS, BEST_SIZE, lines)], SINGLE), caption)
 
@@ -268,7 +270,3 @@ def _color_shares(values: Sequence[float]) -> list[float]:
     """Return the place of each value between the smallest and the largest, 0 to 1, in the logarithm."""
     logs = np.log(values)
     return [float(share) for share in (logs - logs.min()) / (np.ptp(logs) or 1.0)]
-
-
-def _budgets(points: Points) -> Numbers:
-    return np.geomspace(points.flops.min() / MARGIN, points.flops.max() * MARGIN, 100)

@@ -61,33 +61,26 @@ class Law(Spec, ABC):
     def loss(self, parameters: Any, tokens: Any) -> Any:
         """Return the loss of `N` parameters after `D` tokens; numbers, or arrays of one shape."""
 
-    def loss_of_parameters(self, parameters: float) -> float:
-        """Return the loss of `N` parameters with unlimited text."""
-        return float(self.loss(parameters, math.inf))
-
-    def loss_of_tokens(self, tokens: float) -> float:
-        """Return the loss of an unlimited model after `D` tokens."""
-        return float(self.loss(math.inf, tokens))
-
-    def loss_of_flops(self, flops: float) -> float:
-        """Return the lowest loss for `C` training FLOPs."""
-        best = self.of_flops(flops)
+    def lowest_loss(
+        self, *, flops: float | None = None, parameters: float = math.inf, tokens: float = math.inf
+    ) -> float:
+        """Return the loss if one amount alone is limited: `C` training FLOPs, `N` parameters or `D` tokens."""
+        if flops is None:
+            return float(self.loss(parameters, tokens))
+        best = self.best(flops=flops)
         return float(self.loss(best.parameters, best.tokens))
 
-    def of_flops(self, flops: float) -> Allocation:
-        """Return the best size and its tokens for `C` training FLOPs."""
+    def best(
+        self, *, flops: float | None = None, parameters: float | None = None, tokens: float | None = None
+    ) -> Allocation:
+        """Return the best size and tokens for `C` training FLOPs, or for the budget whose best size is `N` or tokens `D`."""
         scale, exponent = self.optimum
-        parameters = scale * flops**exponent
-        return Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
-
-    def of_parameters(self, parameters: float) -> Allocation:
-        """Return the tokens of the budget for which `N` is the best size."""
-        scale, exponent = self.optimum
-        return Allocation(parameters, (parameters / scale) ** (1 / exponent) / (FLOPS_FACTOR * parameters))
-
-    def of_tokens(self, tokens: float) -> Allocation:
-        """Return the best size of the budget for which `D` is the best number of tokens."""
-        scale, exponent = self.optimum
+        if flops is not None:
+            parameters = scale * flops**exponent
+            return Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
+        if parameters is not None:
+            return Allocation(parameters, (parameters / scale) ** (1 / exponent) / (FLOPS_FACTOR * parameters))
+        assert tokens is not None, "one amount"
         flops = (FLOPS_FACTOR * scale * tokens) ** (1 / (1 - exponent))
         return Allocation(flops / (FLOPS_FACTOR * tokens), tokens)
 
@@ -162,14 +155,14 @@ class KaplanLaw(Law):
         ratio = size.exponent / text.exponent
         return ((size.scale / parameters) ** ratio + text.scale / tokens) ** text.exponent
 
-    def loss_of_parameters(self, parameters: float) -> float:
-        return float((self.parameters.scale / parameters) ** self.parameters.exponent)
-
-    def loss_of_tokens(self, tokens: float) -> float:
-        return float((self.tokens.scale / tokens) ** self.tokens.exponent)
-
-    def loss_of_flops(self, flops: float) -> float:
-        return float((self.pf_days.scale / (flops / PF_DAY_FLOPS)) ** self.pf_days.exponent)
+    def lowest_loss(
+        self, *, flops: float | None = None, parameters: float = math.inf, tokens: float = math.inf
+    ) -> float:
+        if flops is not None:
+            term, amount = self.pf_days, flops / PF_DAY_FLOPS
+        else:
+            term, amount = (self.tokens, tokens) if math.isinf(parameters) else (self.parameters, parameters)
+        return float((term.scale / amount) ** term.exponent)
 
     @property
     def optimum(self) -> tuple[float, float]:

@@ -208,11 +208,11 @@ def _prediction(law: Law, allocation: Allocation, counts: ParameterCounts, text:
     bytes_per_token = of_law or (text.bytes_per_token if text else None)
     return Prediction(
         law=law,
-        best=law.of_flops(allocation.flops),
-        loss_at_best=law.loss_of_flops(allocation.flops),
+        best=law.best(flops=allocation.flops),
+        loss_at_best=law.lowest_loss(flops=allocation.flops),
         loss=loss,
-        loss_of_parameters=law.loss_of_parameters(size),
-        loss_of_tokens=law.loss_of_tokens(tokens),
+        loss_of_parameters=law.lowest_loss(parameters=size),
+        loss_of_tokens=law.lowest_loss(tokens=tokens),
         extrapolated=law.sizes is not None and not law.sizes[0] <= size <= law.sizes[1],
         bits_per_byte=None if bytes_per_token is None else loss / math.log(2) / bytes_per_token,
     )
@@ -223,7 +223,7 @@ def _useful_from(allocation: Allocation, model: ModelSpec, law: Law, setting: Pl
     while True:
         counts = parameter_counts(model)
         if model.layers >= MIN_LAYERS and 1 - counts.without_embedding / counts.total <= MAX_TABLE_SHARE:
-            return None if parameters == allocation.parameters else law.of_parameters(parameters)
+            return None if parameters == allocation.parameters else law.best(parameters=parameters)
         parameters *= GROWTH
         model = _model(Allocation(parameters, 1), law, setting)
 

@@ -93,8 +93,8 @@ class PlanReport(Result):
 
     def plots(self) -> list[Picture]:
         """Plot the loss over the size, at the plan's FLOPs."""
-        plan, lines = self.plan, []
-        flops = plan.allocation.flops
+        plan, flops = self.plan, self.plan.allocation.flops
+        lines: list[Series] = []
         for number, one in enumerate(plan.predictions):
             planned = plan.counts.by_name()[one.law.counted]
             sizes = np.geomspace(planned / FACTOR, planned * FACTOR, SIZES)

@@ -16,7 +16,7 @@ LAW = read_law("replication")
 def test_the_law_divides_one_amount():
     for budget in (TrainingBudget(flops=1e18), TrainingBudget(parameters=3e7), TrainingBudget(tokens=1e9)):
         found = allocate(budget, LAW)
-        assert found.parameters == pytest.approx(LAW.of_flops(found.flops).parameters)
+        assert found.parameters == pytest.approx(LAW.best(flops=found.flops).parameters)
     assert allocate(TrainingBudget(flops=1e18), LAW).flops == pytest.approx(1e18)
     assert allocate(TrainingBudget(parameters=3e7), LAW).parameters == 3e7
     assert allocate(TrainingBudget(tokens=1e9), LAW).tokens == 1e9
@@ -50,7 +50,7 @@ def flops_of(found: Allocation) -> float:
 def test_the_model_takes_exactly_the_given_flops(exact: float):
     found = allocate_exact(TrainingBudget(hours=1), LAW, exact, flops_of)
     assert flops_of(found) == pytest.approx(exact, rel=1e-9)
-    best = LAW.of_flops(found.flops)
+    best = LAW.best(flops=found.flops)
     assert found.parameters == pytest.approx(best.parameters, rel=0.01)
 
 

@@ -24,8 +24,8 @@ def test_the_exponents_are_those_of_the_law():
     exponent = TRUTH.optimum[1]
     assert found.parameters.exponent == pytest.approx(exponent, abs=0.01)
     assert found.tokens.exponent == pytest.approx(1 - exponent, abs=0.01)
-    assert found.parameters(1e15) == pytest.approx(TRUTH.of_flops(1e15).parameters, rel=0.1)
-    assert found.tokens(1e15) == pytest.approx(TRUTH.of_flops(1e15).tokens, rel=0.1)
+    assert found.parameters(1e15) == pytest.approx(TRUTH.best(flops=1e15).parameters, rel=0.1)
+    assert found.tokens(1e15) == pytest.approx(TRUTH.best(flops=1e15).tokens, rel=0.1)
 
 
 def test_the_loss_on_it_is_the_lowest_of_all_curves():
@@ -61,7 +61,7 @@ def points(budgets=BUDGETS, width: float = 3.0, sizes: int = 9, seed: int = 0) -
     random = np.random.default_rng(seed)
     parameters, flops = [], []
     for budget in budgets:
-        best = TRUTH.of_flops(budget).parameters
+        best = TRUTH.best(flops=budget).parameters
         parameters += list(best * np.geomspace(1 / width, width, sizes))
         flops += list(budget * random.uniform(0.98, 1.02, sizes))
     n, c = np.array(parameters), np.array(flops)
@@ -108,7 +108,7 @@ def test_a_parabola_is_found_exactly():
 
 @pytest.mark.parametrize("side", [0.2, 5.0])
 def test_a_loss_that_is_lowest_beyond_the_sizes_is_no_minimum(side: float):
-    best = TRUTH.of_flops(1e15).parameters
+    best = TRUTH.best(flops=1e15).parameters
     n = side * best * np.geomspace(0.4, 2.5, 7)
     assert parabola(Points(n, 1e15 / 6 / n, np.full(7, 1e15), TRUTH.loss(n, 1e15 / 6 / n))) is None
     assert parabola(Points(n, n, n, -((np.log(n) - np.log(n).mean()) ** 2))) is None
@@ -119,7 +119,7 @@ def test_the_exponents_are_nearly_those_of_the_law():
     exponent = TRUTH.optimum[1]
     assert found.parameters.exponent == pytest.approx(exponent, abs=0.02)
     assert found.tokens.exponent == pytest.approx(1 - exponent, abs=0.02)
-    assert found.loss_M == pytest.approx([TRUTH.loss_of_flops(flops) for flops in found.flops_M], rel=0.01)
+    assert found.loss_M == pytest.approx([TRUTH.lowest_loss(flops=flops) for flops in found.flops_M], rel=0.01)
 
 
 def test_the_error_states_what_is_missing():

@@ -23,13 +23,13 @@ laws = st.builds(
 def test_chinchilla_gives_gopher_and_chinchilla_their_losses(parameters, tokens, of_size, of_text):
     law = read_law("chinchilla")
     assert law.loss(parameters, tokens) == pytest.approx(1.69 + of_size + of_text, abs=1e-3)
-    assert law.loss_of_parameters(parameters) == pytest.approx(1.69 + of_size, abs=1e-3)
-    assert law.loss_of_tokens(tokens) == pytest.approx(1.69 + of_text, abs=1e-3)
+    assert law.lowest_loss(parameters=parameters) == pytest.approx(1.69 + of_size, abs=1e-3)
+    assert law.lowest_loss(tokens=tokens) == pytest.approx(1.69 + of_text, abs=1e-3)
 
 
 def test_the_replication_would_have_trained_chinchilla_as_it_was_trained():
     """Besiroglu et al.: with the corrected fit, about 20 tokens for each parameter at Chinchilla's budget."""
-    best = read_law("replication").of_flops(5.76e23)
+    best = read_law("replication").best(flops=5.76e23)
     assert best.parameters == pytest.approx(70e9, rel=0.05)
     assert best.tokens / best.parameters == pytest.approx(20, rel=0.1)
 
@@ -39,35 +39,35 @@ def test_the_optimum_is_that_of_the_paper(name: str):
     law = read_law(name)
     assert isinstance(law, ParametricLaw)
     g = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta))
-    best = law.of_flops(1e21)
+    best = law.best(flops=1e21)
     assert best.parameters == pytest.approx(g * (1e21 / 6) ** (law.beta / (law.alpha + law.beta)))
     assert best.tokens == pytest.approx((1e21 / 6) ** (law.alpha / (law.alpha + law.beta)) / g)
 
 
 def test_kaplan_has_the_published_constants():
     law = read_law("kaplan")
-    assert law.loss_of_parameters(1e9) == pytest.approx((8.8e13 / 1e9) ** 0.076)
-    assert law.loss_of_tokens(1e10) == pytest.approx((5.4e13 / 1e10) ** 0.095)
-    assert law.loss_of_flops(PF_DAY_FLOPS) == pytest.approx(3.1e8**0.05)
+    assert law.lowest_loss(parameters=1e9) == pytest.approx((8.8e13 / 1e9) ** 0.076)
+    assert law.lowest_loss(tokens=1e10) == pytest.approx((5.4e13 / 1e10) ** 0.095)
+    assert law.lowest_loss(flops=PF_DAY_FLOPS) == pytest.approx(3.1e8**0.05)
     assert law.loss(1e9, 1e10) == pytest.approx(((6.4e13 / 1e9) ** (0.076 / 0.103) + 1.8e13 / 1e10) ** 0.103)
-    assert law.of_flops(PF_DAY_FLOPS).parameters == pytest.approx(1.3e9)
-    assert law.of_flops(100 * PF_DAY_FLOPS).parameters == pytest.approx(1.3e9 * 100**0.73)
+    assert law.best(flops=PF_DAY_FLOPS).parameters == pytest.approx(1.3e9)
+    assert law.best(flops=100 * PF_DAY_FLOPS).parameters == pytest.approx(1.3e9 * 100**0.73)
     assert law.counted == "without_embedding"
 
 
 @given(laws, st.floats(1e12, 1e25), st.floats(0.5, 2))
 def test_no_other_size_is_better_for_the_same_flops(law: ParametricLaw, flops: float, factor: float):
-    best = law.of_flops(flops)
+    best = law.best(flops=flops)
     assert best.flops == pytest.approx(flops)
     other = law.loss(best.parameters * factor, best.tokens / factor)
-    assert other >= law.loss_of_flops(flops) * (1 - 1e-12)
+    assert other >= law.lowest_loss(flops=flops) * (1 - 1e-12)
 
 
 @given(st.sampled_from(NAMES), st.floats(1e14, 1e25))
 def test_size_tokens_and_flops_lead_to_each_other(name: str, flops: float):
     law = read_law(name)
-    best = law.of_flops(flops)
-    for again in (law.of_parameters(best.parameters), law.of_tokens(best.tokens)):
+    best = law.best(flops=flops)
+    for again in (law.best(parameters=best.parameters), law.best(tokens=best.tokens)):
         assert again.parameters == pytest.approx(best.parameters, rel=1e-6)
         assert again.tokens == pytest.approx(best.tokens, rel=1e-6)
 

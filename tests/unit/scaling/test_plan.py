@@ -42,7 +42,7 @@ def test_everything_follows_from_size_and_tokens():
 def test_a_plan_takes_the_given_hours_with_a_given_speed():
     plan = planned(hours=2)
     assert plan.wall_s == pytest.approx(2 * 3600, rel=1e-6)
-    assert plan.allocation.parameters == pytest.approx(LAW.of_flops(plan.allocation.flops).parameters, rel=0.1)
+    assert plan.allocation.parameters == pytest.approx(LAW.best(flops=plan.allocation.flops).parameters, rel=0.1)
     assert planned(hours=2, parameters=5e6).allocation.parameters == 5e6
 
 
@@ -82,7 +82,7 @@ def test_each_law_counts_parameters_in_its_own_way():
     kaplan = by_name["kaplan"]
     assert kaplan.loss == pytest.approx(kaplan.law.loss(plan.counts.without_embedding, plan.allocation.tokens))
     assert by_name["replication"].loss == pytest.approx(LAW.loss(plan.counts.total, plan.allocation.tokens))
-    assert by_name["replication"].loss_at_best == pytest.approx(LAW.loss_of_flops(1e17))
+    assert by_name["replication"].loss_at_best == pytest.approx(LAW.lowest_loss(flops=1e17))
     assert kaplan.best.flops == pytest.approx(1e17)
     assert [name for name, one in by_name.items() if one.extrapolated] == ["chinchilla", "replication"]
 

@@ -28,6 +28,7 @@ class CostTables:
 
     width_B: index of each block's width among the widths; depth_B: its layers; term_B: its term of the model's width.
     join_*: cost of the projection between two widths. fixed_*: cost common to all models. outer: index of d_model.
+    beta: strength of the penalty for depth.
     """
 
     space: Space
@@ -44,11 +45,7 @@ class CostTables:
     fixed_score: float
     fixed_metrics_M: Numbers
     outer: int
-
-    @property
-    def beta(self) -> float:
-        """Strength of the penalty for depth."""
-        return self.score.strength(self.settings)
+    beta: float
 
     def evaluate(self, candidates_CN: Indices) -> CandidateScores:
         widths = self.width_B[candidates_CN]
@@ -96,4 +93,5 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
         fixed_score=sum(scored(part) for part in outside),
         fixed_metrics_M=np.array([float(metric.fixed(model)) for metric in metrics]),
         outer=place[model.d_model],
+        beta=score.beta if settings.beta is None else settings.beta,
     )

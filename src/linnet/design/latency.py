@@ -31,7 +31,7 @@ from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.model.stack import Block
 from linnet.model.state import LayerStates
 from linnet.nn.linear import Linear
-from linnet.present.progress import Advance, progress
+from linnet.present.progress import progress
 
 Kind = Literal["token", "sequence"]
 PartKey = str | tuple[int, int]
@@ -82,28 +82,26 @@ class Timing:
 
 
 class ColdCacheTimer:
-    """PartTimes a function several times, reading other memory in between so that caches are cold."""
+    """Times a function several times, reading other memory in between so that caches are cold."""
 
     def __init__(self, device: torch.device, bytes_between: int) -> None:
         self.device = device
         self.between = torch.ones(bytes_between // 4, device=device)
 
     def seconds(self, run: Callable[[], object], runs: int = RUNS) -> float:
-        """Return the median, after one warm-up run."""
+        """Return the median time of several runs, after one warm-up run."""
+        is_cuda, times_s = self.device.type == "cuda", []
         run()
-        return statistics.median(self._once(run) for _ in range(runs))
-
-    def _once(self, run: Callable[[], object]) -> float:
-        self.between.sum()
-        self._synchronize()
-        start_s = time.perf_counter()
-        run()
-        self._synchronize()
-        return time.perf_counter() - start_s
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        for _ in range(runs):
+            self.between.sum()
+            if is_cuda:
+                torch.cuda.synchronize(self.device)
+            start_s = time.perf_counter()
+            run()
+            if is_cuda:
+                torch.cuda.synchronize(self.device)
+            times_s.append(time.perf_counter() - start_s)
+        return statistics.median(times_s)
 
 
 class PartTimes:
@@ -126,14 +124,11 @@ class PartTimes:
     def time_all(self) -> None:
         """Time every part, in several passes."""
         widths = sorted({self.model.d_model, *(block.width or self.model.d_model for block in self.space.described)})
-        parts = self._parts(self.space.described, permutations(widths, 2))
-        with progress("timing blocks", PASSES * len(parts), "parts") as advance:
-            for _ in range(PASSES):
-                self._time(parts, advance)
+        self._time(self.space.described, permutations(widths, 2), PASSES)
 
     def time_again(self, model: ModelSpec) -> None:
         """Time the parts of one model once more."""
-        self._time(self._parts(model.blocks, joined_widths(model)))
+        self._time(model.blocks, joined_widths(model), 1)
 
     def metric(self) -> Metric:
         """Return the latency metric: the sum over a model's parts."""
@@ -145,19 +140,19 @@ class PartTimes:
             lambda _: min(self.taken[OUTSIDE]),
         )
 
-    def _parts(self, blocks: Iterable[BlockSpec], widths: Iterable[tuple[int, int]]) -> dict[PartKey, Make]:
-        """Return these blocks, the projections between different widths, and embedding and head, each once."""
+    def _time(self, blocks: Iterable[BlockSpec], widths: Iterable[tuple[int, int]], passes: int) -> None:
+        """Time these blocks, the projections between different widths, and embedding and head, once in each pass."""
         parts: dict[PartKey, Make] = {
             pair: partial(_projection, *pair, self.timing) for pair in widths if len({*pair}) > 1
         }
         parts |= {block.model_dump_json(): partial(_block, block, self.model, self.timing) for block in blocks}
-        return {**parts, OUTSIDE: partial(_outside, self.model, self.timing)}
-
-    def _time(self, parts: dict[PartKey, Make], advance: Advance = lambda *_: None) -> None:
-        for key, make in parts.items():
-            with torch.inference_mode():
-                self.taken.setdefault(key, []).append(self.clock.seconds(make()))
-            advance(1)
+        parts[OUTSIDE] = partial(_outside, self.model, self.timing)
+        with progress("timing blocks", passes * len(parts), "parts") as advance:
+            for _ in range(passes):
+                for key, make in parts.items():
+                    with torch.inference_mode():
+                        self.taken.setdefault(key, []).append(self.clock.seconds(make()))
+                    advance(1)
 
 
 def _projection(inputs: int, outputs: int, timing: Timing) -> Callable[[], object]:
@@ -229,19 +224,16 @@ class LatencyResult:
     """A search result that keeps its latency limit when it is run.
 
     task: the task, with the limit among its budgets. found: with the measured time as its latency. predicted_s: from
-    all timings of its parts. rounds_s: the median of each round.
+    all timings of its parts. rounds_s: the median of each round; measured_s: the fastest of them, as other programs can
+    only make a round slower.
     """
 
     task: SearchTask
     found: SearchResult
     predicted_s: float
+    measured_s: float
     rounds_s: list[float]
     attempts: int
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds of the fastest round: other programs can only make a round slower."""
-        return min(self.rounds_s)
 
 
 def search_with_latency(
@@ -273,6 +265,7 @@ def search_with_latency(
             replace(task, budgets=[*task.budgets, limit]),
             replace(found, values=[*found.values[:-1], min(rounds_s)]),
             limit.metric.of_model(found.model),
+            min(rounds_s),
             rounds_s,
             attempt,
         )

@@ -3,7 +3,7 @@
 A metric of a model is the sum over its blocks, the projections between their widths, and a fixed part.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -116,11 +116,12 @@ def state(tokens: int, dtype: WeightType = "float32") -> Metric:
 
 def training_memory(sequences: int, tokens: int) -> Metric:
     """Bytes that a training step holds; an upper bound if `rms` norms end blocks: each may keep its last output."""
-
-    def of_cost(cost: ModelCost) -> float:
-        return cost.training_memory(sequences, tokens).total
-
-    return cost_metric("training_memory", "bytes", of_cost, lambda width: Cost(activations_per_token=width))
+    return cost_metric(
+        "training_memory",
+        "bytes",
+        lambda cost: cost.training_memory(sequences, tokens).total,
+        lambda width: Cost(activations_per_token=width),
+    )
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,15 @@ class Budget:
         return numbers.decimal(value) if decimal else self.metric.format(value)
 
 
-def read_bytes(text: str, option: str) -> float:
-    """Parse `2MB` or `1.5GiB` as bytes; `UserError` names the option and what is accepted."""
-    return _read(text, BYTES, option, "2MB")
-
-
-def read_seconds(text: str, option: str) -> float:
-    """Parse `20ms` as seconds; `UserError` names the option and what is accepted."""
-    return _read(text, SECONDS, option, "20ms")
+def read_quantity(text: str, unit: Literal["bytes", "seconds"], option: str) -> float:
+    """Parse `2MB` or `1.5GiB` as bytes, `20ms` as seconds; `UserError` names the option and what is accepted."""
+    units, example = (BYTES, "2MB") if unit == "bytes" else (SECONDS, "20ms")
+    value = parse_units(text, units)
+    if value is None:
+        raise UserError(
+            f"{option} {text}: expected a number above 0 with one of the units {', '.join(units)}, as in {example}"
+        )
+    return value
 
 
 def read_state(text: str, option: str) -> tuple[float, int]:
@@ -185,19 +187,10 @@ def read_state(text: str, option: str) -> tuple[float, int]:
             f"{option} {text}: expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with at most"
             f" {MAX_COUNTED_TOKENS:,} tokens"
         )
-    return read_bytes(size, option), length
+    return read_quantity(size, "bytes", option), length
 
 
 def read_tokens(text: str) -> int | None:
     """Parse a whole number of tokens from 1 to `MAX_COUNTED_TOKENS`: `4096`, `16k`; None for anything else."""
     tokens = parse_units(text, TOKENS) or 0.0
     return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MAX_COUNTED_TOKENS else None
-
-
-def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    value = parse_units(text, units)
-    if value is None:
-        raise UserError(
-            f"{option} {text}: expected a number above 0 with one of the units {', '.join(units)}, as in {example}"
-        )
-    return value

@@ -90,7 +90,10 @@ class _Program:
         self.examined, self.most = 0, MAX_PREFIXES
 
     def run(self, known: float, beam: int | None) -> Optimum | None:
-        """Extend all partial models whose bound is at least `known`, or only the `beam` best at each step."""
+        """Extend all partial models whose bound is at least `known`, or only the `beam` best at each step.
+
+        Returns the best complete model within the limits, or None if there is none.
+        """
         self.most = self.examined + MAX_PREFIXES
         labels = Labels(
             models=np.zeros((1, 0), dtype=np.int64),
@@ -104,8 +107,23 @@ class _Program:
         for missing in range(self.tables.space.spec.blocks - 1, -1, -1):
             labels = self._extended(labels, missing, known - SLACK * abs(known) if known > -np.inf else known, beam)
             if beam is None and missing:
-                labels = self._non_dominated(labels)
-        return self._best(labels)
+                compared = [-labels.score[:, None], labels.costs[:, : len(self.margin_M)]]
+                margins_K = [0.0, *self.margin_M]
+                if self.tables.beta:
+                    compared += [labels.depth[:, None], -labels.term[:, None]]
+                    margins_K += [0.0, 0.0]
+                rows = non_dominated_by_width(labels.width, np.hstack(compared), np.array(margins_K), MAX_COMPARISONS)
+                labels = labels.at(np.sort(rows))
+        if not len(labels.bound):
+            return None
+
+        # Complete models are evaluated again, so that rounding lets none past a limit.
+        evaluation = self.tables.evaluate(labels.models)
+        within = (evaluation.metrics_CM <= self.limits_M).all(1)
+        if not within.any():
+            return None
+        row = int(np.where(within, evaluation.score_C, -np.inf).argmax())
+        return Optimum(tuple(int(b) for b in labels.models[row]), float(evaluation.score_C[row]), self.examined)
 
     def _extended(self, labels: Labels, missing: int, known: float, beam: int | None) -> Labels:
         """Append each block to each label and keep what may still reach `known`."""
@@ -136,23 +154,3 @@ class _Program:
         return Labels(
             models, costs, width, score, depth, term, self.bound.of(missing, width, costs, score, depth, term)
         )
-
-    def _non_dominated(self, labels: Labels) -> Labels:
-        compared, margins_K = [-labels.score[:, None], labels.costs[:, : len(self.margin_M)]], [0.0, *self.margin_M]
-        if self.tables.beta:
-            compared += [labels.depth[:, None], -labels.term[:, None]]
-            margins_K += [0.0, 0.0]
-        compared_LK = np.hstack(compared)
-        rows = non_dominated_by_width(labels.width, compared_LK, np.array(margins_K), MAX_COMPARISONS)
-        return labels.at(np.sort(rows))
-
-    def _best(self, labels: Labels) -> Optimum | None:
-        """Evaluate complete models again, so that rounding lets none past a limit, and return the best."""
-        if not len(labels.bound):
-            return None
-        evaluation = self.tables.evaluate(labels.models)
-        within = (evaluation.metrics_CM <= self.limits_M).all(1)
-        if not within.any():
-            return None
-        row = int(np.where(within, evaluation.score_C, -np.inf).argmax())
-        return Optimum(tuple(int(b) for b in labels.models[row]), float(evaluation.score_C[row]), self.examined)

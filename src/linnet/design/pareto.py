@@ -6,7 +6,7 @@ is an optimum of its own; dominated points are removed.
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -30,18 +30,17 @@ FRONT = "front.csv"
 
 @dataclass(frozen=True)
 class Point:
-    """A model of the front. values: of the goals' metrics. proven: no model within these values has a higher score."""
+    """A model of the front. values: of the goals' metrics. proven: no model within these values has a higher score.
+
+    shape: layers and width of each block, `2x512 2x512 3x640`.
+    """
 
     plain: dict[str, Any]
     model: ModelSpec
     score: float
     values: tuple[float, ...]
     proven: bool
-
-    @property
-    def shape(self) -> str:
-        """Layers and width of each block: `2x512 2x512 3x640`."""
-        return " ".join(f"{block.repeat}x{block.width or self.model.d_model}" for block in self.model.blocks)
+    shape: str
 
 
 def front(task: SearchTask, goals: Sequence[Metric], points: int, name: str) -> list[Point]:
@@ -52,11 +51,21 @@ def front(task: SearchTask, goals: Sequence[Metric], points: int, name: str) -> 
     tables = task.tables(goals)
     find_within_budgets(task.budgets, tables)  # an impossible budget is reported before the search
     most_M = limits(task.budgets, tables)
+
+    # The axes of the grid go in equal ratios to the values of the model with the highest score.
+    highest = _best(task, tables, most_M)
+    assert highest is not None
+    highest_M = tables.evaluate(np.array([highest[0]])).metrics_CM[0]
+    axes = []
+    for goal in range(len(goals)):
+        lowest = smallest(tables, goal)
+        axes.append(np.append(np.geomspace(lowest, max(lowest, highest_M[goal]), points)[:-1], highest_M[goal]))
+    grid = list(product(*axes))
+
     found: dict[Candidate, bool] = {}
-    grid = list(_grid(task, tables, most_M, len(goals), points))
     with progress("searching", len(grid), "limits") as advance:
         for corner in grid:
-            best = _best(task, tables, np.concatenate([corner, most_M[len(goals) :]]))
+            best = _best(task, tables, np.concatenate([np.array(corner), most_M[len(goals) :]]))
             if best is not None:
                 candidate, proven = best
                 found[candidate] = found.get(candidate, False) or proven
@@ -71,29 +80,14 @@ def _points(task: SearchTask, tables: CostTables, found: dict[Candidate, bool], 
     values = evaluation.metrics_CM[:, :goals]
     kept = non_dominated(np.hstack([values, -evaluation.score_C[:, None]]))
     kept = kept[np.lexsort((evaluation.score_C[kept], values[kept, 0]))]
-    return [
-        Point(
-            task.space.describe(candidates[row], f"{name}-{number:02}"),
-            task.space.model(candidates[row], f"{name}-{number:02}"),
-            float(evaluation.score_C[row]),
-            tuple(float(value) for value in values[row]),
-            found[candidates[row]],
-        )
-        for number, row in enumerate(kept, 1)
-    ]
-
-
-def _grid(task: SearchTask, tables: CostTables, most_M: Numbers, goals: int, points: int) -> Iterator[Numbers]:
-    """Yield the corners, each axis in equal ratios; the last corner is that of the highest score."""
-    best = _best(task, tables, most_M)
-    assert best is not None
-    highest = tables.evaluate(np.array([best[0]])).metrics_CM[0]
-    axes = []
-    for goal in range(goals):
-        lowest = smallest(tables, goal)
-        axes.append(np.append(np.geomspace(lowest, max(lowest, highest[goal]), points)[:-1], highest[goal]))
-    for corner in product(*axes):
-        yield np.array(corner)
+    points = []
+    for number, row in enumerate(kept, 1):
+        candidate, of_goals = candidates[row], tuple(float(value) for value in values[row])
+        plain = task.space.describe(candidate, f"{name}-{number:02}")
+        model = task.space.model(candidate, f"{name}-{number:02}")
+        shape = " ".join(f"{block.repeat}x{block.width or model.d_model}" for block in model.blocks)
+        points.append(Point(plain, model, float(evaluation.score_C[row]), of_goals, found[candidate], shape))
+    return points
 
 
 def _best(task: SearchTask, tables: CostTables, limits_M: Numbers) -> tuple[Candidate, bool] | None:

@@ -11,7 +11,7 @@ from linnet.design.metrics import Metric
 from linnet.design.pareto import Point
 from linnet.design.scores import DEFAULTS, SCORES, ScoreSettings, score
 from linnet.design.search import SearchResult, SearchTask
-from linnet.design.validation import Figure, ScoreQuality, TrainedSet
+from linnet.design.validation import ScoreQuality, TrainedSet
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
@@ -64,7 +64,17 @@ class DesignReport(Result):
             "model": found.plain,
         }
         if self.checked is not None and self.timing is not None:
-            figures["latency"] = latency_figures(self.checked, self.timing)
+            figures["latency"] = {
+                "of": self.timing.kind,
+                "tokens": self.timing.tokens,
+                "device": str(self.timing.device),
+                "threads": torch.get_num_threads(),
+                "limit_s": self.checked.task.budgets[-1].limit,
+                "predicted_s": self.checked.predicted_s,
+                "measured_s": self.checked.measured_s,
+                "rounds_s": self.checked.rounds_s,
+                "attempts": self.checked.attempts,
+            }
         return figures
 
     def tables(self) -> list[Table]:
@@ -143,34 +153,16 @@ def _search_table(task: SearchTask, found: SearchResult) -> Table:
     elif found.too_large:
         rows.append(["true optimum", "not known", "the proof was abandoned: too many models could be the optimum"])
     size = f"{task.space.size:,}" if task.space.size < EXACT_BELOW else numbers.scientific(float(task.space.size))
-    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {size} models."
-    return Table("Search", ["", task.score, ""], rows, f"{meaning} {describe_rank_correlation(task.score)}")
-
-
-def describe_rank_correlation(name: str) -> str:
-    """Describe how well a score orders trained models, compared with counting parameters."""
-    measured, plain = SCORES[name].measured, SCORES["decoder_parameters"].measured
+    measured, plain = SCORES[task.score].measured, SCORES["decoder_parameters"].measured
     if measured is None or plain is None:
-        return "It was not compared with trained models: linnet design validate does that."
-    return (
-        f"On 200 trained decoders its rank correlation with quality is {measured[0]:.2f}, among those of equal size"
-        f" {measured[1]:.2f}; that of counting the decoder's parameters is {plain[0]:.2f} and {plain[1]:.2f}."
-    )
-
-
-def latency_figures(checked: LatencyResult, timing: Timing) -> dict[str, Any]:
-    """Return predicted and measured latency as JSON data."""
-    return {
-        "of": timing.kind,
-        "tokens": timing.tokens,
-        "device": str(timing.device),
-        "threads": torch.get_num_threads(),
-        "limit_s": checked.task.budgets[-1].limit,
-        "predicted_s": checked.predicted_s,
-        "measured_s": checked.measured_s,
-        "rounds_s": checked.rounds_s,
-        "attempts": checked.attempts,
-    }
+        correlation = "It was not compared with trained models: linnet design validate does that."
+    else:
+        correlation = (
+            f"On 200 trained decoders its rank correlation with quality is {measured[0]:.2f}, among those of equal size"
+            f" {measured[1]:.2f}; that of counting the decoder's parameters is {plain[0]:.2f} and {plain[1]:.2f}."
+        )
+    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {size} models. {correlation}"
+    return Table("Search", ["", task.score, ""], rows, meaning)
 
 
 def latency_table(checked: LatencyResult, timing: Timing) -> Table:
@@ -319,7 +311,10 @@ class ValidationReport(Result):
         trained = self.trained
         band = min(self.band, len(trained.models))
         columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
-        rows = [[name, *map(_with_interval, one)] for name, one in self.quality.items()]
+        rows = [
+            [name, *(f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]" for figure in one)]
+            for name, one in self.quality.items()
+        ]
         noise = (
             "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."
         )
@@ -345,7 +340,3 @@ class ValidationReport(Result):
         caption = "Each dot is a trained model, colored by decoder parameters. A good score gives one falling line."
         plot = Plot(panels, (4.4, 3.2), min(PLOT_COLUMNS, len(panels)), values="decoder parameters", shared="y")
         return [Picture("scores", "Measured loss over each score", plot, caption)]
-
-
-def _with_interval(figure: Figure) -> str:
-    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"

@@ -7,7 +7,7 @@ multiplied by a penalty for depth, `1 - beta * depth / width`. To add a score, w
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import inf, log, log1p, sqrt
 from typing import Annotated, Literal
 
@@ -126,10 +126,6 @@ class Score:
     summary: str
     measured: tuple[float, float] | None = None
 
-    def strength(self, settings: ScoreSettings) -> float:
-        """Return the beta in effect."""
-        return self.beta if settings.beta is None else settings.beta
-
 
 STEP = 32
 """The sampled entropy draws matrices whose larger side is a multiple of it, and interpolates between them."""
@@ -188,19 +184,16 @@ def decoder_parameters(part: Part, settings: ScoreSettings) -> float:
     return 0 if part.outside else part.parameters
 
 
-def entropy_of_layers(part: Part, settings: ScoreSettings) -> float:
-    """`alpha_1 H(mixer) + alpha_2 H(feed-forward)`, each the sum over its linear maps, over all layers."""
-    return _weighted(part, settings, lambda matrix: entropy(*matrix, settings.sigma, settings.eps))
+def entropy_of_layers(part: Part, settings: ScoreSettings, sampled: bool = False) -> float:
+    """`alpha_1 H(mixer) + alpha_2 H(feed-forward)`, each the sum over its linear maps, over all layers.
 
-
-def sampled_entropy_of_layers(part: Part, settings: ScoreSettings) -> float:
-    """`entropy_of_layers` with sampled entropies."""
-    drawn = settings.sigma, settings.eps, settings.samples, settings.seed
-    return _weighted(part, settings, lambda matrix: sampled_entropy(*matrix, *drawn))
-
-
-def _weighted(part: Part, settings: ScoreSettings, of_matrix: Callable[[Matrix], float]) -> float:
-    mixer, feed_forward = (sum(map(of_matrix, matrices)) for matrices in (part.mixer, part.feed_forward))
+    sampled: use entropies of drawn matrices instead of the closed form.
+    """
+    scale, draws = (settings.sigma, settings.eps), (settings.samples, settings.seed)
+    mixer, feed_forward = (
+        sum(sampled_entropy(*matrix, *scale, *draws) if sampled else entropy(*matrix, *scale) for matrix in matrices)
+        for matrices in (part.mixer, part.feed_forward)
+    )
     return settings.alpha[0] * mixer + settings.alpha[1] * feed_forward
 
 
@@ -214,7 +207,10 @@ SCORES: dict[str, Score] = {
     "entropy_beta_0": Score(entropy_of_layers, 0.0, "entropy of the layers, without a penalty", (0.98, 0.45)),
     "entropy_beta_2": Score(entropy_of_layers, 2.0, "entropy of the layers, times 1 - 2 depth / width", (0.99, 0.69)),
     "entropy_sampled": Score(
-        sampled_entropy_of_layers, 1 / 16, "entropy of drawn matrices, times 1 - depth / (16 width)", (0.98, 0.46)
+        partial(entropy_of_layers, sampled=True),
+        1 / 16,
+        "entropy of drawn matrices, times 1 - depth / (16 width)",
+        (0.98, 0.46),
     ),
 }
 """`linnet design validate` measures them; a test compares these figures with the published data."""
@@ -250,4 +246,5 @@ def score(parts: Iterable[Part], name: str, settings: ScoreSettings = DEFAULTS) 
     terms = [width_term(part.depth, part.width, settings.width) for part in parts]
     term = min(terms) if settings.width == "minimum" else sum(terms)
     total = sum(chosen.of_part(part, settings) for part in parts)
-    return float(total * penalty(np.array(depth), np.array(term), chosen.strength(settings), settings.width))
+    beta = chosen.beta if settings.beta is None else settings.beta
+    return float(total * penalty(np.array(depth), np.array(term), beta, settings.width))

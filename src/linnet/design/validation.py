@@ -30,8 +30,8 @@ from linnet.model.spec import MODEL, RUN, ModelSpec
 from linnet.present.progress import progress
 from linnet.training.runs import check_comparable, read_run_folders
 
-FEWEST = 3
-MOST = 1_000_000
+MIN_MODELS = 3
+MAX_COUNT = 1_000_000
 """Upper bound for layers and widths."""
 
 COUNTS = ("n_layer", "d_model")
@@ -91,9 +91,9 @@ def read_trained(source: Path) -> TrainedSet:
         found = TrainedSet(list(map(_from_row, rows)), "nats per token", [])
     else:
         raise UserError("no such file or folder", field="runs", value=source)
-    if len(found.models) < FEWEST:
+    if len(found.models) < MIN_MODELS:
         raise UserError(
-            f"{len(found.models)} trained models", field="runs", value=source, accepted=f"at least {FEWEST}"
+            f"{len(found.models)} trained models", field="runs", value=source, accepted=f"at least {MIN_MODELS}"
         )
     return found
 
@@ -116,8 +116,8 @@ def _from_row(row: Row) -> TrainedModel:
 
 def _count(text: str, field: str) -> int:
     value = units.parse_amount(text, f"{field}:")
-    if value != int(value) or value > MOST:
-        raise UserError(f"{field}: {text}: expected a whole number from 1 to {MOST:,}")
+    if value != int(value) or value > MAX_COUNT:
+        raise UserError(f"{field}: {text}: expected a whole number from 1 to {MAX_COUNT:,}")
     return int(value)
 
 
@@ -225,36 +225,32 @@ def validate(
     scores = {name: np.array([score(model.parts, name, settings) for model in trained.models]) for name in names}
     loss_N = np.array([model.loss for model in trained.models])
     parameters_N = np.array([float(model.decoder_parameters) for model in trained.models])
-    bands = _Bands(loss_N, parameters_N, band)
-    values = {name: bands.figures(own) for name, own in scores.items()}
+    values = _figures(scores, loss_N, parameters_N, band, np.arange(len(loss_N)))
     drawn: dict[str, list[list[float]]] = {name: [] for name in names}
     draws = np.random.default_rng(seed)
     with progress("resampling", resamples, "resamples") as advance:
         for _ in range(resamples):
             rows = draws.choice(len(loss_N), len(loss_N))
-            sample = _Bands(loss_N, parameters_N, band, rows)
-            for name, own in scores.items():
-                drawn[name].append(sample.figures(own))
+            for name, figures in _figures(scores, loss_N, parameters_N, band, rows).items():
+                drawn[name].append(figures)
             advance(1)
     columns = {name: zip(values[name], *drawn[name], strict=True) for name in names}
     return {name: ScoreQuality(*(Figure(value, *interval(again)) for value, *again in columns[name])) for name in names}
 
 
-class _Bands:
-    """The models, or a resample of them (`rows`), and the windows of `size` neighbors in `order_by` among them."""
-
-    def __init__(self, loss_N: Numbers, order_by_N: Numbers, size: int, rows: Indices | None = None) -> None:
-        self.loss_N = loss_N
-        self.overall = np.arange(len(loss_N)) if rows is None else rows
-        self.inside = [self.overall[window] for window in windows(order_by_N[self.overall], size)]
-        self.quality = [signs(-loss_N[rows]) for rows in (self.overall, *self.inside)]
-
-    def figures(self, score_N: Numbers) -> list[float]:
-        """Return the values of `NAMES`."""
-        overall = correlations(signs(score_N[self.overall]), self.quality[0])
-        bands = [
-            correlations(signs(score_N[rows]), quality).spearman
-            for rows, quality in zip(self.inside, self.quality[1:], strict=True)
+def _figures(
+    scores: dict[str, Numbers], loss_N: Numbers, order_by_N: Numbers, size: int, rows: Indices
+) -> dict[str, list[float]]:
+    """Return the values of `NAMES` for each score on the models `rows`, with windows of `size` neighbors among them."""
+    bands = [rows[window] for window in windows(order_by_N[rows], size)]
+    quality = [signs(-loss_N[chosen]) for chosen in (rows, *bands)]
+    figures = {}
+    for name, score_N in scores.items():
+        overall = correlations(signs(score_N[rows]), quality[0])
+        within = [
+            correlations(signs(score_N[band]), of_band).spearman
+            for band, of_band in zip(bands, quality[1:], strict=True)
         ]
-        regrets = [regret(score_N[rows], self.loss_N[rows]) for rows in (self.overall, *self.inside)]
-        return [*overall, float(np.mean(bands)), regrets[0], float(np.mean(regrets[1:]))]
+        regrets = [regret(score_N[chosen], loss_N[chosen]) for chosen in (rows, *bands)]
+        figures[name] = [*overall, float(np.mean(within)), regrets[0], float(np.mean(regrets[1:]))]
+    return figures

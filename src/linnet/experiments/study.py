@@ -11,7 +11,7 @@ from linnet.design.report import ValidationReport
 from linnet.design.sample import shares_weights, stratified_sample
 from linnet.design.scores import ScoreSettings, parts_of
 from linnet.design.space import Candidate, Space
-from linnet.design.validation import FEWEST, ScoreQuality, TrainedModel, TrainedSet, validate
+from linnet.design.validation import MIN_MODELS, ScoreQuality, TrainedModel, TrainedSet, validate
 from linnet.experiments.executors import Executor
 from linnet.experiments.jobs import Runner
 from linnet.experiments.run import run_suite
@@ -126,9 +126,9 @@ def study(
 
     Existing results in `out` are not made again. Raises `UserError` and `ExperimentStopped`.
     """
-    if settings.shapes < settings.bands * FEWEST:
-        least = settings.bands * FEWEST
-        raise UserError(field="shapes", value=settings.shapes, accepted=f"at least {least}, {FEWEST} for each band")
+    if settings.shapes < settings.bands * MIN_MODELS:
+        least = settings.bands * MIN_MODELS
+        raise UserError(field="shapes", value=settings.shapes, accepted=f"at least {least}, {MIN_MODELS} for each band")
     candidates = stratified_sample(space, settings.shapes, settings.bands, settings.seed)
     findings = run_suite(study_suite(space, candidates, settings, training), out, runner, "study", executor)
     models = []
@@ -144,8 +144,8 @@ def study(
     }
     groups = []
     for name, group in members.items():
-        if len(group) >= 2 * FEWEST:
-            trained, band = TrainedSet(group, "bits per byte", []), max(FEWEST, len(group) // settings.bands)
+        if len(group) >= 2 * MIN_MODELS:
+            trained, band = TrainedSet(group, "bits per byte", []), max(MIN_MODELS, len(group) // settings.bands)
             worth = validate(trained, ScoreSettings(), band=band, resamples=settings.resamples)
             groups.append(ModelGroup(name, trained, band, worth))
     sample = f"{settings.shapes} shapes of space {space.spec.name}, {settings.seeds} seeds"

@@ -73,7 +73,7 @@ class Law(Spec, ABC):
     def best(
         self, *, flops: float | None = None, parameters: float | None = None, tokens: float | None = None
     ) -> Allocation:
-        """Return the best size and tokens for `C` training FLOPs, or for the budget whose best size is `N` or tokens `D`."""
+        """Return the best size and tokens for `C` training FLOPs, or for a budget with best size `N` or tokens `D`."""
         scale, exponent = self.optimum
         if flops is not None:
             parameters = scale * flops**exponent

@@ -18,7 +18,7 @@ from linnet.design.feasibility import (
     ms_rounded_up,
     non_dominated,
 )
-from linnet.design.metrics import Budget, read_bytes, read_seconds, read_state
+from linnet.design.metrics import Budget, read_quantity, read_state
 from linnet.design.scores import SCORES, ScoreSettings
 
 
@@ -27,18 +27,18 @@ from linnet.design.scores import SCORES, ScoreSettings
     [("2MB", 2e6), ("2 MiB", 2**21), (".5kB", 500), ("1KiB", 1024), ("7B", 7), ("1e3MB", 1e9), ("40,000B", 4e4)],
 )
 def test_bytes(text: str, value: float):
-    assert read_bytes(text, "--max") == value
+    assert read_quantity(text, "bytes", "--max") == value
 
 
 @pytest.mark.parametrize(("text", "value"), [("20ms", 0.02), ("300us", 3e-4), ("1.5 s", 1.5)])
 def test_times(text: str, value: float):
-    assert read_seconds(text, "--max") == pytest.approx(value)
+    assert read_quantity(text, "seconds", "--max") == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["60X", "0B", "-1B", "", "2M", "B", "5ms", "1e400B", "1e308MB", ",5B", "٣B"])
 def test_bytes_that_cannot_be_read(text: str):
     with pytest.raises(UserError, match=f"--max {text}: expected a number above 0 with one of the units B, kB, MB"):
-        read_bytes(text, "--max")
+        read_quantity(text, "bytes", "--max")
 
 
 def test_state_has_a_length():
@@ -58,7 +58,7 @@ def test_a_state_of_no_number_of_tokens_is_no_goal():
 @given(st.floats(1e-9, 1e6))
 def test_the_smallest_time_that_is_said_can_be_met(least: float):
     said = ms_rounded_up(least)
-    assert least <= read_seconds(said, "--max") <= least * 1.0011
+    assert least <= read_quantity(said, "seconds", "--max") <= least * 1.0011
 
 
 MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 24}]
@@ -164,6 +164,6 @@ def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
     ("text", "limit", "said"), [("1MB", 1e6, "1 MB"), ("1500kB", 1.5e6, "1.50 MB"), ("1MiB", 2.0**20, "1 MiB")]
 )
 def test_a_budget_in_bytes_comes_back_in_the_units_in_which_it_was_given(text: str, limit: float, said: str):
-    budget = Budget(metrics.weights("float32"), read_bytes(text, "--max-weights"), f"--max-weights {text}")
+    budget = Budget(metrics.weights("float32"), read_quantity(text, "bytes", "--max-weights"), f"--max-weights {text}")
     assert budget.limit == limit and budget.format(limit) == said
     assert Budget(metrics.parameters(), 2e6, "--max-parameters 2M").format(2e6) == "2 M"

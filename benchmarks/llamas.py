@@ -6,7 +6,7 @@ from typing import Any
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from linnet.interop.families.matching import match_family
-from linnet.interop.tensor_names import LLAMA, from_published
+from linnet.interop.tensor_names import LLAMA
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -40,5 +40,5 @@ def transformers_llama(spec: ModelSpec, **fields: Any) -> LlamaForCausalLM:
 def with_weights_of(theirs: LlamaForCausalLM, spec: ModelSpec) -> Decoder:
     """Our model of the same description, with their weights in their precision."""
     ours = Decoder(spec).to(theirs.dtype)
-    ours.load_state_dict(from_published(theirs.state_dict(), spec, LLAMA))
+    ours.load_state_dict(LLAMA.from_published(theirs.state_dict(), spec))
     return ours

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
-from linnet.interop.tensor_names import LLAMA, from_published
+from linnet.interop.tensor_names import LLAMA
 from linnet.model.decoder import Decoder
 from llamas import llama_spec, transformers_llama, with_weights_of
 
@@ -53,7 +53,7 @@ def check(ours: Decoder, theirs: LlamaForCausalLM, our_loss: Loss, their_loss: L
     """Both compute the same, to a `tolerance`."""
     (mine := our_loss()).backward()
     (other := their_loss()).backward()
-    expected = from_published({name: p.grad for name, p in theirs.named_parameters()}, ours.spec, LLAMA)
+    expected = LLAMA.from_published({name: p.grad for name, p in theirs.named_parameters()}, ours.spec)
     worst = max(
         (p.grad - expected[name]).abs().max() / expected[name].abs().max() for name, p in ours.named_parameters()
     )

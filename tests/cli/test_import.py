@@ -9,7 +9,7 @@ from small_originals import write
 from linnet.cli.console import invocation
 from linnet.cli.main import main
 from linnet.interop.ted import CONTEXT_LENGTH, END
-from linnet.interop.tensor_names import TED, published_shapes
+from linnet.interop.tensor_names import TED
 from linnet.model.spec import ModelSpec
 
 CHARACTERS = [*sorted(set("Once upon a time\n")), END]
@@ -23,7 +23,7 @@ def published_ted(tmp_path: Path) -> Path:
     folder.mkdir()
     spec = ModelSpec.load("ted-tinystories").replace(vocab_size=len(CHARACTERS))
     weights = {}
-    for name, size in published_shapes(spec, TED).items():
+    for name, size in TED.shapes(spec).items():
         data = (torch.randn(size) / 16).numpy().tobytes()
         weights[name] = {"size": size, "data": base64.b64encode(data).decode()}
     vocabulary = {"int_to_char": CHARACTERS, "char_to_int": {c: n for n, c in enumerate(CHARACTERS)}}

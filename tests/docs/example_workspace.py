@@ -22,7 +22,7 @@ from linnet.cli.main import main
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
 from linnet.interop.ted import END
-from linnet.interop.tensor_names import PLDR, TED, published_shapes
+from linnet.interop.tensor_names import PLDR, TED
 from linnet.model.spec import CONFIG, RUN, TOKENIZER, WEIGHTS, ModelSpec
 from linnet.stories import texts
 
@@ -248,7 +248,7 @@ def pieces(workspace: Workspace, path: Path) -> None:
 def pldr_tensors(preset: str) -> dict[str, torch.Tensor]:
     """A checkpoint of a small version of a preset, with `PIECES` tokens, under its published names."""
     spec = ModelSpec.parse(small(preset), preset)
-    return {name: 0.1 * torch.randn(shape) for name, shape in published_shapes(spec, PLDR).items()}
+    return {name: 0.1 * torch.randn(shape) for name, shape in PLDR.shapes(spec).items()}
 
 
 def pth(preset: str) -> "Maker":
@@ -304,7 +304,7 @@ def published_ted(end: str) -> "Maker":
         vocabulary = {"int_to_char": characters, "char_to_int": {c: n for n, c in enumerate(characters)}}
         weights = {
             name: {"size": shape, "data": base64.b64encode((torch.randn(shape) / 4).numpy().tobytes()).decode()}
-            for name, shape in published_shapes(spec, TED).items()
+            for name, shape in TED.shapes(spec).items()
         }
         for name, content in (("model", sizes), ("vocab", vocabulary), ("weights", weights)):
             (path / f"{name}.json").write_text(json.dumps(content))

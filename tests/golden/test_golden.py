@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.engine import CachedReader, RecomputingReader
-from linnet.interop.tensor_names import PLDR, TED, from_published
+from linnet.interop.tensor_names import PLDR, TED
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.layers.mixers.ted import EvictionCache
 from linnet.model.decoder import Decoder
@@ -56,7 +56,7 @@ def pldr() -> tuple[Decoder, dict[str, Tensor], dict[str, Any]]:
         head={"tied": False, "bias": True},
     )
     decoder = Decoder(spec).double().to(DEVICE)
-    decoder.load_state_dict(from_published(_below(golden, "state_dict."), spec, PLDR))
+    decoder.load_state_dict(PLDR.from_published(_below(golden, "state_dict."), spec))
     return decoder, golden, config
 
 
@@ -76,7 +76,7 @@ def ted() -> tuple[Decoder, dict[str, Tensor], dict[str, Any]]:
         head={"tied": True, "norm": {"kind": "rms", "eps": config["norm_eps"]}},
     )
     decoder = Decoder(spec).to(DEVICE)
-    decoder.load_state_dict(from_published(_below(golden, "state_dict."), spec, TED))
+    decoder.load_state_dict(TED.from_published(_below(golden, "state_dict."), spec))
     return decoder, golden, config
 
 
@@ -105,7 +105,7 @@ def test_pldr_outputs_loss_and_every_gradient(pldr):
     torch.testing.assert_close(logits, golden["logits"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(loss[None], golden["loss"], rtol=1e-5, atol=1e-5)
     loss.backward()
-    _check_gradients(decoder, from_published(_below(golden, "grad."), decoder.spec, PLDR), 1e-5)
+    _check_gradients(decoder, PLDR.from_published(_below(golden, "grad."), decoder.spec), 1e-5)
 
 
 def test_pldr_deductive_outputs(pldr):
@@ -141,7 +141,7 @@ def test_ted_outputs_loss_and_every_gradient(ted):
     torch.testing.assert_close(logits, golden["logits"], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss[None], golden["loss"], rtol=1e-4, atol=1e-4)
     loss.backward()
-    _check_gradients(decoder, from_published(_below(golden, "grad."), decoder.spec, TED), 1e-4)
+    _check_gradients(decoder, TED.from_published(_below(golden, "grad."), decoder.spec), 1e-4)
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from linnet.interop.tensor_names import OPT_OFFSET, from_gpt2, from_gpt_neo, from_gpt_neox, from_opt
+from linnet.interop.families.gpt import GptNeoX
+from linnet.interop.tensor_names import GPT2, GPT_NEO, GPT_NEOX, OPT
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -44,8 +45,8 @@ OPT_350M = {
 }  # fmt: skip
 
 PUBLISHED: dict[str, tuple[Callable[[], object], int]] = {
-    "opt-125m": (opt, OPT_OFFSET * 768),
-    "opt-350m": (lambda: opt(**OPT_350M), OPT_OFFSET * 1024),
+    "opt-125m": (opt, OPT.padding_positions * 768),
+    "opt-350m": (lambda: opt(**OPT_350M), OPT.padding_positions * 1024),
     "pythia-70m": (lambda: gpt_neox(512, 6, 8), 0),
     "pythia-160m": (lambda: gpt_neox(768, 12, 12), 0),
     "cerebras-gpt-111m": (lambda: gpt2(n_layer=10, n_positions=CONTEXT, n_inner=3072, activation_function="gelu"), 0),
@@ -113,26 +114,27 @@ SMALL = {
 def test_opt_125m():
     theirs = randomized(opt(**SMALL, word_embed_proj_dim=32))
     spec = small("opt-125m", 32, 44, 4, repeat=2, blocks=1)
-    assert_same_logits(theirs, spec, from_opt(theirs.state_dict(), spec))
+    assert_same_logits(theirs, spec, OPT.from_published(theirs.state_dict(), spec))
 
 
 def test_opt_350m_with_narrow_token_vectors_and_norms_behind():
     theirs = randomized(opt(**SMALL, word_embed_proj_dim=24, do_layer_norm_before=False))
     spec = small("opt-350m", 32, 44, 4, repeat=2, blocks=1, embedding={"width": 24, "positions": "learned"})
-    assert_same_logits(theirs, spec, from_opt(theirs.state_dict(), spec))
+    assert_same_logits(theirs, spec, OPT.from_published(theirs.state_dict(), spec))
 
 
 def test_pythia_with_parallel_branches_and_a_quarter_of_each_head_turned():
     theirs = randomized(gpt_neox(32, 2, 4, vocab_size=37, max_position_embeddings=48))
     spec = small("pythia-70m", 32, 128, 4, repeat=2, blocks=1)
-    assert_same_logits(theirs, spec, from_gpt_neox(theirs.state_dict(), spec))
+    named = {GptNeoX.tensor_name(name): tensor for name, tensor in theirs.state_dict().items()}
+    assert_same_logits(theirs, spec, GPT_NEOX.from_published(named, spec))
 
 
 def test_gpt_neo_with_windows_in_every_second_layer():
     sizes = {"vocab_size": 37, "max_position_embeddings": 48, "hidden_size": 32, "num_layers": 4, "num_heads": 4}
     theirs = randomized(gpt_neo(**sizes, attention_types=[[["global", "local"], 2]], window_size=5))
     spec = small("gpt-neo-125m", 32, 128, 4, repeat=1, blocks=4)
-    tensors = from_gpt_neo(theirs.state_dict(), spec)
+    tensors = GPT_NEO.from_published(theirs.state_dict(), spec)
     # Transformers computes these scores in float32 whatever the model's precision.
     assert_same_logits(theirs, spec, tensors)
 
@@ -141,4 +143,4 @@ def test_cerebras_gpt():
     sizes = {"vocab_size": 37, "n_positions": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 128}
     theirs = randomized(gpt2(**sizes, activation_function="gelu"))
     spec = small("cerebras-gpt-111m", 32, 128, 4, repeat=2, blocks=1)
-    assert_same_logits(theirs, spec, from_gpt2(theirs.state_dict(), spec))
+    assert_same_logits(theirs, spec, GPT2.from_published(theirs.state_dict(), spec))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.interop.tensor_names import LLAMA, from_gpt2, from_published
+from linnet.interop.tensor_names import GPT2, LLAMA
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -24,7 +24,7 @@ def _llama(heads: int, kv_heads: int) -> tuple[torch.nn.Module, Decoder]:
     }
     head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(from_published(theirs.state_dict(), ours.spec, LLAMA))
+    ours.load_state_dict(LLAMA.from_published(theirs.state_dict(), ours.spec))
     return theirs, ours
 
 
@@ -56,7 +56,7 @@ def test_qwen3(kv_heads: int):
     base = theirs.config.rope_parameters["rope_theta"]
     block["mixer"]["rotary"] = {"base": base}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(from_published(theirs.state_dict(), ours.spec, LLAMA))
+    ours.load_state_dict(LLAMA.from_published(theirs.state_dict(), ours.spec))
     tokens = torch.randint(37, (2, 33))
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 
@@ -67,7 +67,7 @@ def test_a_part_that_published_models_have_not_is_refused():
     with pytest.raises(
         UserError, match=r"^gpt2-124m: blocks\.0\.layers\.0\.mixer\.query_key_norm\.query\.weight: published"
     ):
-        from_gpt2({}, ModelSpec.parse(spec, "gpt2"))
+        GPT2.from_published({}, ModelSpec.parse(spec, "gpt2"))
 
 
 @torch.no_grad()
@@ -82,6 +82,6 @@ def test_gpt2():
     spec["blocks"][0] |= {"repeat": 2, "mixer": {**spec["blocks"][0]["mixer"], "heads": 4}}
     spec["blocks"][0]["feed_forward"]["hidden"] = 128
     ours = Decoder(ModelSpec.parse(spec, "gpt2")).double()
-    ours.load_state_dict(from_gpt2(theirs.state_dict(), ours.spec))
+    ours.load_state_dict(GPT2.from_published(theirs.state_dict(), ours.spec))
     tokens = torch.randint(37, (2, 40))
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)

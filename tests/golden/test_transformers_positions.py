@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.interop.tensor_names import LLAMA, from_published
+from linnet.interop.tensor_names import LLAMA
 from linnet.layers.contract import Place
 from linnet.layers.mixers.attention import Attention, AttentionSpec
 from linnet.layers.positions import alibi_slopes
@@ -54,13 +54,13 @@ def test_rotary_scalings_of_llama(name: str):
     block = {"repeat": 2, "mixer": mixer, "feed_forward": {"kind": "glu", "hidden": 44}}
     head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(from_published(theirs.state_dict(), ours.spec, LLAMA))
+    ours.load_state_dict(LLAMA.from_published(theirs.state_dict(), ours.spec))
     tokens = torch.randint(37, (2, LENGTH))
     logits, expected = ours(tokens), theirs(tokens).logits
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
     upstream = torch.randn_like(expected)
     found = _gradients(logits, upstream, ours)
-    for key, gradient in from_published(_gradients(expected, upstream, theirs), ours.spec, LLAMA).items():
+    for key, gradient in LLAMA.from_published(_gradients(expected, upstream, theirs), ours.spec).items():
         torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of
 from linnet.core.spec import Spec
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
-from linnet.interop.tensor_names import PLDR, check_one_precision, from_published, published_shapes, read_pth
+from linnet.interop.tensor_names import PLDR, check_one_precision, read_pth
 from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import choose_operators
@@ -79,9 +79,9 @@ def import_pldr(
     if converted.vocab_size > model.vocab_size:
         accepted = f"expected at most the vocab_size of {published.source}, {model.vocab_size}"
         raise UserError(f"{pieces}: {converted.vocab_size} tokens: {accepted}")
-    check_tensors(published.named, published_shapes(model, PLDR), weights, published.source)
+    check_tensors(published.named, PLDR.shapes(model), weights, published.source)
     check_one_precision(published.named, weights)
-    tensors = from_published(published.named, model, PLDR)
+    tensors = PLDR.from_published(published.named, model)
     dtype = next(iter(tensors.values())).dtype
     for layer, operator_HKK in enumerate(published.operators or ()):
         tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(dtype).clone()

@@ -24,7 +24,7 @@ from linnet.core.files import parse_json, read_json, read_text, sha256_of
 from linnet.core.spec import Spec
 from linnet.data import tokenizer_training
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.tensor_names import TED, check_one_precision, from_published, published_shapes, read_pth
+from linnet.interop.tensor_names import TED, check_one_precision, read_pth
 from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.spec import ModelSpec, read_description
 from linnet.model.store import check_new_folder, check_tensors, write_model
@@ -84,9 +84,9 @@ def import_ted(
         accepted = f"expected {model.vocab_size}, the vocab_size of {source / SIZES}"
         raise UserError(f"{source / VOCABULARY}: {tokenizer.vocab_size} characters: {accepted}")
     named = read_json_weights(weights) if weights.name == JSON_WEIGHTS else read_pth(weights)
-    check_tensors(named, published_shapes(model, TED), weights, f"the model in {SIZES}")
+    check_tensors(named, TED.shapes(model), weights, f"the model in {SIZES}")
     check_one_precision(named, weights)
-    decoder = decoder_with_weights(model, from_published(named, model, TED))
+    decoder = decoder_with_weights(model, TED.from_published(named, model))
     made = {"imported_from": str(weights), "sha256": sha256_of(weights), "end_character": end, "command": command}
     write_model(out, decoder, tokenizer, made)
     return decoder

@@ -19,7 +19,7 @@ from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family, Linnet
 from linnet.interop.parity import dtype_name
 from linnet.interop.tensor_names import check_one_precision
-from linnet.model.decoder import Decoder, meta_decoder
+from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
 
@@ -55,9 +55,8 @@ def read_weights(folder: Path, family: Family, model: ModelSpec) -> tuple[dict[s
     files = weight_files(folder)
     named: dict[str, Tensor] = {}
     for path in files:
-        named |= {family.current(name): tensor for name, tensor in read_tensors(path).items()}
-    published = family.maps.theirs(meta_decoder(model).state_dict(), model)
-    expected = {name: tensor.shape for name, tensor in published.items()}
+        named |= {family.tensor_name(name): tensor for name, tensor in read_tensors(path).items()}
+    expected = family.tensors.shapes(model)
     unused = {name for name in named.keys() - expected.keys() if family.buffers.search(name)}
     if model.head.tied:  # some files contain the matrix twice; Transformers reads the embedding's
         unused |= named.keys() & {"lm_head.weight", "embed_out.weight"}
@@ -65,7 +64,7 @@ def read_weights(folder: Path, family: Family, model: ModelSpec) -> tuple[dict[s
     where = files[0] if len(files) == 1 else folder / INDEX
     check_tensors(named, expected, where, f"the model in {CONFIG}")
     check_one_precision(named, where)
-    return {name: tensor.contiguous() for name, tensor in family.maps.ours(named, model).items()}, files
+    return {name: tensor.contiguous() for name, tensor in family.tensors.from_published(named, model).items()}, files
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -125,7 +124,7 @@ def write_folder(folder: Path, family: Family, decoder: Decoder, tokenizer: Toke
     write_json(folder / CONFIG, {**family.config(), **ends, "dtype": dtype_name(decoder)})
     unused = list(range(tokenizer.vocab_size, decoder.spec.vocab_size))
     write_json(folder / GENERATION, {**ends, **({"suppress_tokens": unused} if unused else {})})
-    write_tensors(folder / WEIGHTS, family.maps.theirs(decoder.state_dict(), decoder.spec), FORMAT)
+    write_tensors(folder / WEIGHTS, family.tensors.to_published(decoder.state_dict(), decoder.spec), FORMAT)
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, begins_with_end: bool) -> int:

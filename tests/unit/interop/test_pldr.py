@@ -12,7 +12,7 @@ import yaml
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.pldr import import_pldr
-from linnet.interop.tensor_names import PLDR, published_shapes
+from linnet.interop.tensor_names import PLDR
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 
@@ -139,5 +139,5 @@ def test_a_vocabulary_that_is_too_large_is_refused(weights, spec: Path, pieces: 
     ],
 )
 def test_a_presets_published_shapes_add_up_to_its_parameters(name: str, parameters: int):
-    shapes = published_shapes(ModelSpec.load(name), PLDR)
+    shapes = PLDR.shapes(ModelSpec.load(name))
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == parameters

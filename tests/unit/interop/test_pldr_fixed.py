@@ -15,7 +15,7 @@ from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.pldr import OPERATORS, OPERATORS_SET, import_pldr
-from linnet.interop.tensor_names import PLDR, published_shapes
+from linnet.interop.tensor_names import PLDR
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.model.cost import model_cost
@@ -234,5 +234,5 @@ def test_what_does_not_go_together_is_refused(
 @pytest.mark.parametrize("name", ["pldr-v51g-106m-1", "pldr-v51g-106m-2"])
 def test_the_published_shapes_of_fixed_ones_add_up(name: str):
     model = ModelSpec.load(name)
-    shapes = published_shapes(model, PLDR)
+    shapes = PLDR.shapes(model)
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == model_cost(model).parameters

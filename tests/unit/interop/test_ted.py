@@ -17,7 +17,7 @@ from linnet.data.prepare import prepare
 from linnet.evaluation.text import evaluate_folder
 from linnet.inference.language_model import load
 from linnet.interop.ted import END, import_ted, read_json_weights
-from linnet.interop.tensor_names import TED, published_shapes
+from linnet.interop.tensor_names import TED
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 
@@ -271,5 +271,5 @@ def test_other_pickles_are_refused_and_never_run(published: Path, tmp_path: Path
 
 
 def test_the_presets_published_shapes_add_up_to_its_parameters():
-    shapes = published_shapes(ModelSpec.load("ted-tinystories"), TED)
+    shapes = TED.shapes(ModelSpec.load("ted-tinystories"))
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 4_748_032

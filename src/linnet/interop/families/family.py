@@ -1,19 +1,19 @@
 """A family of models: its fields in `config.json`, the model description for them, and the names of its tensors.
 
 Fields have Transformers' names, and Transformers' defaults hold where a file has no value. A field with a single
-accepted value (`Literal`) is a feature that model descriptions of linnet do not have.
+accepted value (`Literal`) is a feature that model descriptions of linnet do not have. A table maps the fields to the
+fields of a description, in both directions.
 """
 
 import re
-from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
-from torch import Tensor
 
 from linnet.core.spec import Spec
-from linnet.interop.tensor_names import TensorMaps
+from linnet.interop.tensor_names import PublishedTensors
 from linnet.model.spec import ModelSpec
 from linnet.nn.gates import Activation
 
@@ -37,6 +37,9 @@ THEIRS: dict[Activation, ActivationName] = {ours: theirs for theirs, ours in rev
 """Transformers' names of activations; the first of several."""
 
 ROPE_TYPES = ("default", "linear", "yarn")
+YARN = {"trained": "original_max_position_embeddings", "fast": "beta_fast", "slow": "beta_slow"}
+YARN |= {"attention_factor": "attention_factor"}
+"""Transformers' names of the fields that only YaRN scaling has, by linnet's names."""
 
 
 class Rope(Spec):
@@ -69,16 +72,10 @@ class Rope(Spec):
     def fields(cls, rotary: Plain) -> dict[str, Any]:
         """Return the fields for the rotary positions of a description; no positions count as unscaled ones."""
         scaling = rotary.get("scaling") or {"kind": "default"}
-        fields = {
-            "rope_theta": rotary.get("base"),
-            "factor": scaling.get("factor"),
-            "original_max_position_embeddings": scaling.get("trained"),
-            "beta_fast": scaling.get("fast"),
-            "beta_slow": scaling.get("slow"),
-            "attention_factor": scaling.get("attention_factor"),
-        }
-        kind = scaling["kind"] if scaling["kind"] in ROPE_TYPES else "default"
-        return {"rope_type": kind, **({} if kind == "default" else fields), "rope_theta": fields["rope_theta"]}
+        if scaling["kind"] not in ROPE_TYPES or scaling["kind"] == "default":
+            return {"rope_type": "default", "rope_theta": rotary.get("base")}
+        of_kind = {theirs: scaling.get(ours) for ours, theirs in {"factor": "factor", **YARN}.items()}
+        return {"rope_type": scaling["kind"], "rope_theta": rotary.get("base"), **of_kind}
 
     def scaling(self, context_length: int) -> dict[str, Any] | None:
         """Return the scaling section of a model description."""
@@ -86,23 +83,31 @@ class Rope(Spec):
             return None
         plain: dict[str, Any] = {"kind": self.rope_type, "factor": self.factor}
         if self.rope_type == "yarn":
-            plain["trained"] = self.original_max_position_embeddings or context_length
-            optional = {"fast": self.beta_fast, "slow": self.beta_slow, "attention_factor": self.attention_factor}
-            plain |= {name: value for name, value in optional.items() if value is not None}
+            of_kind = {ours: getattr(self, theirs) for ours, theirs in YARN.items()}
+            plain["trained"] = context_length
+            plain |= {name: value for name, value in of_kind.items() if value is not None}
         return plain
 
 
 class Family(Spec):
     """The fields of `config.json` that describe a model of the family; other fields of the file are not read.
 
-    buffers: pattern of names of tensors in published files that are not weights. maps: conversion of tensors.
-    architecture: the class in Transformers. begins_with_end: True if every text begins with the end token unless the
-    tokenizer's file says otherwise.
+    table: the paths of each field in a model description, separated by spaces; `block` is the block that all layers
+    share. constants: values by path that all models of the family have. tensors: names and storage of the tensors.
+    buffers: pattern of names of tensors in published files that are not weights. architecture: the class in
+    Transformers. unused: values in `config.json` that linnet does not read. begins_with_end: True if every text begins
+    with the end token unless the tokenizer's file says otherwise.
     """
 
+    table: ClassVar[Mapping[str, str]] = {
+        "vocab_size": "vocab_size",
+        "initializer_range": "initialization.std initialization.embedding_std",
+    }
+    constants: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    tensors: ClassVar[PublishedTensors]
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"\.rotary_emb\.inv_freq$")
-    maps: ClassVar[TensorMaps]
     architecture: ClassVar[str]
+    unused: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     begins_with_end: ClassVar[bool] = False
 
     model_type: str
@@ -110,32 +115,56 @@ class Family(Spec):
     initializer_range: PositiveFloat = 0.02
     quantization_config: Literal[None] = None
 
-    @abstractmethod
+    def computed(self) -> dict[str, Any]:
+        """Return the values of a description, by path, that the table does not determine."""
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the model description without its name."""
+        values = dict(self.constants)
+        for name, paths in self.table.items():
+            value = getattr(self, name)
+            for path in paths.split():
+                values[path] = OURS[value] if path.endswith(".activation") else value
+        description: dict[str, Any] = {}
+        for path, value in {**values, **self.computed()}.items():
+            *sections, name = path.split(".")
+            section = description
+            for part in sections:
+                section = section.setdefault(part, {})
+            section[name] = value
+        description["blocks"] = [description.pop("block")]
+        return description
 
     @classmethod
-    @abstractmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
         """Return the fields of the family's model that is closest to a description."""
+        description = {**plain, "block": {**plain["blocks"][0], "repeat": plain["layers"]}}
+        fields: dict[str, Any] = {}
+        for name, paths in cls.table.items():
+            path, *_ = paths.split()
+            value: Any = description
+            for part in path.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None:
+                fields[name] = THEIRS[value] if path.endswith(".activation") else value
+        return fields
 
     def config(self) -> dict[str, Any]:
         """Return the content of `config.json`."""
         fields = self.model_dump(exclude_none=True)
         rope = fields.get("rope_parameters", {})
         older = {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
-        return {"architectures": [self.architecture], **fields, **older}
+        return {"architectures": [self.architecture], **fields, **older, **self.unused}
 
     @classmethod
-    def current(cls, name: str) -> str:
-        """Translate the name of a tensor in a published file to the name in `maps`."""
+    def tensor_name(cls, name: str) -> str:
+        """Translate the name of a tensor in a published file to the name in `tensors`."""
         return name
 
     def model(self, name: str, origin: str) -> ModelSpec:
         """Return the model description."""
-        start = {"std": self.initializer_range, "embedding_std": self.initializer_range}
-        plain = {"name": name, "vocab_size": self.vocab_size, "initialization": start}
-        return ModelSpec.parse(plain | self.to_dict(), origin)
+        return ModelSpec.parse({"name": name, **self.to_dict()}, origin)
 
     @classmethod
     def read(cls, config: Mapping[str, Any], origin: str) -> Self:
@@ -148,20 +177,12 @@ PREFIX = "decoder."
 """Prefix of tensor names: the attribute of `LinnetForCausalLM` that holds the decoder."""
 
 
-def _without_prefix(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    return {name.removeprefix(PREFIX): tensor for name, tensor in named.items()}
-
-
-def _with_prefix(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    return {PREFIX + name: tensor for name, tensor in tensors.items()}
-
-
 class Linnet(Family):
     """Any decoder of linnet, for `interop.transformers`: the whole description, and linnet's tensor names with a
     prefix.
     """
 
-    maps, architecture = TensorMaps(_without_prefix, _with_prefix), "LinnetForCausalLM"
+    tensors, architecture = PublishedTensors(None, PREFIX), "LinnetForCausalLM"
     begins_with_end = True
 
     model_type: Literal["linnet"] = MODEL_TYPE
@@ -170,13 +191,6 @@ class Linnet(Family):
     @classmethod
     def of(cls, spec: ModelSpec) -> "Linnet":
         return cls(vocab_size=spec.vocab_size, description=spec.model_dump(mode="json"))
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.description
-
-    @classmethod
-    def fields(cls, plain: Plain) -> dict[str, Any]:
-        return {"vocab_size": plain["vocab_size"], "description": dict(plain)}
 
     def model(self, name: str, origin: str) -> ModelSpec:
         """Return the description, with the name that it contains."""

@@ -7,7 +7,8 @@ for a tied head. Keys are those of llama.cpp's `src/llama-arch.cpp`, with the me
 """
 
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from linnet.core.errors import UserError
 from linnet.interop.families.family import Plain
@@ -33,41 +34,35 @@ class GgufLlama(LlamaLike):
     Rows are written in the order of the architecture, so heads may rotate either way; YaRN's ramp is that of the paper.
     """
 
+    table: ClassVar[Mapping[str, str]] = {
+        **LlamaLike.table,
+        "attention_bias": "block.mixer.bias",
+        "out_bias": "block.mixer.out_bias",
+        "mlp_bias": "block.feed_forward.bias",
+    }
+
     model_type: Literal["llama", "qwen3"] = "llama"
     hidden_act: Literal["silu"] = "silu"
     head_dim: int
     pairing: Pairing
     attention_bias: bool
     out_bias: bool
-    mlp_bias: bool
+    mlp_bias: bool = False
 
-    def rotary(self) -> dict[str, Any]:
-        return {**super().rotary(), "pairing": self.pairing}
-
-    def mixer(self) -> dict[str, Any]:
+    def computed(self) -> dict[str, Any]:
+        rotary = {**super().computed()["block.mixer.rotary"], "pairing": self.pairing}
         norm = {"kind": "rms", "eps": self.rms_norm_eps} if self.model_type == "qwen3" else None
-        bias = {"bias": self.attention_bias, "out_bias": self.out_bias}
-        return {"head_dim": self.head_dim, **bias, "query_key_norm": norm}
-
-    def feed_forward(self) -> dict[str, Any]:
-        return {**super().feed_forward(), "bias": self.mlp_bias}
+        return {"block.mixer.rotary": rotary, "block.mixer.query_key_norm": norm}
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
-        block = plain["blocks"][0]
-        mixer, fields = block["mixer"], super().fields(plain)
-        normed = mixer["query_key_norm"] is not None
+        mixer, fields = plain["blocks"][0]["mixer"], super().fields(plain)
         rope = {name: value for name, value in fields["rope_parameters"].items() if not name.startswith("beta_")}
-        return {
-            **fields,
-            "model_type": "qwen3" if normed else "llama",
-            "hidden_act": "silu",
-            "rope_parameters": rope,
-            "pairing": (mixer["rotary"] or {}).get("pairing", "halves"),
-            "attention_bias": mixer["bias"],
-            "out_bias": mixer["out_bias"] and not normed,
-            "mlp_bias": (block["feed_forward"] or {}).get("bias", False) and not normed,
-        }
+        pairing = (mixer["rotary"] or {}).get("pairing", "halves")
+        fields |= {"hidden_act": "silu", "rope_parameters": rope, "pairing": pairing}
+        if mixer["query_key_norm"] is None:
+            return {**fields, "model_type": "llama"}
+        return {**fields, "model_type": "qwen3", "out_bias": False, "mlp_bias": False}
 
 
 def architecture_of(spec: ModelSpec) -> str:

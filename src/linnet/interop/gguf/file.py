@@ -16,7 +16,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.interop import optional_package
 from linnet.interop.gguf.architecture import PAIRING, Metadata, architecture_of
-from linnet.interop.tensor_names import GGUF, to_published
+from linnet.interop.tensor_names import GGUF
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.spec import ModelSpec
 
@@ -75,7 +75,7 @@ def named_tensors(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, T
     mixer = spec.blocks[0].mixer
     assert isinstance(mixer, AttentionSpec) and mixer.rotary is not None
     heads, kv_heads, width = mixer.widths(spec.d_model)
-    named, pairing = to_published(tensors, spec, GGUF), PAIRING[architecture_of(spec)]
+    named, pairing = GGUF.to_published(tensors, spec), PAIRING[architecture_of(spec)]
     if mixer.rotary.pairing == pairing:
         return named
     counts = {"attn_q": heads, "attn_k": kv_heads, "attn_q_norm": 1, "attn_k_norm": 1}

@@ -63,7 +63,7 @@ def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel)
 
 
 def unturned(tensors_: dict[str, Tensor], spec: Any) -> dict[str, Tensor]:
-    return file.to_published(tensors_, spec, file.GGUF)
+    return file.GGUF.to_published(tensors_, spec)
 
 
 def without_end(metadata: Any) -> Any:

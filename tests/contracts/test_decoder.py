@@ -121,13 +121,13 @@ def feed(decoder: Decoder, tokens_BT: Tensor, bounds: list[int], padding: tuple[
     return torch.cat(out, dim=1)
 
 
-def test_predicted_parameters_are_the_built_ones(decoder: Decoder):
+def test_predicted_parameters_equal_those_of_the_module(decoder: Decoder):
     assert model_cost(decoder.spec).parameters == sum(p.numel() for p in decoder.parameters())
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("bounds", [[0, 5, 6, 7, 12], [0, 5, 9, 12], [0, 5, 7, 9, 11, 12]])
-def test_after_the_prompt_every_cut_gives_the_same(decoder: Decoder, bounds: list[int]):
+def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(decoder: Decoder, bounds: list[int]):
     tokens_BT = tokens(2)
     torch.testing.assert_close(feed(decoder, tokens_BT, bounds), feed(decoder, tokens_BT, [0, PROMPT, LENGTH]))
 
@@ -139,7 +139,7 @@ def test_one_pass_equals_one_chunk_with_a_state(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_a_left_padded_row_gives_what_it_gives_alone(decoder: Decoder):
+def test_a_left_padded_row_gives_the_same_outputs_as_without_padding(decoder: Decoder):
     tokens_BT = tokens(2)
     padded = feed(decoder, tokens_BT, [0, 6, 7, LENGTH], (4, 0))
     alone = feed(decoder, tokens_BT[:1, 4:], [0, 2, 3, LENGTH - 4])
@@ -147,7 +147,7 @@ def test_a_left_padded_row_gives_what_it_gives_alone(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_a_state_survives_its_tensors(decoder: Decoder):
+def test_a_state_is_restored_from_its_tensors(decoder: Decoder):
     tokens_BT = tokens(2)
     expected = feed(decoder, tokens_BT, [0, PROMPT, LENGTH])[:, PROMPT:]
     state = decoder.initial_state(2, LENGTH)
@@ -157,7 +157,7 @@ def test_a_state_survives_its_tensors(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_a_cropped_state_goes_on_from_there(decoder: Decoder):
+def test_a_cropped_state_continues_from_its_new_length(decoder: Decoder):
     tokens_BT = tokens(2)
     expected = feed(decoder, tokens_BT, [0, PROMPT, LENGTH])[:, PROMPT:]
     state = decoder.initial_state(2, LENGTH)
@@ -170,7 +170,7 @@ def test_a_cropped_state_goes_on_from_there(decoder: Decoder):
     torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], state), expected)
 
 
-def test_a_full_state_is_refused_before_anything_happens(decoder: Decoder):
+def test_a_full_state_is_refused_before_it_is_changed(decoder: Decoder):
     state = decoder.initial_state(1, LENGTH)
     decoder(tokens(1, 10), state)
     with pytest.raises(ValueError, match="3 more tokens: the state has room for 2"):
@@ -178,7 +178,7 @@ def test_a_full_state_is_refused_before_anything_happens(decoder: Decoder):
     assert state.position == 10
 
 
-def test_learned_positions_end_where_the_context_ends():
+def test_learned_positions_end_at_the_context_length():
     decoder = decoder_with_weights([EXAMPLES[0]])
     with pytest.raises(ValueError, match="33 tokens: the model's learned positions end at 32"):
         decoder(tokens(1, 33))
@@ -209,7 +209,7 @@ def test_causality_of_a_model_is_that_of_its_mixers(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_streams_join_a_running_batch_and_leave_it(decoder: Decoder):
+def test_streams_join_and_leave_a_running_batch(decoder: Decoder):
     tokens_BT = tokens(2)
     states = [decoder.initial_state(1, LENGTH), decoder.initial_state(1, 2 * LENGTH)]
     decoder(tokens_BT[:1, :7], states[0])
@@ -227,7 +227,7 @@ def test_streams_join_a_running_batch_and_leave_it(decoder: Decoder):
 
 @torch.no_grad()
 @pytest.mark.parametrize("with_state", [False, True])
-def test_documents_in_one_row_give_what_each_gives_alone(decoder: Decoder, with_state: bool):
+def test_documents_in_one_row_give_the_same_outputs_as_separate_ones(decoder: Decoder, with_state: bool):
     tokens_BT, documents = tokens(2), [[4, 9], [0]]
     state = decoder.initial_state(2, LENGTH) if with_state else None
     out = decoder(tokens_BT, state, documents=documents)
@@ -266,7 +266,7 @@ def sublayers_like(decoder: Decoder, spec: SublayerSpec) -> list[Sublayer]:
     return [layer.mixer if isinstance(spec, MixerSpec) else layer.feed_forward for layer in layers]
 
 
-def test_starting_values_are_the_sublayers_own(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
+def test_initial_values_are_those_of_the_sublayers(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
     """But for the weights of `nn.linear.Linear`, which the description draws, and which nothing else may set."""
     built: list[dict[str, Tensor]] = []
     build, reset = type(spec).build, Linear.reset_parameters
@@ -297,7 +297,7 @@ def test_starting_values_are_the_sublayers_own(spec: SublayerSpec, monkeypatch: 
             assert torch.equal(found[name], value), name
 
 
-def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: SublayerSpec):
+def test_scaled_residuals_scale_the_outputs_of_branches(spec: SublayerSpec):
     """Whatever its last map is called, and whoever says how it starts."""
     outs = []
     for scaled in (False, True):
@@ -309,7 +309,7 @@ def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: Sublayer
     torch.testing.assert_close(outs[1], outs[0] * (2 * decoder.spec.layers) ** -0.5)
 
 
-def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: SublayerSpec):
+def test_zero_outputs_make_branches_that_add_nothing(spec: SublayerSpec):
     """Until they have learned something: gradients reach the last map."""
     decoder = Decoder(model_of(spec, initialization={"zero_outputs": True})).double().to(DEVICE)
     for sublayer in sublayers_like(decoder, spec):
@@ -322,7 +322,7 @@ def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: Sublaye
 @torch.no_grad()
 @pytest.mark.parametrize("weights", get_args(Precision))
 @pytest.mark.parametrize("tied", [True, False])
-def test_no_logit_passes_the_cap(weights: str, tied: bool):
+def test_no_logit_exceeds_the_cap(weights: str, tied: bool):
     """In any precision, one token at a time too; the order of tokens stays."""
     tokens_BT = tokens(2)
     plain, capped = (
@@ -340,7 +340,7 @@ def test_no_logit_passes_the_cap(weights: str, tied: bool):
     torch.testing.assert_close(found[1], 0.5 * torch.tanh(found[0] / 0.5), rtol=0.01, atol=1e-5)
 
 
-def test_a_sublayer_knows_which_layer_it_is(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
+def test_a_sublayer_gets_the_index_of_its_layer(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
     places: list[Place] = []
     build = type(spec).build
     monkeypatch.setattr(type(spec), "build", lambda self, place: places.append(place) or build(self, place))
@@ -363,7 +363,7 @@ def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("weights", ["int8", "int4", "bfloat16"])
-def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec, weights: str):
+def test_all_linear_maps_are_converted(spec: SublayerSpec, weights: str):
     decoder = randomized(Decoder(model_of(spec)))
     exact = decoder(tokens(2, 9))
     convert_weights(decoder, weights)
@@ -378,7 +378,7 @@ def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec
 
 @pytest.mark.cpu_only("weights are predicted as they are packed there")
 @pytest.mark.parametrize(("weights", "tied"), [("float32", True), ("bfloat16", False), ("int8", True), ("int4", False)])
-def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, weights: str, tied: bool):
+def test_predicted_bytes_of_weights_are_the_allocated_ones(spec: SublayerSpec, weights: str, tied: bool):
     model = model_of(spec, head={"tied": tied})
     decoder = Decoder(model)
     convert_weights(decoder, weights)
@@ -387,7 +387,7 @@ def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
-def test_the_state_is_as_large_as_predicted_in_every_precision(spec: SublayerSpec, weights: str):
+def test_the_state_has_the_predicted_size_in_every_precision(spec: SublayerSpec, weights: str):
     decoder = Decoder(model_of(spec)).to(DEVICE)
     convert_weights(decoder, weights)
     state = decoder.initial_state(1, LENGTH)
@@ -425,7 +425,7 @@ def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
 
 
 @pytest.mark.cpu_only("what a pass keeps is predicted of their forms")
-def test_predicted_memory_of_training_is_what_a_pass_keeps(spec: SublayerSpec):
+def test_predicted_training_memory_is_what_a_pass_keeps(spec: SublayerSpec):
     """Of one more layer, so that what all layers share (tables, masks) is not counted."""
     tokens_BT, found, predicted = tokens(3, 24), [], []
     for repeat in (1, 2, 3):
@@ -436,7 +436,7 @@ def test_predicted_memory_of_training_is_what_a_pass_keeps(spec: SublayerSpec):
     assert found[2] - found[1] == pytest.approx(predicted[2] - predicted[1], rel=0.02)
 
 
-def test_only_what_a_sublayer_says_beside_linear_maps_decays(spec: SublayerSpec):
+def test_only_linear_maps_and_declared_parameters_have_weight_decay(spec: SublayerSpec):
     decoder = Decoder(model_of(spec))
     decayed, free = split_by_decay(decoder)
     assert decayed.keys() | free.keys() == dict(decoder.named_parameters()).keys()
@@ -461,7 +461,7 @@ def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec,
         assert (compiled - eager).norm() <= 1e-3 * eager.norm() + 1e-9
 
 
-def test_what_no_chunk_can_have_is_refused(decoder: Decoder):
+def test_impossible_padding_documents_and_prefixes_are_refused(decoder: Decoder):
     for wrong in ((3,), (3, -1), (0, LENGTH + 1)):
         with pytest.raises(ValueError, match=f"expected 2 numbers from 0 to {LENGTH}"):
             decoder(tokens(2), padding=wrong)
@@ -471,7 +471,7 @@ def test_what_no_chunk_can_have_is_refused(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_a_new_document_needs_room_for_itself_alone(decoder: Decoder):
+def test_a_new_document_needs_capacity_for_itself_only(decoder: Decoder):
     tokens_BT, state = tokens(1, 8), decoder.initial_state(1, LENGTH)
     decoder(tokens(1, 10), state)
     out = decoder(tokens_BT, state, documents=[[0]])
@@ -498,7 +498,7 @@ def test_states_with_different_cache_policies_do_not_join():
         banks[0].join(banks[1])
 
 
-def test_a_row_settles_with_its_first_token(decoder: Decoder):
+def test_a_row_is_calibrated_on_its_first_token(decoder: Decoder):
     """Or says that it cannot: an operator is not deduced of nothing."""
     tokens_BT, state = tokens(2), decoder.initial_state(2, LENGTH)
     try:
@@ -512,7 +512,7 @@ def test_a_row_settles_with_its_first_token(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_what_is_shown_is_of_the_documents_that_show_it(decoder: Decoder):
+def test_auxiliary_outputs_are_those_of_the_documents_that_add_them(decoder: Decoder):
     """A row that goes on has settled; one that begins anew shows what it settles on."""
     tokens_BT, state, record = tokens(2), decoder.initial_state(2, LENGTH), AuxiliaryOutputs(outputs=[])
     decoder(tokens_BT[:, :4], state)

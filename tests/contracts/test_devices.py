@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("pretended_device.py")
 
 @pytest.mark.cpu_only("nothing is computed")
 @pytest.mark.parametrize("which", ["first", pytest.param("every", marks=pytest.mark.slow)])
-def test_all_tensors_are_made_where_they_are_needed(which: str):
+def test_all_tensors_are_created_on_the_device(which: str):
     """But for a mistake that is made to be found."""
     path = [part for part in sys.path if part]
     run = subprocess.run(

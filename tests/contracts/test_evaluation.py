@@ -48,7 +48,7 @@ def _losses(decoder, tokens_at_once, stride):
 
 
 @pytest.mark.parametrize(("mixer", "feed_forward"), KINDS)
-def test_a_batch_or_a_chunk_changes_nothing(mixer, feed_forward):
+def test_experts_used_do_not_depend_on_batches_or_chunks(mixer, feed_forward):
     """Everything in one batch; windows one by one; windows in chunks of 5 tokens. In float32, to one in a million."""
     decoder = _decoder(mixer, feed_forward)
     whole, single, chunks = (_losses(decoder, tokens, stride=10) for tokens in (10_000, CONTEXT, 5))
@@ -62,5 +62,5 @@ def test_a_batch_or_a_chunk_changes_nothing(mixer, feed_forward):
             assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=1e-5)
 
 
-def test_every_kind_is_here():
+def test_examples_cover_every_kind():
     assert {spec.kind for spec in MIXERS_OF_KINDS} == set(MIXERS)

@@ -138,7 +138,7 @@ def tokens() -> Tensor:
     return torch.randint(VOCABULARY, (2, LENGTH), device=DEVICE)
 
 
-def test_a_feed_forward_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_a_feed_forward_can_have_a_state(monkeypatch: pytest.MonkeyPatch):
     decoder, tokens_BT = decoder_with(monkeypatch, None, ShiftedFeedForward).double(), tokens()
     state = decoder.initial_state(2, LENGTH)
     bounds = [0, 2, 3, LENGTH]
@@ -157,7 +157,7 @@ def test_documents_reset_the_state_of_a_feed_forward(monkeypatch: pytest.MonkeyP
     assert not torch.allclose(apart[:1, 4:], decoder(tokens_BT)[:1, 4:])
 
 
-def test_a_loss_of_its_own_is_added_and_logged(monkeypatch: pytest.MonkeyPatch):
+def test_an_auxiliary_loss_is_added_and_logged(monkeypatch: pytest.MonkeyPatch):
     decoder, tokens_BT = decoder_with(monkeypatch, None, ShiftedFeedForward), tokens()
     loss = next_token_loss(decoder, Batch(tokens_BT, tokens_BT))
     assert loss.terms.keys() == {"quiet"}
@@ -165,7 +165,7 @@ def test_a_loss_of_its_own_is_added_and_logged(monkeypatch: pytest.MonkeyPatch):
     assert loss.total.requires_grad and not loss.nats.requires_grad
 
 
-def test_its_starting_values_its_decay_and_its_maps_are_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_a_sublayer_decides_its_initialization_weight_decay_and_maps(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, None, ShiftedFeedForward)
     feed_forward = decoder.layers[0].feed_forward
     assert (feed_forward.up.bias == -4.6).all()
@@ -177,7 +177,7 @@ def test_its_starting_values_its_decay_and_its_maps_are_its_own(monkeypatch: pyt
     assert not isinstance(feed_forward.up, nn.Linear)
 
 
-def test_values_are_left_for_later_layers_of_the_same_pass(monkeypatch: pytest.MonkeyPatch):
+def test_values_are_saved_for_later_layers_of_the_same_pass(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, FirstValues, None).double()
     read: list[Tensor] = []
     for layer in decoder.layers:
@@ -188,20 +188,20 @@ def test_values_are_left_for_later_layers_of_the_same_pass(monkeypatch: pytest.M
     assert read[1].any()
 
 
-def test_what_sees_the_future_always_is_no_causal_evaluation(monkeypatch: pytest.MonkeyPatch):
+def test_a_mixer_that_always_sees_the_future_is_refused_by_evaluation(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, EverythingSeen, None)
     assert not decoder.causal
     with pytest.raises(UserError, match="layer 0: attention: sees later tokens always"):
         frozen_state(decoder, tokens()[:1], 1, LENGTH)
 
 
-def test_a_sublayer_alone_has_nobody_to_tell():
+def test_a_sublayer_without_a_record_saves_nothing():
     toy = FirstValues(Place(WIDTH, 32)).double().to(DEVICE)
     x_BTD = inputs(1, 3)
     assert torch.equal(toy(x_BTD), toy.value(x_BTD))
 
 
-def test_values_for_later_layers_stay_with_their_rows_and_documents(monkeypatch: pytest.MonkeyPatch):
+def test_cross_layer_values_stay_with_their_rows_and_documents(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None).double()
     tokens_BT = tokens()
     alone = [decoder(tokens_BT[:1, 4:]), decoder(tokens_BT[1:])]
@@ -214,7 +214,7 @@ def test_values_for_later_layers_stay_with_their_rows_and_documents(monkeypatch:
         torch.testing.assert_close(apart[1:, 6:], decoder(tokens_BT[1:, 6:]))
 
 
-def test_values_for_later_layers_stay_with_rows_that_stand_apart(monkeypatch: pytest.MonkeyPatch):
+def test_cross_layer_values_stay_with_rows_at_different_positions(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None).double()
     tokens_BT, states = tokens(), [decoder.initial_state(1, LENGTH) for _ in range(2)]
     for row, length in enumerate((3, 7)):
@@ -226,7 +226,7 @@ def test_values_for_later_layers_stay_with_rows_that_stand_apart(monkeypatch: py
 
 
 @pytest.mark.cpu_only("steps on rows")
-def test_values_for_later_layers_are_left_in_steps_on_rows_too(monkeypatch: pytest.MonkeyPatch):
+def test_decode_steps_save_cross_layer_values(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None)
     monkeypatch.undo()  # of three layers the last may step on rows
     place = Place(WIDTH, 32)
@@ -241,7 +241,7 @@ def test_values_for_later_layers_are_left_in_steps_on_rows_too(monkeypatch: pyte
         torch.testing.assert_close(steps.read(tokens_BT[:, 5:6]), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_loss_is_a_mean_over_all_documents(monkeypatch: pytest.MonkeyPatch):
+def test_an_auxiliary_loss_is_a_mean_over_all_documents(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, None, ShiftedFeedForward).double()
     tokens_BT, record = tokens(), AuxiliaryOutputs()
     decoder.hidden(tokens_BT, documents=[[3], []], record=record)
@@ -255,7 +255,7 @@ def test_a_loss_is_a_mean_over_all_documents(monkeypatch: pytest.MonkeyPatch):
         torch.testing.assert_close(record.losses[layer].value, expected)
 
 
-def test_a_feed_forward_that_sees_the_future_is_no_causal_evaluation(monkeypatch: pytest.MonkeyPatch):
+def test_a_feed_forward_that_sees_the_future_is_refused_by_evaluation(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, None, SeesBackwards)
     with pytest.raises(UserError, match="sees later tokens always"):
         frozen_state(decoder, tokens()[:1], 1, LENGTH)
@@ -273,7 +273,7 @@ class GrowingSpec(PlainSpec):
         return PlainSpec(hidden=self.hidden + place.index).cost(place)
 
 
-def test_the_cost_of_a_layer_may_depend_on_its_number(monkeypatch: pytest.MonkeyPatch):
+def test_the_cost_of_a_layer_can_depend_on_its_index(monkeypatch: pytest.MonkeyPatch):
     block = {"repeat": 3, "mixer": {"kind": "ted"}, "feed_forward": {"kind": "mlp", "hidden": 8}}
     spec = ModelSpec.parse({"vocab_size": 11, "d_model": WIDTH, "context_length": 8, "blocks": [block] * 2}, "test")
     blocks = [each.model_copy(update={"feed_forward": GrowingSpec(hidden=8)}) for each in spec.blocks]

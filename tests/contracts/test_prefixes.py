@@ -26,13 +26,13 @@ def seeing(spec: SublayerSpec, sublayer: Sublayer) -> Sublayer:
     return sublayer
 
 
-def test_traits_and_description_say_the_same(spec: SublayerSpec, sublayer: Sublayer):
+def test_traits_and_spec_agree_on_prefixes(spec: SublayerSpec, sublayer: Sublayer):
     assert spec.supports_prefix == sublayer.traits.prefix
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 4, LENGTH])
 @pytest.mark.parametrize("padding", [0, 2])
-def test_a_prefix_sees_all_of_itself_and_what_is_behind_it_the_past(seeing: Sublayer, prefix: int, padding: int):
+def test_tokens_of_a_prefix_see_all_of_it_and_later_ones_the_past(seeing: Sublayer, prefix: int, padding: int):
     layout = BatchLayout(0, (padding,) if padding else None, prefixes=(min(prefix, LENGTH - padding),))
     ends = [max(place + 1, layout.prefixes[0] + padding) for place in range(LENGTH)]
     for place in range(padding, LENGTH):
@@ -44,7 +44,7 @@ def test_a_prefix_sees_all_of_itself_and_what_is_behind_it_the_past(seeing: Subl
 
 @torch.no_grad()
 @pytest.mark.parametrize("prefixes", [(4, 2, 0), (LENGTH, LENGTH - 1, LENGTH - 3)])
-def test_rows_with_prefixes_are_what_each_is_alone_and_a_stream_goes_on_behind_them(seeing: Sublayer, prefixes):
+def test_rows_with_prefixes_equal_separate_rows_and_streams_continue_after_them(seeing: Sublayer, prefixes):
     """Whatever the padding; the prefix is in the first chunk."""
     x_BTD, padding = inputs(3, LENGTH), (0, 1, 3)
     together = run(seeing, x_BTD, None, BatchLayout(0, padding, prefixes=prefixes))

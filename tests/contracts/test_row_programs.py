@@ -70,12 +70,12 @@ def assert_the_same_written_down(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("weights", get_args(Precision))
 @torch.inference_mode()
-def test_steps_that_were_written_down_are_the_steps(spec: SublayerSpec, weights: str):
+def test_recorded_decode_steps_equal_the_steps(spec: SublayerSpec, weights: str):
     assert_the_same_written_down(decoder_with_weights(spec, weights))
 
 
 @torch.inference_mode()
-def test_numbers_that_are_taken_out_of_pytorch_are_noticed(monkeypatch: pytest.MonkeyPatch):
+def test_numbers_read_from_tensors_are_detected(monkeypatch: pytest.MonkeyPatch):
     plain, compiled = PlainFeedForward.decode_step, library(torch.device("cpu"))
     assert compiled is not None
 

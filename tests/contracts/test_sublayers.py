@@ -51,7 +51,7 @@ def is_settled(sublayer: Sublayer, tokens: int) -> bool:
     return calibrated_after is not None and tokens >= calibrated_after
 
 
-def test_predicted_parameters_are_the_built_ones(spec: SublayerSpec, sublayer: Sublayer):
+def test_predicted_parameters_equal_those_of_the_module(spec: SublayerSpec, sublayer: Sublayer):
     assert spec.cost(PLACE).parameters == sum(p.numel() for p in sublayer.parameters())
 
 
@@ -72,7 +72,7 @@ def test_predicted_state_bytes_are_the_allocated_ones(spec: SublayerSpec, sublay
         assert state.held_nbytes(PROMPT) == spec.cost(PLACE).state_bytes(PROMPT, element_bytes)
 
 
-def test_what_is_predicted_holds_at_another_width(spec: SublayerSpec):
+def test_predictions_hold_at_another_width(spec: SublayerSpec):
     place = Place(48, PLACE.context_length)
     spec.check(place.width)
     cost, sublayer, x_BTD = spec.cost(place), spec.build(place).to(DEVICE), torch.randn(1, 7, place.width).to(DEVICE)
@@ -86,7 +86,7 @@ def test_what_is_predicted_holds_at_another_width(spec: SublayerSpec):
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 33])
-def test_predicted_flops_are_those_that_are_counted(spec: SublayerSpec, sublayer: Sublayer, tokens: int):
+def test_predicted_flops_are_the_counted_ones(spec: SublayerSpec, sublayer: Sublayer, tokens: int):
     sublayer(inputs(1, tokens))  # tables are made
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         sublayer(inputs(1, tokens).requires_grad_())
@@ -100,13 +100,13 @@ def test_predicted_matrices_are_the_linear_maps(spec: SublayerSpec, sublayer: Su
     assert sum(inputs * outputs for inputs, outputs in spec.cost(PLACE).matrices) == built
 
 
-def test_only_a_constant_state_does_not_grow(sublayer: Sublayer):
+def test_only_states_of_constant_size_do_not_grow(sublayer: Sublayer):
     sizes = {empty_state(sublayer, 1, capacity).nbytes for capacity in (LENGTH, 100)}
     assert (len(sizes) == 1) == sublayer.traits.constant_state
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_after_the_prompt_every_cut_gives_the_same(sublayer: Sublayer, cut: str):
+def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(sublayer: Sublayer, cut: str):
     x_BTD = inputs(2, LENGTH)
     expected = in_two(sublayer, x_BTD)
     actual = feed(sublayer, x_BTD, empty_state(sublayer, 2), [0, *CUTS[cut]])
@@ -114,18 +114,18 @@ def test_after_the_prompt_every_cut_gives_the_same(sublayer: Sublayer, cut: str)
 
 
 @pytest.mark.parametrize("bounds", [[0, 14], [0, 1, 2, 14], list(range(15)), [0, 3, 4, 9, 14]])
-def test_a_stream_in_chunks_equals_one_pass_exactly_where_the_traits_say_so(sublayer: Sublayer, bounds: list[int]):
+def test_a_stream_in_chunks_equals_one_pass_if_the_traits_say_so(sublayer: Sublayer, bounds: list[int]):
     x_BTD = inputs(2, LENGTH)
     chunked = feed(sublayer, x_BTD, empty_state(sublayer, 2), bounds)
     equal = torch.allclose(chunked, sublayer(x_BTD))
     assert equal == (sublayer.traits.exact_when_split or is_settled(sublayer, bounds[1]) or bounds == [0, 14])
 
 
-def test_a_sublayer_that_is_not_exact_when_split_settles(sublayer: Sublayer):
+def test_a_sublayer_that_is_not_exact_when_split_calibrates(sublayer: Sublayer):
     assert sublayer.traits.exact_when_split or sublayer.traits.calibrates
 
 
-def test_left_padding_changes_nothing_for_the_real_tokens(sublayer: Sublayer):
+def test_left_padding_does_not_change_real_tokens(sublayer: Sublayer):
     padding = (3, 0, 1)
     x_BTD = inputs(3, LENGTH)
     padded = feed(sublayer, x_BTD, empty_state(sublayer, 3), [0, PROMPT + 2, 8, LENGTH], padding)
@@ -137,14 +137,14 @@ def test_left_padding_changes_nothing_for_the_real_tokens(sublayer: Sublayer):
         torch.testing.assert_close(padded[row : row + 1, pad:], alone)
 
 
-def test_left_padding_changes_nothing_without_a_state(sublayer: Sublayer):
+def test_left_padding_does_not_change_outputs_without_a_state(sublayer: Sublayer):
     padding, x_BTD = (3, 0, LENGTH - 1), inputs(3, LENGTH)
     padded = run(sublayer, x_BTD, None, BatchLayout(0, padding))
     for row, pad in enumerate(padding):
         torch.testing.assert_close(padded[row : row + 1, pad:], sublayer(x_BTD[row : row + 1, pad:]))
 
 
-def test_rows_at_different_positions_go_on_as_if_alone(sublayer: Sublayer):
+def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublayer):
     """Streams that join a running batch, take chunks of different lengths with it, and leave it."""
     x_BTD, lengths = inputs(3, LENGTH), (PROMPT, 9, 6)
     states = [empty_state(sublayer, 1, LENGTH + 3 * row) for row in range(3)]
@@ -193,7 +193,7 @@ def test_documents_in_one_row_do_not_see_each_other(sublayer: Sublayer):
     assert (gradient[0, 4:] != 0).any()
 
 
-def test_a_state_begins_anew_with_a_document(sublayer: Sublayer):
+def test_a_document_resets_the_state(sublayer: Sublayer):
     """Its second chunk begins in the middle of the last document."""
     x_BTD, later = inputs(3, LENGTH), inputs(3, 4)
     state = empty_state(sublayer, 3, 2 * LENGTH)
@@ -207,7 +207,7 @@ def test_a_state_begins_anew_with_a_document(sublayer: Sublayer):
         torch.testing.assert_close(out[row : row + 1], expected)
 
 
-def test_what_it_leaves_for_later_layers_is_what_it_says(spec: SublayerSpec, sublayer: Sublayer):
+def test_cross_layer_values_have_the_declared_shapes(spec: SublayerSpec, sublayer: Sublayer):
     """And it reads what an earlier layer left: in a batch, for one token, with rows that are padded."""
     for layout in (BatchLayout(record=AuxiliaryOutputs()), BatchLayout(0, (3, 0), record=AuxiliaryOutputs())):
         x_BTD = inputs(2, LENGTH)
@@ -221,7 +221,7 @@ def test_what_it_leaves_for_later_layers_is_what_it_says(spec: SublayerSpec, sub
         assert torch.equal(run(sublayer, x_BTD, None, layout)[:, 3:], first[:, 3:]) == (not left)
 
 
-def test_a_fork_goes_its_own_way(sublayer: Sublayer):
+def test_a_fork_is_independent(sublayer: Sublayer):
     x_BTD, other = inputs(2, LENGTH), inputs(2, LENGTH)
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
@@ -231,7 +231,7 @@ def test_a_fork_goes_its_own_way(sublayer: Sublayer):
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
-def test_selected_rows_go_on_as_their_own(sublayer: Sublayer):
+def test_selected_rows_continue_independently(sublayer: Sublayer):
     x_BTD = inputs(3, LENGTH)
     state = empty_state(sublayer, 3)
     sublayer(x_BTD[:, :PROMPT], state)
@@ -240,7 +240,7 @@ def test_selected_rows_go_on_as_their_own(sublayer: Sublayer):
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[rows, PROMPT:])
 
 
-def test_a_state_with_more_room_goes_on(sublayer: Sublayer):
+def test_a_state_with_more_capacity_continues(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     state = empty_state(sublayer, 2, PROMPT)
     sublayer(x_BTD[:, :PROMPT], state)
@@ -252,7 +252,7 @@ def saved_and_loaded(state: State) -> dict[str, Tensor]:
     return {name: tensor.to(DEVICE) for name, tensor in load(save(state.tensors())).items()}
 
 
-def test_a_state_survives_saving_and_loading(sublayer: Sublayer):
+def test_a_state_is_saved_and_loaded(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
@@ -261,7 +261,7 @@ def test_a_state_survives_saving_and_loading(sublayer: Sublayer):
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
-def test_a_cropped_state_goes_on_from_there(sublayer: Sublayer):
+def test_a_cropped_state_continues_from_its_new_length(sublayer: Sublayer):
     x_BTD, wrong = inputs(2, LENGTH), inputs(2, 4)
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
@@ -274,7 +274,7 @@ def test_a_cropped_state_goes_on_from_there(sublayer: Sublayer):
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
-def test_a_state_cropped_to_nothing_is_a_new_one(sublayer: Sublayer):
+def test_a_state_cropped_to_0_equals_a_new_one(sublayer: Sublayer):
     x_BTD, state = inputs(2, LENGTH), empty_state(sublayer, 2)
     sublayer(inputs(2, LENGTH), state)
     state.crop(0)
@@ -309,14 +309,14 @@ def test_no_output_sees_a_later_token(sublayer: Sublayer, step: int):
     assert blind == (sublayer.traits.causal or is_settled(sublayer, step + 1))
 
 
-def test_every_output_sees_the_first_token_unless_its_window_ends_before(sublayer: Sublayer):
+def test_every_output_sees_the_first_token_of_its_window(sublayer: Sublayer):
     window = sublayer.traits.window or LENGTH
     for step in range(LENGTH):
         sees = (_gradient_of_step(sublayer, step, with_prompt=False)[:, 0] != 0).any()
         assert sees == (step < window)
 
 
-def test_rows_do_not_touch_each_other(sublayer: Sublayer):
+def test_rows_do_not_affect_each_other(sublayer: Sublayer):
     x_BTD = inputs(3, LENGTH).requires_grad_()
     (gradient,) = torch.autograd.grad(sublayer(x_BTD)[1].square().sum(), x_BTD)
     assert (gradient[[0, 2]] == 0).all()
@@ -360,7 +360,7 @@ def relative_error(rough: Tensor, exact: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("way", ["weights", "autocast"])
-def test_bfloat16_stays_within_the_stated_error(spec: SublayerSpec, way: str):
+def test_bfloat16_is_within_the_error_bound(spec: SublayerSpec, way: str):
     """Of the pass, not of the weights; the median over random ones: PLGA's powers make much of a few roundings."""
     errors = []
     for _ in range(15):
@@ -398,7 +398,7 @@ def test_compiled_form_is_the_same(sublayer: Sublayer):
 
 @torch.no_grad()
 @pytest.mark.cpu_only("steps on rows")
-def test_row_steps_are_the_steps(sublayer: Sublayer):
+def test_decode_steps_equal_the_forward_pass(sublayer: Sublayer):
     sublayer = sublayer.float()
     x_BTD, state = inputs(1, LENGTH, torch.float32), empty_state(sublayer, 1, dtype=torch.float32)
     sublayer(x_BTD[:, :PROMPT], state)
@@ -413,13 +413,13 @@ def test_row_steps_are_the_steps(sublayer: Sublayer):
         torch.testing.assert_close(actual - added[place : place + 1], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_training_gives_the_outputs_of_any_pass_exactly_where_the_traits_say_so(sublayer: Sublayer):
+def test_outputs_are_the_same_in_training_if_the_traits_say_so(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     trained = run(sublayer, x_BTD, None, BatchLayout(record=AuxiliaryOutputs(training=True)))
     assert torch.equal(trained, sublayer(x_BTD)) == sublayer.traits.same_in_training
 
 
-def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
+def test_parameters_without_weight_decay_belong_to_the_sublayer(sublayer: Sublayer):
     own = {id(parameter) for parameter in sublayer.parameters()}
     no_weight_decay = [id(parameter) for parameter in sublayer.no_weight_decay()]
     assert set(no_weight_decay) <= own
@@ -430,7 +430,7 @@ def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
     assert not maps & set(no_weight_decay)
 
 
-def test_sensitive_parameters_are_its_own_and_no_matrices(sublayer: Sublayer):
+def test_low_lr_parameters_belong_to_the_sublayer_and_are_no_muon_parameters(sublayer: Sublayer):
     """What Muon has charge of moves by its own rate."""
     sensitive = [id(parameter) for parameter in sublayer.low_lr_parameters()]
     assert set(sensitive) <= {id(parameter) for parameter in sublayer.parameters()}
@@ -452,7 +452,7 @@ def test_each_parameter_is_updated_by_one_optimizer(sublayer: Sublayer):
     assert all(joined.get(id(matrix.parameter), matrix.rows) == matrix.rows for matrix in matrices)
 
 
-def test_a_state_is_made_where_it_is_wanted(sublayer: Sublayer):
+def test_a_state_has_the_device_and_dtype_of_its_creation(sublayer: Sublayer):
     state = sublayer.initial_state(2, LENGTH, torch.device("meta"), torch.bfloat16)
     assert all(tensor.is_meta for tensor in state.tensors().values())
     assert all(tensor.dtype != torch.float64 for tensor in state.tensors().values())

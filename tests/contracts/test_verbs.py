@@ -150,7 +150,7 @@ def test_spec_show_counts_its_parameters(trained: Path, figures: Figures):
     assert found["parameters"]["total"] == sum(p.numel() for p in load_decoder(trained / "model").parameters())
 
 
-def test_an_interrupted_run_that_goes_on_ends_where_an_uninterrupted_one_ends(
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
     train: Callable[..., int], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as patched:
@@ -168,7 +168,7 @@ def test_an_interrupted_run_that_goes_on_ends_where_an_uninterrupted_one_ends(
     assert ends(tmp_path / "run") == ends(trained)
 
 
-def test_training_in_bfloat16_goes_nearly_the_same_way(narrow: Path, trained: Path):
+def test_training_in_bfloat16_is_close_to_float32(narrow: Path, trained: Path):
     losses = [[line["loss"] for line in ends(out)[1] if "loss" in line] for out in (narrow, trained)]
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
@@ -184,7 +184,7 @@ def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, dat
 
 
 @pytest.mark.parametrize("weights", PRECISIONS)
-def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Path, figures: Figures):
+def test_generate_prints_the_bytes_of_its_state(weights: str, trained: Path, figures: Figures):
     options = ("--prompt", "Once upon", "--max-tokens", 20, "--seed", 3, "--ignore-eos")
     found = figures("generate", trained, *options, "--precision", weights)
     decoder = linnet.load(trained, precision=weights).decoder
@@ -196,7 +196,7 @@ def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Pat
     assert found["state_bytes"] == model_cost(decoder.spec).state_bytes_for_precision(weights, count)
 
 
-def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(lively: Path, tmp_path: Path, figures: Figures):
+def test_a_saved_stream_continues_as_if_uninterrupted(lively: Path, tmp_path: Path, figures: Figures):
     settings = ("--temperature", 0.7, "--ignore-eos")
     whole = figures("generate", lively, "--prompt", "Once", "--max-tokens", 12, "--seed", 3, *settings)
     kept = tmp_path / "stream.safetensors"
@@ -207,7 +207,7 @@ def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(lively: Path, tm
     assert parts == together and begun["text"] and rest["text"]
 
 
-def test_a_fork_of_a_session_goes_its_own_way(lively: Path):
+def test_a_fork_of_a_session_is_independent(lively: Path):
     """Where there is room in the state, so that going on makes no copy of it."""
     model, twins = linnet.load(lively), []
     for forked in (True, False):
@@ -221,14 +221,14 @@ def test_a_fork_of_a_session_goes_its_own_way(lively: Path):
     assert twins[0] == twins[1]
 
 
-def test_a_batch_of_prompts_gives_what_each_gives_alone(lively: Path):
+def test_a_batch_of_prompts_gives_the_same_texts_as_single_prompts(lively: Path):
     """Of different lengths: rows begin with padding, and then stand at positions of their own."""
     model, prompts = linnet.load(lively), ["Once", "Once upon a time", "The dog"]
     together = model.generate(prompts, max_tokens=12, temperature=0.0)
     assert together == [model.generate(prompt, max_tokens=12, temperature=0.0) for prompt in prompts]
 
 
-def test_inspect_causality_finds_what_its_traits_say(kind: str, trained: Path, data: Path, figures: Figures):
+def test_inspect_causality_agrees_with_the_traits(kind: str, trained: Path, data: Path, figures: Figures):
     found = figures("inspect", "causality", trained, "--data", data, "--windows", 2, "--limit-tokens", 100)
     causal = all(mixer.traits.causal for mixer in load_decoder(trained / "model").mixers)
     assert (found["whole_sequence"]["largest"] < ROUNDING) == causal
@@ -250,6 +250,6 @@ def test_design_finds_a_model_with_it(kind: str, tmp_path: Path, figures: Figure
     assert {block["mixer"]["kind"] for block in found["model"]["blocks"]} == {kind}
 
 
-def test_compare_sets_its_runs_side_by_side(trained: Path, narrow: Path, figures: Figures):
+def test_compare_shows_its_runs_side_by_side(trained: Path, narrow: Path, figures: Figures):
     runs = figures("compare", trained, narrow)["runs"]
     assert [len(run["seeds"]) for run in runs] == [1, 1]

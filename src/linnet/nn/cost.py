@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Cost:
     def without_state(self) -> "Cost":
         """The cost of a part that reads whole sequences only, and so needs no state."""
         names = (f.name for f in fields(self) if f.name.startswith("state_") or f.name == "calibrated_elements")
-        return replace(self, **dict.fromkeys(names, 0))
+        zeros: dict[str, Any] = dict.fromkeys(names, 0)
+        return replace(self, **zeros)
 
     def flops(self, tokens: int) -> int:
         """Forward FLOPs of one pass over one sequence of `tokens` tokens."""

@@ -52,7 +52,7 @@ def test_gradients_by_finite_differences(layer: CrossAttention):
 
 
 @torch.no_grad()
-def test_a_new_memory_takes_the_place_of_the_one_before(layer: CrossAttention):
+def test_a_new_memory_replaces_the_previous_one(layer: CrossAttention):
     x_BTD, first, second = torch.randn(2, 4, 16, dtype=torch.float64), memory(2, 5), memory(2, 7)
     state = layer.initial_state(2, 4, torch.device("cpu"), torch.float64)
     layer(x_BTD, state, BatchLayout(memory=first))
@@ -67,7 +67,7 @@ def test_heads_must_fit(layer: CrossAttention):
 
 
 @torch.no_grad()
-def test_steps_on_rows_are_the_steps(layer: CrossAttention):
+def test_decode_steps_equal_the_forward_pass(layer: CrossAttention):
     layer, given = layer.float(), memory(2, 7)
     x_BTD, state = torch.randn(1, 5, 16), layer.initial_state(1, 5, torch.device("cpu"), torch.float32)
     padded = Memory(given.hidden_BSE[1:].float(), given.real_BS[1:])
@@ -80,7 +80,7 @@ def test_steps_on_rows_are_the_steps(layer: CrossAttention):
 
 
 @torch.no_grad()
-def test_several_streams_have_no_steps_on_rows(layer: CrossAttention):
+def test_several_streams_have_no_decode_step(layer: CrossAttention):
     state = layer.initial_state(2, 5, torch.device("cpu"), torch.float64)
     layer(torch.randn(2, 1, 16, dtype=torch.float64), state, BatchLayout(memory=memory(2, 3)))
     assert layer.decode_step(state) is None

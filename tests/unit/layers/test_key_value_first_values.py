@@ -55,7 +55,7 @@ def test_every_layer_reads_a_mixture_with_the_first_layers_values(learned: bool)
         torch.testing.assert_close(mixed, OWN * mine + FIRST * own[0])
 
 
-def test_the_first_layer_that_has_them_is_the_first():
+def test_the_first_layer_with_the_field_saves_its_values():
     blocks = [{"mixer": {"kind": "ted"}}, {"repeat": 2}]
     model = decoder(True, blocks)
     assert [len(list(layer.mixer.parameters())) for layer in model.layers] == [3, 3, 3]
@@ -65,7 +65,7 @@ def test_the_first_layer_that_has_them_is_the_first():
     assert record.values["value_residual"].shape == (2, 7, 2, 4)
 
 
-def test_shares_are_two_numbers_that_learn_and_do_not_decay():
+def test_shares_are_two_learned_numbers_without_weight_decay():
     model = decoder(True)
     model(torch.randint(11, (2, 7)), targets=torch.randint(11, (2, 7))).nats.backward()
     for layer in model.layers:
@@ -77,7 +77,7 @@ def test_shares_are_two_numbers_that_learn_and_do_not_decay():
 
 @torch.inference_mode()
 @pytest.mark.parametrize("windowed", [False, True])
-def test_steps_on_rows_read_the_first_values_of_their_own_token(windowed: bool):
+def test_decode_steps_read_the_first_values_of_their_token(windowed: bool):
     """Whether the layer that leaves them steps on rows or runs as it is."""
     window = {"kind": "attention", "heads": 2, "kv_heads": 2, "head_dim": 4, "value_residual": {}, "window": 3}
     model = decoder(True, [{"mixer": window} if windowed else {}, {"repeat": 2}])
@@ -92,7 +92,7 @@ def test_steps_on_rows_read_the_first_values_of_their_own_token(windowed: bool):
         torch.testing.assert_close(steps.read(token), model.hidden(token, states[1]), rtol=1e-4, atol=1e-5)
 
 
-def test_values_of_an_earlier_pass_are_forgotten():
+def test_values_of_an_earlier_pass_are_not_used():
     """Where passes share a record, as steps do for whoever watches them."""
     model = decoder(True).double()
     plain, watched = (

@@ -44,7 +44,7 @@ def shaw(attention: Attention, x_TD: Tensor, window: int | None) -> Tensor:
 
 
 @pytest.mark.parametrize("window", [None, 2, 5])
-def test_shaw_is_its_formula_with_all_gradients(window: int | None):
+def test_shaw_equals_its_formula_with_all_gradients(window: int | None):
     attention = layer(window)
     x_TD = torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
     found, expected = attention(x_TD[None])[0], shaw(attention, x_TD, window)
@@ -55,7 +55,7 @@ def test_shaw_is_its_formula_with_all_gradients(window: int | None):
         torch.testing.assert_close(one, other)
 
 
-def test_a_clip_beyond_the_text_is_what_any_such_clip_is():
+def test_all_clips_beyond_the_text_give_the_same_outputs():
     x_TD = torch.randn(5, WIDTH, dtype=torch.float64)
     attention = layer(clip=40)
     torch.testing.assert_close(attention(x_TD[None])[0], shaw(attention, x_TD, None))
@@ -87,7 +87,7 @@ def test_only_distances_count(kind: str):
         ({"rotary": {"base": 1.0, "scaling": {"kind": "ntk", "factor": 2}}}, "rotary.base: 1.0: must be above 1"),
     ],
 )
-def test_mistakes_are_one_line(mixer: dict, said: str):
+def test_invalid_specs_are_refused_in_one_line(mixer: dict, said: str):
     from linnet.model.spec import ModelSpec
 
     block = {"mixer": {"kind": "attention", "heads": 2, **mixer}}
@@ -95,6 +95,6 @@ def test_mistakes_are_one_line(mixer: dict, said: str):
         ModelSpec.parse({"vocab_size": 9, "d_model": 16, "context_length": 8, "blocks": [block]}, "model")
 
 
-def test_a_description_without_rotary_positions_says_so_when_it_is_written():
+def test_a_spec_without_rotary_positions_writes_null():
     spec = AttentionSpec.parse({"kind": "attention", "heads": 2, "positions": {"kind": "alibi"}}, "mixer")
     assert spec.rotary is None and AttentionSpec.parse(spec.model_dump(), "again") == spec

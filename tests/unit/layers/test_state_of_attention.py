@@ -23,7 +23,7 @@ def rows() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
-def test_a_row_of_the_table_is_what_is_kept(row: list[str]):
+def test_the_documented_sizes_are_the_allocated_ones(row: list[str]):
     _, description, per_token, *totals = row
     plain = yaml.safe_load(description.strip("`"))
     spec = MIXERS[plain["kind"]].parse(plain, "page")
@@ -34,12 +34,12 @@ def test_a_row_of_the_table_is_what_is_kept(row: list[str]):
     assert int(per_token.replace(",", "")) * 9_900 == said[1] - said[0]
 
 
-def test_every_kind_is_there():
+def test_the_table_has_every_kind():
     assert len(rows()) >= 6
 
 
 @torch.no_grad()
-def test_the_first_tokens_stay_beside_a_window():
+def test_sink_tokens_stay_with_a_window():
     """In a stream of any age: what is read is what a stream without what lies between would read, but for positions."""
     torch.manual_seed(0)
     plain = {"kind": "attention", "heads": 2, "window": 5, "sink_tokens": 3, "rotary": None}
@@ -57,7 +57,7 @@ def test_the_first_tokens_stay_beside_a_window():
 
 
 @pytest.mark.parametrize("mixer", [{"sink_tokens": 2}, {"sink_tokens": 2, "window": 4, "positions": {"kind": "alibi"}}])
-def test_first_tokens_need_a_window_and_true_positions(mixer: dict):
+def test_sink_tokens_need_a_window_and_no_positions_by_distance(mixer: dict):
     block = {"mixer": {"kind": "attention", "heads": 2, **mixer}}
     with pytest.raises(UserError, match=r"mixer.sink_tokens: 2: must be null without a window, and with positions"):
         ModelSpec.parse({"vocab_size": 9, "d_model": 16, "context_length": 8, "blocks": [block]}, "test")

@@ -44,7 +44,7 @@ BLOCKS = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("blocks", BLOCKS.values(), ids=BLOCKS)
-def test_a_model_with_its_own_operators_fixed_gives_the_same(blocks, tmp_path: Path):
+def test_a_model_with_its_own_stored_calibration_gives_the_same(blocks, tmp_path: Path):
     model = decoder(*blocks)
     fixed = with_stored_calibration(model, own_calibration(model))
     torch.testing.assert_close(fixed(TOKENS), model(TOKENS), rtol=0, atol=0)
@@ -55,7 +55,7 @@ def test_a_model_with_its_own_operators_fixed_gives_the_same(blocks, tmp_path: P
 
 
 @torch.no_grad()
-def test_other_operators_give_something_else_and_leave_the_model_as_it_was():
+def test_another_calibration_changes_the_outputs_but_not_the_original_model():
     model = decoder({"mixer": PLGA, "repeat": 2})
     before = model(TOKENS)
     for source in ("identity", "random"):
@@ -64,7 +64,7 @@ def test_other_operators_give_something_else_and_leave_the_model_as_it_was():
     assert torch.equal(model(TOKENS), before)
 
 
-def test_the_identity_makes_plain_attention():
+def test_the_identity_gives_plain_attention():
     model = decoder({"mixer": PLGA, "norm": {"kind": "rms"}})
     fixed = with_stored_calibration(model, read_calibrations(model, "identity", "--calibration"))
     rotary = {"pairing": "adjacent"}
@@ -77,7 +77,7 @@ def test_the_identity_makes_plain_attention():
     torch.testing.assert_close(fixed(TOKENS), plain(TOKENS))
 
 
-def test_operators_of_a_file_are_the_starting_values_of_a_model(tmp_path: Path):
+def test_a_calibration_file_gives_the_initial_values(tmp_path: Path):
     operators = own_calibration(decoder({"mixer": PLGA, "repeat": 2}))
     path = tmp_path / "G.safetensors"
     save_operators(operators, path)
@@ -92,7 +92,7 @@ def test_operators_of_a_file_are_the_starting_values_of_a_model(tmp_path: Path):
     assert load_decoder(tmp_path / "model").spec == built.spec, "a model on disk needs the file no more"
 
 
-def test_random_operators_are_standard_normal_and_follow_the_seed():
+def test_random_calibrations_are_standard_normal_and_follow_the_seed():
     def random(seed: int) -> Tensor:
         torch.manual_seed(seed)
         spec = ModelSpec.parse(override(read_description("tiny-pldr"), ["calibration=random"]), "test")
@@ -114,7 +114,7 @@ def test_random_operators_are_standard_normal_and_follow_the_seed():
         ("none.npz", "initialization.calibration: none.npz: no such file; expected operators as .safetensors or .npz"),
     ],
 )
-def test_a_source_that_is_none_is_refused(source: str, message: str):
+def test_an_unknown_source_is_refused(source: str, message: str):
     with pytest.raises(UserError) as refused:
         Decoder(ModelSpec.parse(override(description({"mixer": PLGA}), [f"calibration={source}"]), "test"))
     assert str(refused.value) == message
@@ -127,7 +127,7 @@ def test_a_source_that_is_none_is_refused(source: str, message: str):
         ((2, 3, 3), 2, "layer0.G: shape [2, 3, 3]: the model"),
     ],
 )
-def test_operators_that_do_not_fit_are_refused(tmp_path: Path, shape, layers: int, message: str):
+def test_calibrations_of_other_shapes_are_refused(tmp_path: Path, shape, layers: int, message: str):
     path = tmp_path / "G.safetensors"
     save_operators([{"G": torch.zeros(shape)}] * layers, path)
     model = decoder({"mixer": PLGA, "repeat": 2})
@@ -136,7 +136,7 @@ def test_operators_that_do_not_fit_are_refused(tmp_path: Path, shape, layers: in
     assert message in str(refused.value)
 
 
-def test_a_model_without_plga_has_no_operator():
+def test_a_model_without_plga_has_no_calibration():
     with pytest.raises(UserError, match="--calibration: identity: the model has no plga layer"):
         read_calibrations(decoder({"mixer": ATTENTION}), "identity", "--calibration")
 
@@ -156,13 +156,13 @@ def test_a_model_without_plga_has_no_operator():
         ),
     ],
 )
-def test_a_description_that_contradicts_itself_is_refused(changes: list[str], message: str):
+def test_contradictory_descriptions_are_refused(changes: list[str], message: str):
     with pytest.raises(UserError) as refused:
         ModelSpec.parse(override(read_description("tiny-pldr"), changes), "tiny")
     assert message in str(refused.value)
 
 
-def test_calibrating_on_a_text_again_is_the_description_without_operators():
+def test_calibration_on_a_text_restores_the_description():
     spec = ModelSpec.load("pldr-v51-110m-1")
     fixed = ModelSpec.parse(spec.model_dump() | {"calibration": "random"}, "fixed")
     assert fixed.blocks[0].mixer.operator == "fixed"

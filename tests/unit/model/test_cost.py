@@ -68,7 +68,7 @@ MERINO = {"merino-52m": (52, "60"), "merino-61m": (61, "110"), "merino-64m": (64
 
 
 @pytest.mark.parametrize("name", MERINO)
-def test_a_merino_has_the_figures_of_its_paper(name: str):
+def test_merino_presets_have_the_figures_of_the_paper(name: str):
     """arXiv 2403.07921, appendix: FLOPs of 1,024 tokens, scores in full, without the output head."""
     cost = model_cost(ModelSpec.load(name))
     flops = cost.flops(1024, with_head=False)
@@ -77,7 +77,7 @@ def test_a_merino_has_the_figures_of_its_paper(name: str):
     assert cost.flops(1024, with_head=True) - flops == 2 * 1024 * 768 * 50257
 
 
-def test_the_exact_figures_of_merino():
+def test_merino_presets_have_exact_figures():
     costs = [model_cost(ModelSpec.load(name)) for name in MERINO]
     assert [round(cost.parameters / 1e6, 1) for cost in costs] == [52.6, 61.3, 64.0]
     assert [round(cost.flops(1024, with_head=False) / 1e9, 1) for cost in costs] == [60.0, 107.3, 163.0]
@@ -87,7 +87,7 @@ FIXED = {f"pldr-v51-110m-{i}": "pldr-v51g-106m-1" for i in (1, 2, 3, 4, 5)} | {"
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_a_fixed_operator_saves_the_parameters_that_the_paper_says(name: str):
+def test_a_fixed_operator_saves_the_published_number_of_parameters(name: str):
     """arXiv 2502.13502: the metric net, shared by the heads of a layer, and five matrices a head."""
     spec, fixed = ModelSpec.load(name), ModelSpec.load(FIXED[name])
     plain = spec.blocks[0].mixer
@@ -229,7 +229,7 @@ def test_any_description_predicts_its_flops(spec: ModelSpec, tokens: int):
     assert round(predicted) == counted_flops(spec, tokens)
 
 
-def test_flops_without_the_head_leave_out_its_matrix_alone():
+def test_flops_without_the_head_leave_out_only_its_matrix():
     cost = model_cost(ModelSpec.load("llama-110m"))
     head = cost.flops_per_token(100, with_head=True) - cost.flops_per_token(100, with_head=False)
     assert head == 2 * 896 * 32000
@@ -250,7 +250,7 @@ def test_any_description_predicts_what_training_computes(spec: ModelSpec, tokens
     assert model_cost(spec).training_flops(tokens, with_head=True) == counter.get_total_flops()
 
 
-def test_training_flops_are_three_times_the_forward_ones_whatever_the_mixer():
+def test_training_flops_are_three_times_the_forward_flops_for_every_mixer():
     for name in ("llama-110m", "pldr-v51-104m", "ted-tinystories"):
         cost = model_cost(ModelSpec.load(name))
         assert cost.training_flops(64, with_head=True) == 3 * cost.flops(64, with_head=True)
@@ -322,7 +322,7 @@ BY_DISTANCE = [{"kind": "alibi"}, {"kind": "t5", "buckets": 6, "furthest": 9}, {
 @pytest.mark.parametrize("tokens", [5, 40, 70, 200])
 @pytest.mark.parametrize("window", [None, 6, 64])
 @pytest.mark.parametrize("positions", BY_DISTANCE, ids=lambda positions: positions["kind"])
-def test_positions_by_distance_keep_their_tables_alone(positions: dict[str, Any], window: int | None, tokens: int):
+def test_positions_by_distance_keep_only_their_tables(positions: dict[str, Any], window: int | None, tokens: int):
     """Whatever the length: no entry for a pair of query and key is kept."""
     mixer = {"kind": "attention", "heads": 4, "kv_heads": 2, "window": window, "positions": positions}
     block = {"repeat": 2, "mixer": {**mixer, "query_key_norm": {}}, "norm": {"kind": "rms"}}
@@ -387,7 +387,7 @@ def test_a_preset_has_the_predicted_bytes_of_weights(name: str):
 
 @settings(max_examples=20, deadline=None)
 @given(descriptions(), st.sampled_from(["int8", "int4"]))
-def test_any_description_predicts_its_bytes_of_rounded_weights(spec: ModelSpec, weights: str):
+def test_any_description_predicts_its_bytes_of_quantized_weights(spec: ModelSpec, weights: str):
     decoder = Decoder(spec)
     convert_weights(decoder, weights)
     assert model_cost(spec).weights_bytes(weights) == weights_nbytes(decoder)
@@ -412,7 +412,7 @@ def vectors(model: ModelSpec) -> int:
     return sum(p.numel() for name, p in Decoder(model).named_parameters() if p.dim() < 2)
 
 
-def test_spec_show_tells_both(capsys: pytest.CaptureFixture[str]):
+def test_spec_show_prints_both(capsys: pytest.CaptureFixture[str]):
     assert main(["spec", "show", "tiny-experts", "--json"]) == 0
     parameters = json.loads(capsys.readouterr().out)["parameters"]
     assert parameters["total"] - parameters["active"] == IDLE
@@ -439,7 +439,7 @@ def test_the_matrices_that_a_token_is_multiplied_by():
     assert counts.total - counts.matrices_and_head == vectors(model)
 
 
-def test_a_search_keeps_to_active_parameters_and_leaves_out_what_cannot_be(tmp_path):
+def test_a_search_limits_active_parameters_and_skips_invalid_combinations(tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     space = load_space(tmp_path / "space.yaml", (), None)
     found = search.design(tmp_path / "space.yaml", max_active_parameters=20_000, method="exact")

@@ -106,7 +106,7 @@ def test_every_token_of_the_input_sees_all_of_it(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_rows_of_a_padded_batch_are_what_each_is_alone(decoder: Decoder):
+def test_rows_of_a_padded_batch_equal_separate_rows(decoder: Decoder):
     inputs_BS, tokens_BT, padding = tokens(3, 7), tokens(3, 9), [0, 2, 4]
     out = decoder(tokens_BT, memory=decoder.encode(inputs_BS, padding))
     for row, pad in enumerate(padding):
@@ -116,7 +116,7 @@ def test_rows_of_a_padded_batch_are_what_each_is_alone(decoder: Decoder):
 
 @torch.no_grad()
 @pytest.mark.parametrize("cuts", [[4, 5, 6], [1], [8]])
-def test_a_stream_in_chunks_gives_what_one_pass_gives(decoder: Decoder, cuts: list[int]):
+def test_a_stream_in_chunks_equals_one_pass(decoder: Decoder, cuts: list[int]):
     """The memory comes with the first chunk alone; what the state keeps of it goes on."""
     tokens_BT, memory = tokens(2, 9), decoder.encode(tokens(2, 7), [0, 3])
     state = decoder.initial_state(2, 9)
@@ -126,7 +126,7 @@ def test_a_stream_in_chunks_gives_what_one_pass_gives(decoder: Decoder, cuts: li
 
 
 @torch.no_grad()
-def test_streams_with_inputs_of_other_lengths_join_fork_leave_and_are_saved(decoder: Decoder):
+def test_streams_with_inputs_of_different_lengths_join_fork_leave_and_are_saved(decoder: Decoder):
     inputs, tokens_BT = [tokens(1, 7), tokens(1, 3)], tokens(2, 9)
     states, expected = [], []
     for row, (own, begun) in enumerate(zip(inputs, (3, 5), strict=True)):
@@ -144,7 +144,7 @@ def test_streams_with_inputs_of_other_lengths_join_fork_leave_and_are_saved(deco
 
 
 @torch.no_grad()
-def test_a_stream_that_begins_again_keeps_its_input(decoder: Decoder):
+def test_a_stream_that_restarts_keeps_its_input(decoder: Decoder):
     tokens_BT, memory = tokens(2, 5), decoder.encode(tokens(2, 4))
     state = decoder.initial_state(2, 9)
     first = decoder(tokens_BT, state, memory=memory)
@@ -153,7 +153,7 @@ def test_a_stream_that_begins_again_keeps_its_input(decoder: Decoder):
     torch.testing.assert_close(decoder(tokens_BT, state), first)
 
 
-def test_what_cannot_be_read_is_said(decoder: Decoder):
+def test_unsupported_inputs_are_refused(decoder: Decoder):
     with pytest.raises(ValueError, match="memory: missing: the model reads the output of its encoder for an input"):
         decoder(tokens(1, 3))
     with pytest.raises(ValueError, match="memory: missing"):
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_said(decoder: Decoder):
         ({"blocks": [{**READING, "residual": "parallel"}]}, "residual: parallel: excludes cross_attention"),
     ],
 )
-def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], said: str):
+def test_invalid_descriptions_are_refused(changes: dict[str, object], said: str):
     with pytest.raises(UserError, match=said):
         described(**changes)
 
@@ -270,7 +270,7 @@ def test_biases_by_distance_are_part_of_what_training_keeps():
     assert predicted == pytest.approx(found, abs=8 * spec.layers)
 
 
-def test_losses_of_the_encoders_layers_are_those_of_the_model_and_its_values_stay_within():
+def test_losses_of_the_encoder_are_added_and_its_values_stay_in_it():
     experts = {"kind": "experts", "experts": 4, "top_k": 2, "hidden": 12}
     values = {**LAYER["mixer"], "value_residual": {}}
     encoder = {"blocks": [{"mixer": values, "feed_forward": experts}]}

@@ -56,7 +56,7 @@ def test_rows_are_split_at_the_end_token_between_input_and_target():
 
 
 @torch.no_grad()
-def test_the_loss_of_a_batch_is_that_of_its_pairs(decoder: Decoder):
+def test_the_loss_of_a_batch_is_the_sum_over_its_pairs(decoder: Decoder):
     together = example_loss(decoder, *rows_of(ROWS))
     alone = [example_loss(decoder, *rows_of([pair])).nats for pair in ROWS]
     torch.testing.assert_close(together.nats, torch.stack(alone).sum())
@@ -77,7 +77,7 @@ def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
     torch.testing.assert_close(example_loss(decoder, *rows_of(ROWS[:1])).nats, expected)
 
 
-def test_every_token_of_a_pair_has_a_part_in_its_loss(decoder: Decoder):
+def test_every_token_of_a_pair_affects_its_loss(decoder: Decoder):
     seen = []
     hook = decoder.embedding.register_forward_hook(lambda _, __, out: seen.append(out.detach().requires_grad_()))
     replaced = decoder.embedding.register_forward_hook(lambda *_: seen[-1])

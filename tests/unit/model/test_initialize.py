@@ -37,7 +37,7 @@ def linears(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
-def test_normal_weights_have_the_described_deviation():
+def test_normal_weights_have_the_specified_deviation():
     model = decoder(std=0.05, embedding_std=0.3)
     for module in linears(model).values():
         assert module.weight.std().item() == pytest.approx(0.05, rel=0.1)
@@ -47,7 +47,7 @@ def test_normal_weights_have_the_described_deviation():
     assert model.embedding.positions.weight.std().item() == pytest.approx(0.3, rel=0.1)
 
 
-def test_scaled_residuals_touch_the_last_map_of_each_branch_alone():
+def test_scaled_residuals_change_only_the_last_map_of_each_branch():
     for name, module in linears(decoder(std=0.05, scale_residual=True)).items():
         last = name.endswith(("mixer.out", "feed_forward.down"))
         expected = 0.05 / (2 * LAYERS) ** 0.5 if last else 0.05
@@ -63,7 +63,7 @@ def test_scaled_residuals_scale_a_bias_that_does_not_start_at_zero():
     torch.testing.assert_close(own.bias, bias / (2 * LAYERS) ** 0.5)
 
 
-def test_outputs_that_start_at_zero_touch_the_last_map_of_each_branch_alone():
+def test_zero_outputs_change_only_the_last_map_of_each_branch():
     """All else is as it would be, and a second field for the same maps changes nothing."""
     plain, zero = decoder(), decoder(zero_outputs=True)
     both = decoder(zero_outputs=True, scale_residual=True).state_dict()
@@ -73,7 +73,7 @@ def test_outputs_that_start_at_zero_touch_the_last_map_of_each_branch_alone():
         assert torch.equal(both[name], after), name
 
 
-def test_outputs_that_start_at_zero_have_no_bias_left_either():
+def test_zero_outputs_include_biases():
     model = decoder(zero_outputs=True)
     own = [nn.Linear(64, 64), Linear(64, 64)]
     for layer, module in zip(model.layers, own, strict=True):
@@ -83,7 +83,7 @@ def test_outputs_that_start_at_zero_have_no_bias_left_either():
     assert not any(parameter.any() for module in own for parameter in module.parameters())
 
 
-def test_each_map_of_a_fused_layer_is_xavier_by_its_own_shape():
+def test_each_map_of_a_fused_layer_is_initialized_by_its_own_shape():
     (layer, *_) = decoder(linear="xavier_uniform").layers
     query, key, value = layer.mixer.query_key_value.part_weights()
     assert query.shape == (64, 64)
@@ -100,12 +100,12 @@ def test_biases_start_at_zero_and_norms_at_one():
     assert all(bool((layer.mixer_norm.weight == 1).all()) for layer in model.layers)
 
 
-def test_the_seed_decides_the_weights():
+def test_the_seed_determines_the_weights():
     first, second = decoder().state_dict(), decoder().state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_projections_between_widths_keep_the_size_of_the_stream():
+def test_projections_between_widths_preserve_the_scale_of_the_stream():
     torch.manual_seed(0)
     block = {"mixer": {"kind": "ted"}, "feed_forward": {"kind": "glu", "hidden": 100}}
     description = {
@@ -154,7 +154,7 @@ def with_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.usefixtures("with_table")
-def test_what_no_file_holds_is_made_anew_in_a_model_that_is_read(spec: ModelSpec, tmp_path: Path, dtype: torch.dtype):
+def test_a_loaded_model_computes_tensors_that_are_not_stored(spec: ModelSpec, tmp_path: Path, dtype: torch.dtype):
     decoder = Decoder(spec).to(dtype)
     save_decoder(decoder, tmp_path)
     loaded = load_decoder(tmp_path)
@@ -163,7 +163,7 @@ def test_what_no_file_holds_is_made_anew_in_a_model_that_is_read(spec: ModelSpec
     assert torch.equal(loaded(TOKENS_BT), decoder(TOKENS_BT))
 
 
-def test_it_has_the_given_tensors_themselves_and_leaves_the_random_numbers(spec: ModelSpec):
+def test_a_decoder_keeps_given_tensors_and_the_random_state(spec: ModelSpec):
     tensors = {name: tensor.detach() for name, tensor in Decoder(spec).state_dict().items()}
     before = torch.get_rng_state()
     found = decoder_with_weights(spec, tensors).state_dict()

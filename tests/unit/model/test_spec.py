@@ -111,20 +111,20 @@ def test_a_wrong_file_is_refused_in_one_line_with_file_field_and_value(tmp_path:
     assert "\n" not in line
 
 
-def test_what_is_no_file_is_refused_with_what_there_is(tmp_path: Path):
+def test_a_missing_file_is_refused_with_the_presets(tmp_path: Path):
     assert refusal("no-such-model") == (
         "no-such-model: no such file, and no preset of that name; presets: " + ", ".join(preset_names())
     )
     assert refusal(tmp_path) == f"{tmp_path}: neither a model folder nor a run folder with one (no config.json)"
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path):
+def test_files_that_are_not_text_are_refused(tmp_path: Path):
     path = tmp_path / "model.yaml"
     path.write_bytes(b"name: \xff\xfe")
     assert refusal(path) == f"{path}: not UTF-8 text (byte 6)"
 
 
-def test_a_file_gives_what_it_says(good_file: Path):
+def test_a_file_is_read_as_written(good_file: Path):
     spec = ModelSpec.load(good_file)
     assert (spec.name, spec.vocab_size, spec.d_model, spec.context_length) == ("small", 90, 64, 128)
     assert spec.blocks[0].mixer.kind == "attention"
@@ -132,14 +132,14 @@ def test_a_file_gives_what_it_says(good_file: Path):
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_preset_survives_its_own_json(name: str, tmp_path: Path):
+def test_a_preset_is_restored_from_its_json(name: str, tmp_path: Path):
     spec = ModelSpec.load(name)
     assert spec.name == name
     (tmp_path / "config.json").write_text(json.dumps(spec.model_dump(), indent="\t"))
     assert ModelSpec.load(tmp_path) == spec
 
 
-def test_a_preset_is_found_by_its_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_preset_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert read_description("gpt2-124m")["name"] == "gpt2-124m"
     with pytest.raises(UserError, match="no such file"):

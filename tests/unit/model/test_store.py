@@ -66,22 +66,22 @@ def test_a_missing_tensor_is_named(folder: Path):
     assert refusal(folder) == f"{folder / WEIGHTS}: tensor {name} is missing; {MODEL} has it, of shape [6, 6]"
 
 
-def test_a_tensor_too_many_is_named(folder: Path):
+def test_an_extra_tensor_is_named(folder: Path):
     change_weights(folder, "head.weight", torch.zeros(9, 8))
     assert refusal(folder) == f"{folder / WEIGHTS}: tensor head.weight, of shape [9, 8]: {MODEL} has none of that name"
 
 
-def test_a_misshapen_tensor_is_named(folder: Path):
+def test_a_tensor_of_a_wrong_shape_is_named(folder: Path):
     change_weights(folder, "project.weight", torch.zeros(8, 5))
     assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight has shape [8, 5], {MODEL} has [8, 6]"
 
 
-def test_a_tensor_of_whole_numbers_is_named(folder: Path):
+def test_a_tensor_of_integers_is_named(folder: Path):
     change_weights(folder, "project.weight", torch.zeros(8, 6, dtype=torch.int64))
     assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight is of int64, expected floating point"
 
 
-def test_what_is_no_safetensors_file_is_refused(folder: Path):
+def test_files_that_are_not_safetensors_are_refused(folder: Path):
     (folder / WEIGHTS).write_bytes(b"half a fil")
     assert refusal(folder).startswith(f"{folder / WEIGHTS}: not a safetensors file (")
 
@@ -91,7 +91,7 @@ def test_a_broken_description_is_refused_with_its_line(folder: Path):
     assert refusal(folder).startswith(f"{folder / CONFIG}, line 2: not valid JSON (")
 
 
-def test_a_model_that_is_replaced_while_it_is_read_is_not_half_of_each(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_model_replaced_during_loading_is_not_mixed(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Of the same shapes: nothing else would tell."""
 
     def after_another_was_written(model: ModelSpec):

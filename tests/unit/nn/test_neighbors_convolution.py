@@ -22,7 +22,7 @@ def test_each_channel_sums_its_last_inputs(width: int, bias: bool):
 
 
 @pytest.mark.parametrize("bounds", [[0, 1, 2, 9], [0, 5, 9], list(range(10))])
-def test_chunks_follow_each_other(bounds: list[int]):
+def test_chunks_continue_each_other(bounds: list[int]):
     convolution, x_BET = CausalConvolution(3, 4, True), torch.randn(2, 3, 9)
     before_BEW, outs = torch.zeros(2, 3, 3), []
     for begin, end in pairwise(bounds):
@@ -32,7 +32,7 @@ def test_chunks_follow_each_other(bounds: list[int]):
     torch.testing.assert_close(torch.cat(outs, dim=2), convolution.following(x_BET, None)[0])
 
 
-def test_its_cost_is_that_of_the_module():
+def test_the_cost_is_that_of_the_module():
     for bias in (True, False):
         convolution, cost = CausalConvolution(5, 3, bias), convolution_cost(5, 3, bias)
         assert cost.parameters == sum(parameter.numel() for parameter in convolution.parameters())

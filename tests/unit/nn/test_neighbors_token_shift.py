@@ -14,7 +14,7 @@ def by_definition(x_BTD: Tensor, shares: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
-def test_each_token_is_mixed_with_the_one_before_with_all_gradients(length: int):
+def test_each_token_is_mixed_with_the_previous_one_with_all_gradients(length: int):
     torch.manual_seed(length)
     inputs = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, length, 3), (3,), (3,))]
     x_BTD, *shares = inputs
@@ -31,7 +31,7 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(lambda x, last, *shares: token_mixes(x, shares, SimpleNamespace(last=last)), inputs)
 
 
-def test_a_share_of_0_is_the_token_and_1_the_one_before():
+def test_a_share_of_0_gives_the_token_and_1_the_previous_one():
     x_BTD = torch.randn(2, 5, 3)
     same_BTD, before_BTD = token_mixes(x_BTD, [torch.zeros(3), torch.ones(3)], None)
     torch.testing.assert_close(same_BTD, x_BTD)
@@ -40,7 +40,7 @@ def test_a_share_of_0_is_the_token_and_1_the_one_before():
 
 
 @pytest.mark.parametrize("bounds", [[0, 1, 2, 9], [0, 5, 9], list(range(10))])
-def test_chunks_follow_each_other(bounds: list[int]):
+def test_chunks_continue_each_other(bounds: list[int]):
     x_BTD, share_D = torch.randn(2, 9, 3), torch.rand(3)
     state = SimpleNamespace(last=torch.zeros(2, 3, dtype=torch.float64))
     parts = [token_mixes(x_BTD[:, a:b], [share_D], state)[0] for a, b in pairwise(bounds)]
@@ -48,13 +48,13 @@ def test_chunks_follow_each_other(bounds: list[int]):
     assert state.last.equal(x_BTD[:, -1].double()) and state.last.dtype == torch.float64
 
 
-def test_a_state_holds_its_token_alone_and_no_graph():
+def test_a_state_holds_one_token_and_no_graph():
     x_BTD, state = torch.randn(2, 9, 3, requires_grad=True), SimpleNamespace(last=torch.zeros(2, 3))
     token_mixes(x_BTD, [torch.rand(3)], state)
     assert not state.last.requires_grad and state.last.untyped_storage().nbytes() == state.last.nbytes
 
 
-def test_its_cost_is_what_is_kept():
+def test_the_cost_is_that_of_the_kept_tensors():
     x_BTD, shares = torch.randn(1, 8, 5), [torch.rand(5, requires_grad=True) for _ in range(3)]
     state = SimpleNamespace(last=torch.zeros(1, 5))
     kept: dict[int, int] = {}

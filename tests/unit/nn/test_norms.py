@@ -6,7 +6,7 @@ from linnet.ops.rms_norm import rms_norm_reference
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_each_group_has_a_root_mean_square_of_its_own(groups: int):
+def test_each_group_has_its_own_root_mean_square(groups: int):
     torch.manual_seed(0)
     norm, x_BTD = GroupedRmsNorm(12, groups, 1e-3), torch.randn(2, 5, 12)
     torch.nn.init.normal_(norm.weight)
@@ -15,6 +15,6 @@ def test_each_group_has_a_root_mean_square_of_its_own(groups: int):
     torch.testing.assert_close(norm(x_BTD), torch.cat(parts, dim=-1))
 
 
-def test_the_precision_is_that_of_what_it_reads():
+def test_the_precision_is_that_of_the_input():
     norm, x_BTD = GroupedRmsNorm(12, 2, 1e-3).bfloat16(), torch.randn(2, 5, 12)
     assert norm(x_BTD).dtype == torch.float32

@@ -32,7 +32,7 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_it_multiplies_by_the_matrix_that_it_shows(form: type[PackedLinear], with_bias: bool):
+def test_the_product_is_with_the_reported_matrix(form: type[PackedLinear], with_bias: bool):
     weight, bias = torch.randn(12, 20), torch.randn(12) if with_bias else None
     packed = form(weight, bias, (12,))
     dtype = torch.bfloat16 if form is Bfloat16Linear else torch.float32
@@ -44,7 +44,7 @@ def test_it_multiplies_by_the_matrix_that_it_shows(form: type[PackedLinear], wit
     torch.testing.assert_close(packed.weight.float(), weight, rtol=0.01, atol=0.3 if form is Int4Linear else 0.02)
 
 
-def test_the_bytes_that_a_product_reads():
+def test_nbytes_are_those_that_a_product_reads():
     assert Bfloat16Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 * 2
     assert Int8Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 + 2 * 64
     assert Int4Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 // 2 + 2 * 64
@@ -57,7 +57,7 @@ def test_parts_are_split_as_before(form: type[PackedLinear]):
     assert [part.shape for part in packed.split(torch.zeros(2, 12))] == [(2, 7), (2, 5)]
 
 
-def test_bfloat16_without_a_fast_form_is_a_plain_product(monkeypatch: pytest.MonkeyPatch):
+def test_bfloat16_without_a_fast_form_uses_a_plain_product(monkeypatch: pytest.MonkeyPatch):
     weight, bias, x = torch.randn(12, 20), torch.randn(12), torch.randn(3, 20).bfloat16()
     monkeypatch.setattr("linnet.nn.packed_linear.can_pack_bfloat16", lambda _: False)
     plain = Bfloat16Linear(weight, bias, (12,))
@@ -66,7 +66,7 @@ def test_bfloat16_without_a_fast_form_is_a_plain_product(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear])
-def test_without_a_fast_form_the_definition_serves(form: type[PackedLinear], monkeypatch: pytest.MonkeyPatch):
+def test_without_a_fast_form_the_reference_is_used(form: type[PackedLinear], monkeypatch: pytest.MonkeyPatch):
     weight, bias, x = torch.randn(70, 20), torch.randn(70), torch.randn(1, 20)
     fast = form(weight, bias, (70,))
     monkeypatch.setattr(packed_linear, "library", lambda _: None)
@@ -93,7 +93,7 @@ def test_a_large_matrix_of_8_bits_is_packed_unless_it_is_a_table(monkeypatch: py
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear])
-def test_an_embedding_looks_rows_of_its_table_up(form: type[Int8Linear] | type[Int4Linear]):
+def test_an_embedding_looks_up_rows_of_its_table(form: type[Int8Linear] | type[Int4Linear]):
     table = form(torch.randn(70, 20), None, (70,))
     places = torch.tensor([[0, 69, 3], [3, 64, 1]])
     embedding = QuantizedEmbedding(table)
@@ -112,7 +112,7 @@ def test_the_weights_follow_to_another_device(form: type[PackedLinear]):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear, Bfloat16Linear])
-def test_there_and_back_the_products_are_the_same(form: type[PackedLinear]):
+def test_moving_to_a_device_and_back_keeps_the_products(form: type[PackedLinear]):
     packed, x = form(torch.randn(12, 20), torch.randn(12), (12,)), torch.randn(3, 20)
     before, expected = packed.weight, packed(x.to(packed.dtype))
     there = packed.cuda()(x.to("cuda", packed.dtype))
@@ -123,7 +123,7 @@ def test_there_and_back_the_products_are_the_same(form: type[PackedLinear]):
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear, Bfloat16Linear])
-def test_what_moves_nothing_keeps_the_weights(form: type[PackedLinear]):
+def test_a_move_to_the_same_device_keeps_the_weights(form: type[PackedLinear]):
     packed, x = form(torch.randn(12, 20), torch.randn(12), (12,)), torch.randn(3, 20)
     expected = packed(x.to(packed.dtype))
     assert torch.equal(packed.to("cpu", packed.dtype)(x.to(packed.dtype)), expected)
@@ -143,7 +143,7 @@ def test_another_precision_is_refused(form: type[PackedLinear], dtype: torch.dty
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear, Bfloat16Linear])
-def test_it_cannot_be_saved_without_its_weights(form: type[PackedLinear]):
+def test_saving_without_the_weights_is_refused(form: type[PackedLinear]):
     with pytest.raises(ValueError, match="for inference only"):
         form(torch.randn(4, 4), None, (4,)).state_dict()
 
@@ -170,7 +170,7 @@ def test_few_rows_and_many_are_products_with_one_matrix(
 
 @pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_copy_has_products_of_its_own_and_goes_through_a_file(form: type[PackedLinear]):
+def test_a_copy_has_its_own_products_and_can_be_pickled(form: type[PackedLinear]):
     packed = form(torch.randn(24, 40), torch.randn(24), (24,))
     if packed.gemv is None and form is Bfloat16Linear:
         pytest.skip("what oneDNN has packed cannot be copied")
@@ -181,7 +181,7 @@ def test_a_copy_has_products_of_its_own_and_goes_through_a_file(form: type[Packe
 
 
 @pytest.mark.parametrize("places", [[13], [-1], [0, 13], [-1, 2]])
-def test_rows_of_4_bits_that_are_none_are_refused(places: list[int]):
+def test_rows_of_4_bits_out_of_range_are_refused(places: list[int]):
     table = Int4Linear(torch.randn(13, 40), None, (13,))
     if table.gemv is None:
         pytest.skip("no compiler, or another processor")
@@ -190,13 +190,13 @@ def test_rows_of_4_bits_that_are_none_are_refused(places: list[int]):
 
 
 @pytest.mark.parametrize("group", [0, 20, 48, 512])
-def test_groups_that_no_product_takes_are_refused(group: int):
+def test_unsupported_group_sizes_are_refused(group: int):
     with pytest.raises(ValueError, match=f"group: {group}"):
         Int4Linear(torch.randn(8, 40), None, (8,), group)
 
 
 @pytest.mark.usefixtures("products")
-def test_who_wants_gradients_gets_them_for_few_rows_too():
+def test_few_rows_have_gradients_too():
     packed = Bfloat16Linear(torch.randn(8, 32), None, (8,))
     if packed._weight.is_mkldnn:
         pytest.skip("packed by oneDNN, without gradients for any number of rows")

@@ -20,7 +20,7 @@ def trained(layer: Experts, x_BTD: torch.Tensor, padding: tuple[int, ...] | None
     return out, {loss.name: loss.value for loss in record.losses}
 
 
-def test_losses_and_figures_are_those_of_training_alone():
+def test_losses_and_figures_are_added_in_training_only():
     layer, x_BTD, record = ExpertsSpec(hidden=6, experts=4).build(PLACE), torch.randn(2, 9, WIDTH), AuxiliaryOutputs()
     layer(x_BTD, layout=BatchLayout(record=record))
     assert not record.losses
@@ -31,7 +31,7 @@ def test_losses_and_figures_are_those_of_training_alone():
     assert all("expert" in name for name in trained(silent, x_BTD)[1])
 
 
-def test_padding_counts_nowhere():
+def test_padding_is_not_counted():
     layer, x_BTD = ExpertsSpec(hidden=6, experts=4, capacity=1.0).build(PLACE), torch.randn(1, 9, WIDTH)
     _, left = trained(layer, x_BTD, (4,))
     expected = trained(layer, x_BTD[:, 4:])[1]
@@ -39,7 +39,7 @@ def test_padding_counts_nowhere():
     torch.testing.assert_close([left[name] for name in names], [expected[name] for name in names])
 
 
-def test_shares_are_those_of_all_processes():
+def test_fractions_are_those_of_all_processes():
     """The mean of the losses of two halves, each with the shares of both, is the loss of the whole."""
     layer, x_BTD = ExpertsSpec(hidden=6, experts=4).build(PLACE).double(), torch.randn(2, 9, WIDTH).double()
     whole = trained(layer, x_BTD)[1]["balance"]
@@ -52,7 +52,7 @@ def test_shares_are_those_of_all_processes():
     assert not torch.isclose(sum(alone) / 2, whole)
 
 
-def test_capacity_drops_in_training_alone_and_says_how_much():
+def test_capacity_drops_in_training_only_and_reports_the_fraction():
     layer = ExpertsSpec(hidden=6, experts=4, top_k=1, normalize=False, capacity=1.0).build(PLACE)
     with torch.no_grad():
         layer.router.map.weight.zero_()
@@ -65,7 +65,7 @@ def test_capacity_drops_in_training_alone_and_says_how_much():
     assert layer(x_BTD)[:, 2:].any()
 
 
-def test_one_expert_that_always_runs_is_a_gated_feed_forward():
+def test_a_single_expert_equals_a_gated_feed_forward():
     layer, x_BTD = ExpertsSpec(hidden=6, experts=1, top_k=1).build(PLACE), torch.randn(2, 5, WIDTH)
     torch.testing.assert_close(layer(x_BTD), layer.experts[0](x_BTD))
 
@@ -83,7 +83,7 @@ def test_parameters_of_the_preset():
         ({"experts": 2, "shared_gate": False}, "shared_gate: False: requires a shared expert"),
     ],
 )
-def test_what_does_not_fit_is_refused(fields, message):
+def test_invalid_fields_are_refused(fields, message):
     block = {"mixer": {"kind": "ted"}, "feed_forward": {"kind": "experts", "hidden": 4, **fields}}
     with pytest.raises(UserError, match=message):
         ModelSpec.parse({"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": [block]}, "test")

@@ -8,7 +8,7 @@ WIDTH, HIDDEN, LENGTH = 8, 20, 6
 
 
 @torch.no_grad()
-def test_it_is_the_papers_channel_mixing():
+def test_it_equals_the_channel_mixing_of_the_paper():
     """Token after token; published names."""
     layer = Rwkv4ChannelSpec(hidden=HIDDEN).build(Place(WIDTH, 128)).double()
     for parameter in layer.parameters():

@@ -8,7 +8,7 @@ from linnet.layers.feed_forwards.rwkv7_channel import Rwkv7ChannelSpec
 WIDTH, HIDDEN, LENGTH = 8, 20, 6
 
 
-def test_it_is_the_reference_recurrence_with_all_gradients():
+def test_it_equals_the_reference_recurrence_with_all_gradients():
     """`k = x + (x_before - x) x_k`, squared ReLU, token after token: in float64."""
     torch.manual_seed(0)
     layer = Rwkv7ChannelSpec(hidden=HIDDEN).build(Place(WIDTH, 128)).double()
@@ -32,7 +32,7 @@ def test_it_is_the_reference_recurrence_with_all_gradients():
 
 
 @pytest.mark.parametrize("index", [0, 1, 3])
-def test_shares_start_as_published(index: int):
+def test_initial_shares_are_the_published_ones(index: int):
     """The first layer takes most of the token before in its first channels; the later, the less."""
     layer = Rwkv7ChannelSpec(hidden=HIDDEN).build(Place(WIDTH, 128, index, 4))
     for channel, share in enumerate(layer.x_k.flatten().tolist()):

@@ -1,4 +1,4 @@
-"""Runs every contract test on every example of every mixer and feed-forward, unless it says which."""
+"""Run every contract test on every example of every mixer and feed-forward, unless a test selects some."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every example of every mixer and feed-forward, and how to fill one with random weights."""
+"""Every example of every mixer and feed-forward, and random weights for them."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -34,10 +34,10 @@ def first_of_its_kind(spec: SublayerSpec) -> bool:
 
 
 def randomized(module: Module) -> Module:
-    """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake; on the
-    device of the tests.
+    """The module on the device of the tests with random weights, so that no zero bias, unit norm or identity hides an
+    error.
 
-    Stored calibrations are buffers; other buffers (tables, masks) are fixed and stay.
+    Stored calibrations, which are buffers, are random, too; other buffers (tables, masks) do not change.
     """
     sublayers = [module, *sublayers_of(module)]
     stored = [one for part in sublayers if isinstance(part, Sublayer) for one in part.calibration().values()]
@@ -48,11 +48,11 @@ def randomized(module: Module) -> Module:
 
 
 def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The same on every device."""
+    """Random inputs, equal on every device."""
     return torch.randn(batch, length, WIDTH, dtype=dtype).to(on_device.DEVICE)
 
 
 def padded_view(begin: int, end: int, padding: Sequence[int]) -> BatchLayout:
-    """Of the places from `begin` to before `end` of rows that begin with so much padding."""
+    """The layout of the chunk from `begin` to before `end` of rows with this padding."""
     of_chunk = [min(max(pad - begin, 0), end - begin) for pad in padding]
     return layout_at([max(begin - pad, 0) for pad in padding], of_chunk)

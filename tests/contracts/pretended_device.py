@@ -1,9 +1,9 @@
-"""What would go wrong on a device that is no processor, found on a machine without one.
+"""Errors on a device other than the CPU, found on a machine without one.
 
-Tensors without numbers (`FakeTensorMode`) pretend to lie on a device of a backend that does not exist; PyTorch checks
-for every operation, backward passes included, that its tensors lie together, as a GPU does. Where code asks for a
-number, it gets 1. The backend is the whole process's, so this is a process of its own, which prints what went wrong, by
-the name of each check: `python pretended_device.py first|every`, of the first example of each kind or of every one.
+Tensors without values (`FakeTensorMode`) have the device of a backend that does not exist; PyTorch checks for every
+operation, including backward passes, that its tensors are on one device, as a GPU does. Code that reads a value gets 1.
+The backend affects the whole process, so this is a separate program, which prints the errors by the name of each check:
+`python pretended_device.py first|every`, for the first example of each kind or for every one.
 """
 
 import json
@@ -46,21 +46,21 @@ NAME = "pretended"
 MISTAKE = "a mistake"
 LENGTH, VOCABULARY = 70, 50
 OPTIMIZERS = {"adamw": (LENGTH, 1), "muon": (5, 2)}
-"""With rows how long, and steps: mixers work in chunks with the first; what optimizers keep is used with the second."""
+"""The length of rows, from which on mixers use chunks, and the steps, of which the second uses optimizer state."""
 
 NUMBERLESS = FakeTensorMode(allow_non_fake_inputs=True)
-"""One for all checks: sources keep tables from one call to the next."""
+"""One device for all checks: sources cache tables between calls."""
 
 
 class Backend(_DummyBackendModule):
-    """What PyTorch asks of a backend beside what it is given."""
+    """The functions that PyTorch requires of a backend."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 
 
 class EveryNumberIsOne(TorchDispatchMode):
-    """A tensor without numbers has none to give."""
+    """A tensor without values cannot return any."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default):
@@ -69,7 +69,7 @@ class EveryNumberIsOne(TorchDispatchMode):
 
 
 class TensorsComeFromTheProcessor(TorchFunctionMode):
-    """What has numbers loses them on the way to the device, where there is no memory for them."""
+    """Tensors lose their values when they are copied to the device, which has no memory."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -98,7 +98,7 @@ def pretending() -> Iterator[torch.device]:
 
 
 def check_sublayer(spec: SublayerSpec, device: torch.device) -> None:
-    """Forward and backward, in both precisions; with every kind of state, rows together and apart."""
+    """Forward and backward in both precisions; every kind of state, with equal and different positions of rows."""
     with device:
         sublayer = spec.build(PLACE)
     for narrow in (False, True):
@@ -135,7 +135,7 @@ def decoder_on(device: torch.device, *mixers: MixerSpec) -> Decoder:
 
 
 def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], device: torch.device) -> None:
-    """Whole steps, from a batch that lies on the processor."""
+    """Whole training steps from a batch on the CPU."""
     decoder = decoder_on(device, *mixers)
     optimizer = build_optimizer(OptimizerSpec(kind=kind, cautious_decay=True), decoder)
     token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64, device=device)
@@ -146,7 +146,7 @@ def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], 
 
 
 def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
-    """Of causal layers: an operator is frozen for rows by numbers that are not there, and these cannot be added up."""
+    """Evaluation of causal layers; calibration needs values, which this device does not have."""
     decoder = decoder_on(device, *(spec for spec in mixers if spec.build(PLACE).traits.causal))
     tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
     batch = WindowBatch(tokens_BT, tokens_BT, tokens_BT).to(device)
@@ -154,7 +154,7 @@ def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
 
 
 def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:
-    """One stream, and several; greedily and by chance, each with some mixer, and one and several with every mixer."""
+    """One stream and several with every mixer; greedy and random sampling with some."""
     one, several = [[1, 2, 3]], [[1, 2, 3], [4, 5, 6]]
     greedily, by_chance = (Sampling(temperature, top_k=5, top_p=0.9, seed=0) for temperature in (0.0, 1.0))
     every, some = decoder_on(device, *mixers), decoder_on(device, mixers[0])
@@ -168,7 +168,7 @@ def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:
 
 
 def check_mistake(device: torch.device) -> None:
-    """What must be found."""
+    """Faults that must be found."""
     torch.ones(3, device=device) + torch.ones(3)
 
 
@@ -185,7 +185,7 @@ def checks(which: str) -> dict[str, Callable[[torch.device], None]]:
 
 
 def problem_of(check: Callable[[torch.device], None]) -> str | None:
-    """What went wrong, and where in the sources."""
+    """The error and its location in the sources."""
     try:
         with pretending() as device:
             check(device)

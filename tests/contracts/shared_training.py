@@ -1,7 +1,7 @@
 """A few steps with every layer, in one process or in several; run as a program, it prints their losses as JSON.
 
-`python shared_training.py first|every SHARD:PRECISION:OPTIMIZER...`: the first example of each kind or every one; so
-many processes share one copy of the weights.
+`python shared_training.py first|every SHARD:PRECISION:OPTIMIZER...`: the first example of each kind or every one;
+SHARD: the number of processes that share one copy of the weights.
 """
 
 import json
@@ -32,7 +32,7 @@ OPTIMIZERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muo
 
 
 def model_of(spec: SublayerSpec) -> ModelSpec:
-    """The sublayer behind another one, then twice with the same weights; the head is the embedding."""
+    """The sublayer after another one, then twice with shared weights; the head is tied."""
     plain = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 12}}
     own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec}
     encoder = None
@@ -46,7 +46,7 @@ def model_of(spec: SublayerSpec) -> ModelSpec:
 
 
 def batches(step: int) -> list[Batch]:
-    """The two batches of a step, with all rows; an encoder reads the first token of each."""
+    """The two batches of a step with all rows; an encoder reads the first token of each row."""
     tokens = torch.randint(VOCABULARY, (2, ROWS, LENGTH + 1), generator=torch.Generator().manual_seed(step))
     return [Batch(part[:, :-1], part[:, 1:], prefix_lengths=(1,) * ROWS) for part in tokens]
 
@@ -58,7 +58,7 @@ def losses(
     kind: str = "adamw",
     **parallel: object,
 ) -> list:
-    """Of each step: nats a token, gradient norm, and the terms of the objective."""
+    """For each step: nats per token, gradient norm, and the terms of the objective."""
     torch.manual_seed(several.rank)  # the first one's weights are everybody's
     decoder = Decoder(model_of(spec))
     offered = any(sublayer.penalties for sublayer in decoder.sublayers)

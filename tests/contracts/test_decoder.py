@@ -1,4 +1,4 @@
-"""What the decoder promises, whatever mixers it is made of."""
+"""Properties of the decoder that hold for all mixers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ PROMPT, LENGTH = 5, 12
 
 
 def spec_of(mixers: list[MixerSpec], **changes: object) -> ModelSpec:
-    """Blocks of each mixer in turn: pre- and post-norm, a block of another width, one of shared weights, parallel
-    branches at the end; token vectors of a width of their own.
+    """Blocks of each mixer in turn: pre- and post-norm, another width, shared weights, parallel branches at the end;
+    the token vectors have another width.
     """
     blocks = []
     for index, mixer in enumerate(mixers):
@@ -60,13 +60,11 @@ def decoder_with_weights(mixers: list[MixerSpec], **changes: object) -> Decoder:
 
 
 RECIPE = {"d_model": WIDTH, "embedding": {"skip": True}, "head": {"norm": {"kind": "rms"}, "soft_cap": 2.0}}
-"""Fields of the whole model that training recipes of today use."""
+"""Fields of the whole model that recent training recipes use."""
 
 
 def recipe_blocks() -> list[dict[str, object]]:
-    """One of each mixer, and each that leaves values for later layers with one that reads them, in blocks of all kinds
-    that keep the width.
-    """
+    """One of each mixer, and pairs of those with cross-layer values, in all kinds of blocks that keep the width."""
     blocks = []
     for index, mixer in enumerate(
         [*(spec for spec in EXAMPLES if first_of_its_kind(spec) or spec.cross_layer_values(WIDTH))]
@@ -85,13 +83,13 @@ SINGLE_PROCESS = [
 
 
 def versions_of(decoder: Decoder) -> dict[str, tuple[int, int]]:
-    """Which tensor each of its weights is, and how often it was written to."""
+    """The identity of each weight, and the number of writes to it."""
     return {name: (id(tensor), tensor._version) for name, tensor in decoder.state_dict(keep_vars=True).items()}
 
 
 @cache
 def decoder_named(name: str) -> tuple[Decoder, Tensor]:
-    """Built once for the tests of this file, none of which changes it; and what chance goes on with."""
+    """A decoder that the tests of this file share and do not change, and the state of the random generator."""
     torch.manual_seed(0)
     if name == "recipe":
         return decoder_with_weights(EXAMPLES, **RECIPE, blocks=recipe_blocks()), torch.get_rng_state()
@@ -101,12 +99,12 @@ def decoder_named(name: str) -> tuple[Decoder, Tensor]:
 
 @pytest.fixture(params=["all", "recipe", *SINGLE_PROCESS])
 def decoder(request: pytest.FixtureRequest) -> Iterator[Decoder]:
-    """Of every example in turn, of what the recipes use, of the first of each kind alone, and (slow) of every one."""
+    """All examples in turn, the fields of recipes, the first example of each kind, and (slow) every example."""
     decoder, chance = decoder_named(request.param)
     before = versions_of(decoder)
     torch.set_rng_state(chance)
     yield decoder
-    assert versions_of(decoder) == before, "a test changed what the next ones read"
+    assert versions_of(decoder) == before, "a test changed the shared decoder"
 
 
 def tokens(batch: int, length: int = LENGTH) -> Tensor:
@@ -114,7 +112,7 @@ def tokens(batch: int, length: int = LENGTH) -> Tensor:
 
 
 def feed(decoder: Decoder, tokens_BT: Tensor, bounds: list[int], padding: tuple[int, ...] | None = None) -> Tensor:
-    """`padding`: of the first chunk."""
+    """`padding`: that of the first chunk."""
     state = decoder.initial_state(*tokens_BT.shape)
     chunks = [tokens_BT[:, a:b] for a, b in pairwise(bounds)]
     out = [decoder(chunks[0], state, padding=padding), *(decoder(chunk, state) for chunk in chunks[1:])]
@@ -166,7 +164,7 @@ def test_a_cropped_state_continues_from_its_new_length(decoder: Decoder):
     try:
         state.crop(PROMPT)
     except NotImplementedError:
-        pytest.skip("one of its mixers cannot go back")
+        pytest.skip("one of its mixers cannot be cropped")
     torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], state), expected)
 
 
@@ -247,14 +245,14 @@ def test_the_loss_is_that_of_the_logits_with_all_gradients(decoder: Decoder):
     )
     torch.testing.assert_close(loss.nats, expected)
     parameters = list(decoder.parameters())
-    for found, wanted in zip(
+    for actual, gradient in zip(
         torch.autograd.grad(loss.nats, parameters), torch.autograd.grad(expected, parameters), strict=True
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(actual, gradient)
 
 
 def model_of(spec: SublayerSpec, **changes: object) -> ModelSpec:
-    """Two layers with the sublayer, behind a layer of another kind."""
+    """Two layers with the sublayer, after a layer of another kind."""
     plain = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 12}}
     own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec, "repeat": 2}
     settings = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32}
@@ -267,7 +265,7 @@ def sublayers_like(decoder: Decoder, spec: SublayerSpec) -> list[Sublayer]:
 
 
 def test_initial_values_are_those_of_the_sublayers(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
-    """But for the weights of `nn.linear.Linear`, which the description draws, and which nothing else may set."""
+    """Except the weights of `nn.linear.Linear`, which only the description initializes."""
     built: list[dict[str, Tensor]] = []
     build, reset = type(spec).build, Linear.reset_parameters
     fresh: dict[int, Tensor] = {}
@@ -298,7 +296,7 @@ def test_initial_values_are_those_of_the_sublayers(spec: SublayerSpec, monkeypat
 
 
 def test_scaled_residuals_scale_the_outputs_of_branches(spec: SublayerSpec):
-    """Whatever its last map is called, and whoever says how it starts."""
+    """For any name of the last map, and any initialization of it."""
     outs = []
     for scaled in (False, True):
         torch.manual_seed(3)
@@ -310,7 +308,7 @@ def test_scaled_residuals_scale_the_outputs_of_branches(spec: SublayerSpec):
 
 
 def test_zero_outputs_make_branches_that_add_nothing(spec: SublayerSpec):
-    """Until they have learned something: gradients reach the last map."""
+    """Only initially: gradients reach the last map."""
     decoder = Decoder(model_of(spec, initialization={"zero_outputs": True})).double().to(DEVICE)
     for sublayer in sublayers_like(decoder, spec):
         assert not sublayer(inputs(1, 6)).any()
@@ -323,7 +321,7 @@ def test_zero_outputs_make_branches_that_add_nothing(spec: SublayerSpec):
 @pytest.mark.parametrize("weights", get_args(Precision))
 @pytest.mark.parametrize("tied", [True, False])
 def test_no_logit_exceeds_the_cap(weights: str, tied: bool):
-    """In any precision, one token at a time too; the order of tokens stays."""
+    """In any precision, also one token at a time; the order of tokens does not change."""
     tokens_BT = tokens(2)
     plain, capped = (
         Decoder(model_of(EXAMPLES[0], head={"tied": tied, "soft_cap": cap, "norm": {"kind": "rms"}})).to(DEVICE)
@@ -350,7 +348,7 @@ def test_a_sublayer_gets_the_index_of_its_layer(spec: SublayerSpec, monkeypatch:
 
 @torch.no_grad()
 def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
-    """Buffers that are not stored included."""
+    """Including buffers that are not stored."""
     decoder = randomized(Decoder(model_of(spec)))
     save_decoder(decoder, tmp_path)
     loaded = load_decoder(tmp_path, DEVICE)
@@ -400,13 +398,13 @@ def test_the_state_has_the_predicted_size_in_every_precision(spec: SublayerSpec,
 
 @dataclass(eq=False)
 class Kept:
-    """A tensor as the graph keeps it: it dies with the part of the graph that nothing needs."""
+    """A tensor that the graph keeps: it is freed with the part of the graph that nothing needs."""
 
     tensor: Tensor
 
 
 def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
-    """What the graph of a forward pass still holds behind it, but for weights and token ids."""
+    """The tensors that the graph holds after a forward pass, except weights and token ids."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*decoder.parameters(), *decoder.buffers()]}
     every: WeakSet[Kept] = WeakSet()
 
@@ -426,7 +424,7 @@ def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
 
 @pytest.mark.cpu_only("what a pass keeps is predicted of their forms")
 def test_predicted_training_memory_is_what_a_pass_keeps(spec: SublayerSpec):
-    """Of one more layer, so that what all layers share (tables, masks) is not counted."""
+    """For one more layer, so that tensors shared by all layers (tables, masks) are not counted."""
     tokens_BT, found, predicted = tokens(3, 24), [], []
     for repeat in (1, 2, 3):
         model = model_of(spec)
@@ -449,7 +447,7 @@ def test_only_linear_maps_and_declared_parameters_have_weight_decay(spec: Sublay
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spec", [s for s in ALL if first_of_its_kind(s) or s.cross_layer_values(WIDTH)], ids=name_of)
 def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec, backend: str):
-    """What a layer is captured as, and (slow) the code that PyTorch makes of it."""
+    """The captured graph of a layer, and (slow) the compiled code."""
     fields = {"embedding": {"skip": True}, "head": {"soft_cap": 2.0}} if spec.cross_layer_values(WIDTH) else {}
     decoder = randomized(Decoder(model_of(spec, **fields))).double()
     tokens_BT, targets_BT, results = tokens(2), tokens(2), []
@@ -499,7 +497,7 @@ def test_states_with_different_cache_policies_do_not_join():
 
 
 def test_a_row_is_calibrated_on_its_first_token(decoder: Decoder):
-    """Or says that it cannot: an operator is not deduced of nothing."""
+    """Or it is refused: a calibration needs tokens."""
     tokens_BT, state = tokens(2), decoder.initial_state(2, LENGTH)
     try:
         decoder(tokens_BT[:, :3], state, padding=(3, 0))
@@ -513,7 +511,7 @@ def test_a_row_is_calibrated_on_its_first_token(decoder: Decoder):
 
 @torch.no_grad()
 def test_auxiliary_outputs_are_those_of_the_documents_that_add_them(decoder: Decoder):
-    """A row that goes on has settled; one that begins anew shows what it settles on."""
+    """A row that continues is calibrated; one that restarts shows its new calibration."""
     tokens_BT, state, record = tokens(2), decoder.initial_state(2, LENGTH), AuxiliaryOutputs(outputs=[])
     decoder(tokens_BT[:, :4], state)
     decoder(tokens_BT[:, 4:], state, documents=[[], [2]], record=record)

@@ -1,4 +1,4 @@
-"""Every layer, training, evaluation and decoding on a device that is no processor, where there may be none."""
+"""Every layer, training, evaluation and decoding on a device other than the CPU, on machines without one."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("pretended_device.py")
 @pytest.mark.cpu_only("nothing is computed")
 @pytest.mark.parametrize("which", ["first", pytest.param("every", marks=pytest.mark.slow)])
 def test_all_tensors_are_created_on_the_device(which: str):
-    """But for a mistake that is made to be found."""
+    """Except a deliberate fault."""
     path = [part for part in sys.path if part]
     run = subprocess.run(
         [sys.executable, SCRIPT, which], capture_output=True, text=True, check=False, env={"PYTHONPATH": ":".join(path)}

@@ -1,5 +1,5 @@
-"""What a sublayer may say beside its outputs reaches whoever asks: a feed-forward with a state and a loss of its own, a
-mixer that leaves values for later layers, one that sees the future and never settles.
+"""Optional hooks of sublayers: a feed-forward with a state and an auxiliary loss, a mixer with cross-layer values, and
+one that sees the future and never calibrates.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ VOCABULARY, LENGTH = 11, 9
 
 @dataclass
 class LastToken(State):
-    """The last token that was read, `[B, D]`."""
+    """The last token of each row, `[B, D]`."""
 
     last: Tensor
 
 
 class ShiftedFeedForward(FeedForward):
-    """Reads its token and the one before, as RWKV's channel mixing does; would rather say nothing."""
+    """A feed-forward that reads its token and the previous one, like RWKV's channel mixing, with an auxiliary loss."""
 
     traits = Traits(constant_state=True, window=2)
 
@@ -65,7 +65,7 @@ class ShiftedFeedForward(FeedForward):
 
 
 class FirstValues(Mixer):
-    """The first layer leaves its values, later ones add them to their own (RWKV-7)."""
+    """The first layer saves its values, later layers add them to their own (RWKV-7)."""
 
     traits = Traits(constant_state=True, window=1)
 
@@ -86,7 +86,7 @@ class FirstValues(Mixer):
 
 
 class FirstValuesOfTwo(FirstValues):
-    """The same, reading the token before as well, so that documents and padding matter."""
+    """A variant that also reads the previous token, so that documents and padding matter."""
 
     traits = Traits(constant_state=True, window=2)
 
@@ -115,7 +115,7 @@ class SeesBackwards(FeedForward):
 
 
 class EverythingSeen(FirstValues):
-    """The mean over the whole sequence, later tokens included, in every pass."""
+    """The mean over the whole sequence, including later tokens, in every pass."""
 
     traits = Traits(causal=False, exact_when_split=False)
 
@@ -124,7 +124,7 @@ class EverythingSeen(FirstValues):
 
 
 def decoder_with(monkeypatch: pytest.MonkeyPatch, mixer: type[Mixer] | None, feed_forward: type[FeedForward] | None):
-    """Three layers."""
+    """A decoder of three layers."""
     if mixer is not None:
         monkeypatch.setattr(AttentionSpec, "build", lambda self, place: mixer(place))
     if feed_forward is not None:
@@ -262,7 +262,7 @@ def test_a_feed_forward_that_sees_the_future_is_refused_by_evaluation(monkeypatc
 
 
 class GrowingSpec(PlainSpec):
-    """More parameters in every layer."""
+    """A layer whose number of parameters grows with its index."""
 
     kind: Literal["growing"] = "growing"
 

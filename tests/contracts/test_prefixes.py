@@ -1,4 +1,4 @@
-"""Who sees whom where a row begins with a prefix: every kind that sees all of it, and that the others say so."""
+"""Visibility of tokens with prefixes, for every kind that supports them; other kinds refuse them."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_tokens_of_a_prefix_see_all_of_it_and_later_ones_the_past(seeing: Sublay
 @torch.no_grad()
 @pytest.mark.parametrize("prefixes", [(4, 2, 0), (LENGTH, LENGTH - 1, LENGTH - 3)])
 def test_rows_with_prefixes_equal_separate_rows_and_streams_continue_after_them(seeing: Sublayer, prefixes):
-    """Whatever the padding; the prefix is in the first chunk."""
+    """With any padding; the prefix is in the first chunk."""
     x_BTD, padding = inputs(3, LENGTH), (0, 1, 3)
     together = run(seeing, x_BTD, None, BatchLayout(0, padding, prefixes=prefixes))
     state = seeing.initial_state(3, LENGTH, DEVICE, torch.float64)

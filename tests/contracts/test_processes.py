@@ -1,4 +1,4 @@
-"""What several processes make of a model, whatever its layers: what one makes of it."""
+"""Training in several processes equals training in one, for all kinds of layers."""
 
 import json
 from functools import cache
@@ -26,11 +26,11 @@ RUNS = {
         (2, "bfloat16", "adamw", 2e-2),
     ],
 }
-"""How many share a copy of the weights, in which precision, with which optimizer, and what is allowed.
+"""The number of processes that share a copy of the weights, the precision, the optimizer, and the tolerance.
 
-Of the first example of each kind, and (slow) of every one. In float64 nothing blows up a rounding error, and the
-gradient norms (clipped at float32's precision) and the terms of the objective are compared as well. In bfloat16 the
-gradient of a half of the batch is rounded, and then the sum.
+For the first example of each kind, and (slow) for every one. In float64 rounding errors stay small, and the gradient
+norms (clipped in float32) and the terms of the objective are compared as well. In bfloat16 the gradient of each half of
+the batch is rounded, and then their sum.
 """
 
 CASES = [
@@ -49,7 +49,7 @@ def of_one(name: str, precision: str, kind: str) -> Tensor:
 
 @cache
 def of_two(which: str) -> dict[str, list]:
-    """The losses in two processes, by layer, shard, precision and optimizer."""
+    """The losses in two processes, by layer, sharding, precision and optimizer."""
     runs = [f"{shard}:{precision}:{kind}" for shard, precision, kind, _ in RUNS[which]]
     ended = finish(start([Path(__file__).parent / "shared_training.py", which, *runs], 2), timeout_s=600)
     assert [code for code, _, _ in ended] == [0, 0], ended
@@ -62,7 +62,7 @@ def of_two(which: str) -> dict[str, list]:
 def test_two_processes_give_the_losses_of_one(
     which: str, example: SublayerSpec, shard: int, precision: str, kind: str, tolerance: float
 ):
-    """With weights of which each has a copy, and with one copy for both; of layers, and of an encoder-decoder."""
+    """With replicated and with sharded weights; for layers and for an encoder-decoder."""
     found = torch.tensor(of_two(which)[f"{name_of(example)} {shard} {precision} {kind}"])
     expected = of_one(name_of(example), precision, kind)
     if precision != "float64":

@@ -1,7 +1,7 @@
-"""A step of decoding that was written down, once, is the step itself for every token, whatever layers it is made of.
+"""A decode step that is recorded once equals the step for every token, for all kinds of layers.
 
-What computes without PyTorch (`tolist`, `numpy`, a branch on a number) is not seen while a step is written down: it
-would stay what it was at that token and position. Here it differs.
+Computation outside PyTorch (`tolist`, `numpy`, a branch on a value) is not recorded: its results would stay those of
+the recorded token and position. These tests would find a difference.
 """
 
 from typing import Any, get_args
@@ -29,11 +29,11 @@ pytestmark = [
 
 VOCABULARY, PROMPT = 11, 4
 TOKENS = torch.tensor([3, 7, 0, 10, 7, 2])
-"""Of the steps: the first is written down, the others are read from there."""
+"""The tokens of the steps: the first step is recorded, the others are replayed."""
 
 
 def decoder_with_weights(spec: SublayerSpec, weights: str) -> Decoder:
-    """Two such layers behind one whose step can be written down."""
+    """Two such layers after one whose step can be recorded."""
     known: dict[str, Any] = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "mlp", "hidden": 24}}
     own = {"mixer": spec} if isinstance(spec, MixerSpec) else {"feed_forward": spec}
     shape = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": CONTEXT}
@@ -50,10 +50,10 @@ def behind_a_prompt(decoder: Decoder) -> tuple[DecoderState, DecodeSteps | None]
 
 
 def results_of(decoder: Decoder, programs: bool) -> dict[str, Tensor]:
-    """Logits of each step, and the state behind the last."""
+    """The logits of each step, and the state after the last."""
     state, steps = behind_a_prompt(decoder)
     if steps is None:
-        pytest.skip("a layer has no steps in bfloat16")
+        pytest.skip("a layer has no decode step in bfloat16")
     assert steps._whole is not None
     if not programs:
         steps._whole._recordable = False  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What every mixer and feed-forward promises. A new one is found through the registry; nothing is to be added here."""
+"""Properties of every mixer and feed-forward; new kinds are found through the registry."""
 
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ from on_device import DEVICE
 PROMPT = 5
 LENGTH = 14
 BF16_RELATIVE_ERROR = 0.05
-"""Root mean square of the error of a bfloat16 pass over that of the outputs."""
+"""Root mean square of the error of a bfloat16 pass divided by that of the outputs."""
 CUTS = {
     "ones": list(range(PROMPT, LENGTH + 1)),
     "twos": [5, 7, 9, 11, 13, 14],
@@ -35,14 +35,14 @@ def empty_state(sublayer: Sublayer, batch: int, capacity: int = LENGTH, dtype: t
 
 
 def feed(sublayer: Sublayer, x_BTD: Tensor, state: State, bounds: list[int], padding: tuple[int, ...] = (0,)) -> Tensor:
-    """Outputs of the chunks between `bounds`, joined."""
+    """The joined outputs of the chunks between `bounds`."""
     return torch.cat(
         [run(sublayer, x_BTD[:, a:b], state, padded_view(a, b, padding)) for a, b in pairwise(bounds)], dim=1
     )
 
 
 def in_two(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
-    """The prompt, then the rest."""
+    """The outputs of the prompt and of the rest."""
     return feed(sublayer, x_BTD, empty_state(sublayer, len(x_BTD), x_BTD.shape[1]), [0, PROMPT, x_BTD.shape[1]])
 
 
@@ -94,7 +94,7 @@ def test_predicted_flops_are_the_counted_ones(spec: SublayerSpec, sublayer: Subl
 
 
 def test_predicted_matrices_are_the_linear_maps(spec: SublayerSpec, sublayer: Sublayer):
-    """Those that every token passes: what is kept precise need not be."""
+    """Of the maps that every token passes; modules that are not quantized may have others."""
     precise = {id(linear) for part in sublayer.skip_quantization() for linear in linear_maps(part)}
     built = sum(linear.weight.numel() for linear in linear_maps(sublayer) if id(linear) not in precise)
     assert sum(inputs * outputs for inputs, outputs in spec.cost(PLACE).matrices) == built
@@ -145,7 +145,7 @@ def test_left_padding_does_not_change_outputs_without_a_state(sublayer: Sublayer
 
 
 def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublayer):
-    """Streams that join a running batch, take chunks of different lengths with it, and leave it."""
+    """Streams that join a running batch, read chunks of different lengths with it, and leave it."""
     x_BTD, lengths = inputs(3, LENGTH), (PROMPT, 9, 6)
     states = [empty_state(sublayer, 1, LENGTH + 3 * row) for row in range(3)]
     for row, length in enumerate(lengths):
@@ -172,11 +172,11 @@ def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublaye
 
 
 DOCUMENTS = ((3, 4), (), (0, 9))
-"""Where documents begin in three rows."""
+"""The starts of documents in three rows."""
 
 
 def apart(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
-    """Every document by itself."""
+    """The outputs of every document separately."""
     rows = []
     for x_TD, begins in zip(x_BTD, DOCUMENTS, strict=True):
         bounds = sorted({0, *begins, LENGTH})
@@ -194,7 +194,7 @@ def test_documents_in_one_row_do_not_see_each_other(sublayer: Sublayer):
 
 
 def test_a_document_resets_the_state(sublayer: Sublayer):
-    """Its second chunk begins in the middle of the last document."""
+    """The second chunk begins in the middle of the last document."""
     x_BTD, later = inputs(3, LENGTH), inputs(3, 4)
     state = empty_state(sublayer, 3, 2 * LENGTH)
     run(sublayer, x_BTD, state, BatchLayout(documents=DOCUMENTS))
@@ -208,7 +208,7 @@ def test_a_document_resets_the_state(sublayer: Sublayer):
 
 
 def test_cross_layer_values_have_the_declared_shapes(spec: SublayerSpec, sublayer: Sublayer):
-    """And it reads what an earlier layer left: in a batch, for one token, with rows that are padded."""
+    """And it reads values of an earlier layer: in a batch, for one token, with padded rows."""
     for layout in (BatchLayout(record=AuxiliaryOutputs()), BatchLayout(0, (3, 0), record=AuxiliaryOutputs())):
         x_BTD = inputs(2, LENGTH)
         first = run(sublayer, x_BTD, None, layout)
@@ -269,7 +269,7 @@ def test_a_cropped_state_continues_from_its_new_length(sublayer: Sublayer):
     try:
         state.crop(PROMPT)
     except NotImplementedError:
-        pytest.skip("this architecture cannot go back")
+        pytest.skip("this architecture cannot be cropped")
     actual = sublayer(x_BTD[:, PROMPT:], state, BatchLayout(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
@@ -326,7 +326,7 @@ def test_rows_do_not_affect_each_other(sublayer: Sublayer):
 @pytest.mark.parametrize("length", [1, 63, 65])
 def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, sublayer: Sublayer, length: int):
     if not sublayer.references:
-        pytest.skip("it has one form only")
+        pytest.skip("it has only one form")
     slow = spec.build(PLACE).double().to(DEVICE)
     slow.load_state_dict(sublayer.state_dict())
     for attribute, reference in sublayer.references.items():
@@ -338,8 +338,8 @@ def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, 
     for form in (sublayer, slow):
         x = x_BTD.clone().requires_grad_()
         out = form(x)
-        wanted = (x, *form.parameters())
-        outputs.append((out, *torch.autograd.grad(out, wanted, upstream)))
+        variables = (x, *form.parameters())
+        outputs.append((out, *torch.autograd.grad(out, variables, upstream)))
     for fast, reference in zip(*outputs, strict=True):
         torch.testing.assert_close(fast, reference)
 
@@ -361,7 +361,7 @@ def relative_error(rough: Tensor, exact: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("way", ["weights", "autocast"])
 def test_bfloat16_is_within_the_error_bound(spec: SublayerSpec, way: str):
-    """Of the pass, not of the weights; the median over random ones: PLGA's powers make much of a few roundings."""
+    """The error of the pass, not of the weights: the median, because PLGA's powers amplify rounding."""
     errors = []
     for _ in range(15):
         sublayer, x_BTD = randomized(spec.build(PLACE).double()).bfloat16(), inputs(2, 64, torch.bfloat16)
@@ -382,9 +382,7 @@ def test_bfloat16_is_within_the_error_bound(spec: SublayerSpec, way: str):
     ],
 )
 def test_compiled_form_is_the_same(sublayer: Sublayer):
-    """The code that PyTorch makes of it: of one kind, and (slow: a compiler takes seconds) of every one. What every
-    kind is captured as is tested in `test_decoder`.
-    """
+    """The compiled code of one kind, and (slow) of every kind. `test_decoder` tests captured graphs of all kinds."""
     compiled = torch.compile(sublayer, dynamic=False)
     upstream, results = inputs(2, LENGTH), []
     x_BTD = inputs(2, LENGTH).requires_grad_()
@@ -405,7 +403,7 @@ def test_decode_steps_equal_the_forward_pass(sublayer: Sublayer):
     own = state.fork()
     step = sublayer.decode_step(own)
     if step is None:
-        pytest.skip("it has no steps on rows")
+        pytest.skip("it has no decode step")
     added = torch.randn(LENGTH, PLACE.width)
     for place in range(PROMPT, LENGTH):
         expected = sublayer(x_BTD[:, place : place + 1], state, BatchLayout(place))[0]
@@ -431,7 +429,7 @@ def test_parameters_without_weight_decay_belong_to_the_sublayer(sublayer: Sublay
 
 
 def test_low_lr_parameters_belong_to_the_sublayer_and_are_no_muon_parameters(sublayer: Sublayer):
-    """What Muon has charge of moves by its own rate."""
+    """Parameters of Muon have their own learning rate."""
     sensitive = [id(parameter) for parameter in sublayer.low_lr_parameters()]
     assert set(sensitive) <= {id(parameter) for parameter in sublayer.parameters()}
     assert len(set(sensitive)) == len(sensitive)
@@ -439,7 +437,7 @@ def test_low_lr_parameters_belong_to_the_sublayer_and_are_no_muon_parameters(sub
 
 
 def test_each_parameter_is_updated_by_one_optimizer(sublayer: Sublayer):
-    """MuonParameter between hidden vectors by Muon, the rest by AdamW; joined maps come apart without a rest."""
+    """Matrices between hidden vectors by Muon, the rest by AdamW; fused maps are split completely."""
     own = {id(parameter) for parameter in sublayer.parameters()}
     matrices = list(sublayer.muon_parameters())
     found = [id(matrix.parameter) for matrix in matrices]

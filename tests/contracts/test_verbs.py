@@ -1,6 +1,4 @@
-"""Every kind of mixer goes through every verb of the command line, and with them every kind of feed-forward; a new one
-is found, nothing is to be added here.
-"""
+"""Every verb of the command line with every kind of mixer and feed-forward; new kinds are found automatically."""
 
 import json
 import os
@@ -40,20 +38,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 REPLACED = "\ufffd"
-"""What stands for bytes that are no text; a character may be cut in two."""
+"""The replacement of bytes that are not text; a character may be split."""
 
 ROUNDING = 1e-5
-"""Of logits, in their standard deviations: a mixture of experts multiplies each expert's tokens together."""
+"""The tolerance of logits, in standard deviations: a mixture of experts multiplies tokens together."""
 
 
 PARTNERS = dict(
     zip(("retention", "mamba2", "rglru", "gated_delta", "mamba", "s4d"), FEED_FORWARDS.values(), strict=False)
 )
-"""Each kind of feed-forward stands behind a mixer that has a state of constant size."""
+"""Each kind of feed-forward is combined with a mixer with a state of constant size."""
 
 
 def described(mixer: MixerSpec) -> dict:
-    """A model whose logits depend on what its mixers do, as those of small starting values would not."""
+    """A model whose logits depend on its mixers, unlike with small initial values."""
     feed_forward = PARTNERS.get(mixer.kind, FEED_FORWARDS["glu"]).examples()[0]
     block = {"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": feed_forward.model_dump()}
     return {
@@ -78,7 +76,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def train(kind: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
-    """`train(out, *assignments)`: the exit code of a run of a moment."""
+    """`train(out, *assignments)`: the exit code of a short run."""
     config = tmp_path_factory.mktemp(kind) / "run.yaml"
     training = {
         "batch_size": 2,
@@ -107,7 +105,7 @@ def trained(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def narrow(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same in bfloat16."""
+    """A run in bfloat16."""
     out = tmp_path_factory.mktemp("runs") / "narrow"
     assert train(out, "training.precision=bfloat16") == 0
     return out
@@ -115,7 +113,7 @@ def narrow(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def lively(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model like the trained one whose text depends on all that its mixers do: starting values are small."""
+    """A model like the trained one whose text depends on its mixers, unlike with small initial values."""
     folder = tmp_path_factory.mktemp("models") / "lively"
     torch.manual_seed(0)
     decoder = load_decoder(trained / "model")
@@ -128,7 +126,7 @@ def lively(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def figures(capsys: pytest.CaptureFixture[str]) -> Figures:
-    """`figures(verb, *arguments)`: what it prints as JSON."""
+    """`figures(verb, *arguments)`: the printed JSON."""
 
     def run(*arguments: object) -> dict:
         capsys.readouterr()
@@ -208,7 +206,7 @@ def test_a_saved_stream_continues_as_if_uninterrupted(lively: Path, tmp_path: Pa
 
 
 def test_a_fork_of_a_session_is_independent(lively: Path):
-    """Where there is room in the state, so that going on makes no copy of it."""
+    """With enough capacity in the state, so that continuing does not copy it."""
     model, twins = linnet.load(lively), []
     for forked in (True, False):
         session = linnet.Session(model)
@@ -222,7 +220,7 @@ def test_a_fork_of_a_session_is_independent(lively: Path):
 
 
 def test_a_batch_of_prompts_gives_the_same_texts_as_single_prompts(lively: Path):
-    """Of different lengths: rows begin with padding, and then stand at positions of their own."""
+    """With different lengths: rows begin with padding, and then have different positions."""
     model, prompts = linnet.load(lively), ["Once", "Once upon a time", "The dog"]
     together = model.generate(prompts, max_tokens=12, temperature=0.0)
     assert together == [model.generate(prompt, max_tokens=12, temperature=0.0) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""Cross-attention by itself: the fast form, gradients, and which memory is read."""
+"""Cross-attention: the fast form, gradients, and the memory that is read."""
 
 import pytest
 import torch

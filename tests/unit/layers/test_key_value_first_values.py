@@ -1,4 +1,4 @@
-"""Later layers read with values of the first, in every way that a text is read."""
+"""Value residuals in all modes of a model."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def decoder(learned: bool, blocks: list[dict[str, object]] | None = None) -> Dec
 
 
 def values_read(model: Decoder, tokens_BT: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Of each layer its own values, `[B, T, M K]`, and those that it reads with."""
+    """The own values of each layer, `[B, T, M K]`, and the values that it reads."""
     own: list[Tensor] = []
     read: list[Tensor] = []
     for layer in model.layers:
@@ -78,7 +78,7 @@ def test_shares_are_two_learned_numbers_without_weight_decay():
 @torch.inference_mode()
 @pytest.mark.parametrize("windowed", [False, True])
 def test_decode_steps_read_the_first_values_of_their_token(windowed: bool):
-    """Whether the layer that leaves them steps on rows or runs as it is."""
+    """With and without a decode step of the layer that saves them."""
     window = {"kind": "attention", "heads": 2, "kv_heads": 2, "head_dim": 4, "value_residual": {}, "window": 3}
     model = decoder(True, [{"mixer": window} if windowed else {}, {"repeat": 2}])
     tokens_1T = torch.randint(11, (1, 12))
@@ -93,7 +93,7 @@ def test_decode_steps_read_the_first_values_of_their_token(windowed: bool):
 
 
 def test_values_of_an_earlier_pass_are_not_used():
-    """Where passes share a record, as steps do for whoever watches them."""
+    """If passes share a record, as steps with auxiliary outputs do."""
     model = decoder(True).double()
     plain, watched = (
         list(decode(model, [[1, 2, 3]], 6, Sampling(0), state=new_state(model, [[1, 2, 3]], 6), record=record))

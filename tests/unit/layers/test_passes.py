@@ -1,4 +1,4 @@
-"""Passes that are taken apart: what they cost beside the sublayers."""
+"""The overhead of passes that are split."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def spec_of(mixer: dict) -> ModelSpec:
 @torch.no_grad()
 @pytest.mark.parametrize("mixer", MIXERS, ids=[mixer["kind"] for mixer in MIXERS])
 def test_documents_in_a_row_are_read_without_waiting_for_the_device(mixer: dict) -> None:
-    """On the device meta every wait for a number is an error."""
+    """On the device meta every synchronization is an error."""
     decoder = meta_decoder(spec_of(mixer))
     tokens_BT = torch.zeros(3, 64, dtype=torch.int64, device="meta")
     assert decoder.hidden(tokens_BT, documents=[[5, 9, 40], [], [0, 33]]).shape == (3, 64, 16)

@@ -1,4 +1,4 @@
-"""Positions by distance, by their formulas."""
+"""Positions by distance equal their formulas."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def layer(window: int | None = None, clip: int = 3) -> Attention:
 
 
 def shaw(attention: Attention, x_TD: Tensor, window: int | None) -> Tensor:
-    """Eq. 3 and 4 as they stand, one query and one key at a time."""
+    """Eq. 3 and 4, for one query and one key at a time."""
     width = WIDTH // HEADS
     maps = attention.query_key_value.weight.view(3, HEADS, width, WIDTH)
     keys_RK, values_RK = attention.positions.keys_RK, attention.positions.values_RK
@@ -49,8 +49,8 @@ def test_shaw_equals_its_formula_with_all_gradients(window: int | None):
     x_TD = torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
     found, expected = attention(x_TD[None])[0], shaw(attention, x_TD, window)
     torch.testing.assert_close(found, expected)
-    wanted, upstream = (x_TD, *attention.parameters()), torch.randn_like(expected)
-    gradients = [torch.autograd.grad(out, wanted, upstream) for out in (found, expected)]
+    variables, upstream = (x_TD, *attention.parameters()), torch.randn_like(expected)
+    gradients = [torch.autograd.grad(out, variables, upstream) for out in (found, expected)]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -63,7 +63,7 @@ def test_all_clips_beyond_the_text_give_the_same_outputs():
 
 @pytest.mark.parametrize("kind", ["alibi", "t5", "shaw"])
 def test_only_distances_count(kind: str):
-    """A text read behind another that it cannot see is read as if it were alone."""
+    """A text after another that it cannot see is read as if it were the only one."""
     spec = AttentionSpec.parse({"kind": "attention", "heads": 2, "window": 4, "positions": {"kind": kind}}, "mixer")
     torch.manual_seed(0)
     attention = spec.build(Place(WIDTH, 64)).double()
@@ -78,7 +78,7 @@ def test_only_distances_count(kind: str):
 
 
 @pytest.mark.parametrize(
-    ("mixer", "said"),
+    ("mixer", "message"),
     [
         ({"positions": {"kind": "alibi"}, "rotary": {}}, "rotary: must be null with positions, which are alibi"),
         ({"positions": {"kind": "t5", "furthest": 3}}, "positions.furthest: 3: must be above 16"),
@@ -87,11 +87,11 @@ def test_only_distances_count(kind: str):
         ({"rotary": {"base": 1.0, "scaling": {"kind": "ntk", "factor": 2}}}, "rotary.base: 1.0: must be above 1"),
     ],
 )
-def test_invalid_specs_are_refused_in_one_line(mixer: dict, said: str):
+def test_invalid_specs_are_refused_in_one_line(mixer: dict, message: str):
     from linnet.model.spec import ModelSpec
 
     block = {"mixer": {"kind": "attention", "heads": 2, **mixer}}
-    with pytest.raises(UserError, match=f"^model: blocks\\[0\\].mixer.{said}"):
+    with pytest.raises(UserError, match=f"^model: blocks\\[0\\].mixer.{message}"):
         ModelSpec.parse({"vocab_size": 9, "d_model": 16, "context_length": 8, "blocks": [block]}, "model")
 
 

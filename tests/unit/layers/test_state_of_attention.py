@@ -1,4 +1,4 @@
-"""The table of the bytes that each kind of attention keeps, on attention's page, says what is allocated."""
+"""The table of state bytes on the page of attention has the allocated bytes."""
 
 from pathlib import Path
 
@@ -27,11 +27,11 @@ def test_the_documented_sizes_are_the_allocated_ones(row: list[str]):
     _, description, per_token, *totals = row
     plain = yaml.safe_load(description.strip("`"))
     spec = MIXERS[plain["kind"]].parse(plain, "page")
-    said = [int(total.replace(",", "")) for total in totals]
+    documented = [int(total.replace(",", "")) for total in totals]
     mixer = spec.build(PLACE)
     allocated = [mixer.initial_state(1, tokens, torch.device("meta"), torch.float32).nbytes for tokens in (100, 10_000)]
-    assert said == allocated == [spec.cost(PLACE).state_bytes(tokens) for tokens in (100, 10_000)]
-    assert int(per_token.replace(",", "")) * 9_900 == said[1] - said[0]
+    assert documented == allocated == [spec.cost(PLACE).state_bytes(tokens) for tokens in (100, 10_000)]
+    assert int(per_token.replace(",", "")) * 9_900 == documented[1] - documented[0]
 
 
 def test_the_table_has_every_kind():
@@ -40,7 +40,7 @@ def test_the_table_has_every_kind():
 
 @torch.no_grad()
 def test_sink_tokens_stay_with_a_window():
-    """In a stream of any age: what is read is what a stream without what lies between would read, but for positions."""
+    """At any length, the outputs equal those of a stream without the dropped tokens, except for positions."""
     torch.manual_seed(0)
     plain = {"kind": "attention", "heads": 2, "window": 5, "sink_tokens": 3, "rotary": None}
     mixer = MIXERS["attention"].parse(plain, "test").build(Place(16, 64)).double()

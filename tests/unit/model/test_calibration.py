@@ -89,7 +89,7 @@ def test_a_calibration_file_gives_the_initial_values(tmp_path: Path):
         )
     path.unlink()
     save_decoder(built, tmp_path / "model")
-    assert load_decoder(tmp_path / "model").spec == built.spec, "a model on disk needs the file no more"
+    assert load_decoder(tmp_path / "model").spec == built.spec, "a model on disk no longer needs the file"
 
 
 def test_random_calibrations_are_standard_normal_and_follow_the_seed():

@@ -1,4 +1,4 @@
-"""What a description predicts is what the built model has: parameters, FLOPs, state, memory, exactly."""
+"""The predicted parameters, FLOPs, state and memory of a description are exactly those of the built model."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def test_a_published_model_has_its_published_size(name: str):
 
 
 MERINO = {"merino-52m": (52, "60"), "merino-61m": (61, "110"), "merino-64m": (64, "160")}
-"""Parameters in millions, the rest cut off, and FLOPs in thousand millions, to two digits: as the paper prints them."""
+"""Parameters in millions (truncated) and FLOPs in billions (two digits), as printed in the paper."""
 
 
 @pytest.mark.parametrize("name", MERINO)
@@ -88,7 +88,7 @@ FIXED = {f"pldr-v51-110m-{i}": "pldr-v51g-106m-1" for i in (1, 2, 3, 4, 5)} | {"
 
 @pytest.mark.parametrize("name", FIXED)
 def test_a_fixed_operator_saves_the_published_number_of_parameters(name: str):
-    """arXiv 2502.13502: the metric net, shared by the heads of a layer, and five matrices a head."""
+    """arXiv 2502.13502: the metric net, shared by the heads of a layer, and five matrices per head."""
     spec, fixed = ModelSpec.load(name), ModelSpec.load(FIXED[name])
     plain = spec.blocks[0].mixer
     H, K, M = plain.heads, spec.d_model // plain.heads, plain.metric_hidden
@@ -102,7 +102,7 @@ def test_a_fixed_operator_saves_the_published_number_of_parameters(name: str):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_has_the_predicted_state(name: str, dtype: torch.dtype):
-    """Once it has seen a token: what a mixer freezes at the prompt is part of the state."""
+    """After the first token: the calibration on the prompt is part of the state."""
     spec = ModelSpec.load(name).replace(vocab_size=VOCABULARY)
     decoder = on_meta(spec).to(dtype).to_empty(device="cpu")
     for capacity in (1, 300):
@@ -212,9 +212,9 @@ def test_any_description_predicts_its_state(spec: ModelSpec, capacity: int, dtyp
 
 
 def counted_flops(spec: ModelSpec, tokens: int) -> int:
-    """What torch's counter sees of a forward pass; in its plain form, attention is matrix products too.
+    """The FLOPs of a forward pass by torch's counter; in its plain form, attention is matrix products too.
 
-    With gradients: without, a single token takes `ops.linear`'s own products, which the counter does not know.
+    With gradients, because without them a single token uses products of `ops.linear` that are not counted.
     """
     decoder = Decoder(spec)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -238,7 +238,7 @@ def test_flops_without_the_head_leave_out_only_its_matrix():
 @settings(max_examples=30, deadline=None)
 @given(descriptions(), st.integers(1, CONTEXT))
 def test_any_description_predicts_what_training_computes(spec: ModelSpec, tokens: int):
-    """But for what is computed twice to save memory, by gated layers, attention in blocks, the net of an operator."""
+    """Except for recomputation that saves memory, in gated layers, attention in blocks and the metric net of PLGA."""
     gated = any(block.feed_forward is not None and block.feed_forward.kind == "glu" for block in spec.blocks)
     deduced = any(block.mixer.kind == "plga" and block.mixer.operator == "learned" for block in spec.blocks)
     attentions = [block.mixer for block in spec.blocks if block.mixer.kind == "attention"]
@@ -257,7 +257,7 @@ def test_training_flops_are_three_times_the_forward_flops_for_every_mixer():
 
 
 def kept_bytes(decoder: Decoder, tokens_BT: torch.Tensor) -> int:
-    """What the forward pass up to the head keeps, but for token ids, weights, and the tables of rotary positions."""
+    """The tensors that the pass up to the head keeps, except token ids, weights, and rotary tables."""
     length, device = tokens_BT.shape[1], torch.device("cpu")
     own = [*decoder.parameters(), *decoder.buffers()]
     for mixer in decoder.mixers:
@@ -280,7 +280,7 @@ def kept_bytes(decoder: Decoder, tokens_BT: torch.Tensor) -> int:
 
 
 def kept_by_the_last_norm(spec: ModelSpec, read_by_head: int) -> bool:
-    """Whether the tensor that the head reads is the output of an `rms` norm, which keeps it."""
+    """True if the input of the head is the output of an `rms` norm, which keeps it."""
     last = spec.blocks[-1]
     widths = {last.width or spec.d_model, spec.d_model, read_by_head}
     if spec.head.norm is not None:
@@ -323,7 +323,7 @@ BY_DISTANCE = [{"kind": "alibi"}, {"kind": "t5", "buckets": 6, "furthest": 9}, {
 @pytest.mark.parametrize("window", [None, 6, 64])
 @pytest.mark.parametrize("positions", BY_DISTANCE, ids=lambda positions: positions["kind"])
 def test_positions_by_distance_keep_only_their_tables(positions: dict[str, Any], window: int | None, tokens: int):
-    """Whatever the length: no entry for a pair of query and key is kept."""
+    """At any length, nothing is kept for pairs of query and key."""
     mixer = {"kind": "attention", "heads": 4, "kv_heads": 2, "window": window, "positions": positions}
     block = {"repeat": 2, "mixer": {**mixer, "query_key_norm": {}}, "norm": {"kind": "rms"}}
     plain = {"vocab_size": VOCABULARY, "d_model": 24, "context_length": CONTEXT, "blocks": [block]}
@@ -351,7 +351,7 @@ KEPT_BY_A_POST_NORM = ModelSpec.parse(
 @example(KEPT_FOR_A_LATER_LAYER, 2, 5)
 @example(KEPT_UNDER_TWO_NAMES, 2, 5)
 def test_any_description_predicts_what_training_keeps(spec: ModelSpec, sequences: int, tokens: int):
-    """Of a single sequence less is copied."""
+    """With a single sequence, fewer tensors are copied."""
     tokens_BT = torch.randint(VOCABULARY, (sequences, tokens))
     activations = model_cost(spec).training_memory(sequences, tokens).activations
     narrow = spec.embedding.width or spec.d_model
@@ -376,7 +376,7 @@ def test_training_memory_is_weights_gradients_two_moments_and_activations():
     "name", ["tiny-attention", "tiny-pldr", "tiny-ted", "merino-52m", "opt-350m", "pldr-v51gi-99m"]
 )
 def test_a_preset_has_the_predicted_bytes_of_weights(name: str):
-    """Of its file, whose buffers are stored with the weights; packed bfloat16 has a matrix for a tied head beside."""
+    """The bytes of its file, with buffers; packed bfloat16 has an additional matrix for a tied head."""
     spec = ModelSpec.load(name)
     for dtype, torch_dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         stored = sum(tensor.nbytes for tensor in on_meta(spec).to(torch_dtype).state_dict().values())
@@ -394,7 +394,7 @@ def test_any_description_predicts_its_bytes_of_quantized_weights(spec: ModelSpec
 
 
 IDLE = 2 * 6 * 3 * 128 * 480
-"""Of tiny-experts: of two layers each six experts, of three maps."""
+"""The inactive matrices of tiny-experts: three maps of six experts in each of two layers."""
 
 SPACE = """
 name: mixture
@@ -408,7 +408,7 @@ block:
 
 
 def vectors(model: ModelSpec) -> int:
-    """Parameters that are no matrices."""
+    """Parameters that are not matrices."""
     return sum(p.numel() for name, p in Decoder(model).named_parameters() if p.dim() < 2)
 
 

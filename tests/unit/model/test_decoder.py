@@ -1,4 +1,4 @@
-"""An encoder and a decoder that reads it: who sees what, streams, and cost."""
+"""Encoder-decoders: visibility of tokens, streams, and cost."""
 
 import math
 
@@ -80,7 +80,7 @@ def tokens(rows: int, length: int) -> Tensor:
 
 
 def seen(decoder: Decoder, inputs_1S: Tensor, tokens_1T: Tensor, place: int) -> tuple[Tensor, Tensor]:
-    """Whether the logits at a place depend on each token of the input and on each of the decoder, bool each."""
+    """Whether the logits at a place depend on each token of the input, and on each token of the decoder."""
     tables = [torch.nn.functional.one_hot(ids, VOCABULARY).double().requires_grad_() for ids in (inputs_1S, tokens_1T)]
     given, weight = iter(tables), decoder.embedding.tokens.weight
     hook = decoder.embedding.tokens.register_forward_hook(lambda *_: next(given) @ weight)
@@ -117,7 +117,7 @@ def test_rows_of_a_padded_batch_equal_separate_rows(decoder: Decoder):
 @torch.no_grad()
 @pytest.mark.parametrize("cuts", [[4, 5, 6], [1], [8]])
 def test_a_stream_in_chunks_equals_one_pass(decoder: Decoder, cuts: list[int]):
-    """The memory comes with the first chunk alone; what the state keeps of it goes on."""
+    """The memory is passed with the first chunk only; the state keeps it."""
     tokens_BT, memory = tokens(2, 9), decoder.encode(tokens(2, 7), [0, 3])
     state = decoder.initial_state(2, 9)
     parts = [decoder(tokens_BT[:, : cuts[0]], state, memory=memory)]
@@ -166,7 +166,7 @@ def test_unsupported_inputs_are_refused(decoder: Decoder):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"encoder": None}, r"blocks\[0\].cross_attention: reads an encoder; the model has none"),
         ({"blocks": [LAYER]}, "encoder: no block reads it; expected cross_attention in blocks"),
@@ -189,8 +189,8 @@ def test_unsupported_inputs_are_refused(decoder: Decoder):
         ({"blocks": [{**READING, "residual": "parallel"}]}, "residual: parallel: excludes cross_attention"),
     ],
 )
-def test_invalid_descriptions_are_refused(changes: dict[str, object], said: str):
-    with pytest.raises(UserError, match=said):
+def test_invalid_descriptions_are_refused(changes: dict[str, object], message: str):
+    with pytest.raises(UserError, match=message):
         described(**changes)
 
 
@@ -230,7 +230,7 @@ def test_any_description_predicts_parameters_flops_and_state(spec: ModelSpec, in
 
 
 def kept_bytes(decoder: Decoder, inputs_BS: Tensor, tokens_BT: Tensor) -> int:
-    """What both passes up to the head keep, but for weights and ids."""
+    """The tensors that both passes up to the head keep, except weights and ids."""
     skipped = {parameter.untyped_storage().data_ptr() for parameter in decoder.parameters()}
     kept: dict[int, Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""Pairs as each kind of decoder reads them: the same targets count, whatever the rows beside them."""
+"""The loss of pairs for each kind of decoder does not depend on the other rows of a batch."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_pairs(decoder: Decoder):
 
 @torch.no_grad()
 def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
-    """Read as generation does: the input first, the target behind it."""
+    """The logits as in generation: the input first, then the target."""
     (given, target), end = ROWS[0], torch.tensor([[END]])
     whole, own = torch.tensor([[END, *given, END]]), torch.tensor([[END, *target]])
     if decoder.encoder is not None:
@@ -72,8 +72,8 @@ def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
     else:
         prefixes = [whole.shape[1]] if decoder.spec.prefix else None
         logits = decoder(torch.cat([whole, own[:, 1:]], dim=1), prefixes=prefixes)[:, whole.shape[1] - 1 :]
-    wanted = torch.cat([own[:, 1:], end], dim=1)
-    expected = torch.nn.functional.cross_entropy(logits[0], wanted[0], reduction="sum")
+    targets = torch.cat([own[:, 1:], end], dim=1)
+    expected = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="sum")
     torch.testing.assert_close(example_loss(decoder, *rows_of(ROWS[:1])).nats, expected)
 
 

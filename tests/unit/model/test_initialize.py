@@ -64,7 +64,7 @@ def test_scaled_residuals_scale_a_bias_that_does_not_start_at_zero():
 
 
 def test_zero_outputs_change_only_the_last_map_of_each_branch():
-    """All else is as it would be, and a second field for the same maps changes nothing."""
+    """All other weights are unchanged, and a second field for the same maps has no effect."""
     plain, zero = decoder(), decoder(zero_outputs=True)
     both = decoder(zero_outputs=True, scale_residual=True).state_dict()
     for (name, before), after in zip(plain.state_dict().items(), zero.state_dict().values(), strict=True):
@@ -141,7 +141,7 @@ def spec() -> ModelSpec:
 
 @pytest.fixture
 def with_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An embedding that adds a table, which no file holds."""
+    """An embedding with a table that is not stored."""
     built, forward = Embedding.__init__, Embedding.forward
 
     def build(self, *arguments):

@@ -147,7 +147,7 @@ def test_a_preset_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_llama_110m_has_the_shape_of_pldr_v51_110m_1():
-    """One is the other with plain attention."""
+    """One is the other model with plain attention."""
 
     def shape(name: str) -> list[Any]:
         spec = ModelSpec.load(name)

@@ -92,7 +92,7 @@ def test_a_broken_description_is_refused_with_its_line(folder: Path):
 
 
 def test_a_model_replaced_during_loading_is_not_mixed(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of the same shapes: nothing else would tell."""
+    """With equal shapes, so that only the values differ."""
 
     def after_another_was_written(model: ModelSpec):
         shutil.copytree(folder, folder.with_name("new"))

@@ -21,7 +21,7 @@ FORMS = [
 
 @pytest.fixture(params=["compiled", "by PyTorch"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whose products of a few rows serve."""
+    """Whether there are native products of a few rows."""
     if request.param == "by PyTorch":
         monkeypatch.setattr(packed_linear, "library", lambda _: None)
     elif packed_linear.library(CPU) is None:
@@ -103,7 +103,7 @@ def test_an_embedding_looks_up_rows_of_its_table(form: type[Int8Linear] | type[I
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear, Bfloat16Linear])
 def test_the_weights_follow_to_another_device(form: type[PackedLinear]):
-    """The device without numbers stands for any other one: layout and place are what is asked."""
+    """The device meta represents any other device: only layout and device are tested."""
     packed = form(torch.randn(12, 20), torch.randn(12), (12,)).to("meta")
     assert packed.weight.device == packed.device == torch.device("meta")
     out = packed(torch.zeros(3, 20, dtype=packed.dtype, device="meta"))
@@ -173,7 +173,7 @@ def test_few_rows_and_many_are_products_with_one_matrix(
 def test_a_copy_has_its_own_products_and_can_be_pickled(form: type[PackedLinear]):
     packed = form(torch.randn(24, 40), torch.randn(24), (24,))
     if packed.gemv is None and form is Bfloat16Linear:
-        pytest.skip("what oneDNN has packed cannot be copied")
+        pytest.skip("weights packed by oneDNN cannot be copied")
     x = torch.randn(1, 40).to(form.dtype)
     for copied in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed)) if packed.gemv is not None else packed):
         assert torch.equal(copied(x), packed(x))

@@ -14,7 +14,7 @@ PLACE = Place(WIDTH, 64)
 
 
 def trained(layer: Experts, x_BTD: torch.Tensor, padding: tuple[int, ...] | None = None) -> tuple[torch.Tensor, dict]:
-    """What it gives in training, and the losses and figures that it leaves, by name."""
+    """The outputs in training, and the auxiliary losses and figures by name."""
     record = AuxiliaryOutputs(training=True)
     out = run(layer, x_BTD, None, BatchLayout(0, padding, record=record))
     return out, {loss.name: loss.value for loss in record.losses}
@@ -40,7 +40,7 @@ def test_padding_is_not_counted():
 
 
 def test_fractions_are_those_of_all_processes():
-    """The mean of the losses of two halves, each with the shares of both, is the loss of the whole."""
+    """The mean of the losses of two halves, with the fractions of both, is the loss of the whole."""
     layer, x_BTD = ExpertsSpec(hidden=6, experts=4).build(PLACE).double(), torch.randn(2, 9, WIDTH).double()
     whole = trained(layer, x_BTD)[1]["balance"]
     counted = []

@@ -9,7 +9,7 @@ WIDTH, HIDDEN, LENGTH = 8, 20, 6
 
 @torch.no_grad()
 def test_it_equals_the_channel_mixing_of_the_paper():
-    """Token after token; published names."""
+    """The formula token by token, with the published names."""
     layer = Rwkv4ChannelSpec(hidden=HIDDEN).build(Place(WIDTH, 128)).double()
     for parameter in layer.parameters():
         nn.init.normal_(parameter)

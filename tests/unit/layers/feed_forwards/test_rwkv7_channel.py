@@ -9,7 +9,7 @@ WIDTH, HIDDEN, LENGTH = 8, 20, 6
 
 
 def test_it_equals_the_reference_recurrence_with_all_gradients():
-    """`k = x + (x_before - x) x_k`, squared ReLU, token after token: in float64."""
+    """`k = x + (x_before - x) x_k` and a squared ReLU, token by token, in float64."""
     torch.manual_seed(0)
     layer = Rwkv7ChannelSpec(hidden=HIDDEN).build(Place(WIDTH, 128)).double()
     for parameter in layer.parameters():
@@ -20,12 +20,12 @@ def test_it_equals_the_reference_recurrence_with_all_gradients():
         mixed_D = x_D + (before_D - x_D) * layer.x_k.flatten()
         outs.append(layer.value.weight @ torch.relu(layer.key.weight @ mixed_D) ** 2)
         before_D = x_D
-    wanted, upstream_TD = [x_TD, *layer.parameters()], torch.randn(LENGTH, WIDTH).double()
+    variables, upstream_TD = [x_TD, *layer.parameters()], torch.randn(LENGTH, WIDTH).double()
     expected_TD, found_TD = torch.stack(outs), layer(x_TD[None])[0]
     torch.testing.assert_close(found_TD, expected_TD)
     for found, expected in zip(
-        torch.autograd.grad(found_TD, wanted, upstream_TD),
-        torch.autograd.grad(expected_TD, wanted, upstream_TD),
+        torch.autograd.grad(found_TD, variables, upstream_TD),
+        torch.autograd.grad(expected_TD, variables, upstream_TD),
         strict=True,
     ):
         torch.testing.assert_close(found, expected)
@@ -33,7 +33,7 @@ def test_it_equals_the_reference_recurrence_with_all_gradients():
 
 @pytest.mark.parametrize("index", [0, 1, 3])
 def test_initial_shares_are_the_published_ones(index: int):
-    """The first layer takes most of the token before in its first channels; the later, the less."""
+    """The weight of the previous token decreases with the channel and the layer."""
     layer = Rwkv7ChannelSpec(hidden=HIDDEN).build(Place(WIDTH, 128, index, 4))
     for channel, share in enumerate(layer.x_k.flatten().tolist()):
         assert share == pytest.approx(1 - (channel / WIDTH) ** ((1 - index / 4) ** 4), abs=1e-6)

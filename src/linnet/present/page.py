@@ -188,9 +188,9 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(value: str) -> str:
-    """Return a cell whose second line, if any, is in small print."""
-    first, _, second = value.partition("\n")
-    return f"{_escaped(first)}<small>{_escaped(second)}</small>" if second else _escaped(first)
+    """Return a cell whose lines after the first are in small print."""
+    first, *others = value.split("\n")
+    return _escaped(first) + "".join(f"<small>{_escaped(line)}</small>" for line in others)
 
 
 def _passage(passage: Passage) -> Iterator[str]:

@@ -67,9 +67,9 @@ def table_lines(table: Table, width: int) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a cell's second line, which a page shows below the first, in parentheses behind the first."""
-    first, _, second = text.partition("\n")
-    return f"{first} ({second})" if second else first
+    """Return the cell with its further lines, which a page shows below the first, in parentheses behind the first."""
+    first, *others = text.split("\n")
+    return f"{first} ({', '.join(others)})" if others else first
 
 
 def _widths(grid: Sequence[Sequence[str]], has_head: bool, width: int, words: set[int]) -> list[int]:

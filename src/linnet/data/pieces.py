@@ -13,15 +13,10 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.data.sentencepiece import BYTES, SPACE, SentencePieceDefinition
 
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 characters stand for themselves, the other bytes follow from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
-
-
-BYTE_LEVEL = _byte_level_alphabet()
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_LEVEL = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_HIDDEN)}
+"""GPT-2's table: printable Latin-1 characters stand for themselves, the other bytes follow from U+0100 on."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,9 @@ class TokenBytes:
                 table[token] = spell(piece)
             elif not added[piece]:
                 table[token] = piece.encode()
-        drops = any(_drops_leading_space(step) for step in steps)
+        strips = (step["type"] == "Strip" and step["content"] == " " and step["start"] > 0 for step in steps)
+        marks = (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never" for step in steps)
+        drops = any(strips) or any(marks)  # a leading space
         return cls(table, [piece.removeprefix(b" ") for piece in table] if drops else table)
 
     @classmethod
@@ -71,15 +68,12 @@ class TokenBytes:
 
     def decode(self, tokens: list[int], behind: Iterable[int] = ()) -> str:
         """The text of token ids behind others; bytes that are not UTF-8 become U+FFFD."""
-        speech = _Speech(self, behind)
-        return b"".join([speech.bytes_of(token) for token in tokens]).decode("utf-8", "replace")
+        reader = _ByteReader(self, behind)
+        return b"".join([reader.bytes_of(token) for token in tokens]).decode("utf-8", "replace")
 
 
-class _Speech:
-    """The bytes of tokens that come one after the other.
-
-    behind: the tokens of their text so far.
-    """
+class _ByteReader:
+    """The bytes of tokens that come one after the other. behind: the tokens of their text so far."""
 
     def __init__(self, pieces: TokenBytes, behind: Iterable[int] = ()) -> None:
         self._pieces = pieces
@@ -99,31 +93,31 @@ class _Speech:
 
 
 class TextStream:
-    """Decoding one token at a time: an incomplete character is held back until its last byte has come.
+    """Decodes one token at a time: an incomplete character is held back until its last byte has arrived.
 
-    behind: the tokens of its text so far, which are not said again.
+    behind: the tokens of its text so far, which are not printed again.
     """
 
     def __init__(self, pieces: TokenBytes, behind: Iterable[int] = ()) -> None:
-        self._speech = _Speech(pieces, behind)
+        self._reader = _ByteReader(pieces, behind)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         """The text that this token completes, perhaps none."""
-        return self._decoder.decode(self._speech.bytes_of(token))
+        return self._decoder.decode(self._reader.bytes_of(token))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, as plain data: the bytes that are held back, and whether nothing has been said yet."""
+        """The state as plain data: the bytes that are held back, and whether nothing has been printed yet."""
         held, _ = self._decoder.getstate()
-        return {"held": held.hex(), "opening": self._speech.is_opening}
+        return {"held": held.hex(), "opening": self._reader.is_opening}
 
-    def load_state_dict(self, standing: dict[str, Any]) -> None:
-        """Stand where another stream stood (`standing`)."""
-        self._decoder.setstate((bytes.fromhex(standing["held"]), 0))
-        self._speech.is_opening = bool(standing["opening"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the stream of a `state_dict` stopped."""
+        self._decoder.setstate((bytes.fromhex(state["held"]), 0))
+        self._reader.is_opening = bool(state["opening"])
 
     def finish(self) -> str:
-        """What is left at the end: U+FFFD for a character that never got its last byte."""
+        """The rest at the end: U+FFFD for a character whose last byte never arrived."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -138,30 +132,21 @@ def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _spelling(steps: list[dict[str, Any]], origin: str) -> Callable[[str], bytes]:
     """How one piece spells its bytes, from the steps of the decoder."""
     names = {step["type"] for step in steps}
-    if names == {"ByteLevel"}:
-        return _byte_level_bytes
-    if names and names <= {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}:
-        return _sentencepiece_bytes(steps)
-    raise UserError(
-        f"{origin}: decoder: {', '.join(sorted(names)) or 'none'}: "
-        "only byte-level and SentencePiece tokenizers can be read"
-    )
-
-
-def _byte_level_bytes(piece: str) -> bytes:
-    if all(character in BYTE_LEVEL for character in piece):
-        return bytes(BYTE_LEVEL[character] for character in piece)
-    return piece.encode()
-
-
-def _sentencepiece_bytes(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
+    is_byte_level = names == {"ByteLevel"}
+    if not is_byte_level and not (names and names <= {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}):
+        raise UserError(
+            f"{origin}: decoder: {', '.join(sorted(names)) or 'none'}: "
+            "only byte-level and SentencePiece tokenizers can be read"
+        )
     marks = {step["replacement"]: " " for step in steps if step["type"] == "Metaspace"}
     for step in steps:
         if step["type"] == "Replace" and "String" in step["pattern"]:
             marks[step["pattern"]["String"]] = step["content"]
-    has_bytes = any(step["type"] == "ByteFallback" for step in steps)
+    has_bytes = "ByteFallback" in names
 
     def spell(piece: str) -> bytes:
+        if is_byte_level and all(character in BYTE_LEVEL for character in piece):
+            return bytes(BYTE_LEVEL[character] for character in piece)
         if has_bytes and piece in BYTES:
             return bytes([BYTES[piece]])
         for mark, text in marks.items():
@@ -169,9 +154,3 @@ def _sentencepiece_bytes(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
         return piece.encode()
 
     return spell
-
-
-def _drops_leading_space(step: dict[str, Any]) -> bool:
-    if step["type"] == "Strip":
-        return bool(step["content"] == " " and step["start"] > 0)
-    return bool(step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")

@@ -96,39 +96,33 @@ class SentencePieceDefinition:
 
     def to_dict(self) -> Json:
         """The data of the tokenizer.json, such as the `tokenizers` library reads it."""
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        specials = [token for token in self.reserved if not self.is_byte(token)]
+        rules: list[Json] = []
+        if self.charsmap:
+            rules = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(self.charsmap).decode()}]
+        rules += [_ONE_SPACE, _NO_FIRST_SPACE] * self.collapse + [_DUMMY_PREFIX] * self.dummy_prefix + [_MARK]
+        words = _word_pattern(self.pieces[token] for token in set(range(len(self.pieces))) - set(self.reserved))
+        cut = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
+        strip: Json = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+        prints = [_UNMARK, {"type": "ByteFallback"}, {"type": "Fuse"}, *[strip] * (self.dummy_prefix or self.collapse)]
+        vocabulary = [list(pair) for pair in zip(self.pieces, self.scores, strict=True)]
+        unigram = {"type": "Unigram", "unk_id": self.unknown, "vocab": vocabulary, "byte_fallback": self.byte_fallback}
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": [self._special(token) for token in self.reserved if not self.is_byte(token)],
-            "normalizer": {"type": "Sequence", "normalizers": self._normalizers()},
-            "pre_tokenizer": self._pre_tokenizer(),
+            "added_tokens": [{"id": token, "content": self.pieces[token], **flags} for token in specials],
+            "normalizer": {"type": "Sequence", "normalizers": rules + [_NO_LAST_SPACE] * self.collapse},
+            "pre_tokenizer": None if words == _ANYTHING else cut,
             "post_processor": self._groups(),
-            "decoder": {"type": "Sequence", "decoders": self._decoders()},
-            "model": self._unigram() if self.kind == "Unigram" else self._bpe(),
+            "decoder": {"type": "Sequence", "decoders": prints},
+            "model": unigram if self.kind == "Unigram" else self._bpe(),
         }
 
-    def _special(self, token: int) -> Json:
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        return {"id": token, "content": self.pieces[token], **flags}
-
     def is_byte(self, token: int) -> bool:
-        """Whether a token stands for one byte."""
+        """True if a token stands for one byte."""
         return self.byte_fallback and self.pieces[token] in BYTES
-
-    def _normalizers(self) -> list[Json]:
-        steps: list[Json] = []
-        if self.charsmap:
-            steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(self.charsmap).decode()})
-        steps += [_ONE_SPACE, _NO_FIRST_SPACE] * self.collapse + [_DUMMY_PREFIX] * self.dummy_prefix + [_MARK]
-        return steps + [_NO_LAST_SPACE] * self.collapse
-
-    def _pre_tokenizer(self) -> Json | None:
-        spelled = set(range(len(self.pieces))) - set(self.reserved)
-        words = _word_pattern(self.pieces[token] for token in spelled)
-        if words == _ANYTHING:
-            return None
-        return {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
 
     def _groups(self) -> Json:
         groups = {
@@ -143,16 +137,6 @@ class SentencePieceDefinition:
         names = {_PREFIX + name: (ids, tokens) for name, (ids, tokens) in groups.items()}
         tokens = {name: {"id": name, "ids": ids, "tokens": tokens} for name, (ids, tokens) in names.items()}
         return {"type": "TemplateProcessing", "single": _SEQUENCES[:1], "pair": _SEQUENCES, "special_tokens": tokens}
-
-    def _decoders(self) -> list[Json]:
-        strip: Json = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        steps: list[Json] = [_UNMARK, {"type": "ByteFallback"}, {"type": "Fuse"}]
-        return steps + [strip] * (self.dummy_prefix or self.collapse)
-
-    def _unigram(self) -> Json:
-        vocabulary = [list(pair) for pair in zip(self.pieces, self.scores, strict=True)]
-        model = {"unk_id": self.unknown, "vocab": vocabulary, "byte_fallback": self.byte_fallback}
-        return {"type": "Unigram", **model}
 
     def _bpe(self) -> Json:
         return {
@@ -193,7 +177,7 @@ def _word_pattern(pieces: Iterable[str]) -> str:
 
 
 class SentencePiece:
-    """A SentencePiece model at work; it is built when the first text comes, and only then the package is needed."""
+    """Encodes with a SentencePiece model, which is built for the first text; only then the package is needed."""
 
     def __init__(self, description: SentencePieceDefinition, origin: str) -> None:
         self._description = description
@@ -229,28 +213,23 @@ def load_processor(model: bytes, origin: str) -> Any:
         raise UserError(f"{origin}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
 
 
-def _model(told: SentencePieceDefinition, classes: Any) -> Any:
+def _model(definition: SentencePieceDefinition, classes: Any) -> Any:
     """The protocol buffer with all that decides how a text is encoded.
 
     Scores differ from the original's where only their order matters (of byte-pair encoding), or nothing (of pieces that
     SentencePiece scores by a rule of its own, or never takes).
     """
-    pieces = zip(told.pieces, told.scores, _types(told), strict=True)
+    types = dict.fromkeys(range(len(definition.pieces)), "NORMAL")
+    types |= {token: "BYTE" if definition.is_byte(token) else "CONTROL" for token in definition.reserved}
+    types |= dict.fromkeys(definition.user_defined, "USER_DEFINED") | dict.fromkeys(definition.unused, "UNUSED")
+    types[definition.unknown] = "UNKNOWN"
+    pieces = zip(definition.pieces, definition.scores, types.values(), strict=True)
     return classes.ModelProto(
         pieces=[{"piece": piece, "score": score, "type": kind} for piece, score, kind in pieces],
-        trainer_spec={"model_type": told.kind.upper(), "byte_fallback": told.byte_fallback},
+        trainer_spec={"model_type": definition.kind.upper(), "byte_fallback": definition.byte_fallback},
         normalizer_spec={
-            "precompiled_charsmap": told.charsmap or b"",
-            "add_dummy_prefix": told.dummy_prefix,
-            "remove_extra_whitespaces": told.collapse,
+            "precompiled_charsmap": definition.charsmap or b"",
+            "add_dummy_prefix": definition.dummy_prefix,
+            "remove_extra_whitespaces": definition.collapse,
         },
     )
-
-
-def _types(told: SentencePieceDefinition) -> list[str]:
-    """What each piece is, by the names of the format."""
-    types = dict.fromkeys(range(len(told.pieces)), "NORMAL")
-    types |= {token: "BYTE" if told.is_byte(token) else "CONTROL" for token in told.reserved}
-    types |= dict.fromkeys(told.user_defined, "USER_DEFINED") | dict.fromkeys(told.unused, "UNUSED")
-    types[told.unknown] = "UNKNOWN"
-    return list(types.values())

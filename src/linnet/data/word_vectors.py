@@ -13,7 +13,6 @@ import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -27,48 +26,46 @@ from linnet.core.files import open_file
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import progress
 
-MOST_LINE_BYTES = 1 << 20
-"""Of a word and its numbers, as text; a word alone is as long at most where they are binary."""
+MAX_LINE_BYTES = 1 << 20
+"""Longest line of a word and its numbers; in a binary file, the longest word."""
 
 Vector = NDArray[np.float32]
 _Placed = Iterator[tuple[str, bytes, Vector | None]]
-"""Where it stands, a word, and its numbers; None: it is not wanted."""
+"""The place of a word in the file, the word, and its numbers; None for a word that was not asked for."""
 
 _BLOCK_BYTES = 1 << 20
 _HEADER = re.compile(rb"([0-9]{1,18}) ([0-9]{1,9})\s*")
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 
 
-def read_vectors(path: str | Path, wanted: Collection[str], width: int) -> dict[str, Vector]:
-    """By word, the vectors `[E]` of those that are wanted and in the file; of a word that is there twice, the first.
+def read_vectors(path: str | Path, words: Collection[str], width: int) -> dict[str, Vector]:
+    """The vectors `[E]` of these words, as far as the file has them; the first one of a word that is there twice.
 
-    A word may have spaces in it (some of GloVe's have). Numbers of words that nobody wants are counted, not read.
-    `UserError` names file, line or word, what was found, and what is expected: vectors of `width` finite numbers, as
-    many as the header says.
+    A word may contain spaces (some of GloVe's do). The numbers of other words are counted, not read. `UserError` names
+    file, line or word, what was found, and what is expected: vectors of `width` finite numbers, as many as the header
+    says.
     """
-    asked, found = {word.encode() for word in wanted}, dict[str, Vector]()
-    with open_file(path) as file, _damage_told(path), progress("read vectors", Path(path).stat().st_size) as advance:
+    asked, vectors, read = {word.encode() for word in words}, dict[str, Vector](), 0
+    with open_file(path) as file, progress("read vectors", Path(path).stat().st_size) as advance:
         handle = cast(BufferedReader, gzip.GzipFile(fileobj=file)) if str(path).endswith(".gz") else file
-        read = 0
-        for number, (place, word, vector) in enumerate(_words(handle, str(path), asked, width)):
-            if vector is not None and (name := word.decode()) not in found:
-                _check_finite(vector, place)
-                found[name] = vector
-            if number % 1000 == 0:
-                advance(file.tell() - read)
-                read = file.tell()
-    return found
-
-
-@contextmanager
-def _damage_told(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path}: not a whole gzip file ({error})") from None
+        try:
+            for number, (place, word, vector) in enumerate(_words(handle, str(path), asked, width)):
+                if vector is not None and (name := word.decode()) not in vectors:
+                    infinite = np.flatnonzero(~np.isfinite(vector))
+                    if len(infinite):
+                        value = f"number {infinite[0] + 1} is {vector[infinite[0]]}"
+                        raise UserError(f"{place}: {value}; expected finite numbers of float32")
+                    vectors[name] = vector
+                if number % 1000 == 0:
+                    advance(file.tell() - read)
+                    read = file.tell()
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise UserError(f"{path}: not a whole gzip file ({error})") from None
+    return vectors
 
 
 def _words(handle: BufferedReader, name: str, asked: Collection[bytes], width: int) -> _Placed:
+    """Recognize the format of a file by its beginning, and read its words."""
     first = _line(handle, f"{name}, line 1").removeprefix(BOM_UTF8)
     header = _HEADER.fullmatch(first)
     if header is None:
@@ -81,9 +78,9 @@ def _words(handle: BufferedReader, name: str, asked: Collection[bytes], width: i
 
 
 def _line(handle: BufferedReader, place: str) -> bytes:
-    line = handle.readline(MOST_LINE_BYTES + 1)
-    if len(line) > MOST_LINE_BYTES:
-        raise UserError(f"{place}: more than {MOST_LINE_BYTES:,} bytes; expected a word and its numbers")
+    line = handle.readline(MAX_LINE_BYTES + 1)
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(f"{place}: more than {MAX_LINE_BYTES:,} bytes; expected a word and its numbers")
     return line
 
 
@@ -105,7 +102,12 @@ def _is_binary(beginning: bytes, name: str, width: int) -> bool:
     if fields and (len(fields) == width or not newline) and all(map(_is_number, fields)):
         return False
     vector = beginning.partition(b" ")[2][: 4 * width]
-    return name.removesuffix(".gz").endswith(".bin") or bool(_NO_TEXT.search(vector)) or not _is_utf8(line)
+    try:
+        line.decode()
+        is_utf8 = True
+    except UnicodeDecodeError as error:  # a beginning may end within a character
+        is_utf8 = error.end == len(line) and error.reason == "unexpected end of data"
+    return name.removesuffix(".gz").endswith(".bin") or bool(_NO_TEXT.search(vector)) or not is_utf8
 
 
 def _is_number(field: bytes) -> bool:
@@ -113,14 +115,6 @@ def _is_number(field: bytes) -> bool:
         float(field)
     except ValueError:
         return False
-    return True
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError as error:
-        return error.end == len(line) and error.reason == "unexpected end of data"  # a beginning may end in a character
     return True
 
 
@@ -143,14 +137,26 @@ def _of_text(
             words += 1
             _check_count(words, count, place)
             word, numbers = _split(line, width, place, is_first=first is not None and words == 1)
-            yield place, word, _numbers(numbers, place) if word in asked else None
+            vector = None
+            if word in asked:
+                fields = numbers.split(b" ")
+                try:
+                    with np.errstate(over="ignore"):  # reported as not finite
+                        vector = np.array([float(field) for field in fields], dtype=np.float32)
+                except ValueError:
+                    wrong = next(field for field in fields if not _is_number(field))
+                    raise UserError(f"{place}: {_shown(wrong)}: expected a number") from None
+            yield place, word, vector
         number += 1
         line = _line(handle, f"{name}, line {number}")
-    _check_all_there(words, count, name)
+    if count is not None and words < count:
+        raise UserError(f"{name}: ends after {words:,} words; expected {count:,}, as its header says")
+    if not words:
+        raise UserError(f"{name}: no words; expected lines of a word and its numbers")
 
 
 def _split(line: bytes, width: int, place: str, is_first: bool) -> tuple[bytes, bytes]:
-    """A word and its numbers. is_first: of a file without a header, whose width this line tells."""
+    """A word and its numbers. is_first: the first line of a file without a header, which decides the width."""
     spaces = line.count(b" ")
     if spaces == width:
         word, _, numbers = line.partition(b" ")
@@ -168,25 +174,9 @@ def _split(line: bytes, width: int, place: str, is_first: bool) -> tuple[bytes, 
     return word, b" ".join(fields)
 
 
-def _numbers(text: bytes, place: str) -> Vector:
-    fields = text.split(b" ")
-    try:
-        with np.errstate(over="ignore"):  # told as not finite
-            return np.array([float(field) for field in fields], dtype=np.float32)
-    except ValueError:
-        wrong = next(field for field in fields if not _is_number(field))
-        raise UserError(f"{place}: {_shown(wrong)}: expected a number") from None
-
-
 def _shown(field: bytes) -> str:
     text = field.decode(errors="replace")
     return repr(text if len(text) <= 40 else f"{text[:40]}…")
-
-
-def _check_finite(vector: Vector, place: str) -> None:
-    wrong = np.flatnonzero(~np.isfinite(vector))
-    if len(wrong):
-        raise UserError(f"{place}: number {wrong[0] + 1} is {vector[wrong[0]]}; expected finite numbers of float32")
 
 
 def _of_binary(handle: BufferedReader, name: str, asked: Collection[bytes], width: int, count: int) -> _Placed:
@@ -195,8 +185,8 @@ def _of_binary(handle: BufferedReader, name: str, asked: Collection[bytes], widt
     for number in range(1, count + 1):
         place = f"{name}, word {number:,}"
         while (space := buffer.find(b" ", at)) < 0 or len(buffer) < space + 1 + size:
-            if space < 0 and len(buffer) - at > MOST_LINE_BYTES:
-                raise UserError(f"{place}: no space in {MOST_LINE_BYTES:,} bytes; expected a word, a space, numbers")
+            if space < 0 and len(buffer) - at > MAX_LINE_BYTES:
+                raise UserError(f"{place}: no space in {MAX_LINE_BYTES:,} bytes; expected a word, a space, numbers")
             block = handle.read(_BLOCK_BYTES)
             if not block:
                 raise UserError(f"{place}: the file ends in it; expected {count:,} words, as its header says")
@@ -213,16 +203,9 @@ def _check_count(words: int, count: int | None, place: str) -> None:
         raise UserError(f"{place}: one word more than the {count:,} that the header says")
 
 
-def _check_all_there(words: int, count: int | None, name: str) -> None:
-    if count is not None and words < count:
-        raise UserError(f"{name}: ends after {words:,} words; expected {count:,}, as its header says")
-    if not words:
-        raise UserError(f"{name}: no words; expected lines of a word and its numbers")
-
-
 @dataclass(frozen=True)
 class TokenVectors:
-    """Of the tokens that a file has a word for: `tokens_F` ascending, `vectors_FE` in float32."""
+    """The tokens that a file has a word for (`tokens_F`, ascending), and their vectors (`vectors_FE`, float32)."""
 
     tokens_F: NDArray[np.int64]
     vectors_FE: NDArray[np.float32]
@@ -248,8 +231,8 @@ def token_vectors(path: str | Path, tokenizer: Tokenizer, width: int) -> TokenVe
 
 
 def words_for(text: str | None) -> Iterator[str]:
-    """The words that a token's text may be in a file, the nearest first: as it stands, without the space that it
-    begins with, in lower case.
+    """The words that a token's text may be in a file, the nearest first: unchanged, without a leading space, in lower
+    case.
     """
     if text is None:
         return

@@ -103,11 +103,21 @@ class SentencePieceDefinition:
             rules = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(self.charsmap).decode()}]
         rules += [_ONE_SPACE, _NO_FIRST_SPACE] * self.collapse + [_DUMMY_PREFIX] * self.dummy_prefix + [_MARK]
         words = _word_pattern(self.pieces[token] for token in set(range(len(self.pieces))) - set(self.reserved))
-        cut = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
+        cut: Json = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
         strip: Json = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        prints = [_UNMARK, {"type": "ByteFallback"}, {"type": "Fuse"}, *[strip] * (self.dummy_prefix or self.collapse)]
+        prints: list[Json] = [
+            _UNMARK,
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            *[strip] * (self.dummy_prefix or self.collapse),
+        ]
         vocabulary = [list(pair) for pair in zip(self.pieces, self.scores, strict=True)]
-        unigram = {"type": "Unigram", "unk_id": self.unknown, "vocab": vocabulary, "byte_fallback": self.byte_fallback}
+        unigram: Json = {
+            "type": "Unigram",
+            "unk_id": self.unknown,
+            "vocab": vocabulary,
+            "byte_fallback": self.byte_fallback,
+        }
         return {
             "version": "1.0",
             "truncation": None,

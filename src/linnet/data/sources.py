@@ -39,7 +39,13 @@ class Source:
 
     def __init__(self, path: str | Path, field: str = "text", separator: str | None = None) -> None:
         self.name = "<stdin>" if str(path) == STDIN else str(path)
-        self.kind = _kind_of(path)
+        suffix = Path(path).suffix.lower() if str(path) != STDIN else ""
+        kinds = (("text", _TEXT), ("jsonl", _JSON_LINES), ("parquet", _PARQUET))
+        found = next((kind for kind, suffixes in kinds if suffix in suffixes), None)
+        if found is None:
+            accepted = ", ".join(filter(None, _TEXT + _JSON_LINES + _PARQUET))
+            raise UserError(f"{path}: unknown kind of file {suffix!r}; expected one of {accepted}, or - for stdin")
+        self.kind: str = found
         self._path = Path(path)
         self._field = field
         self._separator = DEFAULT_SEPARATOR if separator is None else unescape(separator)
@@ -63,28 +69,26 @@ class Source:
             self._kept.close()
 
     def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
-        """Read the documents that are not empty once; `advance` is told how many bytes of the file were read."""
+        """Read the documents that are not empty once. advance: gets the number of bytes that were read."""
         found = False
-        with self._reader() as handle:
-            for document in self._read(handle, advance):
+        if self._kept is not None:
+            self._kept.seek(0)
+        reader: AbstractContextManager[BinaryIO] = nullcontext(self._kept) if self._kept else open_source(self._path)
+        with reader as handle:
+            documents: Iterator[str]
+            if self.kind == "jsonl":
+                lines = lines_of(handle, self.name, advance)
+                documents = (json_field(line, self._field, place) for place, line in lines)
+            elif self.kind == "parquet":
+                documents = _read_parquet(handle, self.name, self._field, self.size_bytes, advance)
+            else:
+                documents = split_text(_decode(handle, self.name, advance), self._separator)
+            for document in documents:
                 if document:
                     found = True
                     yield document
         if not found:
             raise UserError(f"{self.name}: no documents, every one is empty")
-
-    def _reader(self) -> AbstractContextManager[BinaryIO]:
-        if self._kept is None:
-            return open_source(self._path)
-        self._kept.seek(0)
-        return nullcontext(self._kept)
-
-    def _read(self, handle: BinaryIO, advance: Advance) -> Iterator[str]:
-        if self.kind == "jsonl":
-            return _read_json_lines(handle, self.name, self._field, advance)
-        if self.kind == "parquet":
-            return _read_parquet(handle, self.name, self._field, self.size_bytes, advance)
-        return split_text(_decode(handle, self.name, advance), self._separator)
 
 
 def unescape(separator: str) -> str:
@@ -116,15 +120,6 @@ def split_text(blocks: Iterator[str], separator: str) -> Iterator[str]:
         rest = head[keep:]
     document = "".join([*held, rest])
     yield document if first else document.lstrip("\r\n")
-
-
-def _kind_of(path: str | Path) -> str:
-    suffix = Path(path).suffix.lower() if str(path) != STDIN else ""
-    for kind, suffixes in (("text", _TEXT), ("jsonl", _JSON_LINES), ("parquet", _PARQUET)):
-        if suffix in suffixes:
-            return kind
-    accepted = ", ".join(filter(None, _TEXT + _JSON_LINES + _PARQUET))
-    raise UserError(f"{path}: unknown kind of file {suffix!r}; expected one of {accepted}, or - for stdin")
 
 
 def open_source(path: Path) -> BinaryIO:
@@ -167,10 +162,6 @@ def _not_utf8(name: str, line: int, error: UnicodeDecodeError) -> UserError:
     return UserError(f"{name}, line {line}: not UTF-8 text (byte 0x{byte:02X}); save the file as UTF-8")
 
 
-def _read_json_lines(handle: BinaryIO, name: str, field: str, advance: Advance) -> Iterator[str]:
-    return (json_field(line, field, place) for place, line in lines_of(handle, name, advance))
-
-
 def lines_of(handle: BinaryIO, name: str, advance: Advance) -> Iterator[tuple[str, str]]:
     """The lines that are not empty, and what to call their place in messages."""
     for number, line in enumerate(handle, start=1):
@@ -211,17 +202,15 @@ def _read_parquet(handle: BinaryIO, name: str, field: str, size_bytes: int, adva
         for batch in table.iter_batches(batch_size=_ROWS_PER_READ, columns=[field]):
             for value in batch.column(0):
                 row += 1
-                yield _parquet_string(value, f"{name}, row {row}: column {field!r}")
+                place = f"{name}, row {row}: column {field!r}"
+                try:
+                    text = value.as_py()
+                except UnicodeDecodeError:
+                    raise UserError(f"{place}: not UTF-8 text") from None
+                yield _string(text, place)
             advance(size_bytes * row // rows - size_bytes * (row - batch.num_rows) // rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{name}: not a readable Parquet file ({error})") from None
-
-
-def _parquet_string(value: Any, place: str) -> str:
-    try:
-        return _string(value.as_py(), place)
-    except UnicodeDecodeError:
-        raise UserError(f"{place}: not UTF-8 text") from None
 
 
 def _string(value: Any, place: str) -> str:

@@ -19,7 +19,7 @@ from linnet.data.sentencepiece import BYTES
 
 END = "<|end|>"
 DEFAULT_VOCAB_SIZE = 2048
-MOST_TRAINED = 1 << 20
+MAX_TRAINED_VOCABULARY = 1 << 20
 """Tokens of a tokenizer that is trained here: the library takes memory for all that it is asked for."""
 
 _BYTES_AND_END = 257
@@ -122,8 +122,8 @@ def check_vocab_size(kind: str, vocab_size: int | None) -> None:
         return
     if kind not in KINDS:
         raise UserError(f"the tokenizer {kind} has its own", field="vocab_size", value=vocab_size, accepted="none")
-    if vocab_size > MOST_TRAINED:
-        raise UserError(field="vocab_size", value=vocab_size, accepted=f"at most {MOST_TRAINED:,}")
+    if vocab_size > MAX_TRAINED_VOCABULARY:
+        raise UserError(field="vocab_size", value=vocab_size, accepted=f"at most {MAX_TRAINED_VOCABULARY:,}")
     if kind == "bytes" and vocab_size != _BYTES_AND_END:
         raise UserError(f"the bytes tokenizer always has {_BYTES_AND_END} tokens", field="vocab_size", value=vocab_size)
     if vocab_size < _BYTES_AND_END + (kind != "bytes"):
@@ -140,16 +140,11 @@ def cut_before_words(text: str) -> list[str]:
     """
     cuts = [0]
     while len(text) - cuts[-1] > _CUT_CHARACTERS:
-        cuts.append(_word_start(text, cuts[-1], cuts[-1] + _CUT_CHARACTERS))
+        limit = cuts[-1] + _CUT_CHARACTERS
+        # The last place where a space or newline follows a visible character.
+        places = range(limit - 1, cuts[-1], -1)
+        cuts.append(next((at for at in places if text[at] in " \n" and not text[at - 1].isspace()), limit))
     return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
-
-
-def _word_start(text: str, start: int, limit: int) -> int:
-    """The last place in `text[start:limit]` where a space or newline follows a visible character, or `limit`."""
-    for place in range(limit - 1, start, -1):
-        if text[place] in " \n" and not text[place - 1].isspace():
-            return place
-    return limit
 
 
 def _short(texts: Iterable[str]) -> Iterator[str]:

@@ -101,8 +101,8 @@ def attention(
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     padding_B, window, sink_tokens, last_BT = key_range
     if relative is not None or sinks_N is not None or sink_tokens or is_exporting():
-        # No kernel of PyTorch serves. A whole text in blocks, so that no tensor has an entry for each pair of query and
-        # key; few queries after a long past by gathering.
+        # PyTorch has no kernel for these. A whole text is computed in blocks, so that no tensor has an entry for each
+        # pair of query and key; few queries after a long past are computed by gathering.
         relative = Relative() if relative is None else relative
         scale = _scale(q_BNTK, scale)
         if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
@@ -130,7 +130,7 @@ def _mixed_precision_attention(
     relative: Relative | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """One query of each stream by a native function; otherwise keys and values are converted to the queries' dtype."""
+    """Read one query of each stream by a native function; otherwise convert keys and values to the queries' dtype."""
     one_query = q_BNTK.shape[2] == 1 and not is_traced_or_differentiated(q_BNTK)
     native = library(q_BNTK.device) if one_query else None
     causal = key_range._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None

@@ -23,7 +23,7 @@ SLICE_ELEMENTS_DEVICE = 1 << 26
 """The same on a GPU, 256 MiB: there each slice reads and writes the gradient of the head in main memory."""
 
 SLICE_TOKENS = 256
-"""Least number of tokens of a slice: each slice adds to the head's gradient, which is large if the vocabulary is."""
+"""Smallest number of tokens of a slice: each slice adds to the head's gradient, which is as large as the vocabulary."""
 
 IGNORE_INDEX = -100
 """A target that is not predicted: it adds nothing to a loss, a count or a gradient."""
@@ -148,7 +148,7 @@ def linear_cross_entropy(
 
 
 def _tokens_per_slice(weight_VD: Tensor) -> int:
-    """As many tokens as have the number of logits that the device prefers."""
+    """Number of tokens whose logits have the size that the device prefers."""
     elements = SLICE_ELEMENTS if weight_VD.device.type == "cpu" else SLICE_ELEMENTS_DEVICE
     return max(SLICE_TOKENS, elements // weight_VD.shape[0])
 

@@ -6,7 +6,7 @@ removes nothing from S has no w: what all its chunks add is then known at once. 
 chunk; everything else is computed for many chunks side by side. The forward pass saves its inputs and the matrix before
 each chunk; the backward pass recomputes the rest, one segment of chunks at a time.
 
-Within a chunk, tokens meet in pairs, decayed by the gates between them:
+Within a chunk, pairs of tokens are decayed by the gates between them:
 
     read_ij = sum over K of  q_i k_j exp(g_(j+1) + ... + g_i)    overlap_ij: the same with k_i in place of q_i,   j <= i
 
@@ -63,12 +63,16 @@ def chunk_length(tokens: int) -> int:
 
 
 def run_chunks(
-    rule: DeltaRule, chunk: int, of_tokens: Sequence[Tensor], of_heads: Sequence[Tensor], state_BNKV: Tensor
+    rule: DeltaRule, chunk: int, of_tokens: Sequence[Tensor], of_heads: Sequence[Tensor], state_BNKV: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The outputs `[B, N, T, V]` and the state `[B, N, K, V]` after the last token; differentiable once.
 
-    of_tokens: `[B, M, T, ...]` or `[B, N, T, ...]`, the first of key heads, the third the values. of_heads: `[N, ...]`.
+    of_tokens: `[B, M, T, ...]` or `[B, N, T, ...]`: queries, keys, values, and others; the first of key heads.
+    of_heads: `[N, ...]`. state_BNKV: the state before the first token, if not 0.
     """
+    if state_BNKV is None:
+        _, k, v, *_ = of_tokens
+        state_BNKV = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3])
     out_BNTV, end_BNKV = apply_eagerly(_RunChunks, rule, chunk, *of_tokens, *of_heads, state_BNKV)
     return out_BNTV, end_BNKV
 

@@ -75,8 +75,6 @@ def gated_delta(
     """`gated_delta_reference`, fast: time and memory linear in the length. Differentiable once."""
     if v_BNTV.shape[2] == 1:
         return gated_delta_reference(q_BMTK, k_BMTK, v_BNTV, log_alpha_BNTG, beta_BNT, state_BNKV)
-    if state_BNKV is None:
-        state_BNKV = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BMTK.shape[3], v_BNTV.shape[3])
     of_tokens = (q_BMTK, k_BMTK, v_BNTV, log_alpha_BNTG, beta_BNT[..., None])
     return run_chunks(_GATED_DELTA, chunk_length(v_BNTV.shape[2]), of_tokens, (), state_BNKV)
 
@@ -149,8 +147,6 @@ def gla(
     """`gla_reference`, fast: time and memory linear in the length. Differentiable once."""
     if v_BNTV.shape[2] == 1:
         return gla_reference(q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK, state_BNKV)
-    if state_BNKV is None:
-        state_BNKV = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3])
     of_tokens = (q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK)
     return run_chunks(_GLA, chunk_length(v_BNTV.shape[2]), of_tokens, (), state_BNKV)
 

@@ -89,8 +89,6 @@ def rwkv7(
     """`rwkv7_reference`, fast: time and memory linear in the length. Differentiable once."""
     if v_BNTV.shape[2] == 1:
         return rwkv7_reference(r_BNTK, w_BNTK, k_BNTK, v_BNTV, a_BNTK, erased_NK, mixed_NK, state_BNKV)
-    if state_BNKV is None:
-        state_BNKV = v_BNTV.new_zeros(*v_BNTV.shape[:2], k_BNTK.shape[3], v_BNTV.shape[3])
     of_tokens = (r_BNTK, k_BNTK, v_BNTV, w_BNTK, a_BNTK)
     return run_chunks(_RWKV7, chunk_length(v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
 

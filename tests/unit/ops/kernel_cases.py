@@ -27,7 +27,7 @@ FLOAT32, BFLOAT16 = 2e-5, 1.5e-2
 
 @contextmanager
 def kernels() -> Iterator[None]:
-    """Operations take their kernels here as well."""
+    """Make operations use their kernels on the CPU."""
     patches = [patch.object(module, "use_kernels", lambda *_: True) for module in CHOOSING]
     for one in patches:
         one.start()
@@ -37,7 +37,7 @@ def kernels() -> Iterator[None]:
 
 
 def gradients(form: Callable[..., tuple[Tensor, ...]], tensors: list[Tensor], upstream: list[Tensor]) -> list[Tensor]:
-    """What it gives, and the gradient of every input."""
+    """The outputs, and the gradient of every input."""
     tensors = [x.detach().requires_grad_() for x in tensors]
     found = form(*tensors)
     given = [g.to(x.dtype) for g, x in zip(upstream, found, strict=True)]
@@ -52,7 +52,7 @@ def assert_near(found: list[Tensor], right: list[Tensor], error: float, told: ob
 
 
 def decay() -> None:
-    """Chunks that are no power of two as well; quantities whose tokens lie apart; rates from 1e-7 to 1e4, and 0."""
+    """Chunks that are no power of two, non-contiguous quantities, rates from 1e-7 to 1e4 and 0."""
     sizes = [(1, 1, 5, 32), (63, 2, 3, 32), (65, 1, 70, 32), (130, 2, 20, 32), (40, 2, 17, 7), (200, 1, 16, 64)]
     for length, heads, channels, chunk in sizes:
         for dtype in (torch.float32, torch.bfloat16):
@@ -77,7 +77,7 @@ def decay() -> None:
 
 
 def decay_at_a_fixed_rate() -> None:
-    """Rates that are the bank's own, where the quotient is 0 by 0, and a little beside them."""
+    """The fixed rates of the bank, where the quotient is 0 / 0, and rates close to them."""
     bank = sums.bank_for(160, 1e-6, 16)
     assert bank is not None
     rates = (bank.rates_R * torch.tensor([1.0, 1 + 1e-5, 1 - 1e-3])[:, None]).flatten()[: 3 * 16].float()[None, :, None]
@@ -96,7 +96,7 @@ def of_keys(length: int, keys: int, key_heads: int) -> Tensor:
 
 
 def gated() -> None:
-    """One gate for each head, and for each channel; key heads that serve one and two value heads; gates that close."""
+    """One gate for each head, and for each channel; one and two value heads per key head; closed gates."""
     sizes = [(2, 5, 3, 1, 1), (15, 5, 3, 2, 1), (63, 20, 40, 1, 1), (65, 5, 3, 2, 5), (130, 70, 3, 1, 1)]
     for length, keys, values, key_heads, gates in sizes:
         torch.manual_seed(length)
@@ -112,7 +112,7 @@ def gated() -> None:
 
 
 def same_key() -> None:
-    """The system's worst case: all keys alike, nothing fades, every token replaces the value."""
+    """The worst case of the triangular system: equal keys, no decay, every token replaces the value."""
     keys, v = torch.ones(1, 1, 70, 1), torch.randn(1, 1, 70, 3)
     with kernels():
         out, _ = gated_delta.gated_delta(keys, keys, v, torch.zeros(1, 1, 70, 1), torch.ones(1, 1, 70))
@@ -120,7 +120,7 @@ def same_key() -> None:
 
 
 def rwkv() -> None:
-    """The pass alone, of RWKV-7's rule: twice as many writes as tokens."""
+    """Only the pass, with the rule of RWKV-7: twice as many writes as tokens."""
     for length in (40, 65):
         torch.manual_seed(length)
         tensors = [torch.randn(1, 2, length, 6) for _ in range(5)]
@@ -133,7 +133,7 @@ def rwkv() -> None:
 
 
 def layers() -> None:
-    """Whole mixers, in float32 and in bfloat16: what comes out, and the gradients of inputs and parameters."""
+    """Whole mixers, in float32 and in bfloat16: outputs, and the gradients of inputs and parameters."""
     specs: list[MixerSpec] = [TedSpec(heads=2, form="chunked"), *GatedDeltaSpec.examples()[:2]]
     for spec in specs:
         for dtype, error in ((torch.float32, 1e-4), (torch.bfloat16, 0.05)):
@@ -150,7 +150,7 @@ def layers() -> None:
 
 
 def flops() -> None:
-    """What is counted where kernels run is what is predicted (of operations that were known before)."""
+    """The FLOPs counted with kernels equal the predicted ones (for operations that are registered)."""
     import linnet.ops.kernels._decay
     import linnet.ops.kernels._delta  # noqa: F401
 

@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def double(*shape: int) -> Tensor:
-    """A random tensor in float64 that wants a gradient."""
+    """A random tensor in float64 that requires a gradient."""
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
 def assert_same_with_gradients(fast: Tensor, slow: Tensor, inputs: tuple[Tensor, ...]) -> None:
-    """The same outputs, and the same gradients of every input for a random one from above."""
+    """Equal outputs, and equal gradients of every input for a random upstream gradient."""
     torch.testing.assert_close(fast, slow)
     upstream = torch.randn_like(fast)
     for actual, expected in zip(
@@ -22,7 +22,7 @@ def assert_same_with_gradients(fast: Tensor, slow: Tensor, inputs: tuple[Tensor,
 
 
 def with_gradients(form: Callable[..., tuple[Tensor, Tensor]], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Of a recurrence: outputs, the last state, and gradients from both of all inputs."""
+    """Outputs and last state of a recurrence, and the gradients of all inputs from both."""
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
     out, state = form(*tensors)
     return [out, state, *torch.autograd.grad(out.square().sum() + state.pow(3).sum(), tensors)]

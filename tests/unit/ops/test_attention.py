@@ -52,7 +52,7 @@ def test_a_window_in_blocks_equals_the_definition_with_all_gradients(queries, pa
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("rows_differ", [True, False])
 @pytest.mark.parametrize("queries", [1, 3])
-def test_keys_and_values_may_be_of_fewer_bits(queries: int, rows_differ: bool, compiled: bool, monkeypatch):
+def test_keys_and_values_may_have_a_lower_precision(queries: int, rows_differ: bool, compiled: bool, monkeypatch):
     monkeypatch.setattr("linnet.ops.attention.library", lambda device: library(device) if compiled else None)
     q, room = torch.randn(2, 4, queries, 8), torch.randn(2, 2, 2, 20, 8).bfloat16()
     k, v = room[..., :9, :]
@@ -64,7 +64,7 @@ def test_keys_and_values_may_be_of_fewer_bits(queries: int, rows_differ: bool, c
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_over_fewer_bits_queries_have_gradients():
+def test_queries_have_gradients_with_keys_of_lower_precision():
     q, k, v = torch.randn(1, 2, 1, 8, requires_grad=True), *torch.randn(2, 1, 2, 5, 8).bfloat16()
     found, expected = (
         torch.autograd.grad(form(q, k, v).square().sum(), q)[0] for form in (attention, attention_reference)
@@ -72,26 +72,26 @@ def test_over_fewer_bits_queries_have_gradients():
     torch.testing.assert_close(found, expected)
 
 
-def test_a_window_is_so_many_tokens_with_its_own():
+def test_a_window_counts_the_token_of_the_query():
     seen = attention_mask(3, 4, torch.device("cpu"), KeyRange(window=2))
     assert seen.int().tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize(("tokens", "pairs"), [(8, 64), (9, 12 * 8), (12, 12 * 8), (13, 16 * 8)])
-def test_blocks_count_whole_blocks_and_their_neighbors(tokens: int, pairs: int):
+def test_windowed_pairs_count_whole_blocks_and_their_neighbors(tokens: int, pairs: int):
     assert windowed_pairs(tokens, 4) == pairs
 
 
-def test_the_first_tokens_are_seen_beside_a_window():
+def test_sink_tokens_are_visible_outside_a_window():
     seen = attention_mask(3, 5, torch.device("cpu"), KeyRange(window=2, sink_tokens=1))
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 
-def test_each_query_sees_itself_and_what_came_before():
+def test_each_query_sees_its_own_and_earlier_keys():
     assert attention_mask(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True, True, True, True]]
 
 
-def test_padding_is_seen_by_padding_alone():
+def test_only_padding_queries_see_padding():
     seen = attention_mask(3, 3, torch.device("cpu"), KeyRange(torch.tensor([2])))[0, 0]
     assert seen.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
 
@@ -108,7 +108,7 @@ def tensors(queries: int, entries: int, batch: int = 2) -> tuple[torch.Tensor, .
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.booleans())
-def test_entries_read_as_they_are_equal_expanded_ones_with_all_gradients(queries, past, at_own_places):
+def test_unexpanded_entries_equal_expanded_ones_with_all_gradients(queries, past, at_own_places):
     given_ = tensors(queries, past + queries)
     last_BT = past + torch.arange(queries).expand(2, -1) if at_own_places else None
     if last_BT is not None:
@@ -118,12 +118,12 @@ def test_entries_read_as_they_are_equal_expanded_ones_with_all_gradients(queries
 
 
 @pytest.mark.parametrize("queries", [1, 63, 65])
-def test_gradients_are_those_of_finite_differences(queries: int):
+def test_gradients_equal_finite_differences(queries: int):
     given_ = tensors(queries, queries + 2, batch=1)
     assert torch.autograd.gradcheck(lambda *x: latent_attention(*x, 0.5), given_, fast_mode=True)
 
 
-def test_keys_and_values_are_linear_in_the_latent_beside_the_rotary_key():
+def test_keys_and_values_are_linear_in_the_latent():
     _, entries_BSE, up_key_NCR, up_value_NVR = tensors(1, 4)
     k_BNSK, v_BNSV = expand_latents(entries_BSE, up_key_NCR, up_value_NVR)
     for head in range(3):
@@ -138,7 +138,7 @@ def test_large_scores_of_latents_stay_finite(scale: float):
     assert latent_attention(scale * q, scale * entries, up_key, up_value, 1.0).isfinite().all()
 
 
-def test_few_queries_are_less_work_absorbed():
+def test_absorbing_is_cheaper_for_few_queries():
     assert absorbed_is_cheaper(1, 512, 128, 128) and absorbed_is_cheaper(MAX_ABSORBED_QUERIES, 512, 128, 128)
     assert not absorbed_is_cheaper(MAX_ABSORBED_QUERIES + 1, 512, 128, 128)
     assert absorbed_is_cheaper(4, 8, 2, 2) is False and absorbed_is_cheaper(2, 8, 2, 2)

@@ -33,7 +33,7 @@ def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, sc
 
 @pytest.mark.parametrize("at_home", [True, False], ids=["an Intel's", "another"])
 @pytest.mark.parametrize("tokens", [63, 64, 65, 200])
-def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
+def test_attention_uses_blocks_where_they_are_faster(tokens, at_home, monkeypatch):
     taken, serve = [], tokens >= 64 and not at_home
     monkeypatch.setattr(blocks, "DEFAULT_MAX_TOKENS", 0 if at_home else 1024)
     monkeypatch.setattr(
@@ -47,14 +47,14 @@ def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
 
 
 @pytest.mark.parametrize(("tokens", "serve"), [(63, False), (64, True), (511, True), (512, not blocks.HAS_TILES)])
-def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(tokens, serve):
+def test_in_bfloat16_blocks_are_used_for_long_texts_only_without_tiles(tokens, serve):
     assert blocked_is_faster(tokens, torch.bfloat16) == serve
 
 
 @pytest.mark.parametrize("most", [0, 1024], ids=["by the kernel", "in blocks"])
 @pytest.mark.parametrize(("key", "value"), [(6, 4), (4, 6), (5, 5)])
 @pytest.mark.parametrize("padded", [False, True])
-def test_values_may_have_a_width_of_their_own(key: int, value: int, padded: bool, most: int, monkeypatch):
+def test_values_may_have_another_width_than_keys(key: int, value: int, padded: bool, most: int, monkeypatch):
     monkeypatch.setattr(blocks, "DEFAULT_MAX_TOKENS", most)
     q, k, v = double(2, 4, 70, key), double(2, 2, 70, key), double(2, 2, 70, value)
     reach = KeyRange(torch.tensor([0, 3])) if padded else KeyRange()
@@ -91,8 +91,8 @@ def test_sinks_and_first_tokens_equal_the_definition_with_all_gradients(
 
 
 @pytest.mark.parametrize("score", [-1e4, 0.0, 1e4])
-def test_a_sink_takes_its_share_of_what_is_read(score: float):
-    """Nothing far below the scores, a half beside one key of the same score, all of it far above."""
+def test_a_sink_reduces_the_weights_of_the_keys(score: float):
+    """No weight for a far lower score, half beside one key of the same score, all of it for a far higher score."""
     q, k, v = torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4), torch.ones(1, 2, 1, 4)
     share = attention(q, k, v, sinks_N=torch.full((2,), score))
     torch.testing.assert_close(share, torch.full_like(share, {-1e4: 1.0, 0.0: 0.5, 1e4: 0.0}[score]))
@@ -103,7 +103,7 @@ def test_a_sink_takes_its_share_of_what_is_read(score: float):
 
 
 @given(tokens=st.integers(1, 70), past=st.integers(0, 3), padded=st.booleans())
-def test_values_of_a_width_of_their_own(tokens, past, padded):
+def test_values_of_another_width_than_keys(tokens, past, padded):
     q, k, v = double(2, 4, tokens, 5), double(2, 2, past + tokens, 5), double(2, 2, past + tokens, 3)
     reach = KeyRange(torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None)
     fast, slow = attention(q, k, v, reach), attention_reference(q, k, v, reach)
@@ -119,8 +119,8 @@ def test_views_of_a_joint_projection_and_an_upstream_that_is_not_contiguous():
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_in_bfloat16_no_less_exact_than_softmax_of_rounded_scores(fused, monkeypatch):
-    """Scores are rounded to bfloat16, as in any attention that is no fused kernel: within 2 % of the largest output."""
+def test_bfloat16_is_as_exact_as_softmax_of_rounded_scores(fused, monkeypatch):
+    """Scores are rounded to bfloat16, as in any attention without a fused kernel: within 2 % of the largest output."""
     torch.manual_seed(0)
     monkeypatch.setattr(blocks, "FUSED_FORWARD", {torch.bfloat16} if fused else ())
     wide = [torch.randn(2, 4, 300, 32, requires_grad=True) for _ in range(3)]
@@ -141,7 +141,7 @@ def test_in_bfloat16_no_less_exact_than_softmax_of_rounded_scores(fused, monkeyp
     biased=st.booleans(),
     sink=st.booleans(),
 )
-def test_the_fused_forward_pass_is_taken_where_nothing_is_added(tokens, window, padded, biased, sink):
+def test_the_fused_forward_pass_is_used_for_plain_attention(tokens, window, padded, biased, sink):
     q, k, v = double(2, 4, tokens, 4), double(2, 2, tokens, 4), double(2, 2, tokens, 4)
     padding_B = torch.tensor([0, tokens - 1]) if padded else None
     relative, sinks_N = Relative(double(4, 5)) if biased else None, double(4) if sink else None

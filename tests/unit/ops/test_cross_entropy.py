@@ -44,7 +44,7 @@ def test_linear_cross_entropy(
     assert_same_with_gradients(fast.total, slow.total, inputs)
 
 
-def test_a_z_loss_is_added_and_told():
+def test_the_z_loss_is_added_and_reported():
     x, weight, targets = double(9, 4), double(7, 4), torch.randint(7, (9,))
     plain, found = (linear_cross_entropy(x, weight, None, targets, z_loss=z_loss) for z_loss in (0.0, 0.5))
     squares = (x @ weight.t()).exp().sum(-1).log().square().sum()
@@ -55,7 +55,7 @@ def test_a_z_loss_is_added_and_told():
 
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])
-def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, monkeypatch):
+def test_gradients_with_a_z_loss_equal_finite_differences(slice_tokens, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORE_INDEX
@@ -75,7 +75,7 @@ def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, m
 
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])
-def test_gradients_of_capped_logits_are_those_of_finite_differences(slice_tokens: int, monkeypatch: pytest.MonkeyPatch):
+def test_gradients_of_capped_logits_equal_finite_differences(slice_tokens: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORE_INDEX
@@ -134,7 +134,7 @@ def test_linear_cross_entropy_under_autocast(
 
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("slice_tokens", [1, 4, 100])
-def test_each_target_by_itself_is_what_the_sum_is_of(slice_tokens, soft_cap, monkeypatch):
+def test_losses_of_single_targets_add_up_to_the_sum(slice_tokens, soft_cap, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
     targets[[0, 4]] = IGNORE_INDEX
@@ -148,7 +148,7 @@ def test_each_target_by_itself_is_what_the_sum_is_of(slice_tokens, soft_cap, mon
 
 
 @pytest.mark.parametrize(("vocabulary", "tokens"), [(7, 299_593), (2048, 1024), (32_000, 256), (1 << 20, 256)])
-def test_a_slice_fits_into_a_cache_but_has_tokens_enough_for_a_product(vocabulary: int, tokens: int):
+def test_a_slice_fits_into_the_cache_and_has_enough_tokens_for_a_product(vocabulary: int, tokens: int):
     assert cross_entropy._tokens_per_slice(torch.empty(vocabulary, 1)) == tokens
 
 
@@ -158,21 +158,21 @@ def test_a_slice_fits_into_a_cache_but_has_tokens_enough_for_a_product(vocabular
     levels=st.sampled_from([1, 3, 1000]),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_the_first_of_the_highest_also_among_equals(rows, numbers, levels, dtype):
+def test_row_max_returns_the_first_of_equal_maxima(rows, numbers, levels, dtype):
     logits = torch.randint(levels, (rows, numbers)).to(dtype) - levels
     for fast, slow in zip(row_max(logits), row_max_reference(logits), strict=True):
         assert torch.equal(fast, slow)
 
 
 @pytest.mark.parametrize("place", [0, GROUP - 1, GROUP, 2 * GROUP + 3, 3 * GROUP, 3 * GROUP + 4])
-def test_every_place_is_found_with_minus_infinity_around_it(place):
+def test_row_max_finds_every_index_among_minus_infinities(place):
     logits = torch.full((2, 3 * GROUP + 5), float("-inf"))
     logits[1, place] = -1e30
     highest, found = row_max(logits)
     assert found[:, 0].tolist() == [0, place] and highest[:, 0].tolist() == [float("-inf"), logits[1, place].item()]
 
 
-def test_a_row_with_what_is_no_number_says_so():
+def test_row_max_propagates_nan():
     logits = torch.randn(2, 2 * GROUP)
     logits[1, GROUP + 7] = torch.nan
     highest, place = row_max(logits)
@@ -191,7 +191,7 @@ def test_small_logits_stay_as_they_are():
     torch.testing.assert_close(apply_soft_cap(logits, 30.0), logits)
 
 
-def test_in_place_it_is_the_same_and_tells_its_slopes():
+def test_the_in_place_form_equals_the_definition_and_returns_the_derivatives():
     logits = double(5, 7)
     expected = apply_soft_cap(logits, 0.8)
     (slopes,) = torch.autograd.grad(expected.sum(), logits)

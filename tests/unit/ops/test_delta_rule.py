@@ -20,13 +20,13 @@ def drawn(length: int, gates: int) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("gates", [1, 5])
 @pytest.mark.parametrize("length", [2, 16, 64])
-def test_both_forms_are_the_same_with_all_gradients(length: int, gates: int):
+def test_the_fast_form_equals_the_reference_with_all_gradients(length: int, gates: int):
     q_CK, k_CK, x_CG = drawn(length, gates)
     fast, slow = (torch.stack(form(q_CK, k_CK, -x_CG.exp())) for form in (pairs, pairs_reference))
     assert_same_with_gradients(fast.tril(), slow, (q_CK, k_CK, x_CG))
 
 
-def test_a_pair_fades_by_what_lies_behind_its_first_token():
+def test_a_pair_decays_by_the_gates_after_its_first_token():
     q_CK, k_CK, x_CG = drawn(32, 5)
     log_alpha_CG = -x_CG.exp()
     read_CC, known_CC = pairs(q_CK, k_CK, log_alpha_CG)
@@ -38,7 +38,7 @@ def test_a_pair_fades_by_what_lies_behind_its_first_token():
 
 
 @pytest.mark.parametrize("gates", [1, 5])
-def test_small_steps_behind_a_large_one_are_kept(gates: int):
+def test_small_steps_after_a_large_one_keep_their_digits(gates: int):
     """In float32, `1e4 + 0.01` would be `1e4 + 0.0098`."""
     q_CK, k_CK, _ = (x.detach().float() for x in drawn(MIN_CHUNK, gates))
     log_alpha_CG = torch.full((2, MIN_CHUNK, gates), -0.01)
@@ -48,16 +48,16 @@ def test_small_steps_behind_a_large_one_are_kept(gates: int):
         torch.testing.assert_close(found.tril().double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_behind_each_token():
+def test_sum_after_each_token():
     assert sum_after(torch.tensor([[1.0], [2.0], [4.0]])).flatten().tolist() == [6.0, 4.0, 0.0]
 
 
-def test_a_chunk_is_a_power_of_two_as_short_as_holds_the_sequence():
+def test_a_chunk_is_the_shortest_power_of_two_that_holds_the_sequence():
     assert [chunk_length(tokens) for tokens in (1, 16, 17, 32, 33, 64, 65, 1000)] == [16, 16, 32, 32, 64, 64, 64, 64]
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 64])
-def test_products_alone_solve_the_same_equations(tokens: int):
+def test_solving_by_products_equals_the_triangular_solver(tokens: int):
     generator = torch.Generator().manual_seed(0)
     below = 0.2 * torch.randn(3, tokens, tokens, dtype=torch.float64, generator=generator)
     right = torch.randn(3, tokens, 5, dtype=torch.float64, generator=generator)

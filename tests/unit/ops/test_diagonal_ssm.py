@@ -20,7 +20,7 @@ CHANNELS, PAIRS = 3, 4
 
 
 def inputs(length: int, batch: int = 2, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Numbers that turn and fade; one of them is 0, one keeps its size."""
+    """Complex numbers that rotate and decay; one is 0, one keeps its absolute value."""
     torch.manual_seed(length)
     complexes = {torch.float64: torch.complex128, torch.float32: torch.complex64}[dtype]
     a_EN = torch.polar(torch.rand(CHANNELS, PAIRS, dtype=dtype), 3 * torch.randn(CHANNELS, PAIRS, dtype=dtype))
@@ -39,8 +39,8 @@ def with_gradients(form, tensors: list[Tensor]) -> list[Tensor]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 3), st.sampled_from([1, 2, 63, 64, 65, 128, 150, 200]), st.sampled_from([1, 2**18]))
-def test_both_forms_are_the_same_with_all_gradients(batch: int, length: int, segment: int):
-    """All chunks at once, and a chunk at a time; with tokens behind the last whole chunk, and with such alone."""
+def test_the_fast_form_equals_the_reference_with_all_gradients(batch: int, length: int, segment: int):
+    """All chunks at once, and one at a time; with tokens after the last whole chunk, and without a whole chunk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("linnet.ops.support.SEGMENT_NUMBERS", segment)
         pairs = [with_gradients(form, inputs(length, batch)) for form in (diagonal_ssm, diagonal_ssm_reference)]
@@ -49,8 +49,8 @@ def test_both_forms_are_the_same_with_all_gradients(batch: int, length: int, seg
 
 
 @pytest.mark.parametrize("length", [1, 63, 65, 300])
-def test_it_is_a_convolution_with_the_kernel(length: int):
-    """By Fourier transforms, from nothing."""
+def test_the_result_equals_a_convolution_with_the_kernel(length: int):
+    """By Fourier transforms, without a state before."""
     x_BET, a_EN, c_EN, d_E, _ = inputs(length)
     powers = [torch.ones_like(a_EN)]
     for _ in range(length - 1):
@@ -62,7 +62,7 @@ def test_it_is_a_convolution_with_the_kernel(length: int):
 
 
 @pytest.mark.parametrize("length", [1, 2, 64])
-def test_real_numbers_alone_give_the_same(length: int):
+def test_the_form_in_real_numbers_equals_the_complex_one(length: int):
     x_BET, a_EN, c_EN, d_E, h_BEN = inputs(length)
     a_EN2, c_EN2, h_BEN2 = map(torch.view_as_real, (a_EN, c_EN, h_BEN))
     out_BET, end_BEN2 = diagonal_ssm_real(x_BET, a_EN2, c_EN2, d_E, h_BEN2)
@@ -71,7 +71,7 @@ def test_real_numbers_alone_give_the_same(length: int):
     torch.testing.assert_close(end_BEN2, torch.view_as_real(expected_BEN))
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_equal_finite_differences():
     assert torch.autograd.gradcheck(diagonal_ssm, [part.requires_grad_() for part in inputs(9, 1)])
 
 
@@ -86,8 +86,8 @@ def test_no_size_overflows(size: float):
     assert (found[0] - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-def test_a_long_stream_takes_few_operations():
-    """Of 4,000 tokens one by one there would be 4,000."""
+def test_the_number_of_operations_grows_slowly_with_the_length():
+    """Token by token there would be 4,000 operations."""
     with torch.autograd.profiler.profile() as profile:
         diagonal_ssm(*inputs(4000))
     assert sum(event.count for event in profile.key_averages() if event.key.startswith("aten::addcmul")) < 70
@@ -111,7 +111,7 @@ def same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(torch.view_as_complex(found.contiguous()), expected)
 
 
-def test_arithmetic_is_that_of_complex_numbers():
+def test_arithmetic_in_pairs_equals_complex_arithmetic():
     u, w = pairs(3, 5), pairs(5)
     u_complex, w_complex = torch.view_as_complex(u), torch.view_as_complex(w)
     same(complex_mul(u, w), u_complex * w_complex)
@@ -120,7 +120,7 @@ def test_arithmetic_is_that_of_complex_numbers():
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0])
-def test_small_differences_keep_their_digits(size: float):
+def test_expm1_of_small_numbers_keeps_its_digits(size: float):
     u = pairs(7, size=size)
     same(complex_expm1(u), torch.view_as_complex(u).expm1())
     narrow = complex_expm1(u.float()).double()

@@ -29,7 +29,7 @@ def maps(count: int, width: int, hidden: int, factor: int) -> tuple[list, list]:
 
 @pytest.mark.parametrize("kind", INNER)
 @given(st.sampled_from([1, 2, 7, 63, 65]), *[st.integers(1, 5)] * 4, st.booleans())
-def test_fast_form_is_the_reference_with_all_gradients(kind, rows, width, hidden, count, top_k, drops):
+def test_the_fast_form_equals_the_reference_with_all_gradients(kind, rows, width, hidden, count, top_k, drops):
     """Some experts have no token; some choices are dropped."""
     inner, slow_inner, factor = INNER[kind]
     x_RD, logits_RE, (ups, downs) = double(rows, width), torch.randn(rows, count), maps(count, width, hidden, factor)
@@ -46,7 +46,7 @@ def test_fast_form_is_the_reference_with_all_gradients(kind, rows, width, hidden
     torch.testing.assert_close(dispatch_experts(x_RD, weight_RK, chosen_RK, of_maps), slow)
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_equal_finite_differences():
     x_RD, logits_RE, (ups, downs) = double(5, 3), double(5, 4), maps(4, 3, 2, 2)
 
     def form(x, logits, *weights):
@@ -56,7 +56,7 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(form, (x_RD, logits_RE, *ups, *downs))
 
 
-def test_no_token_and_no_expert_in_use():
+def test_no_tokens_and_no_experts_in_use():
     ups, downs = maps(2, 3, 4, 1)
     assert experts(double(0, 3), double(0, 1), torch.zeros(0, 1, dtype=torch.int64), ups, downs, F.gelu).shape == (0, 3)
     x_RD = double(4, 3)
@@ -64,7 +64,7 @@ def test_no_token_and_no_expert_in_use():
     assert not out.any() and not torch.autograd.grad(out.sum(), x_RD)[0].any()
 
 
-def test_backwards_inside_autocast_and_products_in_its_precision():
+def test_the_backward_pass_inside_autocast_has_its_precision():
     x_RD, weight_RK = torch.randn(6, 4, requires_grad=True), torch.rand(6, 1)
     ups, downs = ([torch.randn(8, 4)] * 2, [torch.randn(4, 4)] * 2)
     arguments = (x_RD, weight_RK, torch.arange(6)[:, None] % 2, ups, downs, gated_silu)
@@ -75,7 +75,7 @@ def test_backwards_inside_autocast_and_products_in_its_precision():
     assert torch.equal(inside, torch.autograd.grad(out.sum(), x_RD)[0])
 
 
-def test_what_is_kept_is_the_tokens_and_the_outputs_of_the_first_maps():
+def test_only_tokens_and_outputs_of_the_first_maps_are_saved():
     x_RD, (ups, downs) = double(32, 3), maps(4, 3, 8, 2)
     chosen_RK, weight_RK, _ = routes(double(32, 4), 2, "softmax", normalize=True)
     kept = []
@@ -86,7 +86,9 @@ def test_what_is_kept_is_the_tokens_and_the_outputs_of_the_first_maps():
 
 
 @given(*[st.integers(1, 9)] * 3, st.floats(0, 10))
-def test_normalized_softmax_is_the_softmax_over_the_chosen_alone(tokens: int, experts: int, top_k: int, size: float):
+def test_normalized_softmax_equals_the_softmax_over_the_chosen_experts(
+    tokens: int, experts: int, top_k: int, size: float
+):
     logits_RE, k = size * torch.randn(tokens, experts, dtype=torch.float64), min(top_k, experts)
     chosen_RK, weight_RK, _ = routes(logits_RE, k, "softmax", normalize=True)
     highest_RK = logits_RE.sort(dim=-1, descending=True).values[:, :k]
@@ -112,7 +114,7 @@ def test_nothing_overflows(scoring):
     assert found.weight.isfinite().all() and gradient.isfinite().all()
 
 
-def test_the_balance_loss_is_k_where_all_are_used_alike_and_more_where_scores_follow_use():
+def test_the_balance_loss_is_k_for_equal_use_and_larger_otherwise():
     alike = torch.full((8, 4), 0.25)
     assert balance_loss(alike, torch.full((4,), 0.5)) == 2
     logits_RE = torch.randn(64, 4, dtype=torch.float64) + torch.tensor([3.0, 1.0, 0.0, -1.0])
@@ -125,18 +127,18 @@ def test_the_balance_loss_is_k_where_all_are_used_alike_and_more_where_scores_fo
     assert expected > 2
 
 
-def test_the_router_z_loss_by_its_definition():
+def test_the_router_z_loss_equals_its_definition():
     logits_RE = torch.tensor([[0.0, 0.0], [math.log(3), math.log(5)]])
     expected = (math.log(2) ** 2 + math.log(8) ** 2) / 2
     assert router_z_loss(logits_RE).item() == pytest.approx(expected)
 
 
-def test_counts_leave_out_what_goes_nowhere():
+def test_counts_ignore_choices_that_go_nowhere():
     assert counts(torch.tensor([[0, 3], [2, 0], [3, 3]]), 3).tolist() == [2, 0, 1]
 
 
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 6), st.integers(1, 6), st.integers(1, 9), st.data())
-def test_capacity_without_a_loop(batch, length, experts, top_k, capacity, data):
+def test_capacity_equals_its_reference(batch, length, experts, top_k, capacity, data):
     k, seed = min(top_k, experts), data.draw(st.integers(0, 99))
     random = torch.Generator().manual_seed(seed)
     chosen_BTK = torch.rand(batch, length, experts + 1, generator=random).argsort(-1)[..., :k]

@@ -11,7 +11,7 @@ KEYS, VALUES = 5, 3
 
 
 def inputs(length: int, gates: int = 1, dtype: torch.dtype = torch.float64, key_heads: int = 2) -> list[Tensor]:
-    """Of two rows of four value heads, the state before included; keys are as long as 1."""
+    """Inputs of two rows of four value heads, with the state before; keys have length 1."""
     torch.manual_seed(length)
     of_keys = torch.randn(2, 2, key_heads, length, KEYS, dtype=dtype)
     q_BMTK, k_BMTK = of_keys / of_keys.norm(dim=-1, keepdim=True)
@@ -23,7 +23,7 @@ def inputs(length: int, gates: int = 1, dtype: torch.dtype = torch.float64, key_
 @pytest.mark.parametrize("segment", [1, 2 * 8 * 64 * KEYS, 2**18])
 @pytest.mark.parametrize("gates", [1, KEYS])
 @pytest.mark.parametrize("length", [1, 2, 15, 17, 63, 64, 65, 130, 193])
-def test_both_forms_are_the_same_with_all_gradients(
+def test_the_fast_form_equals_the_reference_with_all_gradients(
     length: int, gates: int, segment: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Segments of one chunk, of two, and of all of them; gradients from outputs and from the last state."""
@@ -32,7 +32,7 @@ def test_both_forms_are_the_same_with_all_gradients(
 
 
 @pytest.mark.parametrize("key_heads", [1, 4])
-def test_heads_of_keys_serve_value_heads_in_a_row(key_heads: int):
+def test_a_key_head_serves_consecutive_value_heads(key_heads: int):
     q_BMTK, k_BMTK, *others = inputs(20, KEYS, key_heads=key_heads)
     out_BNTV, _ = gated_delta(q_BMTK, k_BMTK, *others)
     for head in range(4):
@@ -43,7 +43,7 @@ def test_heads_of_keys_serve_value_heads_in_a_row(key_heads: int):
 
 @pytest.mark.parametrize("form", [gated_delta, gated_delta_reference])
 @pytest.mark.parametrize("gates", [1, KEYS])
-def test_it_is_the_recurrence_of_the_papers(form, gates: int):
+def test_the_result_equals_the_recurrence_of_the_papers(form, gates: int):
     q, k, v, log_alpha, beta, state = (part[1, 3 if part.shape[1] == 4 else 1] for part in inputs(4, gates))
     out_BNTV, end_BNKV = form(*inputs(4, gates))
     for token in range(4):
@@ -54,8 +54,8 @@ def test_it_is_the_recurrence_of_the_papers(form, gates: int):
     torch.testing.assert_close(end_BNKV[1, 3], state)
 
 
-def test_a_value_replaces_the_one_under_its_key():
-    """Without decay and with shares of 1: of a key that comes again, the last value is read, the first is gone."""
+def test_a_value_replaces_the_previous_value_of_its_key():
+    """Without decay and with shares of 1 only the last value of a repeated key is read."""
     k_T = torch.tensor([0, 1, 0] + [2, 3] * 40)
     keys_TK, v_TV = torch.eye(4)[k_T], torch.randn(len(k_T), VALUES)
     one = (keys_TK, keys_TK, v_TV, torch.zeros(len(k_T), 1), torch.ones(len(k_T)))
@@ -66,7 +66,7 @@ def test_a_value_replaces_the_one_under_its_key():
 
 @pytest.mark.parametrize("gates", [1, KEYS])
 @pytest.mark.parametrize("speed", [1e-6, 1.0, 1e4])
-def test_no_speed_of_forgetting_overflows(speed: float, gates: int):
+def test_no_decay_rate_overflows(speed: float, gates: int):
     tensors = inputs(700, gates, torch.float32)
     tensors[3] = speed * tensors[3]
     tensors = [part.requires_grad_() for part in tensors]
@@ -79,8 +79,8 @@ def test_no_speed_of_forgetting_overflows(speed: float, gates: int):
         torch.testing.assert_close(rough, exact, rtol=1e-3, atol=1e-3 * max(1.0, exact.abs().max().item()))
 
 
-def test_the_same_key_over_and_over_stays_exact():
-    """The system's worst case: all keys alike, nothing fades, every token replaces the value."""
+def test_a_repeated_key_stays_exact():
+    """The worst case of the triangular system: equal keys, no decay, every token replaces the value."""
     _, _, v_BNTV, log_alpha_BNTG, beta_BNT, _ = inputs(256, 1, torch.float32)
     keys = torch.ones(2, 2, 256, 1)
     out_BNTV, _ = gated_delta(keys, keys, v_BNTV, 0 * log_alpha_BNTG, torch.ones_like(beta_BNT))
@@ -89,21 +89,21 @@ def test_the_same_key_over_and_over_stays_exact():
 
 @pytest.mark.parametrize("gates", [1, KEYS])
 @pytest.mark.parametrize("length", [2, 18])
-def test_gradients_are_those_of_finite_differences(length: int, gates: int):
+def test_gradients_equal_finite_differences(length: int, gates: int):
     tensors = [part.requires_grad_() for part in inputs(length, gates)]
     assert torch.autograd.gradcheck(gated_delta, tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize("gates", [1, KEYS])
 @pytest.mark.parametrize("length", [1, 2, 65, 128])
-def test_flops_are_those_that_are_counted(length: int, gates: int):
+def test_predicted_flops_equal_counted_flops(length: int, gates: int):
     *tensors, _ = inputs(length, gates)
     with FlopCounterMode(display=False) as counter:
         gated_delta(*tensors)
     assert counter.get_total_flops() == 2 * gated_delta_flops(length, (2, 4), (KEYS, VALUES), gates)
 
 
-def test_a_stream_without_tokens_before_begins_with_zeros():
+def test_a_stream_without_a_state_begins_with_zeros():
     *tensors, state_BNKV = inputs(20)
     for form in (gated_delta, gated_delta_reference):
         torch.testing.assert_close(form(*tensors), form(*tensors, 0 * state_BNKV))

@@ -11,7 +11,7 @@ KEYS, VALUES = 5, 3
 
 
 def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Of two rows of three heads, the state before included."""
+    """Inputs of two rows of three heads, with the state before."""
     torch.manual_seed(length)
     q_BNTK, k_BNTK, x_BNTK = torch.randn(3, 2, 3, length, KEYS, dtype=dtype)
     v_BNTV, state_BNKV = (torch.randn(2, 3, count, VALUES, dtype=dtype) for count in (length, KEYS))
@@ -20,14 +20,16 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 @pytest.mark.parametrize("segment", [1, 2 * 3 * 2 * 64 * KEYS, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 15, 17, 63, 64, 65, 130, 193])
-def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_fast_form_equals_the_reference_with_all_gradients(
+    length: int, segment: int, monkeypatch: pytest.MonkeyPatch
+):
     """Segments of one chunk, of two, and of all of them; gradients from outputs and from the last state."""
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     assert_same_recurrence(gla, gla_reference, inputs(length))
 
 
 @pytest.mark.parametrize("form", [gla, gla_reference])
-def test_a_token_reads_each_value_by_what_the_gates_behind_it_leave_of_its_key(form):
+def test_each_key_decays_by_the_gates_after_its_token(form):
     q, k, v, log_alpha, state = (part[1, 2] for part in inputs(20))
     out_BNTV, end_BNKV = form(*inputs(20))
     for reader in (0, 3, 19):
@@ -42,7 +44,7 @@ def test_a_token_reads_each_value_by_what_the_gates_behind_it_leave_of_its_key(f
 
 
 @pytest.mark.parametrize("speed", [0.0, 1e-6, 1.0, 1e4])
-def test_no_speed_of_forgetting_overflows(speed: float):
+def test_no_decay_rate_overflows(speed: float):
     tensors = inputs(700, torch.float32)
     tensors[3] = speed * tensors[3]
     tensors = [part.requires_grad_() for part in tensors]
@@ -56,20 +58,20 @@ def test_no_speed_of_forgetting_overflows(speed: float):
 
 
 @pytest.mark.parametrize("length", [2, 18])
-def test_gradients_are_those_of_finite_differences(length: int):
+def test_gradients_equal_finite_differences(length: int):
     tensors = [part.requires_grad_() for part in inputs(length)]
     assert torch.autograd.gradcheck(gla, tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize("length", [1, 2, 33, 65, 128])
-def test_flops_are_those_that_are_counted(length: int):
+def test_predicted_flops_equal_counted_flops(length: int):
     *tensors, _ = inputs(length)
     with FlopCounterMode(display=False) as counter:
         gla(*tensors)
     assert counter.get_total_flops() == 2 * 3 * gla_flops(length, KEYS, VALUES)
 
 
-def test_a_stream_without_tokens_before_begins_with_zeros():
+def test_a_stream_without_a_state_begins_with_zeros():
     *tensors, state_BNKV = inputs(20)
     for form in (gla, gla_reference):
         torch.testing.assert_close(form(*tensors), form(*tensors, 0 * state_BNKV))

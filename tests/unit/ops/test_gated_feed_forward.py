@@ -22,13 +22,13 @@ def test_gated_feed_forward(rows, inputs, hidden, outputs, up_bias, down_bias, r
     assert_same_with_gradients(fast, slow, tuple(tensor for tensor in arguments if tensor is not None))
 
 
-def test_gated_feed_forward_of_an_input_that_needs_no_gradient_and_is_not_contiguous():
+def test_gated_feed_forward_of_a_non_contiguous_input_without_gradient():
     x, up, down = double(5, 3).detach().t()[None], double(8, 5), double(2, 4)
     fast, slow = (form(x, up, None, down, None) for form in (gated_feed_forward, gated_feed_forward_reference))
     assert_same_with_gradients(fast, slow, (up, down))
 
 
-def test_gated_feed_forward_backwards_inside_autocast_and_without_rows():
+def test_gated_feed_forward_backward_pass_inside_autocast_and_without_rows():
     x, up, down = torch.randn(3, 5, requires_grad=True), torch.randn(8, 5), torch.randn(2, 4)
     out = gated_feed_forward(x, up, None, down, None)
     with torch.autocast("cpu", torch.bfloat16):

@@ -35,7 +35,7 @@ def _matrix(outputs: int, inputs: int, power: int, seed: int) -> Tensor:
 
 @given(st.integers(1, 33), st.integers(1, 300), st.integers(-20, 20), groups, st.integers(0, 99))
 @example(outputs=4, inputs=3, power=0, group=32, seed=16)
-def test_no_group_is_worse_than_with_the_scale_of_its_largest_element(outputs, inputs, power, group, seed):
+def test_no_group_has_a_larger_error_than_with_the_scale_of_its_largest_element(outputs, inputs, power, group, seed):
     weight_OI = _matrix(outputs, inputs, power, seed)
     rounded_OI = dequantize(quantize(weight_OI, group))
     assert rounded_OI.shape == weight_OI.shape
@@ -49,7 +49,7 @@ def test_no_group_is_worse_than_with_the_scale_of_its_largest_element(outputs, i
         assert (error_O <= allowed_O * 1.0001 + 1e-38).all()
 
 
-def test_the_scale_that_is_found_leaves_a_smaller_error(monkeypatch: pytest.MonkeyPatch):
+def test_the_searched_scale_has_a_smaller_error(monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     weight_OI = torch.randn(64, 256)
     found = (dequantize(quantize(weight_OI)) - weight_OI).norm()
@@ -58,14 +58,14 @@ def test_the_scale_that_is_found_leaves_a_smaller_error(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("group", "bits"), [(32, 4.5), (128, 4.125)])
-def test_the_bytes_are_those_of_the_bits(group: int, bits: float):
+def test_predicted_bytes_equal_the_bytes_of_the_tensors(group: int, bits: float):
     weight = quantize(torch.randn(96, 256), group)
     assert int4_nbytes(96, 256, group) == 96 * 256 * bits / 8 == weight.pairs_OH.nbytes + weight.scale_GO.nbytes
 
 
 @needs_packing
 @given(st.integers(1, 150), st.integers(1, 200), groups, st.integers(0, 9))
-def test_packing_loses_nothing_and_rows_are_found_in_it(outputs, inputs, group, seed):
+def test_packing_is_lossless_and_rows_can_be_gathered(outputs, inputs, group, seed):
     weight = quantize(_matrix(outputs, inputs, 0, seed), group)
     packed = pack(weight)
     for found, kept in zip(unpack(packed)[:2], weight[:2], strict=True):
@@ -85,7 +85,7 @@ def test_packing_loses_nothing_and_rows_are_found_in_it(outputs, inputs, group, 
     st.booleans(),
     st.integers(0, 9),
 )
-def test_fast_form_is_the_definition_within_its_bound(outputs, inputs, batch, group, x_power, with_bias, seed):
+def test_the_fast_form_equals_the_definition_within_its_bound(outputs, inputs, batch, group, x_power, with_bias, seed):
     weight = quantize(_matrix(outputs, inputs, 0, seed), group)
     x = torch.randn(*batch, inputs) * 10.0**x_power
     bias_O = torch.randn(outputs) * 10.0**x_power if with_bias else None
@@ -99,7 +99,7 @@ def test_fast_form_is_the_definition_within_its_bound(outputs, inputs, batch, gr
 @needs_packing
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_numbers_that_are_none_are_not_hidden(rows: int, wrong: float):
+def test_nan_is_propagated(rows: int, wrong: float):
     x, weight_OI = torch.randn(rows, 40), torch.randn(BLOCK + 6, 40)
     x[0, 35] = wrong
     out = int4_linear(x, pack(quantize(weight_OI)))
@@ -109,7 +109,7 @@ def test_numbers_that_are_none_are_not_hidden(rows: int, wrong: float):
     assert out.isfinite().all(dim=0).tolist() == [output != 3 for output in range(BLOCK + 6)]
 
 
-def test_plain_numbers_lie_two_to_a_byte():
+def test_two_integers_are_stored_per_byte():
     pairs_OH = torch.tensor([[0x10, 0x32] + [0x88] * 14], dtype=torch.uint8)
     scale_GO = torch.tensor([[0.5]], dtype=torch.bfloat16)
     assert dequantize(Int4Weight(pairs_OH, scale_GO, 5)).tolist() == [[-4.0, -3.5, -3.0, -2.5, 0.0]]

@@ -58,7 +58,7 @@ def _assert_within_bound(x: Tensor, weight: Int8Weight, bias: Tensor | None, pac
 
 
 @given(st.integers(1, 33), st.integers(1, 70), POWERS, st.integers(0, 99))
-def test_no_weight_is_off_by_more_than_half_a_step(outputs, inputs, power, seed):
+def test_the_error_of_a_weight_is_at_most_half_a_step(outputs, inputs, power, seed):
     weight_OI = _matrix(outputs, inputs, power, seed)
     rounded = quantize(weight_OI)
     assert rounded.numbers_OJ.dtype == torch.int8
@@ -77,7 +77,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(outputs, inputs, power, seed)
     st.booleans(),
     st.integers(0, 99),
 )
-def test_fast_form_is_the_definition_within_its_bound(inputs, outputs, batch, power, x_power, with_bias, seed):
+def test_the_fast_form_equals_the_definition_within_its_bound(inputs, outputs, batch, power, x_power, with_bias, seed):
     weight = quantize(_matrix(outputs, inputs, power, seed))
     x = torch.randn(*batch, inputs) * 10.0**x_power
     bias = torch.randn(outputs) * 10.0 ** (power + x_power) if with_bias else None
@@ -105,7 +105,7 @@ def test_the_widths_of_a_real_model(inputs, outputs, rows):
 
 
 @needs_packing
-def test_a_row_gives_the_same_whatever_stands_beside_it():
+def test_the_result_of_a_row_does_not_depend_on_other_rows():
     torch.manual_seed(0)
     weight, bias = quantize(torch.randn(48, 64)), torch.randn(48)
     x = torch.randn(5, 64)
@@ -124,7 +124,7 @@ def test_zeros_give_the_bias(rows):
 @needs_packing
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_none_are_not_hidden(rows, wrong):
+def test_nan_is_propagated(rows, wrong):
     x, weight_OI = torch.randn(rows, 12), torch.randn(7, 12)
     x[0, 5] = wrong
     out = int8_linear(x, quantize(weight_OI))
@@ -136,21 +136,21 @@ def test_numbers_that_are_none_are_not_hidden(rows, wrong):
 
 @needs_packing
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_packing_loses_nothing(outputs, inputs):
+def test_packing_is_lossless(outputs, inputs):
     weight = quantize(_matrix(outputs, inputs, 0, 0))
     assert torch.equal(unpack(pack(weight)).numbers_OJ, weight.numbers_OJ)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_rows_of_a_table_and_its_bytes(outputs, inputs):
+def test_rows_and_bytes_of_a_table(outputs, inputs):
     weight, places = quantize(_matrix(outputs, inputs, 0, 0)), torch.randint(outputs, (2, 3))
     assert torch.equal(gather_rows(weight, places), dequantize(weight)[places])
     assert int8_nbytes(outputs, inputs) == weight.numbers_OJ.nbytes + weight.scale_O.nbytes
 
 
 @needs_packing
-def test_the_largest_sums_fit_a_processor_without_instructions_for_bytes():
-    """oneDNN is told to use AVX2 alone, whose products of bytes are added in 16 bits."""
+def test_the_largest_sums_do_not_overflow_without_byte_instructions():
+    """oneDNN is restricted to AVX2, whose products of bytes are added in 16 bits."""
     code = """
 import torch
 from linnet.ops.int8_linear import *

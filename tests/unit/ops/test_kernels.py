@@ -21,7 +21,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Tri
 
 
 def in_a_process(script: str, *arguments: str) -> None:
-    """Triton reads once, when it is imported, whether it interprets; it finds sources from files alone."""
+    """Triton decides at import whether it interprets, and finds sources only in files."""
     command = [sys.executable, HERE / script, *arguments]
     env = {**os.environ, "PYTHONWARNINGS": "ignore"}
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -31,26 +31,26 @@ def in_a_process(script: str, *arguments: str) -> None:
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_give_what_the_definition_gives(case: str):
+def test_kernels_equal_the_definition(case: str):
     in_a_process("kernel_cases.py", case)
 
 
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("capability", ["80", "89", "90", "120"])
-def test_kernels_are_compiled_for_gpus_without_one(capability: str):
-    """To machine code; what they want of shared memory is there."""
+def test_kernels_compile_without_a_gpu(capability: str):
+    """Compile to machine code and check the shared memory."""
     in_a_process("kernel_builds.py", capability)
 
 
-def test_on_a_processor_and_on_other_numbers_none_run():
+def test_no_kernel_runs_on_a_cpu_or_in_float64():
     assert not use_kernels(TRIALS[0], torch.ones(3))
     assert not use_kernels(TRIALS[0], torch.ones(3, device="meta"), torch.ones(3, device="meta", dtype=torch.float64))
 
 
 @pytest.fixture
 def passes() -> Callable[[Callable[[Tensor], Tensor]], bool]:
-    """`passes(kernel)`: whether a kernel passes the trial of an operation that doubles."""
+    """`passes(kernel)`: True if a kernel passes the trial of an operation that doubles its input."""
 
     def trial_of(kernel: Callable[[Tensor], Tensor]) -> bool:
         def double(x: Tensor) -> tuple[Tensor]:
@@ -61,7 +61,7 @@ def passes() -> Callable[[Callable[[Tensor], Tensor]], bool]:
     return trial_of
 
 
-def test_kernels_are_used_where_they_give_what_plain_pytorch_gives(passes, told):
+def test_kernels_are_used_where_they_equal_plain_pytorch(passes, told):
     assert passes(lambda x: x + x)
     assert told() == [] and kernels._forced is None
 
@@ -75,7 +75,7 @@ def test_kernels_are_used_where_they_give_what_plain_pytorch_gives(passes, told)
         (lambda x: torch.linalg.cholesky(-torch.eye(2)) + x, "LinAlgError"),
     ],
 )
-def test_where_they_do_not_a_note_says_so(passes, told, kernel, message):
+def test_wrong_kernels_are_reported_and_not_used(passes, told, kernel, message):
     assert not passes(kernel)
     assert message in told()[0] and "plain PyTorch is" in told()[0]
     assert kernels._forced is None
@@ -83,7 +83,7 @@ def test_where_they_do_not_a_note_says_so(passes, told, kernel, message):
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
 def test_a_trial_compares_both_passes_of_an_operation(trial: KernelTrial):
-    """Here plain PyTorch twice, also where no gradients are recorded, and under autocast."""
+    """Plain PyTorch twice here, also without recorded gradients and under autocast."""
     with torch.inference_mode():
         assert trial.problem(torch.device("cpu")) is None
     with torch.autocast("cpu", torch.bfloat16):
@@ -91,5 +91,5 @@ def test_a_trial_compares_both_passes_of_an_operation(trial: KernelTrial):
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (16, 16), (17, 32), (64, 64), (65, 128)])
-def test_a_block_is_a_power_of_two_with_room(size: int, expected: int):
+def test_a_block_is_a_power_of_two_of_at_least_16(size: int, expected: int):
     assert block(size) == expected

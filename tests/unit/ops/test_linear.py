@@ -47,7 +47,7 @@ needs_onednn = pytest.mark.skipif(not module._has_onednn(), reason="no oneDNN, o
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The shapes of the calls of oneDNN, which is used wherever it can be."""
+    """The shapes of the calls of oneDNN, which is used wherever it exists."""
     if not module._has_onednn():
         pytest.skip("no oneDNN, or a processor without AVX512")
     monkeypatch.setattr(module, "USES_ONEDNN", True)
@@ -69,7 +69,7 @@ def matrices(*shape, inputs=256, outputs=LARGE, seed=0):
 
 @pytest.mark.parametrize("shape", [(2,), (3, 5), (1, 63), (2, 65, 1)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_linear_map_is_pytorchs_with_all_gradients(calls, shape, biased):
+def test_a_linear_map_equals_pytorchs_with_all_gradients(calls, shape, biased):
     x, weight, bias = (each.requires_grad_() for each in matrices(*shape))
     arguments = (x, weight, bias if biased else None)
     wanted = arguments if biased else arguments[:2]
@@ -94,7 +94,7 @@ def test_both_products_at_any_size(rows, inputs, outputs, gap):
         assert torch.allclose(module.matmul(y, weight), y @ weight, atol=1e-4)
 
 
-def test_gradients_that_nobody_wants_are_not_made(calls):
+def test_gradients_that_are_not_needed_are_not_computed(calls):
     x, weight, _ = matrices(4)
     weight.requires_grad_()
     linear(x, weight).sum().backward()
@@ -102,7 +102,7 @@ def test_gradients_that_nobody_wants_are_not_made(calls):
     assert torch.allclose(weight.grad, x.sum(0).expand_as(weight), atol=1e-4)
 
 
-def test_what_is_small_narrow_one_row_or_watched_is_pytorchs(calls):
+def test_small_narrow_single_row_and_other_products_are_left_to_pytorch(calls):
     x, weight, bias = matrices(4)
     with torch.inference_mode():
         linear(x[:, :64], weight[:64, :64])
@@ -118,7 +118,7 @@ def test_what_is_small_narrow_one_row_or_watched_is_pytorchs(calls):
     assert module.matmul(torch.ones(4, LARGE), watched).requires_grad and not calls
 
 
-def test_processors_that_mkl_knows_keep_it(calls, monkeypatch):
+def test_intel_processors_use_mkl(calls, monkeypatch):
     monkeypatch.setattr(module, "USES_ONEDNN", False)
     x, weight, _ = matrices(4)
     linear(x, weight)
@@ -139,7 +139,7 @@ needs_packing = pytest.mark.skipif(
     st.sampled_from([(), (1,), (1, 1), (0,), (3,), (2, 5)]),
     st.booleans(),
 )
-def test_any_shape_gives_the_product_rounded(inputs, outputs, with_bias, batch, contiguous):
+def test_any_shape_gives_the_rounded_product(inputs, outputs, with_bias, batch, contiguous):
     x = torch.randn(*batch, inputs).bfloat16() if contiguous else torch.randn(inputs, *batch).bfloat16().movedim(0, -1)
     weight, bias = torch.randn(outputs, inputs).bfloat16(), torch.randn(outputs).bfloat16() if with_bias else None
     actual = packed_bfloat16_linear(x, pack_bfloat16(weight), bias)
@@ -149,10 +149,10 @@ def test_any_shape_gives_the_product_rounded(inputs, outputs, with_bias, batch, 
 
 
 @needs_packing
-def test_packing_loses_nothing():
+def test_packing_is_lossless():
     weight = torch.randn(33, 17).bfloat16()
     assert torch.equal(pack_bfloat16(weight).to_dense(), weight)
 
 
-def test_there_is_no_such_layout_on_other_devices():
+def test_bfloat16_cannot_be_packed_on_other_devices():
     assert not can_pack_bfloat16(torch.device("cuda"))

@@ -7,24 +7,24 @@ from linnet.ops.linear_scan import gate_shares, minlstm, minlstm_reference, posi
 
 
 def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Logits of both gates, what is taken in, and the state before, of two rows of three channels."""
+    """Logits of both gates, candidates, and the state before, for two rows of three channels."""
     torch.manual_seed(length)
     of_tokens = [3 * torch.randn(2, length, 3, dtype=dtype) for _ in range(3)]
     return [*of_tokens, torch.randn(2, 3, dtype=dtype)]
 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
-def test_both_forms_are_the_same_with_all_gradients(length: int):
+def test_the_fast_form_equals_the_reference_with_all_gradients(length: int):
     assert_same_recurrence(minlstm, minlstm_reference, inputs(length))
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_equal_finite_differences():
     assert torch.autograd.gradcheck(minlstm, [part.requires_grad_() for part in inputs(7)])
 
 
 @pytest.mark.parametrize("form", [minlstm, minlstm_reference])
-def test_it_is_the_papers_recurrence(form):
-    """Gates divided by their sum, as its algorithm for a step has it."""
+def test_the_result_equals_the_recurrence_of_the_paper(form):
+    """Gates divided by their sum, as in the algorithm of the paper for one step."""
     forget_BTE, input_BTE, candidate_BTE, h_BE = inputs(9)
     states_BTE, last_BE = form(forget_BTE, input_BTE, candidate_BTE, h_BE)
     f_BTE, i_BTE = forget_BTE.sigmoid(), input_BTE.sigmoid()
@@ -35,7 +35,7 @@ def test_it_is_the_papers_recurrence(form):
     torch.testing.assert_close(last_BE, h_BE)
 
 
-def test_it_is_the_papers_scan_in_logarithms():
+def test_the_result_equals_the_scan_of_the_paper_in_logarithms():
     """Appendix B: `log h_t = a_t + logcumsumexp(log b - a)`, with the sums a of the logarithms of f'."""
     forget_BTE, input_BTE, candidate_BTE, h_BE = inputs(30)
     candidate_BTE, h_BE = positive(candidate_BTE), h_BE.abs()
@@ -49,8 +49,8 @@ def test_it_is_the_papers_scan_in_logarithms():
     torch.testing.assert_close(states_BTE, log_h_BTE.exp()[:, 1:])
 
 
-def test_closed_gates_still_share():
-    """In float32 both sigmoids are 0; what they are of each other is not."""
+def test_shares_of_closed_gates_are_exact():
+    """In float32 both sigmoids are 0, but their ratio is not."""
     logits = torch.tensor([-200.0, -1000.0, 300.0]), torch.tensor([-201.0, -920.0, -60.0])
     forget_share, input_share = gate_shares(*logits)
     expected = torch.tensor([1.0, -80.0, 60.0], dtype=torch.float64)
@@ -58,7 +58,7 @@ def test_closed_gates_still_share():
     torch.testing.assert_close(input_share.double(), (-expected).sigmoid(), rtol=1e-4, atol=0)
 
 
-def test_what_is_made_positive_is_continuous_and_steepest_above_0():
+def test_positive_is_continuous_and_steepest_above_0():
     x = torch.tensor([-200.0, -1.0, -1e-6, 0.0, 1e-6, 2.0], dtype=torch.float64)
     expected = torch.where(x >= 0, x + 0.5, x.sigmoid())
     torch.testing.assert_close(positive(x), expected)

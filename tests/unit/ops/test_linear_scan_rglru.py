@@ -9,7 +9,7 @@ NONE_BEGINS = torch.tensor([[False]])
 
 
 def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Tokens, both gates, rates and the state before, of two rows of three channels: slow, usual, fast."""
+    """Tokens, both gates, rates and the state before, for two rows of three channels: slow, usual, fast."""
     torch.manual_seed(length)
     x_BTE, input_BTE, gate_BTE = (torch.randn(2, length, 3, dtype=dtype) for _ in range(3))
     rate_E = torch.tensor([1e-3, 0.3, 8.0], dtype=dtype)
@@ -24,7 +24,7 @@ def run(form, begins_B1: Tensor, tensors: list[Tensor]) -> tuple[Tensor, Tensor]
 
 @pytest.mark.parametrize("begins_B1", [ALL_BEGIN, NONE_BEGINS, torch.tensor([[True], [False]])])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
-def test_both_forms_are_the_same_with_all_gradients(length: int, begins_B1: Tensor):
+def test_the_fast_form_equals_the_reference_with_all_gradients(length: int, begins_B1: Tensor):
     tensors, results = [part.requires_grad_() for part in inputs(length)], []
     for form in (rglru, rglru_reference):
         states_BTE, last_BE = run(form, begins_B1, tensors)
@@ -36,15 +36,15 @@ def test_both_forms_are_the_same_with_all_gradients(length: int, begins_B1: Tens
 
 @pytest.mark.parametrize("begins_B1", [ALL_BEGIN, NONE_BEGINS])
 @pytest.mark.parametrize("form", [rglru, rglru_reference])
-def test_gradients_are_those_of_finite_differences(form, begins_B1: Tensor):
+def test_gradients_equal_finite_differences(form, begins_B1: Tensor):
     tensors = [part.requires_grad_() for part in inputs(7)]
     tensors[3] = torch.tensor([0.05, 0.3, 8.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *parts: run(form, begins_B1, list(parts)), tensors)
 
 
 @pytest.mark.parametrize("form", [rglru, rglru_reference])
-def test_a_token_is_scaled_so_that_unit_noise_stays_unit_but_for_the_first(form):
-    """`a^2 + scale^2 = 1`: what is forgotten is what is taken in."""
+def test_unit_noise_keeps_its_variance_except_for_the_first_token(form):
+    """`a^2 + scale^2 = 1`: the input replaces the decayed part."""
     x_BTE, ones = torch.ones(1, 2, 1, dtype=torch.float64), torch.ones(1, 2, 1, dtype=torch.float64)
     rate_E, h_BE = torch.tensor([0.1], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     states_BTE, _ = form(x_BTE, ones, ones, rate_E, ALL_BEGIN, h_BE)
@@ -56,7 +56,7 @@ def test_a_token_is_scaled_so_that_unit_noise_stays_unit_but_for_the_first(form)
 
 
 @pytest.mark.parametrize("form", [rglru, rglru_reference])
-def test_the_slope_of_the_root_is_bounded_where_nothing_is_forgotten(form):
+def test_the_slope_of_the_root_is_bounded_without_decay(form):
     tensors = [part.requires_grad_() for part in inputs(5)]
     tensors[3] = torch.tensor([0.0, 1e-12, 1e-300], dtype=torch.float64, requires_grad=True)
     states_BTE, _ = run(form, NONE_BEGINS, tensors)
@@ -75,7 +75,7 @@ def test_a_rate_near_0_keeps_its_digits():
 
 
 @pytest.mark.parametrize("rate", [1e-8, 1.0, 1e4])
-def test_no_speed_of_forgetting_overflows(rate: float):
+def test_no_decay_rate_overflows(rate: float):
     *parts, _, h_BE = inputs(3000, torch.float32)
     tensors = [part.requires_grad_() for part in (*parts, torch.full((3,), rate), h_BE)]
     states_BTE, _ = run(rglru, ALL_BEGIN, tensors)

@@ -24,7 +24,7 @@ def _with_singular_values(rows, columns, values):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_truth_is_the_orthogonal_factor(shape):
+def test_the_reference_is_the_orthogonal_factor(shape):
     made = orthogonal_reference(_random(shape, dtype=torch.float64))
     matrices = made if shape[1] <= shape[2] else made.mT
     torch.testing.assert_close(matrices @ matrices.mT, torch.eye(matrices.shape[1]).double().expand(shape[0], -1, -1))
@@ -34,7 +34,7 @@ def test_the_truth_is_the_orthogonal_factor(shape):
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 6, 9])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_alone_give_what_the_singular_values_become(shape, steps):
+def test_the_iteration_equals_the_reference_with_as_many_steps(shape, steps):
     matrices = _random(shape)
     expected = orthogonal_reference(matrices.double(), steps)
     torch.testing.assert_close(orthogonal(matrices, steps).double(), expected, rtol=0, atol=1e-5 * 2**steps)
@@ -46,7 +46,7 @@ def test_products_alone_give_what_the_singular_values_become(shape, steps):
     st.integers(1, 6), st.integers(2, 24), st.integers(2, 24),
     st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(-15, 15),
 )  # fmt: skip
-def test_large_singular_values_become_one_and_no_other_passes_it(steps, rows, columns, below, exponent):
+def test_large_singular_values_become_one_and_no_value_exceeds_it(steps, rows, columns, below, exponent):
     values = [1.0, *below[: min(rows, columns) - 1]]
     matrix = _with_singular_values(rows, columns, values)
     bound = sum(value**8 for value in values) ** (1 / 8)
@@ -59,7 +59,7 @@ def test_large_singular_values_become_one_and_no_other_passes_it(steps, rows, co
             assert became >= 1 - ERROR - 0.01
 
 
-def test_what_has_no_direction_becomes_zeros_and_touches_nothing_else():
+def test_a_zero_matrix_gives_zeros_and_does_not_affect_others():
     matrices = _random((3, 4, 6))
     matrices[1] = 0
     for form in (orthogonal, orthogonal_reference):
@@ -71,8 +71,8 @@ def test_what_has_no_direction_becomes_zeros_and_touches_nothing_else():
 
 @pytest.mark.parametrize("steps", [2, 4, 6])
 @pytest.mark.parametrize("shape", [(2, 24, 24), (2, 16, 64), (2, 64, 16)])
-def test_bfloat16_comes_near(shape, steps):
-    """Small singular values are lost in its rounding, none is blown up."""
+def test_bfloat16_is_close_to_float32(shape, steps):
+    """Small singular values are lost in rounding; none is amplified."""
     made = orthogonal(_random(shape).bfloat16(), steps)
     assert made.dtype == torch.bfloat16
     truth = orthogonal_reference(_random(shape))
@@ -88,7 +88,7 @@ def test_more_steps_cover_more():
 
 @pytest.mark.parametrize("steps", [1, 3, 5])
 def test_each_polynomial_is_the_best_on_its_interval(steps):
-    """Chebyshev: the best approximation errs equally far, in turns, at one more point than it has coefficients."""
+    """Chebyshev: the error of the best approximation alternates at one more point than it has coefficients."""
     low, high = covered(steps), MARGIN
     for a, b, c in polynomials(steps):
         x = np.geomspace(max(low, CUSHION * high), high, 200_001)
@@ -102,8 +102,8 @@ def test_each_polynomial_is_the_best_on_its_interval(steps):
     assert 1 - low == pytest.approx(ERROR, rel=1e-3)
 
 
-def test_the_iteration_of_pytorchs_muon_finds_nearly_the_same():
-    """An implementation that is not ours (bfloat16, Jordan's coefficients): both come near the orthogonal factor."""
+def test_the_result_is_close_to_that_of_pytorchs_muon():
+    """An independent implementation (bfloat16, Jordan's coefficients): both are close to the orthogonal factor."""
     from torch.optim._muon import _zeropower_via_newtonschulz as theirs
 
     matrices = _random((3, 32, 48))

@@ -57,8 +57,8 @@ def test_blocks_equal_the_definition_with_all_gradients(
     apart=st.booleans(),
     window=st.sampled_from([None, 3]),
 )
-def test_behind_a_past_it_is_the_definition_with_all_gradients(queries, past, entries, which, apart, window):
-    """In rows at different positions too."""
+def test_queries_after_a_past_equal_the_definition_with_all_gradients(queries, past, entries, which, apart, window):
+    """Also in rows at different positions."""
     keys = past + queries
     q, k, v = double(2, 4, queries, 4), double(2, 2, keys, 4), double(2, 2, keys, 4)
     relative, device = tables(4, entries, which), q.device
@@ -78,15 +78,15 @@ def test_blocks_of_full_size(tokens: int):
     assert_same_with_gradients(attention(*given), attention_reference(*given), (q, k, v, *relative))
 
 
-def test_what_all_far_keys_share_can_be_taken_from_all():
-    """The ground on which tables end somewhere: weights sum to 1."""
+def test_the_term_of_all_far_keys_can_be_subtracted_from_all():
+    """The reason why tables can be finite: weights sum to 1."""
     q, k, v, bias = double(1, 2, 9, 4), double(1, 2, 9, 4), double(1, 2, 9, 4), double(2, 12)
     whole, less = (attention_reference(q, k, v, relative=Relative(bias - shift)) for shift in (0.0, 3.0))
     torch.testing.assert_close(whole, less)
 
 
 def test_no_table_has_an_entry_for_each_pair():
-    """Of 4,096 tokens: the largest tensor of a pass is a block's scores, or a table of 64 rows."""
+    """With 4,096 tokens the largest tensor of a pass is the scores of a block, or a table of 64 rows."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):
@@ -115,7 +115,7 @@ def test_extreme_tables_stay_finite():
 
 
 @given(st.sampled_from([(2, 8), (5, 9), (32, 128), (8, 1000)]))
-def test_near_distances_have_their_own_bucket_and_far_ones_share(sizes):
+def test_near_distances_have_their_own_buckets_and_far_ones_share(sizes):
     buckets, furthest = sizes
     found = position_buckets(-torch.arange(2 * furthest), buckets, furthest)
     assert found[: buckets // 2].tolist() == list(range(buckets // 2))
@@ -123,7 +123,7 @@ def test_near_distances_have_their_own_bucket_and_far_ones_share(sizes):
     assert set(found[furthest:].tolist()) == {buckets - 1}
 
 
-def test_behind_the_query_are_other_buckets():
+def test_keys_after_the_query_have_other_buckets():
     offsets = torch.arange(-300, 301)
     found = position_buckets(offsets, both_ways=True)
     assert set(found[offsets <= 0].tolist()) == set(range(16))
@@ -131,17 +131,17 @@ def test_behind_the_query_are_other_buckets():
     torch.testing.assert_close(found[offsets > 0] - 16, found[offsets < 0].flip(0))
 
 
-def test_one_way_what_is_behind_the_query_is_as_near_as_its_own_key():
+def test_one_way_buckets_treat_keys_after_the_query_as_its_own_key():
     assert position_buckets(torch.tensor([3, 1, 0, -1])).tolist() == [0, 0, 0, 1]
 
 
 def offsets(queries: int, keys: int, past: int) -> torch.Tensor:
-    """Of queries that stand behind `past` of the keys."""
+    """Inputs with queries after the first `past` keys."""
     return torch.arange(keys) - torch.arange(past, past + queries)[:, None]
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5), st.booleans())
-def test_biases_by_diagonals_are_those_by_pairs_with_their_gradients(queries, keys, past, both_ways):
+def test_biases_by_diagonals_equal_those_by_pairs_with_gradients(queries, keys, past, both_ways):
     weights_UN, of_pairs = double(8, 3), offsets(queries, keys, past)
     fast, slow = (form(weights_UN, of_pairs, 6, both_ways) for form in (bucket_bias, bucket_bias_reference))
     assert_same_with_gradients(fast, slow, (weights_UN,))
@@ -149,7 +149,7 @@ def test_biases_by_diagonals_are_those_by_pairs_with_their_gradients(queries, ke
 
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("past", [0, 200])
-def test_bias_is_that_of_transformers_t5(both_ways: bool, past: int):
+def test_the_bias_equals_that_of_transformers_t5(both_ways: bool, past: int):
     transformers = pytest.importorskip("transformers")
     from transformers.models.t5.modeling_t5 import T5Attention
 

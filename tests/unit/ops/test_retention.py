@@ -15,7 +15,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 200])
 @pytest.mark.parametrize("begun", [False, True])
-def test_chunks_give_what_all_pairs_give_with_all_gradients(length: int, begun: bool):
+def test_chunks_equal_all_pairs_with_all_gradients(length: int, begun: bool):
     before = (torch.randn(2, 3, 4, 6, dtype=torch.float64),) if begun else ()
     tensors = [part.requires_grad_() for part in (*inputs(length), LOG_GAMMA.clone(), *before)]
     results = []
@@ -29,7 +29,7 @@ def test_chunks_give_what_all_pairs_give_with_all_gradients(length: int, begun: 
         torch.testing.assert_close(fast, slow)
 
 
-def test_steps_give_what_all_pairs_give():
+def test_steps_equal_all_pairs():
     q, k, v = inputs(9)
     expected, end_BNKV = retention_reference(q, k, v, LOG_GAMMA)
     sum_BNKV = torch.zeros(2, 3, 4, 6, dtype=torch.float64)
@@ -39,7 +39,7 @@ def test_steps_give_what_all_pairs_give():
     torch.testing.assert_close(sum_BNKV, end_BNKV)
 
 
-def test_each_token_is_weighted_by_what_its_age_leaves_of_it():
+def test_the_weight_of_each_token_decays_with_its_age():
     q, k, v = inputs(5)
     gamma_N = LOG_GAMMA.exp()
     out_BNTV, _ = retention(q, k, v, LOG_GAMMA)
@@ -49,7 +49,7 @@ def test_each_token_is_weighted_by_what_its_age_leaves_of_it():
         torch.testing.assert_close(out_BNTV[1, head, 4], expected)
 
 
-def test_the_past_of_the_fastest_head_vanishes_without_a_trace():
+def test_the_past_of_the_fastest_head_vanishes():
     q, k, v = inputs(3000, torch.float32)
     out_BNTV, sum_BNKV = retention(q, k, v, torch.tensor([-100.0, -1.0, -0.03]))
     assert out_BNTV.isfinite().all() and sum_BNKV.isfinite().all()

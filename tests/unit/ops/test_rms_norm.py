@@ -13,20 +13,20 @@ def test_rms_norm(rows, width):
     assert_same_with_gradients(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6), (x, gain))
 
 
-def test_rms_norm_with_a_gain_of_nearly_nothing():
+def test_rms_norm_with_a_gain_near_zero():
     x, gain = double(2, 3, 4), torch.tensor([1.0, 0.0, 1e-300, -2.0], dtype=torch.float64, requires_grad=True)
     assert_same_with_gradients(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6), (x, gain))
 
 
 @given(st.integers(1, 3), st.integers(1, 9))
 def test_rms_norm_without_gradients(rows, width):
-    """One row takes a way of its own."""
+    """One row has its own implementation."""
     x, gain = torch.randn(rows, width), torch.randn(width)
     with torch.no_grad():
         torch.testing.assert_close(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6))
 
 
-def test_rms_norm_of_one_row_whatever_the_default_device():
+def test_rms_norm_of_one_row_ignores_the_default_device():
     rms_norm_module._zero.cache_clear()
     x, gain = torch.randn(1, 4), torch.ones(4)
     with torch.no_grad(), torch.device("meta"):

@@ -46,7 +46,7 @@ def test_rotation_follows_the_definition(x, position, base, pairing):
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_scores_depend_on_the_distance_alone(pairing: Pairing):
+def test_scores_depend_only_on_the_distance(pairing: Pairing):
     q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
 
     def score(i: int, j: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_scores_depend_on_the_distance_alone(pairing: Pairing):
     assert (score(9, 4) - score(9, 5)).abs() > 1e-3
 
 
-def test_table_made_under_inference_mode_serves_training():
+def test_a_table_computed_in_inference_mode_can_be_used_for_training():
     with torch.inference_mode():
         rotary_table(torch.arange(3), 6, 77.0, 3)
     x = torch.randn(1, 3, 1, 6, requires_grad=True)
@@ -66,7 +66,7 @@ def test_table_made_under_inference_mode_serves_training():
 
 
 @given(st.integers(0, 40), st.integers(0, 9))
-def test_a_range_of_positions_is_the_table_of_them(start, length):
+def test_a_range_of_positions_equals_their_table(start, length):
     views = rotary_range(start, start + length, 6, 77.0, torch.device("cpu"))
     for view, copy in zip(
         views, rotary_table(torch.arange(start, start + length), 6, 77.0, start + length), strict=True
@@ -75,7 +75,7 @@ def test_a_range_of_positions_is_the_table_of_them(start, length):
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_a_narrow_table_turns_the_first_elements_alone(pairing: Pairing):
+def test_a_narrow_table_rotates_only_the_first_elements(pairing: Pairing):
     x, table = torch.randn(1, 5, 2, 8, dtype=torch.float64), rotary_table(torch.arange(5), 4, 100.0, 5)
     turned = rotate_reference(x, table, pairing)
     assert torch.equal(turned[..., :4], rotate_reference(x[..., :4], table, pairing))
@@ -104,26 +104,26 @@ BASE, WIDTH = 10000.0, 64
 AS_TRAINED = frequencies(WIDTH, BASE, CPU)
 
 
-def test_interpolated_positions_are_positions_divided():
+def test_interpolated_positions_are_divided_positions():
     scaled = rotary_table(torch.arange(0, 400, 4), WIDTH, BASE, 400, Interpolation(4.0))
     quarter = rotary_table(torch.arange(100), WIDTH, BASE, 100)
     torch.testing.assert_close(scaled[0], quarter[0], rtol=0, atol=1e-4)
 
 
-def test_ntk_divides_the_slowest_pair_by_the_factor_and_the_fastest_by_nothing():
+def test_ntk_divides_the_slowest_pair_by_the_factor_and_leaves_the_fastest():
     ratio = AS_TRAINED / frequencies(WIDTH, BASE, CPU, NtkBase(8.0))
     torch.testing.assert_close(ratio[[0, -1]], torch.tensor([1.0, 8.0]))
     assert (ratio.diff() > 0).all()
 
 
-def test_yarn_leaves_fast_pairs_and_divides_slow_ones():
+def test_yarn_leaves_fast_pairs_and_divides_slow_pairs():
     ratio = AS_TRAINED / frequencies(WIDTH, BASE, CPU, YarnRamp(8.0, 1024, 32, 1, 1.0))
     turns = 1024 * AS_TRAINED / (2 * math.pi)
     assert (ratio[turns > 34 * 2] == 1).all() and (ratio[turns < 0.5] - 8).abs().max() < 1e-4
     assert (ratio.diff() >= -1e-6).all()
 
 
-def test_yarn_s_gain_stands_in_the_table():
+def test_the_table_contains_the_gain_of_yarn():
     law = YarnRamp(8.0, 64, 32, 1, yarn_gain(8.0))
     cos, sin = rotary_range(5, 6, WIDTH, BASE, CPU, law)
     torch.testing.assert_close((cos**2 + sin**2).sqrt(), torch.full_like(cos, 0.1 * math.log(8) + 1))
@@ -141,6 +141,6 @@ def test_dynamic_factors_begin_at_one():
     assert [dynamic_factor(2.0, length, 64) for length in (8, 64, 128)] == [1.0, 1.0, 3.0]
 
 
-def test_laws_of_one_factor_have_tables_of_their_own():
+def test_scalings_of_the_same_factor_have_separate_tables():
     one, other = (rotary_range(3, 9, WIDTH, BASE, CPU, law)[0] for law in (Interpolation(4.0), NtkBase(4.0)))
     assert not torch.equal(one, other)

@@ -15,7 +15,7 @@ HEADS, KEYS, VALUES = 3, 5, 4
 
 
 def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Of two rows, the parameters of heads and the state before included."""
+    """Inputs of two rows, with the parameters of heads and the state before."""
     torch.manual_seed(length)
     r, w, k, a = torch.randn(4, 2, HEADS, length, KEYS, dtype=dtype)
     v_BNTV, state_BNKV = (torch.randn(2, HEADS, count, VALUES, dtype=dtype) for count in (length, KEYS))
@@ -25,7 +25,9 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 @pytest.mark.parametrize("segment", [1, 2 * HEADS * CHUNK * KEYS * 2, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 65, 97, 130])
-def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_fast_form_equals_the_reference_with_all_gradients(
+    length: int, segment: int, monkeypatch: pytest.MonkeyPatch
+):
     """Segments of one chunk, of two, and of all of them."""
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     assert_same_recurrence(rwkv7, rwkv7_reference, inputs(length))
@@ -39,8 +41,10 @@ def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, m
     st.sampled_from([0.0, 1e-30, 1e-6, 1.0, 1e3]),
     st.floats(-3, 3),
 )
-def test_both_forms_are_the_same_whatever_the_logits(length: int, fading: float, rate: float, size: float, mix: float):
-    """Nothing fades, or all as fast as can be; nothing is taken out, or all; keys of any length, none too."""
+def test_the_fast_form_equals_the_reference_for_any_logits(
+    length: int, fading: float, rate: float, size: float, mix: float
+):
+    """No decay or the fastest; nothing is removed or everything; keys of any length, including 0."""
     r, w, k, v, a, erased, mixed, state = inputs(length)
     tensors = [r, w + fading, k * size, v, a + rate, erased, mixed * mix, state]
     for fast, slow in zip(rwkv7(*tensors), rwkv7_reference(*tensors), strict=True):
@@ -61,7 +65,7 @@ def dplr_recurrence(q, k, v, alpha, beta, log_decay, state):  # type: ignore[no-
 
 @pytest.mark.parametrize("form", [rwkv7, rwkv7_reference])
 @pytest.mark.parametrize("length", [1, 63, 65])
-def test_it_is_the_recurrence_of_the_paper_with_all_gradients(form, length: int):
+def test_the_result_equals_the_recurrence_of_the_paper_with_all_gradients(form, length: int):
     """As the published layer calls it: `alpha = -kk`, `beta = kk * a`, decays `exp(-exp(-softplus(-w) - 0.5))`."""
 
     def published(r, w, k, v, a, erased, mixed, state):  # type: ignore[no-untyped-def]
@@ -96,15 +100,15 @@ def test_no_logit_and_no_size_overflows(logit: float, size: float):
         torch.testing.assert_close(rough.double(), exact, rtol=1e-3, atol=2e-4 * max(1.0, exact.abs().max().item()))
 
 
-def test_factors_within_a_chunk_leave_room_for_large_reads():
-    """Counted from a chunk's end instead of its middle they would reach e^19, and 1e32 times that is too much."""
+def test_factors_within_a_chunk_do_not_overflow_for_large_queries():
+    """Relative to the end of a chunk instead of its middle they would reach e^19, and 1e32 times that overflows."""
     r, w, *others = inputs(96, torch.float32)
     out_BNTV, _ = rwkv7(1e32 * r, w + 40.0, *others)
     torch.testing.assert_close(out_BNTV * 1e-32, rwkv7_reference(r, w + 40.0, *others)[0])
 
 
-def test_what_fades_fastest_keeps_its_digits():
-    """Factors counted from the middle of a chunk reach e^10 there; what they make is as exact as step by step."""
+def test_the_fastest_decay_keeps_its_digits():
+    """Factors relative to the middle of a chunk reach e^10 there; the result is as exact as step by step."""
     tensors = inputs(96, torch.float32)
     tensors[1] = tensors[1] + 40.0
     exact, _ = rwkv7_reference(*(x.double() for x in tensors))
@@ -112,8 +116,8 @@ def test_what_fades_fastest_keeps_its_digits():
     assert fast.norm() < 20 * slow.norm() and fast.norm() < 1e-5 * exact.norm()
 
 
-def test_a_value_replaces_the_one_under_its_key():
-    """Nothing fades, all that stands under a key is taken out: of a key that comes again the last value is read."""
+def test_a_value_replaces_the_previous_value_of_its_key():
+    """Without decay, and with full removal, only the last value of a repeated key is read."""
     k_T = torch.tensor([0, 1, 0] + [2, 3] * 40)
     keys_TK, v_TV = torch.eye(4)[k_T], torch.randn(len(k_T), VALUES)
     never, always = torch.full_like(keys_TK, -math.inf), torch.full_like(keys_TK, math.inf)
@@ -124,13 +128,13 @@ def test_a_value_replaces_the_one_under_its_key():
 
 
 @pytest.mark.parametrize("length", [2, 35])
-def test_gradients_are_those_of_finite_differences(length: int):
+def test_gradients_equal_finite_differences(length: int):
     tensors = [part.requires_grad_() for part in inputs(length)]
     assert torch.autograd.gradcheck(rwkv7, tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize("length", [1, 2, 33, 128])
-def test_flops_are_those_that_are_counted(length: int):
+def test_predicted_flops_equal_counted_flops(length: int):
     *tensors, _ = inputs(length)
     with FlopCounterMode(display=False) as counter:
         rwkv7(*tensors)
@@ -142,13 +146,13 @@ def test_flops_are_those_that_are_counted(length: int):
     assert wider.get_total_flops() == 2 * rwkv7_flops(length, HEADS, KEYS, values)
 
 
-def test_a_stream_without_tokens_before_begins_with_zeros():
+def test_a_stream_without_a_state_begins_with_zeros():
     *tensors, state_BNKV = inputs(40)
     for form in (rwkv7, rwkv7_reference):
         torch.testing.assert_close(form(*tensors), form(*tensors, 0 * state_BNKV))
 
 
-def test_what_comes_of_a_read_is_normed_added_to_and_gated():
+def test_the_output_is_normalized_increased_by_the_bonus_and_gated():
     torch.manual_seed(0)
     r, k, a, o, v, gate = torch.randn(6, 2, 7, HEADS, KEYS, dtype=torch.float64)
     mixed, bonus, gain, bias = torch.randn(4, HEADS, KEYS, dtype=torch.float64)

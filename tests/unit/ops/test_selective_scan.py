@@ -8,7 +8,7 @@ from linnet.ops.selective_scan import selective_scan, selective_scan_reference
 
 
 def inputs(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-    """Of two rows of three channels with five numbers each."""
+    """Inputs of two rows of three channels with five numbers each."""
     torch.manual_seed(length)
     drawn = [torch.randn(shape, dtype=dtype) for shape in ((2, length, 3),) * 2 + ((5, 3),) + ((2, length, 5),) * 2]
     x_BTE, dt_BTE, a_NE, b_BTN, c_BTN = drawn
@@ -18,10 +18,10 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...
 @pytest.mark.parametrize("many", [1, selective_scan_module.MIN_FULL_OPERATION])
 @pytest.mark.parametrize("segment", [1, 960, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 63, 65, 130])
-def test_both_forms_are_the_same_with_all_gradients(
+def test_the_fast_form_equals_the_reference_with_all_gradients(
     length: int, segment: int, many: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Segments of one chunk, of two, and of all tokens; as of states of few numbers, and of many."""
+    """Segments of one chunk, of two, and of all tokens; with small and with large states."""
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     monkeypatch.setattr(selective_scan_module, "MIN_FULL_OPERATION", many)
     before_BNE = torch.randn(2, 5, 3, dtype=torch.float64)
@@ -33,7 +33,7 @@ def test_both_forms_are_the_same_with_all_gradients(
         torch.testing.assert_close(fast, slow)
 
 
-def test_what_a_token_leaves_fades_by_the_steps_that_follow():
+def test_the_input_of_a_token_decays_by_the_later_steps():
     x_BTE, dt_BTE, a_NE, b_BTN, c_BTN = inputs(4)
     out_BTE, _ = selective_scan(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN)
     for channel in range(3):
@@ -46,7 +46,7 @@ def test_what_a_token_leaves_fades_by_the_steps_that_follow():
 
 
 @pytest.mark.parametrize("step", [1e-6, 1.0, 1e4])
-def test_no_speed_of_forgetting_overflows(step: float):
+def test_no_decay_rate_overflows(step: float):
     x_BTE, dt_BTE, a_NE, b_BTN, c_BTN = inputs(3000, torch.float32)
     tensors = [part.requires_grad_() for part in (x_BTE, step * dt_BTE, a_NE, b_BTN, c_BTN)]
     out_BTE, _ = selective_scan(*tensors)
@@ -56,7 +56,7 @@ def test_no_speed_of_forgetting_overflows(step: float):
     torch.testing.assert_close(out_BTE.double(), expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
 
-def test_a_stream_without_tokens_before_begins_with_zeros():
+def test_a_stream_without_a_state_begins_with_zeros():
     tensors = inputs(20)
     zeros = torch.zeros(2, 5, 3, dtype=torch.float64)
     for form in (selective_scan, selective_scan_reference):

@@ -14,7 +14,7 @@ SHAPES = [(2, 2, 3, 5), (1, 3, 2, 4), (3, 1, 1, 1)]
 
 
 def inputs(length: int, shape: tuple[int, ...] = SHAPES[0], dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-    """Of two rows, and a state before them."""
+    """Inputs of two rows, and a state before them."""
     groups, members, width, state = shape
     heads = groups * members
     torch.manual_seed(length)
@@ -25,7 +25,7 @@ def inputs(length: int, shape: tuple[int, ...] = SHAPES[0], dtype: torch.dtype =
 
 
 def with_gradients(form: Callable[..., tuple[Tensor, Tensor]], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Outputs, the state behind them, and the gradients of all inputs."""
+    """Outputs, the last state, and the gradients of all inputs."""
     leaves = [part.detach().requires_grad_() for part in tensors]
     out, state = form(*leaves)
     loss = out.square().sum() + 0.7 * state.square().sum()
@@ -35,7 +35,7 @@ def with_gradients(form: Callable[..., tuple[Tensor, Tensor]], tensors: tuple[Te
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("segment", [1, 2**18], ids=["one chunk", "all"])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 130, 200])
-def test_both_forms_are_the_same_with_all_gradients(
+def test_the_fast_form_equals_the_reference_with_all_gradients(
     length: int, segment: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
@@ -47,7 +47,7 @@ def test_both_forms_are_the_same_with_all_gradients(
 
 
 @pytest.mark.parametrize("bounds", [[0, 1, 2, 150], [0, 63, 64, 65, 150], [0, 64, 129, 150]])
-def test_a_stream_in_pieces_is_the_stream(bounds: list[int]):
+def test_a_stream_in_pieces_equals_the_whole_stream(bounds: list[int]):
     x, dt, a, b, c, d, h = inputs(150)
     whole, end = state_space_dual(x, dt, a, b, c, d, h)
     outs = []
@@ -60,7 +60,7 @@ def test_a_stream_in_pieces_is_the_stream(bounds: list[int]):
     torch.testing.assert_close(h, end)
 
 
-def test_what_a_token_leaves_fades_by_the_steps_that_follow():
+def test_the_input_of_a_token_decays_by_the_later_steps():
     x, dt, a, b, c, d, _ = inputs(4)
     out, _ = state_space_dual(x, dt, a, b, c, d)
     for head in range(4):
@@ -74,14 +74,14 @@ def test_what_a_token_leaves_fades_by_the_steps_that_follow():
         torch.testing.assert_close(out[1, 3, head], expected)
 
 
-def test_gradients_are_those_of_finite_differences():
-    """Past a chunk, in segments of one."""
+def test_gradients_equal_finite_differences():
+    """Longer than a chunk, in segments of one chunk."""
     tensors = [part.requires_grad_() for part in inputs(70, (1, 2, 1, 2))]
     assert torch.autograd.gradcheck(state_space_dual, tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize("step", [1e-6, 1.0, 1e4])
-def test_no_speed_of_forgetting_overflows(step: float):
+def test_no_decay_rate_overflows(step: float):
     x, dt, *rest = inputs(3000, dtype=torch.float32)
     out, _, *gradients = with_gradients(state_space_dual, (x, step * dt, *rest))
     for found in (out, *gradients):
@@ -90,8 +90,8 @@ def test_no_speed_of_forgetting_overflows(step: float):
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
 
-def test_a_huge_step_does_not_blur_the_decays_behind_it():
-    """Sums of logarithms behind it are around -10,000, where float32 has a thousandth as its last digit."""
+def test_a_huge_step_does_not_reduce_the_precision_of_later_decays():
+    """Later sums of logarithms are around -10,000, where the last digit of float32 is a thousandth."""
     x, dt, a, b, c, d, h = inputs(40, dtype=torch.float32)
     dt = 1e-3 * dt
     dt[:, 3], x[:, 3] = 1e4 / a.abs(), 0
@@ -102,13 +102,13 @@ def test_a_huge_step_does_not_blur_the_decays_behind_it():
         torch.testing.assert_close(fast.double(), slow, rtol=1e-5, atol=2e-6 * slow.abs().max().item())
 
 
-def test_a_stream_without_tokens_before_begins_with_zeros():
+def test_a_stream_without_a_state_begins_with_zeros():
     *tensors, h = inputs(20)
     for form in (state_space_dual, state_space_dual_reference):
         torch.testing.assert_close(form(*tensors), form(*tensors, torch.zeros_like(h)))
 
 
-def test_what_lies_along_the_tokens_gives_the_same():
+def test_inputs_with_contiguous_tokens_give_the_same():
     *tensors, h = inputs(100)
     along = [part.movedim(1, -1).contiguous().movedim(-1, 1) if part.dim() > 1 else part for part in tensors]
     for fast, slow in zip(
@@ -118,7 +118,7 @@ def test_what_lies_along_the_tokens_gives_the_same():
 
 
 def test_gradients_under_autocast_are_as_precise_as_without():
-    """The backward pass makes a segment's products again; where it runs, autocast may be on."""
+    """The backward pass recomputes the products of a segment; autocast may be on there."""
     expected, tensors = (
         with_gradients(state_space_dual, inputs(70, dtype=torch.float32)),
         inputs(70, dtype=torch.float32),
@@ -134,7 +134,7 @@ def test_gradients_under_autocast_are_as_precise_as_without():
 
 @pytest.mark.parametrize("segment", [1, 2**18], ids=["one chunk", "all"])
 @pytest.mark.parametrize("tokens", [1, 2, 64, 65, 150])
-def test_its_products_are_those_that_are_counted(tokens: int, segment: int, monkeypatch: pytest.MonkeyPatch):
+def test_predicted_flops_equal_counted_flops(tokens: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     x, dt, a, b, c, d, h = (part[:1] if part.dim() > 1 else part for part in inputs(tokens))
     with FlopCounterMode(display=False) as counter:

@@ -32,20 +32,20 @@ class Asking(torch.nn.Module):
         return asked(x)
 
 
-def test_it_is_true_of_a_graph_alone():
+def test_is_exporting_is_true_only_during_an_export():
     x = torch.zeros(2)
     assert torch.equal(asked(x), x)
     assert torch.equal(torch.export.export(Asking(), (x,), strict=False).module()(x), x + 1)
 
 
-def test_pytorch_may_say_of_what_is_compiled_that_it_is_exported(monkeypatch: pytest.MonkeyPatch):
+def test_a_compilation_that_pytorch_reports_as_an_export_is_not_one(monkeypatch: pytest.MonkeyPatch):
     said = SimpleNamespace(is_exporting=lambda: True, is_dynamo_compiling=torch.compiler.is_dynamo_compiling)
     monkeypatch.setattr("linnet.ops.support.torch", SimpleNamespace(compiler=said))  # as 2.11 does
     x = torch.zeros(2)
     assert torch.equal(torch.compile(asked, backend="eager")(x), x)
 
 
-def test_the_precision_of_products_is_that_of_autocast():
+def test_products_have_the_precision_of_autocast():
     x, bias = torch.ones(2), None
     assert to_autocast_dtype(x, bias)[0] is x
     with torch.autocast("cpu", torch.bfloat16):
@@ -53,7 +53,7 @@ def test_the_precision_of_products_is_that_of_autocast():
     assert narrow.dtype == torch.bfloat16 and nothing is None
 
 
-def test_fused_forms_under_autocast_are_near_the_definition_and_give_gradients_in_the_precision_of_the_weights():
+def test_fused_forms_under_autocast_are_close_to_the_definition_with_gradients_in_the_dtype_of_the_weights():
     torch.manual_seed(0)
     x, up, down = (torch.randn(*shape, requires_grad=True) for shape in ((5, 16), (48, 16), (16, 24)))
     gate = torch.randn(5, 16, requires_grad=True)
@@ -75,7 +75,7 @@ def test_fused_forms_under_autocast_are_near_the_definition_and_give_gradients_i
         assert all(gradient.dtype == torch.float32 for gradient in of_fast)
 
 
-def test_a_segment_is_as_many_whole_chunks_as_have_so_many_numbers(monkeypatch: pytest.MonkeyPatch):
+def test_a_segment_has_the_whole_chunks_that_fit_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", 1000)
     monkeypatch.setattr(support, "SEGMENT_NUMBERS_DEVICE", 4000)
     assert segment_length(2, 5, 8) == 8 * (1000 // 80)
@@ -84,7 +84,7 @@ def test_a_segment_is_as_many_whole_chunks_as_have_so_many_numbers(monkeypatch: 
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 24])
-def test_segments_follow_each_other_to_the_end(length: int):
+def test_segments_cover_the_sequence(length: int):
     places = segment_slices(length, 8)
     assert [place for part in places for place in range(length)[part]] == list(range(length))
     assert all(part.stop - part.start == 8 for part in places[:-1])
@@ -94,7 +94,7 @@ def function(x: Tensor, y: Tensor) -> Tensor:
     return (x.exp() * y).sin() * y
 
 
-def test_outputs_and_gradients_are_those_of_the_function():
+def test_recompute_gives_the_outputs_and_gradients_of_the_function():
     x, y = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     upstream = torch.randn(3, 4, dtype=torch.float64)
     found, expected = recompute(function, x, y), function(x, y)
@@ -104,7 +104,7 @@ def test_outputs_and_gradients_are_those_of_the_function():
         torch.testing.assert_close(own, plain)
 
 
-def test_nothing_is_kept_but_the_inputs():
+def test_recompute_saves_only_the_inputs():
     x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
@@ -116,7 +116,7 @@ def test_nothing_is_kept_but_the_inputs():
     ("cpuinfo", "expected"),
     [("vendor_id\t: GenuineIntel\n", True), ("vendor_id\t: AuthenticAMD\n", False), (None, False)],
 )
-def test_the_maker_of_the_processor(cpuinfo, expected, tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_processors_of_intel_are_recognized(cpuinfo, expected, tmp_path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "cpuinfo"
     if cpuinfo is not None:
         path.write_text(cpuinfo)
@@ -126,7 +126,7 @@ def test_the_maker_of_the_processor(cpuinfo, expected, tmp_path, monkeypatch: py
 
 
 class NoFloat64(TorchDispatchMode):
-    """Raises if an operation makes a tensor of float64, as Apple's GPUs do."""
+    """Raises if an operation creates a tensor of float64, as Apple's GPUs do."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         found = func(*args, **(kwargs or {}))
@@ -152,7 +152,7 @@ MPS_CASES = {
 
 @pytest.mark.parametrize("case", MPS_CASES)
 def test_without_float64_operations_run_in_float32(case: str, monkeypatch: pytest.MonkeyPatch):
-    """As on an Apple GPU: outputs and gradients are near those with float64, and no tensor of float64 is made."""
+    """As on an Apple GPU: outputs and gradients are close to those with float64, and no float64 tensor is created."""
     assert support.accumulation_dtype(torch.device("mps")) == torch.float32
     x = (torch.rand(1, 130, 4, generator=torch.Generator().manual_seed(0)) - 0.3).requires_grad_()
     function = MPS_CASES[case]

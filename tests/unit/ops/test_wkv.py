@@ -13,7 +13,7 @@ NOTHING = -math.inf
 
 
 def inputs(length: int, begun: bool = True, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Keys, values, rates, bonuses, and what stands before, of two rows of three channels: slow, usual, fast."""
+    """Keys, values, rates, bonuses and the state before, for two rows of three channels: slow, usual, fast."""
     torch.manual_seed(length)
     k_BTE, v_BTE = 3 * torch.randn(2, length, 3, dtype=dtype), torch.randn(2, length, 3, dtype=dtype)
     rate_E, bonus_E = torch.tensor([1e-3, 0.3, 8.0], dtype=dtype), torch.randn(3, dtype=dtype)
@@ -34,7 +34,7 @@ def by_the_equation(k_TE: Tensor, v_TE: Tensor, rate_E: Tensor, bonus_E: Tensor)
 
 
 @pytest.mark.parametrize("form", [wkv, wkv_reference])
-def test_it_is_the_papers_average(form):
+def test_the_result_equals_the_average_of_the_paper(form):
     tensors = inputs(20, begun=False)
     out_BTE, *_ = form(*tensors)
     for row in range(2):
@@ -43,8 +43,8 @@ def test_it_is_the_papers_average(form):
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
-def test_both_forms_are_the_same_with_all_gradients(length: int, begun: bool):
-    """Those of what is left behind, too."""
+def test_the_fast_form_equals_the_reference_with_all_gradients(length: int, begun: bool):
+    """Includes the gradients of the last state."""
     tensors, results = inputs(length, begun), []
     for form in (wkv, wkv_reference):
         out_BTE, mean_BE, log_weight_BE = form(*tensors)
@@ -54,15 +54,15 @@ def test_both_forms_are_the_same_with_all_gradients(length: int, begun: bool):
         torch.testing.assert_close(fast, slow)
 
 
-def test_several_segments_are_one_stream_with_all_gradients(monkeypatch: pytest.MonkeyPatch):
+def test_several_segments_equal_one_stream_with_all_gradients(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("linnet.ops.linear_scan.SEGMENT_NUMBERS", 2 * 3 * 40)
     assert len(list(segments((2, 150, 3)))) > 3
-    test_both_forms_are_the_same_with_all_gradients(150, begun=True)
-    test_both_forms_are_the_same_with_all_gradients(150, begun=False)
+    test_the_fast_form_equals_the_reference_with_all_gradients(150, begun=True)
+    test_the_fast_form_equals_the_reference_with_all_gradients(150, begun=False)
 
 
 @pytest.mark.parametrize("form", [wkv, wkv_reference])
-def test_gradients_are_those_of_finite_differences(form):
+def test_gradients_equal_finite_differences(form):
     tensors = inputs(7)
     tensors[2] = torch.tensor([0.05, 0.3, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(form, tensors)
@@ -70,8 +70,8 @@ def test_gradients_are_those_of_finite_differences(form):
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 90), st.floats(-60, 60), st.floats(0.01, 60), st.floats(1e-8, 1e4), st.floats(-30, 30))
-def test_an_average_stays_among_its_values(length: int, middle: float, spread: float, rate: float, bonus: float):
-    """Whatever the sizes of keys, in float32, and cut in two as in one."""
+def test_an_average_lies_between_its_values(length: int, middle: float, spread: float, rate: float, bonus: float):
+    """For keys of any size, in float32, in one piece and in two."""
     torch.manual_seed(length)
     k_BTE, v_BTE = middle + spread * torch.randn(1, length, 2), torch.randn(1, length, 2)
     rate_E, bonus_E = torch.tensor([rate, rate / 7]), torch.full((2,), bonus)

@@ -12,7 +12,7 @@ HEADS, KEYS, VALUES = 3, 5, 4
 
 
 def inputs(length: int, spread: float = 3.0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Of two rows, the memory before and its exponent included; logits of so wide a spread."""
+    """Inputs of two rows, with the memory before and its exponent; logits of the given spread."""
     torch.manual_seed(length)
     shapes = [(length, KEYS), (length, KEYS), (length, VALUES), (length,), (length,), (KEYS, VALUES + 1), ()]
     q, k, v, input_, forget, memory, peak = (torch.randn(2, HEADS, *shape, dtype=dtype) for shape in shapes)
@@ -21,7 +21,9 @@ def inputs(length: int, spread: float = 3.0, dtype: torch.dtype = torch.float64)
 
 @pytest.mark.parametrize("segment", [1, 2 * 2 * HEADS * (VALUES + 64) * 64, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 130, 193])
-def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_fast_form_equals_the_reference_with_all_gradients(
+    length: int, segment: int, monkeypatch: pytest.MonkeyPatch
+):
     """Segments of one chunk, of two, and of all of them; gradients from outputs, from the last memory and exponent."""
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     tensors, results = [part.requires_grad_() for part in inputs(length)], []
@@ -34,8 +36,8 @@ def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, m
 
 
 @pytest.mark.parametrize("form", [mlstm, mlstm_reference])
-def test_it_is_the_recurrence_of_the_paper_without_a_stabilizer(form):
-    """Which m only divides by: but for eps, what is read does not depend on it."""
+def test_the_result_equals_the_recurrence_of_the_paper_without_a_stabilizer(form):
+    """m only divides: except for eps, the result does not depend on it."""
     q, k, v, input_, forget, *_ = (part[1, 2] for part in inputs(6, 1.0))
     (h_BNTV, memory_BNKU, peak_BN), (C, n) = form(*inputs(6, 1.0)[:5]), (torch.zeros(VALUES, KEYS).double(), 0 * k[0])
     for token in range(6):
@@ -49,7 +51,7 @@ def test_it_is_the_recurrence_of_the_paper_without_a_stabilizer(form):
 
 @settings(max_examples=20, deadline=None)
 @given(cut=st.integers(1, 129), spread=st.floats(0.01, 30.0))
-def test_a_stream_goes_on_from_its_memory(cut: int, spread: float):
+def test_a_stream_continues_from_its_memory(cut: int, spread: float):
     *of_tokens, memory_BNKU, peak_BN = inputs(130, spread)
     first = mlstm(*(part[:, :, :cut] for part in of_tokens), memory_BNKU, peak_BN)
     second = mlstm(*(part[:, :, cut:] for part in of_tokens), *first[1:])
@@ -60,7 +62,7 @@ def test_a_stream_goes_on_from_its_memory(cut: int, spread: float):
 
 @pytest.mark.parametrize("spread", [1e-3, 1.0, 1e3, 1e6])
 def test_no_gate_overflows(spread: float):
-    """In float32, against the definition in float64; gradients are finite wherever that has any."""
+    """In float32, against the definition in float64; gradients are finite wherever the definition has any."""
     tensors = [part.requires_grad_() for part in inputs(200, spread, torch.float32)]
     h_BNTV, memory_BNKU, _ = mlstm(*tensors)
     expected, *_ = mlstm_reference(*(part.double() for part in tensors))
@@ -70,15 +72,15 @@ def test_no_gate_overflows(spread: float):
         assert gradient.isfinite().all()
 
 
-def test_a_token_that_forgets_all_does_not_blur_the_gates_behind_it():
+def test_a_closed_forget_gate_does_not_reduce_the_precision_of_later_gates():
     tensors = inputs(100, 1.0, torch.float32)
     tensors[4][:, :, 3] = -1e7
     expected, *_ = mlstm_reference(*(part.double() for part in tensors))
     torch.testing.assert_close(mlstm(*tensors)[0].double(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_gates_that_let_nothing_in_give_nothing():
-    """With all exponents far below 0, those of the tokens that fill up the last chunk too."""
+def test_closed_input_gates_give_zeros():
+    """With all exponents far below 0, including those of the padding of the last chunk."""
     *of_tokens, memory_BNKU, peak_BN = inputs(65, dtype=torch.float32)
     shut_BNT = torch.full_like(of_tokens[3], -200.0)
     found = mlstm(*of_tokens[:3], shut_BNT, -shut_BNT, memory_BNKU, peak_BN - 300)
@@ -88,19 +90,19 @@ def test_gates_that_let_nothing_in_give_nothing():
 
 
 @pytest.mark.parametrize("length", [2, 70])
-def test_gradients_are_those_of_finite_differences(length: int):
+def test_gradients_equal_finite_differences(length: int):
     tensors = [part.requires_grad_() for part in inputs(length, 1.0)]
     assert torch.autograd.gradcheck(mlstm, tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize("length", [1, 2, 65, 128])
-def test_flops_are_those_that_are_counted(length: int):
+def test_predicted_flops_equal_counted_flops(length: int):
     with FlopCounterMode(display=False) as counter:
         mlstm(*inputs(length))
     assert counter.get_total_flops() == 2 * mlstm_flops(length, HEADS, KEYS, VALUES)
 
 
-def test_a_stream_without_tokens_before_begins_with_zeros():
+def test_a_stream_without_a_state_begins_with_zeros():
     *of_tokens, memory_BNKU, peak_BN = inputs(20)
     for form in (mlstm, mlstm_reference):
         torch.testing.assert_close(form(*of_tokens), form(*of_tokens, 0 * memory_BNKU, 0 * peak_BN))

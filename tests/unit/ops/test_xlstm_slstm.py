@@ -24,10 +24,10 @@ def memory() -> Memory:
 @pytest.mark.parametrize("before", [None, memory()])
 @pytest.mark.parametrize("segment", [1, 12 * 30 * 7, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 63, 65])
-def test_both_forms_are_the_same_with_all_gradients(
+def test_the_fast_form_equals_the_reference_with_all_gradients(
     length: int, segment: int, before: Memory | None, monkeypatch: pytest.MonkeyPatch
 ):
-    """The way back in segments of one token, of seven, and of all of them."""
+    """The backward pass in segments of one token, of seven, and of all of them."""
     monkeypatch.setattr(support, "SEGMENT_NUMBERS", segment)
     tensors, results = inputs(length), []
     for form in (slstm, slstm_reference):
@@ -38,8 +38,8 @@ def test_both_forms_are_the_same_with_all_gradients(
 
 
 @pytest.mark.parametrize("form", [slstm, slstm_reference])
-def test_it_is_the_recurrence_of_the_paper_without_a_stabilizer(form):
-    """Eqs. 8 to 14, with R as one full matrix that has the heads as blocks; then h = o c / n does not know m."""
+def test_the_result_equals_the_recurrence_of_the_paper_without_a_stabilizer(form):
+    """Eqs. 8 to 14, with R as one matrix that has the heads as blocks; then h = o c / n does not depend on m."""
     with torch.no_grad():
         x_BT4NP, weight_NPG = inputs(7)
         h_BTNP, _ = form(x_BT4NP, weight_NPG)
@@ -54,7 +54,7 @@ def test_it_is_the_recurrence_of_the_paper_without_a_stabilizer(form):
 
 @settings(max_examples=20, deadline=None)
 @given(cut=st.integers(1, 39), spread=st.floats(0.01, 30.0))
-def test_a_stream_goes_on_from_its_memory(cut: int, spread: float):
+def test_a_stream_continues_from_its_memory(cut: int, spread: float):
     x_BT4NP, weight_NPG = (part.detach() for part in inputs(40, spread))
     first, behind = slstm(x_BT4NP[:, :cut], weight_NPG)
     second, last = slstm(x_BT4NP[:, cut:], weight_NPG, behind)
@@ -73,5 +73,5 @@ def test_no_gate_overflows(spread: float):
 
 
 @pytest.mark.parametrize("length", [2, 30])
-def test_gradients_are_those_of_finite_differences(length: int):
+def test_gradients_equal_finite_differences(length: int):
     assert torch.autograd.gradcheck(lambda *tensors: slstm(*tensors)[0], inputs(length), fast_mode=True)

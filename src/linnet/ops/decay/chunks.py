@@ -320,7 +320,7 @@ def add_source_gradients(
     return grad_sums_KPFH[0]
 
 
-def chunked_flops(count: int, length: int, width: int, heads: int, chunk: int) -> int:
-    """FLOPs of the sum without keys, 2 per multiply-add, with a bank of `count` rates (0: no bank)."""
+def chunked_flops(count: int, length: int, width: int, heads: int, chunk: int, key: int = 0) -> int:
+    """FLOPs of the sum, 2 per multiply-add; count: rates of the bank, or 0; key: width of a key, 0 for none."""
     tokens = -(-length // chunk) * chunk
-    return 2 * tokens * (2 * chunk * width + count * (heads * count + 2 * width))
+    return 2 * tokens * (2 * chunk * (width + heads * key) + count * (heads * count + 2 * max(1, key) * width))

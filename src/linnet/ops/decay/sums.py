@@ -97,12 +97,7 @@ def decay_flops(
         return 2 * (width + heads * key) * length**2
     chunk = chunk or default_chunk(key > 0)
     bank = bank_for(length, tolerance, chunk)
-    count = 0 if bank is None else len(bank.rates_R)
-    if not key:
-        return chunked_flops(count, length, width, heads, chunk)
-    tokens = -(-length // chunk) * chunk
-    near = tokens * 2 * chunk * (width + heads * key)
-    return 2 * (near + tokens * count * (heads * count + 2 * key * width))
+    return chunked_flops(0 if bank is None else len(bank.rates_R), length, width, heads, chunk, key)
 
 
 def bank_for(length: int, tolerance: float, chunk: int) -> RateBank | None:

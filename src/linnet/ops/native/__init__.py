@@ -2,7 +2,7 @@
 
 Decoding a stream is reading weights, and PyTorch's products with weights of few bits do not reach the bandwidth of the
 memory; these do (`benchmarks/quantized_decode.py`). The C++ code is compiled on Linux, for x86 processors with AVX2 and
-for 64-bit ARM. Everywhere else, and without a compiler, PyTorch computes, after one note.
+for 64-bit ARM. Elsewhere, and without a compiler, PyTorch computes, and a note says so once.
 """
 
 import ctypes

@@ -32,7 +32,7 @@ def feed(bank: DecayBank, rates: Tensor, v: Tensor, cuts: list[int]) -> Tensor:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 9), st.lists(st.integers(0, 70), max_size=8), st.integers(0, 2**31))
-def test_a_stream_cut_anywhere_gives_what_the_chunked_form_gives(length, chunk, cuts, seed):
+def test_a_stream_in_any_pieces_equals_the_chunked_form(length, chunk, cuts, seed):
     rates, v = stream(length, seed)
     bank = empty((2, 2, 3), 1 << (length - 1).bit_length(), chunk, torch.float64)
     actual = feed(bank, rates, v, [min(cut, length) for cut in cuts])
@@ -62,7 +62,7 @@ def test_bfloat16_and_float32_streams_keep_their_precision():
 
 
 def test_ages_of_ten_million_steps():
-    """The sums are faded as often as in the stream, chunk by chunk, so that rounding adds up as it does there."""
+    """The sums decay chunk by chunk as often as in the stream, so that rounding accumulates in the same way."""
     chunk, chunks = CHUNK, 312_500
     bank = empty((1, 1, 6), chunk * chunks + 1000)
     rates = torch.tensor([1e-9, 1e-7, 3e-7, 1e-6, 1e-4, 30.0])
@@ -80,7 +80,7 @@ def test_ages_of_ten_million_steps():
     torch.testing.assert_close(out, torch.exp(-rates.double() * ages).float(), rtol=0, atol=1e-5)
 
 
-def test_older_than_its_length_nothing_grows():
+def test_no_weight_grows_beyond_the_length_of_the_bank():
     bank = empty((1, 1, 1), 64, 4)
     bank.append(torch.full((1, 64, 1), 1e-7), torch.ones(1, 64, 1, 1))
     for _ in range(30):
@@ -88,7 +88,7 @@ def test_older_than_its_length_nothing_grows():
     assert out.abs().max() <= 64
 
 
-def test_a_token_whose_place_is_a_tensor_gives_what_any_other_gives():
+def test_a_token_at_a_tensor_position_equals_one_at_an_integer_position():
     rates, v = stream(3 * 4 + 2)
     plain, in_graph = (empty((2, 2, 3), 64, chunk=4, dtype=torch.float64) for _ in range(2))
     for place in range(rates.shape[1]):

@@ -70,7 +70,7 @@ def feed(state: EvictionState, rates: Tensor, v: Tensor, cuts: list[int], paddin
 
 @settings(max_examples=150, deadline=None)
 @given(policies, st.integers(1, 25), st.lists(st.integers(0, 25), max_size=5), st.integers(0, 2**31), st.booleans())
-def test_any_prompt_in_any_pieces_gives_what_token_by_token_gives(policy, length, cuts, seed, padded):
+def test_a_prompt_in_any_pieces_equals_token_by_token(policy, length, cuts, seed, padded):
     rates, v = stream(2, length, seed)
     padding_B = torch.tensor([0, length // 3]) if padded else None
     if padding_B is not None:
@@ -85,7 +85,7 @@ def test_any_prompt_in_any_pieces_gives_what_token_by_token_gives(policy, length
         assert int(state.sizes(length)[row]) == sizes[-1]
 
 
-def test_a_prompt_longer_than_one_piece_is_the_same():
+def test_a_prompt_longer_than_one_piece_equals_token_by_token():
     rates, v = stream(1, 700, 0)
     policy = EvictionPolicy(top_k=20, threshold=1e-3)
     sums, sizes = simulate(rates[0], v[0], policy)
@@ -94,15 +94,15 @@ def test_a_prompt_longer_than_one_piece_is_the_same():
     assert int(state.sizes(700)) == sizes[-1] <= 20
 
 
-def test_what_a_threshold_drops_is_smaller_than_the_threshold():
-    """So the error of a sum is at most the threshold times the number of tokens dropped."""
+def test_a_threshold_evicts_only_contributions_below_it():
+    """So the error of a sum is at most the threshold times the number of evicted tokens."""
     rates, v = stream(1, 300, 3)
     state = empty(1, EvictionPolicy(threshold=1e-4))
     error = feed(state, rates, v, [100]) - decay_reference(rates, v, 300).flatten(2)
     assert 0 < error.norm(dim=-1).max() < 1e-4 * 300
 
 
-def test_memory_is_given_back_and_bounded():
+def test_memory_is_released_and_bounded():
     policy = EvictionPolicy(top_k=16, threshold=-1.0)
     rates, v = stream(1, 3000, 4)
     state = empty(1, policy)
@@ -112,7 +112,7 @@ def test_memory_is_given_back_and_bounded():
 
 
 def test_ages_of_ten_million_steps_are_exact():
-    """In float32, where a count of steps kept as a number would stop at 16,777,216."""
+    """In float32 a count of steps would stop at 16,777,216."""
     state = EvictionState.empty(Shape(1, 1, 2, torch.device("cpu"), torch.float32), EvictionPolicy(0, 1e-8))
     rates = torch.tensor([[[1e-7], [1e-6], [3e-8]]])
     v = torch.eye(3, 2)[None] + 0.5
@@ -137,6 +137,6 @@ def test_survivors_of_one_step():
 @pytest.mark.parametrize(
     ("field", "value"), [("top_k", -1), ("threshold", math.nan), ("min_tokens_to_keep", -1), ("top_k", 10**30)]
 )
-def test_a_setting_that_cannot_be_is_named(field, value):
+def test_an_invalid_setting_is_named(field, value):
     with pytest.raises(ValueError, match=f"{field}: {value}: expected"):
         EvictionPolicy(**{field: value})

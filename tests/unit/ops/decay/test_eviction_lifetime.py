@@ -32,7 +32,7 @@ def tokens(seed: int, heads: int, count: int = 20, slowest: float = 0.05) -> tup
 
 
 @given(SEEDS, HEADS, st.integers(0, 30))
-def test_relevance_is_the_norm_of_what_the_sums_have_left_of_a_token(seed, heads, age):
+def test_relevance_is_the_norm_of_the_remaining_contribution(seed, heads, age):
     generator = torch.Generator().manual_seed(seed)
     v_XNC = torch.randn(6, heads, 4, dtype=torch.float64, generator=generator)
     rates_XN = 3 * torch.rand(6, heads, dtype=torch.float64, generator=generator)
@@ -42,7 +42,7 @@ def test_relevance_is_the_norm_of_what_the_sums_have_left_of_a_token(seed, heads
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
 
 
-def test_relevance_of_one_head_is_the_published_one_to_the_bit():
+def test_relevance_of_one_head_equals_the_published_one_bit_for_bit():
     norms_X1, rates_X1 = tokens(0, heads=1)
     ages_X = torch.arange(20.0, dtype=torch.float64)
     published = norms_X1[:, 0] * torch.exp(-rates_X1[:, 0] * ages_X)
@@ -66,7 +66,7 @@ def test_the_fast_form_counts_the_steps_of_the_definition(seed, heads, threshold
 @settings(max_examples=20)
 @given(SEEDS, HEADS, THRESHOLDS)
 def test_a_context_that_evicts_below_the_threshold_holds_a_token_for_its_lifetime(seed, heads, threshold):
-    """Step by step, as a decoder does it: relevance shrinks by a factor each step, what is below goes for ever."""
+    """Step by step, as in a decoder: relevance decreases by a factor in each step, tokens below are evicted."""
     norms_XN, rates_XN = tokens(seed, heads, slowest=0.1)
     policy = EvictionPolicy(threshold=threshold, min_tokens_to_keep=0)
     present_1X, held_X = torch.ones(1, len(norms_XN), dtype=torch.bool), torch.zeros(len(norms_XN))
@@ -79,7 +79,7 @@ def test_a_context_that_evicts_below_the_threshold_holds_a_token_for_its_lifetim
 
 
 @given(SEEDS, st.integers(1, 16), st.floats(1e-12, 100.0))
-def test_very_long_lives_end_where_they_are_said_to(seed, heads, threshold):
+def test_very_long_lifetimes_end_as_predicted(seed, heads, threshold):
     norms_XN, rates_XN = tokens(seed, heads, count=200, slowest=1e-11)
     found = lifetimes(norms_XN, rates_XN, threshold)
     assert (found >= 0).all() and found.equal(found.floor())
@@ -90,8 +90,8 @@ def test_very_long_lives_end_where_they_are_said_to(seed, heads, threshold):
 
 @settings(max_examples=30)
 @given(SEEDS, HEADS, st.integers(0, 10**6))
-def test_a_threshold_that_is_just_reached_at_a_whole_age(seed, heads, age):
-    """There the rounded crossing may lie on either side; the relevance itself decides."""
+def test_a_threshold_that_is_reached_exactly_at_an_integer_age(seed, heads, age):
+    """The rounded crossing may lie on either side; the relevance itself decides."""
     norms_XN, rates_XN = tokens(seed, heads, slowest=1e-6)
     rates_XN = rates_XN.clamp(max=600 / max(age, 20))  # not to underflow
     just_X = relevance(norms_XN, rates_XN, torch.tensor(float(age)))
@@ -101,7 +101,7 @@ def test_a_threshold_that_is_just_reached_at_a_whole_age(seed, heads, age):
 
 
 @given(SEEDS, HEADS, THRESHOLDS, st.floats(1.0, 1e3))
-def test_a_higher_threshold_never_makes_a_life_longer(seed, heads, threshold, factor):
+def test_a_higher_threshold_never_extends_a_lifetime(seed, heads, threshold, factor):
     norms_XN, rates_XN = tokens(seed, heads)
     assert (lifetimes(norms_XN, rates_XN, threshold * factor) <= lifetimes(norms_XN, rates_XN, threshold)).all()
 
@@ -128,7 +128,7 @@ def test_the_published_formula():
         ([5.0, 0.0], [1e-300, 9.0], 1.6094379124341e300),
     ],
 )
-def test_edges(norms: list[float], rates: list[float], lifetime: float):
+def test_edge_cases(norms: list[float], rates: list[float], lifetime: float):
     norms_1N, rates_1N = torch.tensor([[norms], [rates]], dtype=torch.float64)
     assert lifetimes(norms_1N, rates_1N, 1.0).item() == pytest.approx(lifetime)
 
@@ -153,14 +153,14 @@ def test_thresholds_without_a_lifetime_are_refused(threshold: float):
 
 
 @given(SEEDS, HEADS)
-def test_at_the_half_life_half_of_the_relevance_is_left(seed, heads):
+def test_half_of_the_relevance_remains_at_the_half_life(seed, heads):
     norms_XN, rates_XN = tokens(seed, heads, slowest=1e-9)
     found = half_lives(norms_XN, rates_XN)
     halves = relevance(norms_XN, rates_XN, torch.zeros(())) / 2
     torch.testing.assert_close(relevance(norms_XN, rates_XN, found), halves, rtol=1e-9, atol=0)
 
 
-def test_half_lives_of_one_head_and_of_tokens_that_leave_nothing():
+def test_half_lives_of_one_head_and_of_tokens_without_quantity():
     norms_X1, rates_X1 = tokens(4, heads=1)
     torch.testing.assert_close(half_lives(norms_X1, rates_X1), math.log(2) / rates_X1[:, 0], rtol=1e-12, atol=0)
     torch.testing.assert_close(half_lives(0 * norms_X1, rates_X1), math.log(2) / rates_X1[:, 0], rtol=1e-12, atol=0)
@@ -168,7 +168,7 @@ def test_half_lives_of_one_head_and_of_tokens_that_leave_nothing():
 
 
 def test_an_age_at_which_a_fast_head_decides_about_a_slow_one():
-    """The slow head is below the level by next to nothing, so the fast one's last trace is what ends above it."""
+    """The slow head is barely below the level, so the remainder of the fast one decides when the sum passes it."""
     norms_1N, rates_1N = torch.tensor([[[1 - 1e-12, 1.0]], [[0.0, 3.0]]], dtype=torch.float64)
     age = fading_ages(norms_1N, rates_1N, torch.ones(1))
     assert age.item() == pytest.approx(-math.log(2e-12) / 6, rel=1e-3)

@@ -17,7 +17,7 @@ RATES = torch.cat([torch.zeros(1), torch.logspace(-10, 3, 1500)]).double()
 
 
 def errors(bank: RateBank, ages: Tensor) -> tuple[float, float]:
-    """Largest error of a weight and of e times its derivative to the logarithm of the rate."""
+    """Largest error of a weight, and of e times its derivative by the logarithm of the rate."""
     phi, slopes = coefficients_and_slopes(bank, RATES)
     fixed, weights = torch.exp(-bank.rates_R[:, None] * ages), torch.exp(-RATES[:, None] * ages)
     entry = torch.exp(-RATES * bank.nearest)[:, None]
@@ -58,11 +58,11 @@ def test_coefficients_are_small_and_interpolate():
     torch.testing.assert_close(coefficients(bank, bank.rates_R), eye)
 
 
-def test_no_fixed_rate_grows():
+def test_all_fixed_rates_are_positive():
     assert (rate_bank(1e-5, 32, 10**7).rates_R > 0).all()
 
 
-def test_slopes_are_those_of_the_coefficients():
+def test_slopes_are_the_derivatives_of_the_coefficients():
     bank = rate_bank(1e-5, 32, 2048)
     rates = torch.logspace(-5, 1, 20, dtype=torch.float64).requires_grad_()
     step = 1e-6 * rates.detach()
@@ -77,7 +77,7 @@ def test_a_tolerance_out_of_range_is_refused(tolerance: float):
 
 
 @pytest.mark.parametrize("length", [128, 65_536])
-def test_the_barycentric_form_is_of_the_same_polynomials(length: int):
+def test_the_barycentric_form_gives_the_same_polynomials(length: int):
     bank = rate_bank(1e-5, 32, length)
     (fixed_R, factors_R), places = barycentric(bank), barycentric_places(bank, RATES)
     inner, y, value, slope, *_ = (x[:, None] for x in places.unbind(-1))
@@ -88,7 +88,7 @@ def test_the_barycentric_form_is_of_the_same_polynomials(length: int):
     torch.testing.assert_close(found_slopes, slopes, rtol=1e-5, atol=1e-5 * float(slopes.abs().max()))
 
 
-def test_beside_a_fixed_rate_the_next_terms_are_the_slope():
+def test_near_a_fixed_rate_the_next_terms_give_the_slope():
     bank = rate_bank(1e-5, 32, 2048)
     rates_R = bank.rates_R * (1 + 1e-7)
     (fixed_R, factors_R), places = barycentric(bank), barycentric_places(bank, rates_R)
@@ -98,7 +98,7 @@ def test_beside_a_fixed_rate_the_next_terms_are_the_slope():
     torch.testing.assert_close(found, slopes.diagonal(), rtol=1e-6, atol=0)
 
 
-def test_coefficients_in_a_graph_are_the_same_numbers_also_at_a_fixed_rate(monkeypatch: pytest.MonkeyPatch):
+def test_coefficients_in_a_graph_are_equal_even_at_a_fixed_rate(monkeypatch: pytest.MonkeyPatch):
     bank = rate_bank(1e-6, 16, 4096)
     rates = torch.cat([torch.logspace(-8, 1, 50, dtype=torch.float64), bank.rates_R])
     expected = coefficients(bank, rates)

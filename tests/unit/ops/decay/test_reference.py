@@ -31,7 +31,7 @@ def test_matrix_form_equals_the_sums(length, queries, heads, seed):
 
 
 def test_a_rate_belongs_to_its_source():
-    """A slow first token is still there after many fast ones."""
+    """A slow first token remains after many fast ones."""
     rates = torch.tensor([1e-4, 5.0, 5.0, 5.0, 5.0])[None, :, None]
     values = torch.eye(5)[None, :, None]
     last = decay_reference(rates, values, 1)[0, 0, 0]

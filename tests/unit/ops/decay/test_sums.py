@@ -15,7 +15,7 @@ from linnet.ops.decay.sums import CHUNKED_ABOVE, decay, decay_chunked, decay_flo
 def tokens(
     batch: int, length: int, heads: int, channels: int, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rates from 1e-7 to 30, quantities, and a gradient from above."""
+    """Rates from 1e-7 to 30, quantities, and an upstream gradient."""
     generator = torch.Generator().manual_seed(seed)
     wide = torch.promote_types(dtype, torch.float32)
     rates = 10 ** (-7 + 8.477 * torch.rand(batch, length, heads, dtype=torch.float64, generator=generator))
@@ -34,7 +34,7 @@ def exact(rates: Tensor, v: Tensor) -> Tensor:
 
 
 def assert_within(tolerance: float, actual, expected, rates: Tensor, v: Tensor, upstream: Tensor) -> None:
-    """Each weight may be wrong by the tolerance, so a sum by that times the absolute values it is made of."""
+    """The error of each weight is at most the tolerance, that of a sum this times the sum of absolute values."""
     v, upstream = v.double().abs(), upstream.double().abs()
     out, grad_rates, grad_v = [(a.double() - e.double()).abs() for a, e in zip(actual, expected, strict=True)]
     assert (out <= tolerance * v.cumsum(1)).all()
@@ -61,7 +61,7 @@ def test_chunked_equals_the_definition_with_all_gradients(length, batch, heads, 
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 12, 13])
-def test_gradients_are_those_of_finite_differences(length: int):
+def test_gradients_equal_finite_differences(length: int):
     rates, v, _ = tokens(2, length, 2, 3)
     rates = rates.clamp(0.01, 3)
     inputs = (rates.requires_grad_(), v.requires_grad_())
@@ -87,7 +87,7 @@ def truth_of_few(rates: Tensor, v: Tensor, readers: Tensor) -> Tensor:
 @pytest.mark.parametrize("length", [257, 2048, 65_536])
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
 def test_a_long_stream_keeps_the_tolerance_in_float32(length: int, tolerance: float):
-    """Sources one by one: each alone in its channel, so that no error hides behind another's sum."""
+    """Each source in its own channel, so that errors cannot cancel in a sum."""
     rates = torch.logspace(-7, 1.477, 64).repeat(length // 64 + 1)[:length][None, :, None]
     v = torch.zeros(1, length, 1, 64)
     v[0, torch.arange(64), 0, torch.arange(64)] = 1.0
@@ -105,8 +105,8 @@ def test_sums_over_a_long_stream_in_float32(length: int):
 
 
 @pytest.mark.parametrize("length", [300, 65_536])
-def test_bfloat16_inputs_lose_no_more_than_their_rounding(length: int):
-    """The weights of what is near and the result are rounded to 8 bits; the bank is not."""
+def test_the_error_of_bfloat16_inputs_is_their_rounding(length: int):
+    """The weights of near tokens and the result are rounded to 8 bits; the bank is not."""
     rates, v, _ = tokens(1, length, 1, 8, dtype=torch.bfloat16)
     readers = torch.arange(0, length, max(1, length // 300))
     exact_sums = truth_of_few(rates, v, readers)
@@ -117,7 +117,7 @@ def test_bfloat16_inputs_lose_no_more_than_their_rounding(length: int):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_are_those_of_the_reference_at_lower_precision(dtype: torch.dtype):
+def test_gradients_in_lower_precision_equal_the_reference(dtype: torch.dtype):
     inputs = tokens(2, 300, 2, 8, dtype=dtype)
     actual = gradients(lambda r, v: decay_chunked(r, v, 300), *inputs)
     wide = [x.double() for x in inputs]
@@ -147,7 +147,7 @@ def test_the_last_tokens_alone_are_refused():
 
 
 @pytest.mark.parametrize("length", [CHUNKED_ABOVE, CHUNKED_ABOVE + 1])
-def test_auto_takes_the_form_that_is_faster(length: int):
+def test_auto_selects_the_faster_form(length: int):
     rates, v, _ = tokens(1, length, 1, 2)
     form = decay_chunked if length > CHUNKED_ABOVE else decay_reference
     assert torch.equal(decay(rates, v, length), form(rates, v, length))
@@ -162,7 +162,7 @@ def test_the_last_tokens_of_a_state_are_exact():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["auto", "reference", "chunked"]))
-def test_flops_are_those_that_torch_counts(length, heads, channels, form):
+def test_predicted_flops_equal_counted_flops(length, heads, channels, form):
     rates, v, _ = tokens(1, length, heads, channels)
     predicted = decay_flops(length, heads * channels, heads, form, 1e-3, 16)  # and the bank is made, once for all
     with FlopCounterMode(display=False) as counter:

@@ -20,7 +20,7 @@ KEY, CHANNELS = 3, 4
 
 
 def tokens(batch: int, length: int, heads: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Rates from 1e-7 to 30, quantities, queries and keys, and a gradient from above."""
+    """Rates from 1e-7 to 30, quantities, queries and keys, and an upstream gradient."""
     generator = torch.Generator().manual_seed(seed)
     wide = torch.promote_types(dtype, torch.float32)
     rates = 10 ** (-7 + 8.477 * torch.rand(batch, length, heads, dtype=torch.float64, generator=generator))
@@ -40,7 +40,7 @@ def exact(rates: Tensor, v: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def assert_within(tolerance: float, actual: list[Tensor], expected: list[Tensor], *inputs: Tensor) -> None:
-    """A weight may be wrong by the tolerance times |q . k|: bounded by sums of absolute values without decay."""
+    """The error of a weight is at most the tolerance times |q . k|, bounded by sums of absolute values."""
     rates, v, q, k, upstream = (x.double().abs() for x in inputs)
     zero = torch.zeros_like(rates)
     _, *bounds = with_gradients(exact, zero, v, q, k, upstream)
@@ -80,7 +80,7 @@ def test_the_reference_is_the_definition(length: int):
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
-def test_gradients_are_those_of_finite_differences(length: int):
+def test_gradients_equal_finite_differences(length: int):
     rates, v, q, k, _ = tokens(1, length, 2)
     inputs = [x.requires_grad_() for x in (rates.clamp(0.01, 3), v, q, k)]
     assert torch.autograd.gradcheck(lambda r, v, q, k: keyed_chunked(r, v, Keys(q, k), 0.01, 2), inputs)
@@ -96,14 +96,14 @@ def test_any_rate_gives_finite_sums_and_gradients(rate: float):
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, 2e-5), (torch.bfloat16, 2**-6)])
-def test_lower_precision_loses_no_more_than_its_rounding(dtype: torch.dtype, precision: float):
+def test_the_error_in_lower_precision_is_its_rounding(dtype: torch.dtype, precision: float):
     inputs = tokens(2, 300, 2, dtype=dtype)
     actual = with_gradients(lambda r, v, q, k: keyed_chunked(r, v, Keys(q, k)), *inputs)
     assert_within(precision, actual, with_gradients(exact, *(x.double() for x in inputs)), *inputs)
 
 
 def test_a_long_stream_keeps_the_tolerance_in_float32():
-    """Sources one by one, each alone in its channel, and keys and queries of length 1."""
+    """Each source in its own channel; keys and queries of length 1."""
     length, sources = 8192, 64
     rates = torch.logspace(-7, 1.477, sources).repeat(length // sources)[None, :, None]
     v = torch.zeros(1, length, 1, sources)
@@ -117,7 +117,7 @@ def test_a_long_stream_keeps_the_tolerance_in_float32():
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 9), st.lists(st.integers(0, 70), max_size=8), st.integers(0, 2**31))
-def test_a_bank_cut_anywhere_gives_what_the_chunked_form_gives(length, chunk, cuts, seed):
+def test_a_bank_fed_in_any_pieces_equals_the_chunked_form(length, chunk, cuts, seed):
     rates, v, q, k, _ = tokens(2, length, 2, seed)
     fixed = rate_bank(1e-5, chunk, 1 << (length - 1).bit_length())
     bank = DecayBank.empty((2, 2, CHANNELS), fixed, torch.float64, key=KEY)
@@ -128,8 +128,8 @@ def test_a_bank_cut_anywhere_gives_what_the_chunked_form_gives(length, chunk, cu
     torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=1e-10, atol=1e-9)
 
 
-def test_chunks_are_as_long_as_is_fastest_unless_it_is_said():
-    """Bit by bit those of 64 tokens with keys, of 32 without; other lengths give the same but for the tolerance."""
+def test_chunks_have_the_fastest_length_by_default():
+    """Bit for bit those of 64 tokens with keys, of 32 without; other lengths give the same within the tolerance."""
     rates, v, q, k, _ = tokens(1, 700, 2, dtype=torch.float32)
     keys = Keys(q, k)
     by_itself, plain = decay(rates, v, 700, keys=keys), decay(rates, v, 700)
@@ -141,7 +141,7 @@ def test_chunks_are_as_long_as_is_fastest_unless_it_is_said():
     assert decay_flops(700, 8, 2) == decay_flops(700, 8, 2, chunk=32)
 
 
-def test_a_key_of_one_place_is_a_factor():
+def test_a_key_of_width_one_is_a_factor():
     rates, v, _, _, _ = tokens(1, 100, 1)
     ones = torch.ones(1, 100, 1, 1, dtype=torch.float64)
     torch.testing.assert_close(keyed_chunked(rates, v, Keys(ones, 2 * ones), 1e-9, 4), 2 * decay(rates, v, 100))
@@ -149,7 +149,7 @@ def test_a_key_of_one_place_is_a_factor():
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 3), st.sampled_from(["auto", "reference", "chunked"]))
-def test_flops_are_those_that_torch_counts(length, heads, form):
+def test_predicted_flops_equal_counted_flops(length, heads, form):
     rates, v, q, k, _ = tokens(1, length, heads)
     predicted = decay_flops(length, heads * CHANNELS, heads, form, 1e-3, 16, KEY)
     with FlopCounterMode(display=False) as counter:

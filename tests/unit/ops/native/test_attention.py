@@ -18,7 +18,9 @@ pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or anothe
     position=st.integers(0, 40),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_it_is_softmax_over_the_tokens_so_far(heads: int, shared: int, width: int, position: int, dtype: torch.dtype):
+def test_attention_row_equals_softmax_over_the_tokens_so_far(
+    heads: int, shared: int, width: int, position: int, dtype: torch.dtype
+):
     draw = torch.Generator().manual_seed(heads + shared + width + position)
     keys, values = (torch.randn(heads, 45, width, generator=draw).to(dtype) for _ in range(2))
     behind = keys[:, position + 1 :].clone()
@@ -40,7 +42,7 @@ def test_it_is_softmax_over_the_tokens_so_far(heads: int, shared: int, width: in
     shared=st.integers(1, 3),
     width=st.integers(1, 75),
 )
-def test_streams_read_as_far_as_they_have_come(seen: list[int], heads: int, shared: int, width: int):
+def test_each_stream_reads_up_to_its_length(seen: list[int], heads: int, shared: int, width: int):
     draw = torch.Generator().manual_seed(sum(seen) + heads + shared + width)
     room = [torch.randn(len(seen), heads, 45, width, generator=draw).bfloat16() for _ in range(2)]
     keys, values = (x[:, :, :40] for x in room)
@@ -53,13 +55,13 @@ def test_streams_read_as_far_as_they_have_come(seen: list[int], heads: int, shar
 
 
 @pytest.mark.parametrize("seen", [[0, 3], [3, 9], [3], [1.0, 2.0]])
-def test_streams_have_as_many_tokens_as_there_is_room_for(seen: list[int]):
+def test_lengths_beyond_the_capacity_are_refused(seen: list[int]):
     keys = torch.zeros(2, 1, 8, 4).bfloat16()
     with pytest.raises(ValueError, match="1 to 8 tokens of 2 streams"):
         attention_past(COMPILED, torch.ones(2, 1, 1, 4), keys, keys, 1.0, torch.tensor(seen))
 
 
-def test_keys_and_values_of_streams_are_alike():
+def test_keys_and_values_of_streams_must_have_the_same_layout():
     keys, q = torch.zeros(2, 1, 8, 4).bfloat16(), torch.ones(2, 1, 1, 4)
     one = torch.ones(2, dtype=torch.int64)
     for values in (keys.float(), keys[:, :, 1:], keys.transpose(2, 3), keys[:1], keys.half()):
@@ -77,21 +79,21 @@ def test_scores_of_any_size():
     torch.testing.assert_close(found, expected.view(1, -1))
 
 
-def test_what_is_not_a_number_is_not_hidden():
+def test_nan_is_propagated():
     keys, values = torch.zeros(1, 20, 8), torch.randn(1, 20, 8)
     keys[0, 3] = torch.nan
     read = attention_row(COMPILED, keys, values, 1.0)
     assert read(torch.ones(1, 1, 8), torch.zeros(1, 8), torch.zeros(1, 8), 12).isnan().all()
 
 
-def test_there_has_to_be_room():
+def test_a_position_beyond_the_capacity_is_refused():
     read = attention_row(COMPILED, torch.zeros(1, 4, 8), torch.zeros(1, 4, 8), 1.0)
     with pytest.raises(ValueError, match="room"):
         read(torch.ones(1, 1, 8), torch.zeros(1, 8), torch.zeros(1, 8), 4)
 
 
 @pytest.mark.parametrize(("heads", "shared", "width"), [(1, 1, 1), (2, 1, 13), (3, 2, 64)])
-def test_queries_go_through_an_operator(heads: int, shared: int, width: int):
+def test_operator_row_multiplies_queries_with_the_operator(heads: int, shared: int, width: int):
     q, operator = torch.randn(heads, shared, width), torch.randn(heads, width, width)
     torch.testing.assert_close(operator_row(COMPILED, operator)(q), q @ operator, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=f"{heads} heads of {width}"):

@@ -24,7 +24,7 @@ def made(source: Path) -> list[Path]:
 
 
 @needs_compiler
-def test_it_is_compiled_once(source: Path):
+def test_the_library_is_compiled_once(source: Path):
     first = load_library([source], [source.with_suffix(".hpp")])
     assert first is not None
     assert first.seven() == 7
@@ -36,7 +36,7 @@ def test_it_is_compiled_once(source: Path):
 
 
 @needs_compiler
-def test_another_header_is_another_library(source: Path):
+def test_a_changed_header_gives_another_library(source: Path):
     header = source.with_suffix(".hpp")
     load_library([source], [header])
     header.write_text("#define SEVEN 8\n")
@@ -47,7 +47,7 @@ def test_another_header_is_another_library(source: Path):
 
 
 @needs_compiler
-def test_what_does_not_compile_is_said_and_leaves_nothing(source: Path, caplog: pytest.LogCaptureFixture):
+def test_a_compiler_error_is_reported_and_leaves_no_files(source: Path, caplog: pytest.LogCaptureFixture):
     source.write_text("this is no C++")
     assert load_library([source]) is None
     assert made(source) == []
@@ -55,7 +55,7 @@ def test_what_does_not_compile_is_said_and_leaves_nothing(source: Path, caplog: 
     assert said.startswith("note: seven.cpp was not compiled for this processor, PyTorch's products are used: ")
 
 
-def test_without_a_compiler_there_is_none_after_one_note(
+def test_without_a_compiler_there_is_one_note_and_no_library(
     source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setenv("PATH", str(source.parent))
@@ -80,7 +80,7 @@ def test_a_compiler_without_openmp_builds_for_one_thread(source: Path, monkeypat
 
 
 @needs_compiler
-def test_a_cache_that_cannot_be_written_is_said(
+def test_a_cache_that_cannot_be_written_is_reported(
     source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     (source.parent / "file").write_text("")

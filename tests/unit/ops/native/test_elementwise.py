@@ -29,7 +29,7 @@ def test_rms_norm(width: int):
 
 @given(st.integers(1, 4), st.integers(1, 70))
 @settings(max_examples=30, deadline=None)
-def test_every_head_has_a_norm_of_its_own(heads: int, width: int):
+def test_every_head_has_its_own_norm(heads: int, width: int):
     x, gain, bias = torch.randn(3, heads, width)
     alone = [torch.nn.functional.rms_norm(x[n], (width,), gain[n], 1e-5) for n in range(heads)]
     torch.testing.assert_close(norm_row(COMPILED, gain, None, 1e-5)(x), torch.stack(alone))
@@ -51,7 +51,7 @@ def test_every_activation(kind: str, size: float):
     assert set(KINDS) == set(ACTIVATIONS)
 
 
-def test_scaled_and_added_to_the_row_of_a_position():
+def test_scale_add_adds_the_row_of_a_position():
     x, table = torch.randn(1, 13), torch.randn(4, 13)
     torch.testing.assert_close(scale_add_row(COMPILED, 0.3, table)(x, 3), 0.3 * x + table[3])
     assert torch.equal(scale_add_row(COMPILED, 2.0)(x, 3), 2 * x)
@@ -61,7 +61,7 @@ def test_scaled_and_added_to_the_row_of_a_position():
 
 @pytest.mark.parametrize("pairing", ["adjacent", "halves"])
 @pytest.mark.parametrize("left", [0, 3])
-def test_heads_are_turned_in_place_and_the_rest_of_them_is_left(pairing: str, left: int):
+def test_heads_are_rotated_in_place_and_other_elements_are_unchanged(pairing: str, left: int):
     table = rotary_range(0, 9, 10, 100.0, torch.device("cpu"))
     cos, sin = (part[:, 0] for part in table)
     x = torch.randn(4, 10 + left)
@@ -81,5 +81,5 @@ def test_gated_silu(width: int, size: float):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gate_that_is_not_a_number_is_not_hidden(kind: str):
+def test_nan_in_a_gate_is_propagated(kind: str):
     assert activation_row(COMPILED, kind, gated=True)(torch.full((1, 32), torch.nan)).isnan().all()

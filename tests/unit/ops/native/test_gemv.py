@@ -31,7 +31,7 @@ SHAPES = st.tuples(st.integers(1, 20), st.integers(1, 150), st.integers(1, 40))
 
 
 def drawn(rows: int, inputs: int, outputs: int) -> tuple[torch.Tensor, ...]:
-    """A row of each, matrix, bias, what is added."""
+    """Rows, matrix, bias and summand."""
     draw = torch.Generator().manual_seed(rows + inputs + outputs)
     shapes = ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
     return tuple(torch.randn(shape, generator=draw) for shape in shapes)
@@ -43,7 +43,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor, error: float) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES)
-def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int, int]):
+def test_bfloat16_equals_the_product_with_the_widened_weights(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     low = weight.bfloat16()
     expected = F.linear(x.double(), low.double())
@@ -53,7 +53,7 @@ def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int,
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES)
-def test_float32_is_the_product(shape: tuple[int, int, int]):
+def test_float32_equals_the_product(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     expected = F.linear(x.double(), weight.double(), bias.double()) + added
     assert_same(float32_gemv(COMPILED, weight, bias)(x, added), expected, 1e-5)
@@ -61,7 +61,7 @@ def test_float32_is_the_product(shape: tuple[int, int, int]):
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES)
-def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
+def test_8_bits_are_within_the_stated_bound(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     packed = quantize(weight)
     matrix = dequantize(packed).double()
@@ -72,7 +72,7 @@ def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.sampled_from([32, 64, 128]))
-def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
+def test_4_bits_are_within_the_stated_bound(shape: tuple[int, int, int], group: int):
     x, weight, bias, added = drawn(*shape)
     plain = int4_linear.quantize(weight, group)
     blocked, matrix = int4_linear.to_blocks(plain), int4_linear.dequantize(plain).double()
@@ -83,7 +83,7 @@ def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 150), st.integers(1, 40), st.sampled_from([32, 64]))
-def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
+def test_blocks_contain_the_same_numbers(inputs: int, outputs: int, group: int):
     plain = int4_linear.quantize(torch.randn(outputs, inputs), group)
     blocks = to_int4_blocks(plain.pairs_OH, plain.scale_GO)
     again = int4_linear.unpack(int4_linear.to_blocks(plain))
@@ -98,7 +98,7 @@ def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
 
 
 @pytest.mark.parametrize("shape", [(4, 1000, 300), (21, 1000, 300), (13, 70, 33), (515, 33, 17)])
-def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tuple[int, int, int]):
+def test_integer_sums_do_not_depend_on_threads_or_rows(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     blocked = int4_linear.to_blocks(int4_linear.quantize(weight))
     rows = int8_gemv(COMPILED, *quantize(weight), bias), int4_gemv(COMPILED, *blocked, bias)
@@ -115,7 +115,7 @@ def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tupl
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_stays_so(wrong: float):
+def test_non_finite_inputs_give_non_finite_outputs(wrong: float):
     x, weight, _, _ = drawn(3, 70, 20)
     x[1, 33] = wrong
     blocked = int4_linear.to_blocks(int4_linear.quantize(weight))
@@ -129,7 +129,7 @@ def test_a_row_of_zeros_gives_the_bias():
     assert torch.equal(int8_gemv(COMPILED, *quantize(weight), bias)(torch.zeros_like(x))[0], bias)
 
 
-def test_the_largest_numbers_do_not_run_over():
+def test_the_largest_numbers_do_not_overflow():
     numbers, scale = torch.full((3, 4096), 127, dtype=torch.int8), torch.ones(3).bfloat16()
     numbers[1] = -127
     rows = int8_gemv(COMPILED, *Int8Weight(numbers, scale, 4096), None)
@@ -138,7 +138,7 @@ def test_the_largest_numbers_do_not_run_over():
         torch.testing.assert_close(found, torch.tensor([[127.0, -127.0, 127.0]] * count) * 4096)
 
 
-def test_no_rows_are_none():
+def test_zero_rows_give_zero_rows():
     x, weight = torch.empty(0, 40), torch.randn(24, 40)
     blocked = int4_linear.to_blocks(int4_linear.quantize(weight))
     few = float32_gemv(COMPILED, weight, None), bfloat16_gemv(COMPILED, weight.bfloat16(), None)
@@ -147,7 +147,7 @@ def test_no_rows_are_none():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(1, 7), torch.zeros(8), torch.zeros(1, 8, device="meta")])
-def test_another_row_is_refused(wrong: torch.Tensor):
+def test_a_row_of_another_width_is_refused(wrong: torch.Tensor):
     rows = bfloat16_gemv(COMPILED, torch.randn(4, 8).bfloat16(), None)
     with pytest.raises(ValueError, match="expected"):
         rows(wrong)
@@ -189,7 +189,7 @@ def test_a_row_is_looked_up():
                 look_up(output)
 
 
-def test_a_large_tensor_is_the_same_in_memory_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_tensor_in_huge_pages_is_unchanged(monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(gemv, "_madvise", lambda: lambda *given: asked.append(given) or -1)
     x = torch.randint(-9, 9, (5 * PAGE // 7, 7), dtype=torch.int8)
@@ -203,6 +203,6 @@ def test_a_large_tensor_is_the_same_in_memory_that_was_asked_for(monkeypatch: py
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="another system")
-def test_the_system_may_answer_what_it_likes():
+def test_a_refusal_of_huge_pages_makes_no_difference():
     x = torch.randn(3, PAGE // 4)
     assert torch.equal(in_huge_pages(x), x)

@@ -20,7 +20,7 @@ HEADS, WIDTH, CAPACITY, TOKENS = 3, 6, 9, 11
 
 
 class Step:
-    """Embedding, norm, joint map, rotation, attention, gate, map to the row that is added to."""
+    """Embedding, norm, joint map, rotation, attention, gate, output map added to the row."""
 
     def __init__(self) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -52,7 +52,7 @@ class Step:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @torch.inference_mode()
-def test_a_program_is_the_step_bit_for_bit(threads: int):
+def test_a_program_equals_the_step_bit_for_bit(threads: int):
     plain, written = Step(), Step()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -73,7 +73,7 @@ def test_a_program_is_the_step_bit_for_bit(threads: int):
 
 
 @torch.inference_mode()
-def test_tokens_and_positions_that_there_are_none_of():
+def test_tokens_and_positions_out_of_range_are_refused():
     step = Step()
     with Recording(token=4, position=0) as recording:
         step(4, 0)
@@ -84,7 +84,7 @@ def test_tokens_and_positions_that_there_are_none_of():
 
 
 @torch.inference_mode()
-def test_what_pytorch_computes_is_refused_before_it_is_done():
+def test_an_operation_of_pytorch_is_refused_before_it_runs():
     state, scaled = torch.ones(3), scale_add_row(COMPILED, 2.0)
     with pytest.raises(UnrecordableError, match="add"), Recording(0, 0):
         scaled(state[None], 0)
@@ -105,7 +105,7 @@ def test_what_pytorch_computes_is_refused_before_it_is_done():
 
 
 @torch.inference_mode()
-def test_calls_of_another_thread_and_behind_it_are_not_written_down():
+def test_calls_of_another_thread_and_after_the_recording_are_not_recorded():
     scaled, x = scale_add_row(COMPILED, 2.0), torch.ones(1, 3)
     with Recording(0, 0) as recording:
         other = threading.Thread(target=scaled, args=(x, 0))
@@ -120,7 +120,7 @@ def test_calls_of_another_thread_and_behind_it_are_not_written_down():
 @pytest.mark.parametrize("method", ["__enter__", "__exit__"])
 @pytest.mark.parametrize("late", [False, True])
 @torch.inference_mode()
-def test_an_interrupt_while_it_is_entered_or_left_harms_nobody(method: str, late: bool, monkeypatch):
+def test_an_interrupt_while_entering_or_leaving_a_recording_is_harmless(method: str, late: bool, monkeypatch):
     plain = getattr(TorchDispatchMode, method)
     scaled, x = scale_add_row(COMPILED, 2.0), torch.ones(1, 3)
 
@@ -147,7 +147,7 @@ def test_an_interrupt_while_it_is_entered_or_left_harms_nobody(method: str, late
             _pop_mode()
 
 
-def test_every_function_has_a_place():
+def test_every_function_has_an_index():
     places = [COMPILED.linnet_function_index(name.encode()) for name in ARGUMENTS]
     assert sorted(places) == list(range(len(ARGUMENTS)))
     assert COMPILED.linnet_function_index(b"linnet_run") == -1

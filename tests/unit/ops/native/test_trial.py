@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or anothe
 
 @pytest.fixture(autouse=True)
 def _new_memory_is_no_number() -> Iterator[None]:
-    """Else what is never written may be found right: memory comes back with the results of the trial before."""
+    """Otherwise unwritten memory may look right: the allocator returns the results of the previous trial."""
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory
     assert torch.empty(3).isnan().all()
@@ -21,12 +21,12 @@ def _new_memory_is_no_number() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def test_they_give_what_pytorch_gives():
+def test_native_functions_equal_pytorch():
     assert problem(COMPILED) is None
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4"])
-def test_a_function_that_does_nothing_is_noticed(name: str):
+def test_a_product_that_does_nothing_is_detected(name: str):
     functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_max_int4_rows")}
     functions[f"linnet_{name}_rows"] = lambda *arguments, **_: arguments[-2].zero_()
     said = problem(SimpleNamespace(**functions))
@@ -53,7 +53,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize(("function", "name"), BESIDE.items())
-def test_so_is_what_lies_beside_the_products(function: str, name: str):
+def test_any_other_function_that_does_nothing_is_detected(function: str, name: str):
     functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_max_int4_rows")}
     functions[f"linnet_{function}"] = lambda *arguments, **_: None
     said = problem(SimpleNamespace(**functions))
@@ -61,5 +61,5 @@ def test_so_is_what_lies_beside_the_products(function: str, name: str):
     assert f"{name} is off by " in said
 
 
-def test_none_for_another_device():
+def test_other_devices_have_no_native_library():
     assert library(torch.device("meta")) is None

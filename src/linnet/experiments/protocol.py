@@ -73,7 +73,7 @@ class Contestant:
 
 
 Opponents = Callable[[OtherModel, CacheTimes, torch.device], list[Contestant]]
-"""Makes contestants of a model of another library: `interop.opponents`."""
+"""Makes contestants of a model of another library: `interop.contestants`."""
 
 
 @dataclass(frozen=True)

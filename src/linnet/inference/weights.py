@@ -3,7 +3,7 @@
 `float32`: as most models are stored. `bfloat16`: weights, activations and state in half the bytes. `int8` and `int4`:
 the matrices of all linear maps, the head's included, and the embedding's table, rounded to 8 bits with one scale for
 each output, or to 4 bits with a scale for each group of inputs; attention keeps most keys and values in bfloat16
-(`layers.key_value.kept_dtype`). Everything else is float32: norms, other parameters of sublayers, and the parts that a
+(`layers.key_value.cache_dtype`). Everything else is float32: norms, other parameters of sublayers, and the parts that a
 sublayer excludes (`Sublayer.skip_quantization`). A tied head and the embedding are one table, stored once.
 """
 

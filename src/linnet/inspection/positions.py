@@ -176,7 +176,7 @@ def position_ranges(trained: int, tokens: int) -> list[tuple[int, int]]:
 class Variant:
     """Rotary positions scaled by one factor for all positions, or (dynamic) by the factor that each length needs.
 
-    kind: of the scaling (`layers.rotary_scaling`); None for the model as trained.
+    kind: of the scaling (`layers.rotary`); None for the model as trained.
     """
 
     name: str

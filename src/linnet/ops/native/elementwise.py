@@ -59,7 +59,7 @@ def rotate_row(
 
 
 def activation_row(library: ctypes.CDLL, kind: Kind, gated: bool = False) -> Callable[[Tensor], Tensor]:
-    """An activation (`nn.activation`), `[1, F] -> [1, F]`.
+    """An activation (`nn.gates`), `[1, F] -> [1, F]`.
 
     With `gated`: `activation(first half) * second half`, `[1, 2F] -> [1, F]` (`ops.gated_feed_forward`).
     """

@@ -25,7 +25,7 @@ from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.registry import kinds_with_calibration
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState, counts
+from linnet.model.state import DecoderState, padding_counts
 
 Step = list[int | None]
 """The next token id of each row; None for a row that has ended."""
@@ -81,7 +81,7 @@ def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[to
     """Token ids `[B, T]` with padding (id 0) before shorter prompts, and the lengths of the padding (None: all 0)."""
     longest = max(len(prompt) for prompt in prompts)
     tokens_BT = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    return tokens_BT, counts([longest - len(prompt) for prompt in prompts])
+    return tokens_BT, padding_counts([longest - len(prompt) for prompt in prompts])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from linnet.layers.passes import check_layout
 from linnet.model.initialize import SkipRandomFills, initialize, without_calibration_file
 from linnet.model.spec import EmbeddingSpec, EncoderSpec, ModelSpec
 from linnet.model.stack import Block, Layer, build_blocks, run_blocks
-from linnet.model.state import DecoderState, counts
+from linnet.model.state import DecoderState, padding_counts
 from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
 from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding, gemv_of, token_lookup_of
@@ -274,7 +274,7 @@ class Decoder(nn.Module):
         The arguments are those of `forward`; the state is advanced.
         """
         batch, length = tokens_BT.shape
-        padded = counts(padding)
+        padded = padding_counts(padding)
         check_layout(batch, length, padded, documents, prefixes)
         has_prefixes = prefixes is not None and any(prefixes)
         self._check_inputs(state, has_prefixes, memory)
@@ -306,7 +306,7 @@ class Decoder(nn.Module):
         """
         assert self.encoder is not None, "a model without an encoder"
         batch, length = inputs_BS.shape
-        padded = counts(padding)
+        padded = padding_counts(padding)
         check_layout(batch, length, padded, None)
         lengths = tuple(length - pad for pad in padded or (0,) * batch)
         if not all(lengths):

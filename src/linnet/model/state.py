@@ -143,7 +143,7 @@ def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:
     return state_of_one.select(torch.zeros(batch, dtype=torch.int64))
 
 
-def counts(padding: Sequence[int] | Tensor | None) -> Counts | None:
+def padding_counts(padding: Sequence[int] | Tensor | None) -> Counts | None:
     """The padding of each row, in tokens; None if no row has any."""
     if padding is None:
         return None

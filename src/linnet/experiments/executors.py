@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from linnet.core.checksum import read_checked_json
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, print_error
 from linnet.core.files import read_json, write_json, write_text
 from linnet.experiments.jobs import ExperimentStopped, Job, Runner, is_complete, job_title, perform
 from linnet.experiments.suite import SUITE, Suite
@@ -223,22 +223,15 @@ def run_worker(out: str, index: int, threads: int = 0) -> int:
     described = read_json(folder / JOBS)[index]
     job = Job.parse(described["job"], JOBS)
 
-    def log(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    @contextmanager
-    def watching(title: str) -> Any:
-        yield LineReporter(title)
-
     calibration = None if described["calibration"] is None else Path(described["calibration"])
-    runner = Runner(log, described["command"], watching)
+    runner = Runner(print_error, described["command"], lambda title: nullcontext(LineReporter(title)))
     try:
         perform(suite, folder, job, runner, plain.get("text_hash"), calibration)
     except ExperimentStopped as stopped:
-        log(str(stopped))
+        print_error(str(stopped))
         return STOPPED
     except UserError as error:
-        log(f"error: {error}")
+        print_error(f"error: {error}")
         return REFUSED
     return DONE
 

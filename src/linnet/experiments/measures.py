@@ -63,10 +63,6 @@ class TaskMeasure(Spec):
     shots: int | None = Field(None, ge=0, le=MAX_TASK_SHOTS)
     limit: Count | None = None
 
-    @property
-    def paths(self) -> list[str]:
-        return [path for path in (self.files, self.task_file) if path is not None]
-
     def load(self) -> TaskSuite:
         """The tasks; `UserError` for files that cannot be read and for a task with the name of another figure."""
         found = load_tasks(self.suite, self.files, self.task_file, self.shots, self.limit)
@@ -82,10 +78,6 @@ class AbilityMeasure(Spec):
     items: Count = 200
     files: list[str] = Field(default_factory=list)
     seed: Seed = 0
-
-    @property
-    def paths(self) -> list[str]:
-        return self.files
 
     def load(self) -> list[Ability]:
         """The abilities; `UserError` for a file that cannot be read."""
@@ -209,11 +201,6 @@ class Measures(Spec):
     inspections: dict[str, dict[str, Any]] = Field(default_factory=dict)
     cache_times: CacheTimes | None = None
 
-    @property
-    def is_protocol(self) -> bool:
-        """True if a section asks for the tables of a paper."""
-        return any(getattr(self, name) is not None for name in ("scores", "cache_times")) or bool(self.inspections)
-
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a YAML file with these sections; `UserError` names the field that is wrong."""
@@ -224,13 +211,16 @@ class Measures(Spec):
 
     def check(self, origin: str) -> None:
         """`UserError` (after `origin`) if a file of questions cannot be read; called before anything takes time."""
-        for name, section in (("tasks", self.tasks), ("abilities", self.abilities)):
+        task_files = [] if self.tasks is None else [self.tasks.files, self.tasks.task_file]
+        ability_files: list[str | None] = [] if self.abilities is None else [*self.abilities.files]
+        for name, section, paths in (("tasks", self.tasks, task_files), ("abilities", self.abilities, ability_files)):
             if section is None:
                 continue
             try:
                 section.load()
             except UserError as error:
-                gone = [path for path in section.paths if not Path(path).is_absolute() and not Path(path).exists()]
+                relative = [path for path in paths if path is not None and not Path(path).is_absolute()]
+                gone = [path for path in relative if not Path(path).exists()]
                 where = f"; {gone[0]} is looked for in the working folder, {Path.cwd()}" if gone else ""
                 raise UserError(f"{origin}: {name}: {error}{where}") from None
         if self.scores is not None:

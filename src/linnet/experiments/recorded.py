@@ -42,7 +42,13 @@ def recorded(sources: Sequence[Path]) -> Findings:
     for source in sources:
         if not source.is_dir():
             raise UserError(f"{source}: no such folder; expected the folder of a run or of a comparison")
-    suites = [_suite_source(source) for source in sources if (source / SUITE).is_file()]
+    suites = []
+    for folder in (source for source in sources if (source / SUITE).is_file()):
+        suite, _ = read_suite_folder(folder)
+        rows = read_rows(folder / RESULTS)
+        check_finished(suite, rows, folder)
+        shown = [run.name for run in suite.runs if run.shown]
+        suites.append(_Source(suite.name, shown, rows, folder, suite.measures.likelihood == "full"))
     single = [path for source in sources if not (source / SUITE).is_file() for path in runs_of(source)]
     found = suites + _run_sources(single)
     if not found:
@@ -59,14 +65,6 @@ def recorded(sources: Sequence[Path]) -> Findings:
             unique = f"{one.origin}: {run.name}" if one in suites else str(one.origin)
             runs.append(replace(run, name=run.name if names[run.name] == 1 else unique))
     return Findings(name, runs, failures)
-
-
-def _suite_source(folder: Path) -> _Source:
-    suite, _ = read_suite_folder(folder)
-    rows = read_rows(folder / RESULTS)
-    check_finished(suite, rows, folder)
-    shown = [run.name for run in suite.runs if run.shown]
-    return _Source(suite.name, shown, rows, folder, suite.measures.likelihood == "full")
 
 
 def _run_sources(paths: Sequence[Path]) -> list[_Source]:

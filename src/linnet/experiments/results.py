@@ -183,10 +183,6 @@ class Failure:
         place = "" if self.step is None else f" at step {self.step}"
         return f"{self.run}, seed {self.seed}: {self.outcome}{place}: {self.reason}"
 
-    def to_dict(self) -> dict[str, Any]:
-        names = ("run", "seed", "outcome", "step", "reason")
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -273,7 +269,8 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON."""
-        runs, failures = [run.to_dict() for run in self.runs], [each.to_dict() for each in self.failures]
+        runs, names = [run.to_dict() for run in self.runs], ("run", "seed", "outcome", "step", "reason")
+        failures = [{name: getattr(each, name) for name in names} for each in self.failures]
         ngram = {} if self.ngram is None else {"ngram": self.ngram}
         return {"name": self.name, "runs": runs, "failures": failures, **ngram}
 

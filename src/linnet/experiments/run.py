@@ -97,14 +97,15 @@ def run_suite(
     the same inputs, is not trained, and new results are added to it. Raises `UserError` (about the description, with
     `origin` in front) and `ExperimentStopped`.
     """
-    if not suite.trains:
+    if not suite.runs:
         raise UserError(f"{origin}: has no runs to train; linnet evaluate MODEL... --protocol measures finished models")
     folder = Path(out)
     check_calibrations(suite, folder, origin)
     suite.measures.check(f"{origin}: measures")
     text = claim(suite, folder, origin)
     prepare_data(suite, folder, origin, runner.log)
-    return _SuiteRun(suite, folder, runner, text, executor or LocalExecutor(), record).run()
+    earlier = {(row.run, row.seed, row.measure): row for row in read_rows(folder / RESULTS)}
+    return _SuiteRun(suite, folder, runner, text, executor or LocalExecutor(), record, earlier).run()
 
 
 def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
@@ -236,10 +237,8 @@ class _SuiteRun:
     text: str
     executor: Executor
     record: ResultTable | None
+    earlier: dict[RowKey, ResultRow]
     rows: dict[RowKey, ResultRow] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.earlier = {(row.run, row.seed, row.measure): row for row in read_rows(self.out / RESULTS)}
 
     def run(self) -> Findings:
         suite, steps = self.suite, dict[str, int]()

@@ -122,7 +122,7 @@ def _expanded(runs: list[Any], grid: dict[str, Any]) -> list[Any]:
 
 
 class Suite(Spec):
-    """A whole suite: every run is trained with every seed, then measured.
+    """A whole suite: every run is trained with every seed, then measured. A protocol has no runs.
 
     source: the paper that it repeats. text: the data, which is prepared once; or data: a data folder that exists.
     start_from: a model folder whose weights all runs begin with. runs: a list; with `grid` (fields and their values)
@@ -154,15 +154,10 @@ class Suite(Spec):
             plain = {name: value for name, value in plain.items() if name != "grid"} | {"runs": runs}
         return plain
 
-    @property
-    def trains(self) -> bool:
-        """False for a protocol, which only measures models that exist."""
-        return bool(self.runs)
-
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
         if not self.runs:
-            if not self.measures.is_protocol:
+            if self.measures.scores is None and self.measures.cache_times is None and not self.measures.inspections:
                 raise ValueError("runs: missing; expected runs to train, or measures of finished models (scores, ...)")
             return self
         if (self.text is None) == (self.data is None):

@@ -10,7 +10,7 @@ from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import field_kinds, is_number_field, read_assignment
 from linnet.experiments.executors import Executor, read_suite_folder
 from linnet.experiments.jobs import Runner
-from linnet.experiments.results import TRAINING, ResultRow, read_rows
+from linnet.experiments.results import TRAINING, read_rows
 from linnet.experiments.run import run_suite
 from linnet.experiments.suite import RESULTS, SUITE, Suite
 from linnet.present import numbers
@@ -90,19 +90,25 @@ def read_sweep(text: str, run: RunSpec) -> Sweep:
 
     A field of `training` is named by its path, or by the last part of it if that is unique.
     """
-    name, equals, given = text.partition("=")
-    known, wanted = _known_fields(), name.strip().removeprefix("training.")
-    if wanted not in known:
+    values: tuple[float, ...]
+    name, equals, listed = text.partition("=")
+    known, field = _known_fields(), name.strip().removeprefix("training.")
+    if field not in known:
         accepted = (
             "expected a number of training that decides what is learned, such as lr, batch_size, optimizer.weight_decay"
         )
-        is_field = wanted in dict(field_kinds(TrainingSpec))
-        raise UserError(accepted if is_field else did_you_mean(wanted, known, accepted), field="sweep", value=text)
-    path = known[wanted]
+        is_field = field in dict(field_kinds(TrainingSpec))
+        raise UserError(accepted if is_field else did_you_mean(field, known, accepted), field="sweep", value=text)
+    path = known[field]
     if path == LOW_LR and not has_low_lr_parameters(run.model):
         raise UserError(f"{NO_LOW_LR_PARAMETERS}, and all values train the same", field="sweep", value=text)
     if equals:
-        values = tuple(_number(part, text) for part in given.split(","))
+        values = ()
+        for part in listed.split(","):
+            _, value = read_assignment(f"sweep={part}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UserError(f"{part.strip()!r} is no number", field="sweep", value=text, accepted="FIELD=A,B,...")
+            values += (value,)
     elif path.rpartition(".")[2] == "lr":
         peak = flatten(run.to_dict()["training"])[path]
         values = tuple(factor * (peak or run.training.optimizer.lr) for factor in FACTORS)
@@ -111,13 +117,6 @@ def read_sweep(text: str, run: RunSpec) -> Sweep:
     if len(set(values)) < max(2, len(values)):
         raise UserError(field="sweep", value=text, accepted="two values or more, each once")
     return Sweep(path, tuple(sorted(values)))
-
-
-def _number(part: str, text: str) -> float:
-    _, value = read_assignment(f"sweep={part}")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"{part.strip()!r} is no number", field="sweep", value=text, accepted="FIELD=A,B,...")
-    return value
 
 
 def _known_fields() -> dict[str, str]:
@@ -180,18 +179,6 @@ class SweptRun:
     def state(self) -> str:
         return "finished" if self.diverged_at is None else f"diverged at step {self.diverged_at}"
 
-    @classmethod
-    def from_row(cls, value: float, folder: Path, row: ResultRow) -> "SweptRun":
-        if row.status != "measured":
-            return cls(value, folder, diverged_at=row.values["step"], reason=row.values["reason"])
-        found = row.values
-        figures = {name: found[name] for name in ("seconds", "steps", "tokens", "precision")}
-        return cls(value, folder, found["validation"]["bits_per_byte"], **figures)
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("value", "bits_per_byte", "seconds", "steps", "tokens", "precision", "state", "reason")
-        return {"folder": str(self.folder)} | {name: getattr(self, name) for name in names}
-
 
 @dataclass(frozen=True)
 class SweepFindings(Result):
@@ -253,11 +240,12 @@ class SweepFindings(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, ready for JSON."""
+        names = ("value", "bits_per_byte", "seconds", "steps", "tokens", "precision", "state", "reason")
         return {
             "folder": str(self.folder),
             "field": f"training.{self.sweep.path}",
             "sweep_steps": self.steps,
-            "runs": [run.to_dict() for run in self.runs],
+            "runs": [{"folder": str(run.folder)} | {name: getattr(run, name) for name in names} for run in self.runs],
             "best": None if self.best is None else self.best.value,
             "edge": self.edge,
             "further": self.further,
@@ -354,7 +342,12 @@ def sweep(
     swept = []
     for value in asked.values:
         own = suite.run_folder(folder, suite.run(asked.label(value)), seed)
-        swept.append(SweptRun.from_row(value, own, rows[asked.label(value)]))
+        row = rows[asked.label(value)]
+        if row.status != "measured":
+            swept.append(SweptRun(value, own, diverged_at=row.values["step"], reason=row.values["reason"]))
+            continue
+        figures = {name: row.values[name] for name in ("seconds", "steps", "tokens", "precision")}
+        swept.append(SweptRun(value, own, row.values["validation"]["bits_per_byte"], **figures))
     findings = SweepFindings(asked, run, swept, steps, folder)
     write_checked_json(folder / FIGURES, findings.to_dict())
     findings.plot().write(folder / PICTURE)

@@ -142,7 +142,7 @@ def test_a_stream_whose_bank_is_full_can_be_saved(tokens: int, tmp_path: Path):
 
 def test_a_bank_is_not_read_beyond_its_bound():
     session = _session(speaker(TED), cache_policy=BankCache(16))
-    with pytest.raises(UserError, match="a bank for 16 tokens: the stream has to hold"):
+    with pytest.raises(UserError, match="a bank for 16 tokens: the stream needs"):
         for _ in range(9):
             session.generate(20, temperature=0, ignore_eos=True)
 

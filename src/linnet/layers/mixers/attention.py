@@ -1,4 +1,4 @@
-"""Softmax attention: multi-head, grouped-query and multi-query; over all of the past or a window of it.
+"""Softmax attention: multi-head, grouped-query and multi-query, over the whole past or a window.
 
 Vaswani et al., 2017; Ainslie et al., 2023 (arXiv 2305.13245); Shazeer, 2019 (arXiv 1911.02150); Beltagy et al., 2020
 (arXiv 2004.05150).
@@ -25,7 +25,6 @@ from linnet.layers.key_value import (
     KeyValueState,
     ValueResidual,
     ValueResidualSpec,
-    VisibleKeys,
     WindowState,
     cache_dtype,
     key_value_decode_step,
@@ -52,17 +51,18 @@ from linnet.ops.support import is_exporting
 
 
 class AttentionSpec(MixerSpec):
-    """`heads` query heads share `kv_heads` key-value heads (default: one each; 1 is multi-query attention).
+    """heads: query heads. kv_heads: key-value heads (null: one for each query head; 1 is multi-query attention).
 
-    bias: of the maps to queries, keys and values; out_bias: of the map behind them (null: as `bias`).
-    scale: what scores are multiplied by (null: one over the root of the head width).
-    window: a token sees so many tokens, itself included (null: all of the past); the state is as large and stays so.
-    value_residual: values are mixed with those of the first layer that has them (`layers.first_values`).
-    sink_tokens: with a window, so many tokens at the beginning of the stream are seen from everywhere (null: none).
-    query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
-    positions: by distance (`layers.positions`), in the place of rotary ones.
-    gate: of what is read, one for each head or for each of its channels (`nn.output_gate`); null: none.
-    sinks: a learned score in each head of nothing at all, to which a token may look.
+    head_dim: width of a head (null: the model's width over `heads`).
+    bias: of the maps to queries, keys and values. out_bias: of the output projection (null: as `bias`).
+    scale: a factor of the scores (null: one over the root of the head width).
+    window: the number of tokens that a token sees, itself included (null: all); it bounds the state, too.
+    sink_tokens: with a window, the number of first tokens of a stream that all later tokens see (null: none).
+    query_key_norm: a norm of each query and key over the head's width, before rotary positions (`nn.norms`).
+    value_residual: mixes values with those of the first layer that has them (`layers.key_value`).
+    positions: relative positions (`layers.positions`), instead of rotary ones.
+    gate: a gate of the output, for each head or for each of its channels (`nn.gates`); null: none.
+    sinks: a learned score in each head without a key, which takes part in the softmax.
     """
 
     kind: Literal["attention"] = "attention"
@@ -83,19 +83,15 @@ class AttentionSpec(MixerSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _positions_stand_in_the_place_of_rotary_ones(cls, data: Any) -> Any:
+    def _no_rotary_with_positions(cls, data: Any) -> Any:
+        """Set the default of `rotary` to null if there are relative positions."""
         if isinstance(data, dict) and data.get("positions") is not None:
             return {"rotary": None, **data}
         return data
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
-
-        Queries and keys normalized, in both ways; values mixed with those of the first layer, in both ways; rotary
-        positions scaled; positions by distance, with a window and without; gates; sinks; the
-        first tokens beside a window.
-        """
+        """Every field, and the combinations that have code of their own."""
         residual, fixed = ValueResidualSpec(), ValueResidualSpec(own=1.0, first=0.7, learned=False)
         return [
             cls(heads=4),
@@ -120,7 +116,6 @@ class AttentionSpec(MixerSpec):
         ]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width, key-value heads must divide the heads."""
         if self.positions is not None and self.rotary is not None:
             raise ValueError(f"rotary: must be null with positions, which are {self.positions.kind}")
         if self.sink_tokens is not None and (self.window is None or self.positions is not None):
@@ -132,20 +127,19 @@ class AttentionSpec(MixerSpec):
             raise ValueError(f"kv_heads: {self.kv_heads}: must divide heads, which is {self.heads}")
 
     def widths(self, d_model: int) -> tuple[int, int, int]:
-        """Query heads, key-value heads, head width."""
+        """The numbers of query heads and key-value heads, and the head width."""
         return self.heads, self.kv_heads or self.heads, self.head_dim or d_model // self.heads
 
     def cross_layer_values(self, width: int) -> dict[str, tuple[int, ...]]:
-        """The first values."""
         return {} if self.value_residual is None else {VALUE_RESIDUAL: self.widths(width)[1:]}
 
     @property
     def needs_cross_layer_gradients(self) -> bool:
-        """Where it learns its share of them."""
+        """True if the share of the first layer's values is learned."""
         return self.value_residual is not None and self.value_residual.learned
 
     def cross_layer_cost(self, place: Place) -> Cost:
-        """With fixed shares: what learned ones would keep, the joint projection, unless it is kept anyway."""
+        """With fixed shares the joint projection, which learned shares keep in any layer."""
         assert self.value_residual is not None
         learned = self.value_residual.model_copy(update={"learned": True})
         costs = self.model_copy(update={"value_residual": learned}).cost(place), self.cost(place)
@@ -157,12 +151,11 @@ class AttentionSpec(MixerSpec):
 
     @property
     def supports_prefix(self) -> bool:
-        """But over a window, with sinks, or with positions that know the past alone."""
         return not self.prefix_conflict
 
     @property
     def prefix_conflict(self) -> str:
-        """The first of these."""
+        """A window, sinks, or relative positions without keys after the query."""
         if self.window is not None:
             return f"window: {self.window}: expected none"
         if self.sinks:
@@ -173,14 +166,14 @@ class AttentionSpec(MixerSpec):
 
     @property
     def out_has_bias(self) -> bool:
-        """Whether the map behind the heads has a bias."""
+        """True if the output projection has a bias."""
         return self.bias if self.out_bias is None else self.out_bias
 
     def build(self, place: Place) -> "Attention":
         return Attention(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Projections, scores and weighted sum; keys and values as state."""
+        """Projections, scores and weighted sum; the state is keys and values."""
         width = place.width
         heads, kv_heads, head_dim = self.widths(width)
         query, key_value = (linear_cost(width, count * head_dim, self.bias) for count in (heads, kv_heads))
@@ -192,10 +185,10 @@ class AttentionSpec(MixerSpec):
         maps += Cost() if self.gate is None else output_gate_cost(self.gate, width, heads, head_dim, self.bias)
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
         if self.positions is not None:
-            by_distance_cost = self.positions.cost(heads, head_dim, self.window)
-            # Of a whole row no table by distance is made: scores have the biases of their pairs.
-            maps += replace(by_distance_cost, activation_memory=()) if place.whole else by_distance_cost
-        if self.sinks:  # one more column of the scores, in blocks
+            positions_cost = self.positions.cost(heads, head_dim, self.window)
+            # An encoder adds the bias of each pair of tokens and has no table by distance.
+            maps += replace(positions_cost, activation_memory=()) if place.whole else positions_cost
+        if self.sinks:  # one more column of the scores, computed in blocks
             column = 2 * heads * head_dim
             maps += Cost(parameters=heads, flops_by_length=(lambda tokens: column * tokens * (tokens > 1),))
         no_kernel = self.positions is not None or self.sinks or self.sink_tokens is not None
@@ -215,11 +208,14 @@ class Attention(Mixer):
 
     def __init__(self, spec: AttentionSpec, d_model: int) -> None:
         super().__init__()
-        window, self.sink_tokens = spec.window, spec.sink_tokens or 0
-        seen = None if self.sink_tokens else window
-        self.traits = Traits(prefix=spec.supports_prefix, constant_state=window is not None, window=seen)
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
-        self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
+        self.rotary, self.scale = spec.rotary, spec.scale
+        self.window, self.sink_tokens = spec.window, spec.sink_tokens or 0
+        self.traits = Traits(
+            prefix=spec.supports_prefix,
+            constant_state=self.window is not None,
+            window=None if self.sink_tokens else self.window,
+        )
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         self.query_key_value = FusedLinear(d_model, widths, spec.bias)
         norm = spec.query_key_norm
@@ -236,7 +232,7 @@ class Attention(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> KeyValueState | WindowState:
-        """Room for the keys and values of `capacity` tokens, or of a window."""
+        """Empty keys and values for `capacity` tokens, or for a window."""
         kept = capacity if self.window is None else self.window + self.sink_tokens
         if self.window is None and self.positions is None and self.sinks_N is None:
             dtype = cache_dtype(self.query_key_value, dtype)
@@ -244,15 +240,13 @@ class Attention(Mixer):
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.sink_tokens)
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """Anything, but for a chunk of several tokens behind a window: rows then take in different keys.
-
-        One token there does not know at what distance keys lie, so with positions by distance rows have to agree. The
-        first tokens are those of all rows alike, so there is no padding before them.
-        """
+        """Any layout without a window. With one, rows at different positions only for a single token."""
         if self.sink_tokens and layout.padding is not None:
-            return False
+            return False  # sinks have the same places in all rows
         if layout.uniform or not isinstance(state, WindowState) or is_exporting():
-            return True  # a graph has one stream
+            return True  # an exported graph has one stream
+        # Several tokens add different keys in each row. A single token does not know the distances of its keys, so
+        # rows with relative positions need the same position.
         return length == 1 and layout.padding is None and self.positions is None
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
@@ -262,7 +256,7 @@ class Attention(Mixer):
         )
         if self.value_residual is not None:
             v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), layout).transpose(1, 2)
-        if state is None and layout.whole(x_BTD.shape[1]):
+        if state is None and layout.whole(x_BTD.shape[1]):  # an encoder: all tokens see each other
             real_BT = layout.real(x_BTD.shape[1], x_BTD.device)
             mask = None if real_BT is None else real_BT[:, None, None]
             out_BNTK = self.attend_all(
@@ -270,42 +264,38 @@ class Attention(Mixer):
             )
         else:
             seen = visible_keys(k_BMTK, v_BMTK, state, layout, ordered=self.positions is not None)
-            if layout.prefixes is not None and self.positions is not None:
-                key_range = KeyRange(seen.first_B, last_BT=seen.last_BT)
+            key_range = KeyRange(seen.first_B, self.window, self.sink_tokens, seen.last_BT)
+            if self.positions is None:
+                out_BNTK = self.attend(q_BNTK, seen.keys, seen.values, key_range, self.scale, None, self.sinks_N)
+            elif layout.prefixes is not None:  # queries see later keys, which the tables by distance do not cover
                 mask = attention_mask(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, key_range)
                 bias_NTS = self._bias(q_BNTK, seen.keys, state, layout)
                 out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
             else:
-                out_BNTK = self._read(q_BNTK, seen)
-        read_BTF = out_BNTK.transpose(1, 2).flatten(2)
-        out_BTD: Tensor = self.out(read_BTF if self.gate is None else self.gate(read_BTF, x_BTD))
+                relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
+                out_BNTK = self.attend(q_BNTK, seen.keys, seen.values, key_range, self.scale, relative, self.sinks_N)
+                out_BNTK = self.positions.added(out_BNTK)
+        out_BTF = out_BNTK.transpose(1, 2).flatten(2)
+        out_BTD: Tensor = self.out(out_BTF if self.gate is None else self.gate(out_BTF, x_BTD))
         return out_BTD
 
     def _bias(self, q_BNTK: Tensor, k_BMSK: Tensor, state: State | None, layout: BatchLayout) -> Tensor | None:
-        """What positions add to the scores of pairs that may see ahead, `[N, T, S]` or `[B, N, T, S]`."""
+        """The bias of relative positions for all pairs of tokens, `[N, T, S]` or `[B, N, T, S]`."""
         if self.positions is None:
             return None
         queries, device = q_BNTK.shape[2], q_BNTK.device
-        standing = torch.arange(queries, device=device) if state is None else layout.positions(queries, device)
-        return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
-
-    def _read(self, q_BNTK: Tensor, seen: VisibleKeys) -> Tensor:
-        key_range = KeyRange(seen.first_B, self.window, self.sink_tokens, seen.last_BT)
-        given = (q_BNTK, seen.keys, seen.values, key_range, self.scale)
-        if self.positions is None:
-            return self.attend(*given, None, self.sinks_N)
-        relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
-        return self.positions.added(self.attend(*given, relative, self.sinks_N))
+        positions = torch.arange(queries, device=device) if state is None else layout.positions(queries, device)
+        return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - positions[..., None])
 
     @property
     def bfloat16_decode(self) -> bool:
-        """See `Sublayer`: nothing stands between the maps and attention but rotary positions, and compiled norms."""
+        """True with no step between the maps and attention but rotary positions and compiled norms."""
         parts = (self.positions, self.value_residual, self.gate, self.sinks_N)
         normed = self.query_key_norm is None or native_library_of(self.query_key_value) is not None
         return normed and all(part is None for part in parts)
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`; not over a window."""
+        """See `Sublayer`; None with a window."""
         if not isinstance(state, KeyValueState):
             return None
         capacity, bias, near = state.keys.shape[2], None, None
@@ -314,8 +304,7 @@ class Attention(Mixer):
             if bias is None and near is None:
                 return None
         norm, compiled = self.query_key_norm, native_library_of(self.query_key_value)
-        residual = self.value_residual
-        values = None if residual is None else residual.row(record)
+        values = None if self.value_residual is None else self.value_residual.row(record)
         gate = None if self.gate is None else self.gate.row()
         if self.gate is not None and gate is None:
             return None

@@ -1,16 +1,15 @@
-"""Gated DeltaNet: linear attention whose tokens replace what stood under their keys (Yang et al., arXiv 2412.06464).
+"""Gated DeltaNet: linear attention with the gated delta rule (Yang et al., arXiv 2412.06464).
 
-As in Qwen3-Next: short convolutions, queries and keys of length 1, fewer key heads than value heads, a gate behind a
-norm of each head. With `decay: channel` a decay for each channel of the key, as in Kimi Linear (arXiv 2510.26692).
+As in Qwen3-Next: short convolutions, queries and keys of length 1, fewer key heads than value heads, a norm for each
+head and a gate. `decay: channel` has a decay for each channel of the key, as in Kimi Linear (arXiv 2510.26692).
 
 Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `M` key heads, `N` value heads, `J` heads of queries and
-keys, `K` width of these, `V` width of values, `G` decays of a head: 1, or K; `F` channels of queries, keys and values
-together, `P` inputs of the convolution before the current one.
+keys together (`J = 2 M`), `K` width of these, `V` width of values, `G` decays of a head: 1, or K; `F` channels of
+queries, keys and values together, `P` inputs of the convolution before the current one.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -34,15 +33,16 @@ from linnet.ops.gated_delta import gated_delta, gated_delta_flops, gated_delta_r
 from linnet.ops.rms_norm import l2_normalize
 
 STATE_BYTES = 4
-FASTEST_RATE = 16.0
+MAX_RATE = 16.0
 
 
 class GatedDeltaSpec(MixerSpec):
-    """`heads` heads of values, `key_heads` of queries and keys (null: as many), each serving value heads in a row.
+    """heads: of values. key_heads: of queries and keys (null: as many); each serves consecutive value heads.
 
-    head_dim: width of queries and keys (null: the width over `heads`). value_dim: width of values (null: that of keys).
-    conv: tokens that the convolutions see. decay: one for each head, or for each channel of its key. gate: the function
-    of the output's gate. gate_rank: width within the map to it (null: one full map). eps: of the norm behind the heads.
+    head_dim: width of queries and keys (null: the model's width over `heads`). value_dim: width of values (null: that
+    of keys). conv: tokens that the convolutions read. decay: one for each head, or for each channel of its key. gate:
+    the function of the output gate. gate_rank: rank of the map to the gate (null: full rank). eps: of the norm of the
+    heads.
     """
 
     kind: Literal["gated_delta"] = "gated_delta"
@@ -58,9 +58,9 @@ class GatedDeltaSpec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As in Qwen3-Next; as in Kimi Linear; both, and a convolution over one token alone.
+        """As in Qwen3-Next; as in Kimi Linear; both, with a convolution over a single token.
 
-        `eps` is larger than published: heads so narrow often read next to nothing, whose roundings the norm blows up.
+        `eps` is larger than published, because the norm of heads this narrow amplifies rounding.
         """
         return [
             cls(heads=4, key_heads=2, head_dim=6, value_dim=3, eps=1e-3),
@@ -69,64 +69,55 @@ class GatedDeltaSpec(MixerSpec):
         ]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width, and key heads the heads."""
         check_heads(self.heads, self.head_dim, width, None)
         if self.key_heads is not None and self.heads % self.key_heads:
             raise ValueError(f"key_heads: {self.key_heads}: must divide heads, {self.heads}")
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """Of a key and of a value."""
+        """The widths of a key and of a value."""
         key = self.head_dim or d_model // self.heads
         return key, self.value_dim or key
 
     def totals(self, d_model: int) -> tuple[int, int, int]:
-        """Widths of all heads together: keys, values, decays."""
+        """The widths of keys, values and decays of all heads together."""
         key, value = self.widths(d_model)
-        return self.count * key, self.heads * value, self.heads * (key if self.decay == "channel" else 1)
-
-    @property
-    def count(self) -> int:
-        """Of key heads."""
-        return self.key_heads or self.heads
+        key_heads = self.key_heads or self.heads
+        return key_heads * key, self.heads * value, self.heads * (key if self.decay == "channel" else 1)
 
     def build(self, place: Place) -> "GatedDelta":
         return GatedDelta(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps, convolutions and the rule; inputs of the convolutions and one matrix for each head as state."""
+        """Maps, convolutions and the rule; the state is the inputs of the convolutions and a matrix for each head."""
         width, (key, value) = place.width, self.widths(place.width)
-        keys, values, decays = self.totals(place.width)
-        mixed = 2 * keys + values
-        maps = linear_cost(width, mixed + (self.gate_rank or values), False) + linear_cost(values, width, False)
-        if self.gate_rank:
-            maps += linear_cost(self.gate_rank, values, False)
-        controls = linear_cost(width, self.heads + (key if self.decay == "channel" else self.heads), False)
-        if self.decay == "channel":
-            controls += linear_cost(key, decays, False)
+        keys, values, decays = self.totals(width)
+        key_heads, mixed, rank, by_channel = keys // key, 2 * keys + values, self.gate_rank, self.decay == "channel"
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # For each token the inputs and outputs of the convolutions, queries and keys with their lengths, four
+            # tensors of values, norms, write strengths, decays, and inputs of the gate; a state for each chunk.
+            decay = 3 * decays + (self.heads + key if by_channel else 0)
+            joint = mixed + (rank or values) if rank or self.gate == "silu" else 0
+            gate = joint + (values if rank and self.gate == "silu" else 0)
+            per_token = 2 * mixed + 2 * keys + 2 * key_heads + 4 * values + 2 * self.heads + decay + gate
+            states = -(-tokens // chunk_length(tokens)) * self.heads * key * value
+            return sequences * (tokens * per_token + mixed * (self.conv - 1) + states)
+
+        maps = linear_cost(width, mixed + (rank or values), False) + linear_cost(values, width, False)
+        maps += linear_cost(width, self.heads + (key if by_channel else self.heads), False)
+        if rank:
+            maps += linear_cost(rank, values, False)
+        if by_channel:
+            maps += linear_cost(key, decays, False)
+        heads, gates = (key_heads, self.heads), key if by_channel else 1
         rule = Cost(
             parameters=self.heads + decays + value,
-            flops_by_length=(partial(self._flops, key, value),),
+            flops_by_length=(lambda tokens: gated_delta_flops(tokens, heads, (key, value), gates),),
             state_fixed_bytes=STATE_BYTES * self.heads * key * value,
+            activations_per_token=width,
+            activation_memory=(activation_memory,),
         )
-        kept = Cost(activations_per_token=width, activation_memory=(partial(self._kept, place.width),))
-        return maps + controls + convolution_cost(mixed, self.conv, False) + rule + kept
-
-    def _flops(self, key: int, value: int, tokens: int) -> int:
-        gates = key if self.decay == "channel" else 1
-        return gated_delta_flops(tokens, (self.count, self.heads), (key, value), gates)
-
-    def _kept(self, d_model: int, sequences: int, tokens: int) -> int:
-        """Of a token what goes into the convolutions and what comes out, queries and keys and their lengths, four forms
-        of values, norms, shares and decays, what the gate is made of; a state for each chunk.
-        """
-        (key, value), (keys, values, decays) = self.widths(d_model), self.totals(d_model)
-        mixed, rank = 2 * keys + values, self.gate_rank
-        of_decay = 3 * decays + (self.heads + key if self.decay == "channel" else 0)
-        joint = mixed + (rank or values) if rank or self.gate == "silu" else 0
-        of_gate = joint + (values if rank and self.gate == "silu" else 0)
-        of_token = 2 * mixed + 2 * keys + 2 * self.count + 4 * values + 2 * self.heads + of_decay + of_gate
-        states = -(-tokens // chunk_length(tokens)) * self.heads * key * value
-        return sequences * (tokens * of_token + mixed * (self.conv - 1) + states)
+        return maps + convolution_cost(mixed, self.conv, False) + rule
 
 
 @dataclass
@@ -159,13 +150,10 @@ class GatedDelta(RecurrentMixer):
         self.gate_function = F.silu if spec.gate == "silu" else torch.sigmoid
         self.norm = RmsNorm(self.value_width, spec.eps)
         self.out = Linear(values, d_model, bias=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Rates up to 16 for each step; steps spread over a tenth to a thousandth, as in Mamba."""
+        # Heads decay at random rates from 1 to 16; steps are spread between a tenth and a thousandth, as in Mamba.
         with torch.no_grad():
-            self.A_log.copy_(nn.init.uniform_(torch.empty(len(self.A_log)), 1.0, FASTEST_RATE).log())
-            self.dt_bias.copy_(step_biases(len(self.dt_bias)))
+            self.A_log.copy_(nn.init.uniform_(torch.empty(spec.heads), 1.0, MAX_RATE).log())
+            self.dt_bias.copy_(step_biases(decays))
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
@@ -184,33 +172,21 @@ class GatedDelta(RecurrentMixer):
         decay = decay if self.channel_decay is None else self.channel_decay(decay)
         gate_BTF = gate if self.gate_out is None else self.gate_out(gate)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            o_BNTV = self._read(mixed_BFT, share_BTN, decay, state)
+            wide = torch.promote_types(mixed_BFT.dtype, torch.float32)
+            mixed_BFT, share_BTN, decay = (x.to(wide) for x in (mixed_BFT, share_BTN, decay))
+            keys, _, values = self.parts
+            both_BFT, v_BFT = torch.split(mixed_BFT, [2 * keys, values], dim=1)
+            both_BJTK = torch.unflatten(both_BFT, 1, (-1, self.key_width)).transpose(2, 3).contiguous()
+            q_BMTK, k_BMTK = l2_normalize(both_BJTK).chunk(2, dim=1)
+            v_BNTV = torch.unflatten(v_BFT, 1, (-1, self.value_width)).transpose(2, 3).contiguous()
+            rates = self.A_log.to(wide).exp().repeat_interleave(len(self.dt_bias) // len(self.A_log))
+            log_alpha = -rates * F.softplus(decay + self.dt_bias.to(wide))
+            log_alpha_BNTG = torch.unflatten(log_alpha, -1, (self.spec.heads, -1)).transpose(1, 2)
+            beta_BNT = share_BTN.sigmoid().transpose(1, 2)
+            before = None if state is None else state.matrices
+            o_BNTV, matrices = self.rule(q_BMTK, k_BMTK, v_BNTV, log_alpha_BNTG, beta_BNT, before)
+            if state is not None:
+                state.matrices = matrices.detach()
         normed_BTNV = self.norm(o_BNTV.transpose(1, 2).contiguous().to(self.norm.weight.dtype))
         out_BTD: Tensor = self.out(normed_BTNV.flatten(2) * self.gate_function(gate_BTF))
         return out_BTD
-
-    def _read(self, mixed_BFT: Tensor, share_BTN: Tensor, decay: Tensor, state: GatedDeltaState | None) -> Tensor:
-        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
-        wide = torch.promote_types(mixed_BFT.dtype, torch.float32)
-        mixed_BFT, share_BTN, decay = (x.to(wide) for x in (mixed_BFT, share_BTN, decay))
-        log_alpha_BTN = -self._rates(wide) * F.softplus(decay + self.dt_bias.to(wide))
-        log_alpha_BNTG = torch.unflatten(log_alpha_BTN, -1, (self.spec.heads, -1)).transpose(1, 2)
-        q_BMTK, k_BMTK, v_BNTV = self._heads(mixed_BFT)
-        matrices = None if state is None else state.matrices
-        beta_BNT = share_BTN.sigmoid().transpose(1, 2)
-        o_BNTV, matrices = self.rule(q_BMTK, k_BMTK, v_BNTV, log_alpha_BNTG, beta_BNT, matrices)
-        if state is not None:
-            state.matrices = matrices.detach()
-        return o_BNTV
-
-    def _rates(self, dtype: torch.dtype) -> Tensor:
-        """Of each decay."""
-        return self.A_log.to(dtype).exp().repeat_interleave(len(self.dt_bias) // len(self.A_log))
-
-    def _heads(self, mixed_BFT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys of length 1, and values: `[B, M, T, K]` twice, `[B, N, T, V]`."""
-        keys, _, values = self.parts
-        both_BFT, v_BFT = torch.split(mixed_BFT, [2 * keys, values], dim=1)
-        both_BJTK = torch.unflatten(both_BFT, 1, (-1, self.key_width)).transpose(2, 3).contiguous()
-        q_BMTK, k_BMTK = l2_normalize(both_BJTK).chunk(2, dim=1)
-        return q_BMTK, k_BMTK, torch.unflatten(v_BFT, 1, (-1, self.value_width)).transpose(2, 3).contiguous()

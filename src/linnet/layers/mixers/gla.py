@@ -1,4 +1,4 @@
-"""Gated linear attention: a matrix for each head, whose channels fade as the text says (Yang et al., arXiv 2312.06635).
+"""Gated linear attention: a matrix state with data-dependent decay of each key channel (Yang et al., arXiv 2312.06635).
 
 `S_t = Diag(alpha_t) S_(t-1) + k_t v_t^T`, `o_t = S_t^T q_t / sqrt(K)`, `y_t = W_o (norm(o_t) * silu(W_g x_t))`, with
 `alpha_t = sigmoid(W_2 W_1 x_t + b)^(1 / gate_logit_normalizer)` for each channel of the key (section 4.4).
@@ -9,7 +9,6 @@ Shapes: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -32,11 +31,11 @@ STATE_BYTES = 4
 
 
 class GlaSpec(MixerSpec):
-    """`heads` heads, each with a matrix of its own.
+    """heads: number of heads, each with a matrix state.
 
-    head_dim: width of queries and keys (null: half the width over `heads`, as published). value_dim: width of values
-    (null: the width over `heads`). gate_rank: width within the map to the decays. gate_logit_normalizer: the root of a
-    sigmoid that a decay is: the larger, the slower all fades. eps: of the norm behind the heads.
+    head_dim: width of queries and keys (null: half the model's width over `heads`, as published). value_dim: width of
+    values (null: the model's width over `heads`). gate_rank: rank of the map to the decays. gate_logit_normalizer: a
+    decay is this root of a sigmoid, so a larger value means slower decay. eps: of the norm of the heads.
     """
 
     kind: Literal["gla"] = "gla"
@@ -49,9 +48,9 @@ class GlaSpec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As published; widths that are not those, and decays that end all within a few tokens.
+        """As published; other widths, and decay within a few tokens.
 
-        `eps` is larger than published: heads so narrow often read next to nothing, whose roundings the norm blows up.
+        `eps` is larger than published, because the norm of heads this narrow amplifies rounding.
         """
         return [
             cls(heads=2, eps=1e-3),
@@ -59,54 +58,47 @@ class GlaSpec(MixerSpec):
         ]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width, and half of it, unless widths are given."""
-        for field, given, whole, called in (
+        for field, value, whole, name in (
             ("head_dim", self.head_dim, width / 2, "half the width"),
             ("value_dim", self.value_dim, width, "the width"),
         ):
-            if given is None and whole % self.heads:
-                raise ValueError(f"heads: {self.heads}: must divide {called}, {whole:g}, or {field} must be given")
+            if value is None and whole % self.heads:
+                raise ValueError(f"heads: {self.heads}: must divide {name}, {whole:g}, or {field} must be given")
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """Of a key and of a value."""
+        """The widths of a key and of a value."""
         return self.head_dim or d_model // 2 // self.heads, self.value_dim or d_model // self.heads
 
     def build(self, place: Place) -> "Gla":
         return Gla(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps, decays, matrices and the norm; one matrix for each head as state."""
+        """Maps, decays, matrices and the norm; the state is one matrix for each head."""
         width, (key, value) = place.width, self.widths(place.width)
         keys, values = self.heads * key, self.heads * value
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # For each token the joint projection, three tensors of decays, the input of the norm, gates, their product
+            # and the norms; a state for each chunk.
+            per_head = 2 * (key + value) + 3 * key + 3 * value + 1
+            states = -(-tokens // chunk_length(tokens)) * self.heads * key * value
+            return sequences * (tokens * (self.heads * per_head + self.gate_rank) + states)
+
         maps = linear_cost(width, 2 * (keys + values), False) + linear_cost(values, width, False)
         decays = linear_cost(width, self.gate_rank, False) + linear_cost(self.gate_rank, keys, True)
         rule = Cost(
             parameters=value,
-            flops_by_length=(partial(self._flops, key, value),),
+            flops_by_length=(lambda tokens: self.heads * gla_flops(tokens, key, value),),
             state_fixed_bytes=STATE_BYTES * keys * value,
+            activations_per_token=width,
+            activation_memory=(activation_memory,),
         )
-        return (
-            maps
-            + decays
-            + rule
-            + Cost(activations_per_token=width, activation_memory=(partial(self._kept, key, value),))
-        )
-
-    def _flops(self, key: int, value: int, tokens: int) -> int:
-        return self.heads * gla_flops(tokens, key, value)
-
-    def _kept(self, key: int, value: int, sequences: int, tokens: int) -> int:
-        """Of a token the joint projection, three forms of decays, what is normed, gates and their product, norms; a
-        state for each chunk.
-        """
-        of_head = 2 * (key + value) + 3 * key + 3 * value + 1
-        states = -(-tokens // chunk_length(tokens)) * self.heads * key * value
-        return sequences * (tokens * (self.heads * of_head + self.gate_rank) + states)
+        return maps + decays + rule
 
 
 @dataclass
 class GlaState(State):
-    """The matrices `[B, N, K, V]`, float32 or wider: what is added often and fades slowly rounds away."""
+    """The matrices `[B, N, K, V]`, float32 or wider, because long sums with slow decay lose precision otherwise."""
 
     matrices: Tensor
 
@@ -128,7 +120,7 @@ class Gla(RecurrentMixer):
         self.out = Linear(values, d_model, bias=False)
 
     def muon_parameters(self) -> Iterator[MuonParameter]:
-        """All maps but the two of low rank."""
+        """All maps except the two of low rank."""
         return (muon_parameter_of(linear) for linear in (self.query_key_value_gate, self.out))
 
     def initial_state(
@@ -142,21 +134,16 @@ class Gla(RecurrentMixer):
         q_BTE, k_BTE, v_BTF, gate_BTF = self.query_key_value_gate.split(self.query_key_value_gate(x_BTD))
         decay_BTE = self.decay_out(self.decay_in(x_BTD))
         with torch.autocast(x_BTD.device.type, enabled=False):
-            o_BNTV = self._read(q_BTE, k_BTE, v_BTF, decay_BTE, state)
+            wide = torch.promote_types(v_BTF.dtype, torch.float32)
+            log_alpha_BTE = F.logsigmoid(decay_BTE.to(wide)) / self.spec.gate_logit_normalizer
+            q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK = (
+                torch.unflatten(x.to(wide), -1, (self.spec.heads, -1)).transpose(1, 2)
+                for x in (q_BTE, k_BTE, v_BTF, log_alpha_BTE)
+            )
+            before = None if state is None else state.matrices
+            o_BNTV, matrices = self.rule(q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK, before)
+            if state is not None:
+                state.matrices = matrices.detach()
         normed_BTNV = self.norm(o_BNTV.transpose(1, 2).contiguous().to(self.norm.weight.dtype))
         out_BTD: Tensor = self.out(normed_BTNV.flatten(2) * F.silu(gate_BTF))
         return out_BTD
-
-    def _read(self, q_BTE: Tensor, k_BTE: Tensor, v_BTF: Tensor, decay_BTE: Tensor, state: GlaState | None) -> Tensor:
-        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
-        wide = torch.promote_types(v_BTF.dtype, torch.float32)
-        log_alpha_BTE = F.logsigmoid(decay_BTE.to(wide)) / self.spec.gate_logit_normalizer
-        q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK = (
-            torch.unflatten(x.to(wide), -1, (self.spec.heads, -1)).transpose(1, 2)
-            for x in (q_BTE, k_BTE, v_BTF, log_alpha_BTE)
-        )
-        before = None if state is None else state.matrices
-        o_BNTV, matrices = self.rule(q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK, before)
-        if state is not None:
-            state.matrices = matrices.detach()
-        return o_BNTV

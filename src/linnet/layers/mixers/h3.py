@@ -1,11 +1,12 @@
 """H3: two state-space models with gates between them (Fu et al., 2023, "Hungry Hungry Hippos", arXiv 2212.14052).
 
-`o_t = W (q_t * diag(shift(k) * v)_t) + b` (algorithm 1): the shift model remembers keys of the last tokens, what it
-gives opens the diagonal model for values, queries read it. In a head of more than one channel every key channel meets
-every value channel.
+`o_t = W (q_t * diag(shift(k) * v)_t) + b` (algorithm 1). The shift model remembers the keys of the last tokens; its
+outputs gate the values that the diagonal model reads; queries gate the outputs of that. In a head with more than one
+channel, every channel of the key is multiplied with every channel of the value.
 
-Shapes: `B` batch, `T` tokens of the chunk, `D` width, `H` heads, `I` channels of a key and a query, `J` those of a
-value, as many; `R` rows of the diagonal model, `B I J`; `N` complex numbers of a state; `W` tokens that shift sees.
+Shapes: `B` batch, `T` tokens of the chunk, `D` width, `H` heads, `I` channels of a key and a query, `J` channels of a
+value (`J = I`), `R` rows of the diagonal model (`R = B I J`), `N` complex numbers of a state, `W` tokens that the shift
+model reads.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ from linnet.ops.diagonal_ssm import (
 
 
 class H3Spec(DiagonalSpec):
-    """Heads of `head_dim` channels, a shift model over `shift` tokens; the rest in `DiagonalSpec`."""
+    """head_dim: channels of a head. shift: tokens that the shift model reads. The other fields: `DiagonalSpec`."""
 
     kind: Literal["h3"] = "h3"
     head_dim: Extent = 1
@@ -43,7 +44,7 @@ class H3Spec(DiagonalSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As published, with fewer numbers; heads of four channels, S4D-Inv by zero-order hold, no shift."""
+        """As published, with a smaller state; heads of four channels, S4D-Inv by zero-order hold, no shift."""
         inv: dict[str, Any] = {"frequencies": "inv", "discretization": "zoh", "shortest_step": 0.1, "longest_step": 0.5}
         return [cls(state=6, shift=5), cls(head_dim=4, shift=1, state=2, **inv)]
 
@@ -55,24 +56,24 @@ class H3Spec(DiagonalSpec):
         return H3(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps and both models; inputs of the shift and `state` numbers for each product of a head as state."""
-        width, products = place.width, place.width * self.head_dim
+        """Maps and both models; the state is the inputs of the shift and `state` numbers per product of a head."""
+        width, products, heads = place.width, place.width * self.head_dim, place.width // self.head_dim
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # For each token the input, queries, keys and values, keys before and after the shift, and the output; for
+            # each product the inputs and outputs of the diagonal model, and states between segments.
+            per_product = 2 * tokens + diagonal_ssm_saved_elements(tokens, self.state)
+            per_sequence = width * (7 * tokens + self.shift - 1) + products * per_product
+            return sequences * per_sequence + heads * self.kernel_kept
+
         maps = linear_cost(width, 3 * width, True) + linear_cost(width, width, True)
         ssm = Cost(
-            parameters=width // self.head_dim * self.kernel_parameters,
+            parameters=heads * self.kernel_parameters,
             flops_by_length=(partial(diagonal_ssm_flops, channels=products, state=self.state // 2),),
             state_fixed_bytes=SUM_BYTES * products * self.state,
-            activation_memory=(partial(self._kept, width),),
+            activation_memory=(activation_memory,),
         )
         return maps + convolution_cost(width, self.shift, False) + ssm
-
-    def _kept(self, width: int, sequences: int, tokens: int) -> int:
-        """Of a token what is read, queries, keys and values, keys before and behind the shift, products and what the
-        model makes of them, and what is read of it; of a sequence what is before it; states between; coefficients.
-        """
-        to_autocast_dtype = self.head_dim * (2 * tokens + diagonal_ssm_saved_elements(tokens, self.state))
-        of_rows = sequences * width * (7 * tokens + self.shift - 1 + to_autocast_dtype)
-        return of_rows + width // self.head_dim * self.kernel_kept
 
 
 @dataclass
@@ -85,8 +86,8 @@ class H3State(DiagonalState):
 class H3(RecurrentMixer):
     """Keys through the shift model, times values, through the diagonal model, times queries.
 
-    A model's input and output vectors act only as a product, so there is one vector: C of the diagonal model; for the
-    shift model, where the input vector is the first unit vector (section 3.1), the weights of a convolution.
+    The input and output vectors of a state-space model act only as a product, so there is one vector: C of the diagonal
+    model, and for the shift model, whose input vector is the first unit vector (section 3.1), a convolution's weights.
     """
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"ssm": diagonal_ssm_reference}
@@ -101,7 +102,7 @@ class H3(RecurrentMixer):
         self.ssm = diagonal_ssm
         self.output_linear = Linear(d_model, d_model, bias=True)
         with torch.no_grad():
-            self.shift.weight[:, 0, -1] += torch.randn(d_model)  # what the published shift model passes on, its D
+            self.shift.weight[:, 0, -1] += torch.randn(d_model)  # the direct term D of the published shift model
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
@@ -117,21 +118,17 @@ class H3(RecurrentMixer):
         k_BDT = self.shift.advancing(k_BDT, state)
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            q_HBIT, k_HBIT, v_HBJT = (self._heads(part.to(wide)) for part in (q_BDT, k_BDT, v_BDT))
-            y_HBIJT = self._remembered(k_HBIT[:, :, :, None] * v_HBJT[:, :, None], state)
-            read_HBJT = (y_HBIJT * q_HBIT[:, :, :, None]).sum(2)
-        out_BTD: Tensor = self.output_linear(read_HBJT.permute(1, 3, 0, 2).flatten(2).to(q_BDT.dtype))
+            q_HBIT, k_HBIT, v_HBJT = (
+                torch.unflatten(part.to(wide), 1, (-1, self.head_dim)).transpose(0, 1) for part in (q_BDT, k_BDT, v_BDT)
+            )
+            x_HBIJT = k_HBIT[:, :, :, None] * v_HBJT[:, :, None]
+            # The diagonal model has the same coefficients for all products of a head, so they are rows to it.
+            x_RHT = x_HBIJT.flatten(1, 3).transpose(0, 1)
+            hidden_RHN2 = None if state is None else state.hidden.flatten(0, 2)
+            y_RHT, hidden_RHN2 = self.kernel.advancing(self.ssm, x_RHT, self.D.to(wide), hidden_RHN2)
+            if state is not None:
+                state.hidden = hidden_RHN2.view_as(state.hidden)
+            y_HBIJT = torch.unflatten(y_RHT.transpose(0, 1), 1, x_HBIJT.shape[1:4])
+            out_HBJT = (y_HBIJT * q_HBIT[:, :, :, None]).sum(2)
+        out_BTD: Tensor = self.output_linear(out_HBJT.permute(1, 3, 0, 2).flatten(2).to(q_BDT.dtype))
         return out_BTD
-
-    def _heads(self, x_BDT: Tensor) -> Tensor:
-        """`[B, D, T] -> [H, B, I, T]`."""
-        return torch.unflatten(x_BDT, 1, (-1, self.head_dim)).transpose(0, 1)
-
-    def _remembered(self, x_HBIJT: Tensor, state: H3State | None) -> Tensor:
-        """What the diagonal model makes of the products, `[H, B, I, J, T]`; advances the state."""
-        before_RHN2 = None if state is None else state.hidden.flatten(0, 2)
-        x_RHT = x_HBIJT.flatten(1, 3).transpose(0, 1)
-        y_RHT, behind_RHN2 = self.kernel.advancing(self.ssm, x_RHT, self.D.to(x_HBIJT.dtype), before_RHN2)
-        if state is not None:
-            state.hidden = behind_RHN2.view_as(state.hidden)
-        return torch.unflatten(y_RHT.transpose(0, 1), 1, x_HBIJT.shape[1:4])

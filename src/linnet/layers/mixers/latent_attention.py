@@ -1,16 +1,15 @@
-"""Multi-head latent attention: keys and values of all heads are made of one small vector for each token.
+"""Multi-head latent attention: keys and values of all heads are projected from one small latent for each token.
 
 DeepSeek-V2 (arXiv 2405.04434, 2.1), DeepSeek-V3 (arXiv 2412.19437, 2.1.1). Positions are in a rotary key that all heads
-share, beside the keys that are made of the latent.
+share, beside the keys from the latent.
 
 Shapes: `B` batch, `T` tokens of the chunk, `S` tokens so far, `D` model width, `N` heads, `P` width of the rotary part
-of queries and keys, `C` of the rest, `K = P + C`, `V` of a value, `Q` of the queries' latent, `R` of keys' and values',
-`E = P + R`.
+of queries and keys, `C` width of the other part, `K = P + C`, `V` width of a value, `Q` rank of the queries' latent,
+`R` rank of the latent of keys and values, `E = P + R`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
@@ -41,12 +40,12 @@ from linnet.ops.support import is_exporting
 
 
 class LatentAttentionSpec(MixerSpec):
-    """`heads` heads, whose keys and values are made of a latent of `kv_rank` elements for each token.
+    """heads: number of heads. kv_rank: rank of the latent of keys and values.
 
-    head_dim: width of queries and keys without their rotary part (null: the width over `heads`). rotary_dim: width of
-    that part. value_dim: width of a value (null: `head_dim`). q_rank: width of a latent of queries (null: there is
-    none). scale: what scores are multiplied by (null: one over the root of `head_dim + rotary_dim`). eps: of the norms
-    of the latents.
+    head_dim: width of queries and keys without their rotary part (null: the model's width over `heads`). rotary_dim:
+    width of the rotary part. value_dim: width of a value (null: `head_dim`). q_rank: rank of a latent of queries (null:
+    no latent). scale: a factor of the scores (null: one over the root of `head_dim + rotary_dim`). eps: of the norms of
+    the latents.
     """
 
     kind: Literal["latent_attention"] = "latent_attention"
@@ -70,15 +69,14 @@ class LatentAttentionSpec(MixerSpec):
         ]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width, unless theirs is given; the rotary part is turned as a whole."""
         check_heads(self.heads, self.head_dim, width, None)
         if self.rotary_dim % 2:
             raise ValueError(f"rotary_dim: {self.rotary_dim}: must be even")
         if self.rotary.fraction != 1:
-            raise ValueError(f"rotary.fraction: {self.rotary.fraction}: must be 1; rotary_dim says how much is turned")
+            raise ValueError(f"rotary.fraction: {self.rotary.fraction}: must be 1; set rotary_dim instead")
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """Of a key without its rotary part, and of a value."""
+        """The widths of a key without its rotary part, and of a value."""
         content = self.head_dim or d_model // self.heads
         return content, self.value_dim or content
 
@@ -86,9 +84,18 @@ class LatentAttentionSpec(MixerSpec):
         return LatentAttention(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps down and up, scores and weighted sums; the latent and the rotary key as state."""
+        """Maps down and up, scores and weighted sums; the state is the latent and the rotary key of each token."""
         width, (content, value), rank = place.width, self.widths(place.width), self.kv_rank
-        queries, entry = self.heads * (self.rotary_dim + content), self.rotary_dim + self.kv_rank
+        key, entry = self.rotary_dim + content, self.rotary_dim + self.kv_rank
+        queries = self.heads * key
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # Queries, keys, values and outputs. PyTorch's kernel needs all in one width, from which the output is cut,
+            # and keeps a number for each query.
+            if blocked_is_faster(tokens, torch.float32, key != value):
+                return sequences * tokens * self.heads * 2 * (key + value)
+            return sequences * tokens * self.heads * (4 * max(key, value) + 1 + value * (key > value))
+
         down = linear_cost(width, (self.q_rank or queries) + entry, False)
         up = linear_cost(rank, self.heads * content, False) + linear_cost(rank, self.heads * value, False)
         if self.q_rank:
@@ -99,24 +106,14 @@ class LatentAttentionSpec(MixerSpec):
             flops_per_pair=2 * (queries + self.heads * value),
             state_elements_per_token=entry,
             activations_per_token=width + rank + 1 + (self.q_rank + 1 if self.q_rank else 0),
-            activation_memory=(partial(self._kept_by_heads, content, value),),
+            activation_memory=(activation_memory,),
         )
         return down + up + out + read
-
-    def _kept_by_heads(self, content: int, value: int, sequences: int, tokens: int) -> int:
-        """Queries, keys, values, what was read; of PyTorch's kernel all in one width, and a number for each query.
-
-        Where the kernel's width is not that of values, what is read is cut out of it.
-        """
-        key = self.rotary_dim + content
-        if blocked_is_faster(tokens, torch.float32, key != value):
-            return sequences * tokens * self.heads * 2 * (key + value)
-        return sequences * tokens * self.heads * (4 * max(key, value) + 1 + value * (key > value))
 
 
 @dataclass
 class LatentState(State):
-    """The entries of the tokens, `[B, capacity, E]`: the turned rotary key, then the normalized latent."""
+    """The entries of the tokens, `[B, capacity, E]`: the rotated rotary key, then the normalized latent."""
 
     room: ClassVar[Mapping[str, int]] = MappingProxyType({"entries": 1})
 
@@ -157,7 +154,6 @@ class LatentAttention(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> LatentState:
-        """Room for the entries of `capacity` tokens."""
         entry = self.spec.rotary_dim + self.spec.kv_rank
         return LatentState(torch.zeros(batch, capacity, entry, device=device, dtype=dtype))
 
@@ -170,13 +166,13 @@ class LatentAttention(Mixer):
             query_BTQ = self.query_up(normed(self.query_norm, query_BTQ))
         q_BTNK = torch.unflatten(query_BTQ, 2, (self.spec.heads, self.width))
         q_BNTK = self.spec.rotary.rotated(q_BTNK, layout, self.spec.rotary_dim).transpose(1, 2)
-        turned_BTP = self.spec.rotary.rotated(rotary_BTP.unsqueeze(2), layout).squeeze(2)
+        rotary_BTP = self.spec.rotary.rotated(rotary_BTP.unsqueeze(2), layout).squeeze(2)
         latent_BTR = normed(self.latent_norm, latent_BTR)
         if state is None:
-            out_BNTV = self._read(q_BNTK, turned_BTP, latent_BTR, layout.padding_B(x_BTD.device))
+            out_BNTV = self._read(q_BNTK, rotary_BTP, latent_BTR, layout.padding_B(x_BTD.device))
         else:
             assert isinstance(state, LatentState)
-            state.entries = write_chunk(state.entries, torch.cat([turned_BTP, latent_BTR], dim=2), layout)
+            state.entries = write_chunk(state.entries, torch.cat([rotary_BTP, latent_BTR], dim=2), layout)
             out_BNTV = self._read_with_past(q_BNTK, state.entries[:, : layout.end(x_BTD.shape[1])], layout)
         out_BTD: Tensor = self.out(out_BNTV.transpose(1, 2).flatten(2))
         return out_BTD
@@ -189,7 +185,7 @@ class LatentAttention(Mixer):
         padding_B: Tensor | None = None,
         last_BT: Tensor | None = None,
     ) -> Tensor:
-        """What heads read, `[B, N, T, V]`, of keys and values that are made of all latents."""
+        """Attention over the keys and values of all heads, projected from the latents: `[B, N, T, V]`."""
         heads = self.spec.heads
         content_BSNC = torch.unflatten(self.key_up(latent_BSR), 2, (heads, self.content))
         rotary_BSNP = rotary_BSP.to(content_BSNC.dtype).unsqueeze(2).expand(-1, -1, heads, -1)
@@ -198,10 +194,10 @@ class LatentAttention(Mixer):
         return self.attend(q_BNTK, k_BNSK, v_BNSV, KeyRange(padding_B, last_BT=last_BT), self.scale)
 
     def _read_with_past(self, q_BNTK: Tensor, entries_BSE: Tensor, layout: BatchLayout) -> Tensor:
-        """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""
+        """Attention over all entries: on the latents, or on projected keys and values where that is cheaper."""
         length, rank = q_BNTK.shape[2], self.spec.kv_rank
         last_BT = None if layout.uniform else layout.positions(length, q_BNTK.device)
-        if is_exporting():  # a graph cannot ask for how many tokens it is less
+        if is_exporting():  # a graph cannot compare the costs
             absorbing = length == 1
         else:
             absorbing = length < entries_BSE.shape[1] and absorbed_is_cheaper(length, rank, self.content, self.value)
@@ -211,24 +207,31 @@ class LatentAttention(Mixer):
         return self._read(q_BNTK, rotary_BSP, latent_BSR, None, last_BT)
 
     def _up(self) -> tuple[Tensor, Tensor]:
-        """The maps of each head from a latent to its key `[N, C, R]` and to its value `[N, V, R]`."""
+        """The maps of each head from a latent to a key `[N, C, R]` and to a value `[N, V, R]`."""
         key, value = (torch.unflatten(up.weight, 0, (self.spec.heads, -1)) for up in (self.key_up, self.value_up))
         return key, value
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        queries, out_row = self._query_row(), gemv_of(self.out)
+        down, out_row = gemv_of(self.down), gemv_of(self.out)
+        query_norm, query_up = norm_row(self.query_norm), None if self.query_up is None else gemv_of(self.query_up)
         norm = norm_row(self.latent_norm)
-        if queries is None or out_row is None or norm is None or not isinstance(state, LatentState):
+        if down is None or out_row is None or norm is None or not isinstance(state, LatentState):
+            return None
+        if self.query_up is not None and query_up is None:
             return None
         if len(state.entries) != 1 or state.entries.dtype != torch.float32:
             return None
         entries_CE, heads, rotary, scale = state.entries[0], self.spec.heads, self.spec.rotary_dim, self.scale
+        width, parts = self.width, list(self.down.parts)
         turn = row_rotation(self.spec.rotary, rotary, len(entries_CE))
         up_key_NCR, up_value_NVR = self._up()
         up_value_NRV, nothing = up_value_NVR.transpose(1, 2).contiguous(), torch.zeros((), device="cpu")
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            q_NK, rotary_1P, latent_1R = queries(x_1D)
+            query_1Q, rotary_1P, latent_1R = torch.split(down.of(x_1D), parts, dim=1)
+            if query_norm is not None and query_up is not None:
+                query_1Q = query_up.of(query_norm(query_1Q))
+            q_NK = query_1Q.view(heads, width)
             turned_JP = turn(torch.cat([q_NK[:, :rotary], rotary_1P]), position)
             entries_CE[position, :rotary] = turned_JP[heads]
             entries_CE[position, rotary:] = norm(latent_1R)[0]
@@ -240,19 +243,3 @@ class LatentAttention(Mixer):
             return out_row.added(sum_1D, torch.bmm(read_NR[:, None], up_value_NRV).view(1, -1))
 
         return step
-
-    def _query_row(self) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]] | None:
-        """Of a row `[1, D]`: queries `[N, K]`, the rotary key and the latent, not yet turned, nor normalized."""
-        down, norm = gemv_of(self.down), norm_row(self.query_norm)
-        up = None if self.query_up is None else gemv_of(self.query_up)
-        if down is None or (self.query_up is not None and up is None):
-            return None
-        parts = list(self.down.parts)
-
-        def query_row(x_1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            query_1Q, rotary_1P, latent_1R = torch.split(down.of(x_1D), parts, dim=1)
-            if norm is not None and up is not None:
-                query_1Q = up.of(norm(query_1Q))
-            return query_1Q.view(self.spec.heads, self.width), rotary_1P, latent_1R
-
-        return query_row

@@ -1,13 +1,12 @@
 """Mamba: a short convolution and a selective state-space model behind a gate (Gu and Dao, 2023, arXiv 2312.00752).
 
-Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels within, `N` numbers of state of a channel, `R`
-width of the map to the steps, `W` inputs of the convolution.
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` inner channels, `N` state of a channel, `R` rank of the
+map to the step sizes, `W` tokens of the convolution.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -28,9 +27,10 @@ SUM_BYTES = 4
 
 
 class MambaSpec(MixerSpec):
-    """`expand` times the width within, `state` numbers for each of these channels, a convolution over `conv` tokens.
+    """expand: inner channels as a multiple of the model's width. state: numbers of state for each of these channels.
 
-    step_rank: width of the map to the steps (null: the model's width over 16, rounded up).
+    conv: tokens that the convolution reads. step_rank: rank of the map to the step sizes (null: the model's width over
+    16, rounded up).
     """
 
     kind: Literal["mamba"] = "mamba"
@@ -43,35 +43,38 @@ class MambaSpec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As published; biases, a convolution over one token alone, a wider map to the steps."""
+        """As published; biases, a convolution over a single token, a higher rank of the step sizes."""
         return [cls(), cls(expand=1, state=3, conv=1, step_rank=5, bias=True, conv_bias=False)]
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """Channels within; width of the map to the steps."""
+        """The number of inner channels, and the rank of the map to the step sizes."""
         return self.expand * d_model, self.step_rank or math.ceil(d_model / 16)
 
     def build(self, place: Place) -> "Mamba":
         return Mamba(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps, convolution and what is read of the states; inputs of the convolution and states as state."""
+        """Maps, convolution and scan; the state is the inputs of the convolution and the states of the channels."""
         width, (channels, rank) = place.width, self.widths(place.width)
+        states = channels * self.state
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # For each token ten tensors of the channels' size, and the inputs of steps, B and C; for each segment a
+            # state; two tensors of rates.
+            segments = -(-tokens // selective_scan_segment_length(sequences, states))
+            per_token = 10 * channels + rank + 2 * self.state
+            return sequences * (tokens * per_token + channels * (self.conv - 1) + segments * states) + 2 * states
+
         maps = linear_cost(width, 2 * channels, self.bias) + linear_cost(channels, rank + 2 * self.state, False)
         maps += linear_cost(rank, channels, True) + linear_cost(channels, width, self.bias)
         scan = Cost(
             parameters=channels * (self.state + 1),
-            flops_per_token=2 * channels * self.state,
-            state_fixed_bytes=SUM_BYTES * channels * self.state,
+            flops_per_token=2 * states,
+            state_fixed_bytes=SUM_BYTES * states,
+            activations_per_token=width,
+            activation_memory=(activation_memory,),
         )
-        scan += convolution_cost(channels, self.conv, self.conv_bias)
-        return maps + scan + Cost(activations_per_token=width, activation_memory=(partial(self._kept, channels, rank),))
-
-    def _kept(self, channels: int, rank: int, sequences: int, tokens: int) -> int:
-        """Of a token ten times the channels, what steps, B and C are made of; rates, and a state for each segment."""
-        numbers = channels * self.state
-        segments = -(-tokens // selective_scan_segment_length(sequences, numbers))
-        of_tokens = tokens * (10 * channels + rank + 2 * self.state) + channels * (self.conv - 1)
-        return sequences * (of_tokens + segments * numbers) + 2 * numbers
+        return maps + convolution_cost(channels, self.conv, self.conv_bias) + scan
 
 
 @dataclass
@@ -85,7 +88,7 @@ class MambaState(State):
 class Mamba(RecurrentMixer):
     """A selective state-space model, with the names of its published parameters.
 
-    The maps start as PyTorch's do and not as the model's description says, as in the published code.
+    The maps have PyTorch's initialization, as in the published code, and not that of the model's description.
     """
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": selective_scan_reference}
@@ -99,18 +102,13 @@ class Mamba(RecurrentMixer):
         self.x_proj = nn.Linear(channels, sum(self.parts), bias=False)
         self.dt_proj = nn.Linear(rank, channels)
         self.A_log = nn.Parameter(torch.empty(channels, spec.state))
-        self.D = nn.Parameter(torch.empty(channels))
+        self.D = nn.Parameter(torch.ones(channels))
         self.scan = selective_scan
         self.out_proj = nn.Linear(channels, d_model, bias=spec.bias)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """States that forget 1, 2, ... N times as fast as their step; steps spread over a tenth to a thousandth."""
-        channels, state = self.A_log.shape
-        rank, biases_E = self.dt_proj.in_features, step_biases(channels)
+        # The states of a channel decay at rates 1, 2, ... N; steps are spread between a tenth and a thousandth.
+        biases_E = step_biases(channels)
         with torch.no_grad():
-            self.A_log.copy_(torch.arange(1.0, state + 1).log().expand(channels, state))
-            nn.init.ones_(self.D)
+            self.A_log.copy_(torch.arange(1.0, spec.state + 1).log().expand(channels, spec.state))
             nn.init.uniform_(self.dt_proj.weight, -(rank**-0.5), rank**-0.5)
             self.dt_proj.bias.copy_(biases_E)
 
@@ -123,7 +121,7 @@ class Mamba(RecurrentMixer):
         return MambaState(inputs, torch.zeros(batch, state, channels, device=device, dtype=wide))
 
     def muon_parameters(self) -> Iterator[MuonParameter]:
-        """The maps from and to hidden vectors, that of values and gate as two; those of the steps are of low rank."""
+        """The maps from and to hidden vectors, values and gate separately; those to the step sizes have low rank."""
         yield MuonParameter(self.in_proj.weight, (self.in_proj.out_features // 2,) * 2)
         yield muon_parameter_of(self.out_proj)
 
@@ -131,12 +129,6 @@ class Mamba(RecurrentMixer):
         assert state is None or isinstance(state, MambaState)
         x_BTE, gate_BTE = self.in_proj(x_BTD).chunk(2, dim=-1)
         x_BTE = F.silu(self.conv1d.advancing(x_BTE.transpose(1, 2), state)).transpose(1, 2).contiguous()
-        out_BTE = self._scanned(x_BTE, state).to(gate_BTE.dtype) * F.silu(gate_BTE)
-        out_BTD: Tensor = self.out_proj(out_BTE)
-        return out_BTD
-
-    def _scanned(self, x_BTE: Tensor, state: MambaState | None) -> Tensor:
-        """What is read of the states, in float32 or wider; advances them."""
         step_BTR, b_BTN, c_BTN = self.x_proj(x_BTE).split(self.parts, dim=-1)
         dt_BTE = self.dt_proj(step_BTR)
         with torch.autocast(x_BTE.device.type, enabled=False):
@@ -147,5 +139,6 @@ class Mamba(RecurrentMixer):
             y_BTE, states = self.scan(x_BTE, F.softplus(dt_BTE), a_NE, b_BTN, c_BTN, states)
             if state is not None:
                 state.states = states.detach()
-            out_BTE: Tensor = torch.addcmul(y_BTE, x_BTE, self.D.to(wide))
-            return out_BTE
+            y_BTE = torch.addcmul(y_BTE, x_BTE, self.D.to(wide))
+        out_BTD: Tensor = self.out_proj(y_BTE.to(gate_BTE.dtype) * F.silu(gate_BTE))
+        return out_BTD

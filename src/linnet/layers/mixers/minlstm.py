@@ -1,13 +1,12 @@
-"""minLSTM: an LSTM without what keeps one from being parallel (Feng et al., 2024, arXiv 2410.01201, section 3.2).
+"""minLSTM: an LSTM that can be computed in parallel over tokens (Feng et al., 2024, arXiv 2410.01201, section 3.2).
 
-`y_t = W_o h_t`, `h_t = f'_t h_(t-1) + i'_t c_t`, with both gates and c from the token alone and `f' + i' = 1`.
+`y_t = W_o h_t`, `h_t = f'_t h_(t-1) + i'_t c_t`, where both gates and c depend on the token alone and `f' + i' = 1`.
 
 Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -26,7 +25,7 @@ STATE_BYTES = 4
 
 
 class MinLstmSpec(MixerSpec):
-    """channels: of the recurrence (null: the model's width). candidate: what is taken in, made positive or as is."""
+    """channels: of the recurrence (null: the model's width). candidate: c through a positive function, or linear."""
 
     kind: Literal["minlstm"] = "minlstm"
     channels: Extent | None = None
@@ -34,25 +33,24 @@ class MinLstmSpec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As in the paper's appendix; as in its text, with channels of a number of their own."""
+        """As in the paper's appendix; as in its main text, with own channels."""
         return [cls(), cls(channels=11, candidate="linear")]
 
     def build(self, place: Place) -> "MinLstm":
         return MinLstm(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps alone; one number of a channel as state."""
+        """Maps only; the state is one number for each channel."""
         width, channels = place.width, self.channels or place.width
+        # For each token three logits, an intermediate of both gates, both gates, the state and three intermediates of a
+        # positive candidate; for each sequence the initial state.
+        per_token = 11 if self.candidate == "positive" else 8
         maps = linear_cost(width, 3 * channels, True) + linear_cost(channels, width, False)
-        state = Cost(state_fixed_bytes=STATE_BYTES * channels)
-        return maps + state + Cost(activations_per_token=width, activation_memory=(partial(self._kept, channels),))
-
-    def _kept(self, channels: int, sequences: int, tokens: int) -> int:
-        """Of a token three logits, a form of two of them, two shares, the state, three forms of what is made positive;
-        of a sequence what is before it.
-        """
-        forms = 11 if self.candidate == "positive" else 8
-        return sequences * channels * (forms * tokens + 1)
+        return maps + Cost(
+            state_fixed_bytes=STATE_BYTES * channels,
+            activations_per_token=width,
+            activation_memory=(lambda sequences, tokens: sequences * channels * (per_token * tokens + 1),),
+        )
 
 
 @dataclass
@@ -63,7 +61,7 @@ class MinLstmState(State):
 
 
 class MinLstm(RecurrentMixer):
-    """One map to both gates and what is taken in, the recurrence, and a map back."""
+    """One map to both gates and the candidate, the recurrence, and an output projection."""
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": minlstm_reference}
 
@@ -84,19 +82,13 @@ class MinLstm(RecurrentMixer):
         assert state is None or isinstance(state, MinLstmState)
         joint_BTF = self.forget_input_candidate(x_BTD)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            states_BTE = self._recurred(joint_BTF, state)
+            wide_BTF = joint_BTF.to(torch.promote_types(joint_BTF.dtype, torch.float32))
+            forget_BTE, input_BTE, candidate_BTE = self.forget_input_candidate.split(wide_BTF)
+            if self.spec.candidate == "positive":
+                candidate_BTE = positive(candidate_BTE)
+            before_BE = torch.zeros_like(candidate_BTE[:, 0]) if state is None else state.hidden
+            states_BTE, last_BE = self.scan(forget_BTE, input_BTE, candidate_BTE, before_BE)
+            if state is not None:
+                state.hidden = last_BE.detach().clone()  # a view would keep the states of all tokens
         out_BTD: Tensor = self.out(states_BTE.to(joint_BTF.dtype))
         return out_BTD
-
-    def _recurred(self, joint_BTF: Tensor, state: MinLstmState | None) -> Tensor:
-        """The recurrence's states, `[B, T, E]`, in float32 or wider; advances them."""
-        wide_BTF = joint_BTF.to(torch.promote_types(joint_BTF.dtype, torch.float32))
-        forget_BTE, input_BTE, candidate_BTE = self.forget_input_candidate.split(wide_BTF)
-        if self.spec.candidate == "positive":
-            candidate_BTE = positive(candidate_BTE)
-        before_BE = torch.zeros_like(candidate_BTE[:, 0]) if state is None else state.hidden
-        states_BTE, last_BE = self.scan(forget_BTE, input_BTE, candidate_BTE, before_BE)
-        if state is not None:
-            state.hidden = last_BE.detach().clone()  # a layout would hold all of them
-        out_BTE: Tensor = states_BTE
-        return out_BTE

@@ -1,7 +1,7 @@
 """The mLSTM of xLSTM: a matrix memory with exponential gates (Beck et al., 2024, arXiv 2405.04517, section 2.3).
 
-As in xLSTM 7B (Beck et al., 2025, arXiv 2503.13427): no convolution, logits of the gates below a soft cap, a norm for
-each head and a gate for the output.
+As in xLSTM 7B (Beck et al., 2025, arXiv 2503.13427): no convolution, gate logits with a soft cap, a norm for each head
+and an output gate.
 
 Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of queries and keys, `V` width of
 values, `U` = V + 1: values and the normalizer.
@@ -30,14 +30,14 @@ from linnet.ops.xlstm import mlstm, mlstm_flops, mlstm_reference, mlstm_segment_
 STATE_BYTES = 4
 INPUT_BIAS = -10.0
 FORGET_BIASES = 3.0, 6.0
-"""Between what the biases of the forget gates start, first head to last."""
+"""The initial biases of the forget gates of the first and the last head."""
 
 
 class MlstmSpec(MixerSpec):
-    """`heads` heads. value_dim: width of a head's values (null: the width over `heads`). head_dim: of its queries and
-    keys (null: half of the values', as published).
+    """heads: number of heads. value_dim: width of a head's values (null: the model's width over `heads`).
 
-    gate_cap: bound of the gates' logits (null: none). eps: of the norm behind the heads.
+    head_dim: width of a head's queries and keys (null: half of that of the values, as published). gate_cap: soft cap of
+    the gate logits (null: none). eps: of the norm of the heads.
     """
 
     kind: Literal["mlstm"] = "mlstm"
@@ -49,11 +49,13 @@ class MlstmSpec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As published, but for a larger `eps`: so narrow heads blow roundings up; widths of its own, without a cap."""
+        """As published; with own widths and without a cap.
+
+        `eps` is larger than published, because the norm of heads this narrow amplifies rounding.
+        """
         return [cls(heads=2, eps=1e-3), cls(heads=3, head_dim=5, value_dim=4, gate_cap=None, eps=1e-2)]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width, and leave queries and keys a width, unless the widths are given."""
         if self.value_dim is None and width % self.heads:
             raise ValueError(f"heads: {self.heads}: must divide the width {width}, or value_dim must be given")
         if self.widths(width)[0] == 0:
@@ -62,7 +64,7 @@ class MlstmSpec(MixerSpec):
             )
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """Of a key and of a value."""
+        """The widths of a key and of a value."""
         value = self.value_dim or d_model // self.heads
         return self.head_dim or value // 2, value
 
@@ -70,34 +72,36 @@ class MlstmSpec(MixerSpec):
         return Mlstm(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps, gates, the memory and the norm; one memory and its peak for each head as state."""
+        """Maps, gates, the memory and the norm; the state is a memory and its peak for each head."""
         width, (key, value) = place.width, self.widths(place.width)
         values = self.heads * value
-        maps = linear_cost(width, 2 * self.heads * (key + value), False) + linear_cost(values, width, False)
-        gates = linear_cost(width, 2 * self.heads, True)
-        memory = Cost(
-            parameters=values,
-            flops_by_length=(partial(mlstm_flops, heads=self.heads, keys=key, values=value),),
-            state_fixed_bytes=STATE_BYTES * self.heads * (key * (value + 1) + 1),
-            activations_per_token=width,
-            activation_memory=(partial(self._kept, key, value),),
-        )
-        return maps + gates + memory
 
-    def _kept(self, key: int, value: int, sequences: int, tokens: int) -> int:
-        """Of a token the joint projection, logits (and what their cap is made of), what is read, its normalizer, norm,
-        the gate and two products with it; a memory for each segment and at the end, and a peak.
-        """
-        logits = 2 if self.gate_cap is None else 4
-        of_token = 2 * (key + value) + logits + 1 + 5 * value + 2
-        segments = -(-tokens // mlstm_segment_length(sequences, self.heads, value)) if tokens > 1 else 0
-        return sequences * self.heads * (tokens * of_token + (segments + 1) * key * (value + 1) + 1)
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # For each token the joint projection, logits (with a cap also its input), the output, its normalizer and
+            # norm, the gate and two products with it; a memory for each segment and at the end, and a peak.
+            logits = 2 if self.gate_cap is None else 4
+            per_token = 2 * (key + value) + logits + 1 + 5 * value + 2
+            segments = -(-tokens // mlstm_segment_length(sequences, self.heads, value)) if tokens > 1 else 0
+            return sequences * self.heads * (tokens * per_token + (segments + 1) * key * (value + 1) + 1)
+
+        maps = linear_cost(width, 2 * self.heads * (key + value), False) + linear_cost(values, width, False)
+        return (
+            maps
+            + linear_cost(width, 2 * self.heads, True)
+            + Cost(
+                parameters=values,
+                flops_by_length=(partial(mlstm_flops, heads=self.heads, keys=key, values=value),),
+                state_fixed_bytes=STATE_BYTES * self.heads * (key * (value + 1) + 1),
+                activations_per_token=width,
+                activation_memory=(activation_memory,),
+            )
+        )
 
 
 @dataclass
 class MlstmState(State):
-    """The memories `[B, N, K, U]`, of which the last column is the normalizer, and the largest exponent m so far,
-    `[B, N]`, by whose exponential they are divided; float32 or wider.
+    """The memories, with the normalizer as last column, and the largest exponent so far, by whose exponential they are
+    divided: `[B, N, K, U]` and `[B, N]`, float32 or wider.
     """
 
     memory: Tensor
@@ -105,7 +109,7 @@ class MlstmState(State):
 
 
 class Mlstm(RecurrentMixer):
-    """A matrix memory for each head between one joint map and a gated norm."""
+    """A joint projection, a matrix memory for each head, and a gated norm."""
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"remember": mlstm_reference}
 
@@ -118,10 +122,7 @@ class Mlstm(RecurrentMixer):
         self.remember = mlstm
         self.norm = HeadLayerNorm(self.heads, self.value_width, spec.eps)
         self.out = Linear(values, d_model, bias=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Gates that do not look at the token: next to nothing is let in, heads forget at rates of their own."""
+        # At first gates do not depend on the token: input gates are almost closed, heads have different lifetimes.
         nn.init.zeros_(self.input_forget.weight)
         with torch.no_grad():
             self.input_forget.bias[: self.heads] = INPUT_BIAS
@@ -137,25 +138,19 @@ class Mlstm(RecurrentMixer):
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         assert state is None or isinstance(state, MlstmState)
-        keys, values = self.heads * self.key_width, self.heads * self.value_width
-        *of_heads, gate_BTF = self.query_key_value_gate(x_BTD).split([keys, keys, values, values], dim=-1)
+        *joint, gate_BTF = self.query_key_value_gate.split(self.query_key_value_gate(x_BTD))
         logits_BTN = self.input_forget(x_BTD)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            normed_BTF = self.norm(self._read(of_heads, logits_BTN, state).transpose(1, 2))
+            wide = torch.promote_types(logits_BTN.dtype, torch.float32)
+            q_BNTK, k_BNTK, v_BNTV = (torch.unflatten(x.to(wide), -1, (self.heads, -1)).transpose(1, 2) for x in joint)
+            logits_BTN = logits_BTN.to(wide)
+            if self.gate_cap is not None:
+                logits_BTN = apply_soft_cap(logits_BTN, self.gate_cap)
+            input_BNT, forget_BNT = logits_BTN.transpose(1, 2).chunk(2, dim=1)
+            before = () if state is None else (state.memory, state.peak)
+            h_BNTV, memory, peak = self.remember(q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, *before)
+            if state is not None:
+                state.memory, state.peak = memory.detach().contiguous(), peak.detach().contiguous()
+            normed_BTF = self.norm(h_BNTV.transpose(1, 2))
         out_BTD: Tensor = self.out(normed_BTF.to(gate_BTF.dtype) * gate_BTF.sigmoid())
         return out_BTD
-
-    def _read(self, of_heads: list[Tensor], logits_BTN: Tensor, state: MlstmState | None) -> Tensor:
-        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
-        wide = torch.promote_types(logits_BTN.dtype, torch.float32)
-        q_BNTK, k_BNTK, v_BNTV = (torch.unflatten(x.to(wide), -1, (self.heads, -1)).transpose(1, 2) for x in of_heads)
-        logits_BTN = logits_BTN.to(wide)
-        if self.gate_cap is not None:
-            logits_BTN = apply_soft_cap(logits_BTN, self.gate_cap)
-        input_BNT, forget_BNT = logits_BTN.transpose(1, 2).chunk(2, dim=1)
-        before = () if state is None else (state.memory, state.peak)
-        h_BNTV, memory, peak = self.remember(q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, *before)
-        if state is not None:
-            state.memory, state.peak = memory.detach().contiguous(), peak.detach().contiguous()
-        out_BNTV: Tensor = h_BNTV
-        return out_BNTV

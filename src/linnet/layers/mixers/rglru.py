@@ -1,15 +1,14 @@
-"""Griffin's recurrent block: a gated linear recurrence behind a short convolution (De et al., 2024, arXiv 2402.19427).
+"""Griffin's recurrent block: a short convolution and a gated linear recurrence (De et al., 2024, arXiv 2402.19427).
 
-`y_t = W_out (gelu(W_y x_t + b_y) * rglru(conv(W_x x_t + b_x)))`: section 2.3 and 2.4, with the names of the published
+`y_t = W_out (gelu(W_y x_t + b_y) * rglru(conv(W_x x_t + b_x)))`: sections 2.3 and 2.4, with the names of the published
 parameters.
 
-Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence, `N` heads, which are blocks
-of channels that gate each other, `K` channels of one, `W` inputs of the convolution.
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence, `N` heads, the blocks of
+the block-diagonal gates, `K` channels of a head, `W` tokens of the convolution.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -27,14 +26,14 @@ from linnet.ops.linear_scan import rglru, rglru_reference
 
 SUM_BYTES = 4
 SHARPNESS = 8.0
-"""c of the paper: how much faster than its slowest a channel can forget, `a^c`."""
-FASTEST, SLOWEST = 0.9, 0.999
-"""Between what the decays of channels start, to the power of `c r`."""
+"""c of the paper: the decay of a channel is `a^(c r)` with its gate r."""
+MIN_DECAY, MAX_DECAY = 0.9, 0.999
+"""The range of the initial `a^c`."""
 CONVOLUTION_VARIANCE = 0.01
 
 
 class RglruSpec(MixerSpec):
-    """`heads` blocks of channels with gates of their own, a convolution over `conv` tokens.
+    """heads: blocks of the block-diagonal gates. conv: tokens that the convolution reads.
 
     channels: of the recurrence (null: the model's width; the paper has four thirds of it).
     """
@@ -46,11 +45,10 @@ class RglruSpec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As published; channels of a number of their own, each gated by itself, a convolution over one token alone."""
+        """As published; own channels, each with separate gates, and a convolution over a single token."""
         return [cls(heads=4), cls(heads=12, channels=12, conv=1)]
 
     def check(self, width: int) -> None:
-        """Heads must divide the channels."""
         channels = self.channels or width
         if channels % self.heads:
             raise ValueError(f"heads: {self.heads}: must divide the {channels} channels")
@@ -59,23 +57,19 @@ class RglruSpec(MixerSpec):
         return Rglru(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Maps, convolution and gates; inputs of the convolution and one number of a channel as state."""
+        """Maps, convolution and gates; the state is the inputs of the convolution and one number for each channel."""
         width, channels = place.width, self.channels or place.width
-        maps = linear_cost(width, channels, True) + linear_cost(width, channels, True)
-        maps += linear_cost(channels, width, True)
+        maps = linear_cost(width, channels, True).repeated(2) + linear_cost(channels, width, True)
+        # Activations, for each token: the gate and its gelu, inputs and outputs of the convolution, two gates, decays,
+        # states, their product with the gate; for each sequence the state; the rates.
         recurrence = Cost(
             parameters=2 * channels * (channels // self.heads + 1) + channels,
             flops_per_token=4 * channels * (channels // self.heads),
             state_fixed_bytes=SUM_BYTES * channels,
+            activations_per_token=width,
+            activation_memory=(lambda sequences, tokens: sequences * channels * (9 * tokens + self.conv) + channels,),
         )
-        recurrence += convolution_cost(channels, self.conv, True)
-        return maps + recurrence + Cost(activations_per_token=width, activation_memory=(partial(self._kept, channels),))
-
-    def _kept(self, channels: int, sequences: int, tokens: int) -> int:
-        """Of a token the gate and its gelu, inputs and outputs of the convolution, two gates, decays, states, their
-        product with the gate; of a sequence what is before it; rates.
-        """
-        return sequences * channels * (9 * tokens + self.conv) + channels
+        return maps + recurrence + convolution_cost(channels, self.conv, True)
 
 
 @dataclass
@@ -87,21 +81,20 @@ class RglruState(State):
 
 
 class RealGates(nn.Module):
-    """The gates of input and recurrence, block-diagonal maps, and the rates of the channels."""
+    """The block-diagonal maps to the gates of input and recurrence, and the decay rates of the channels."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
-        within = channels // heads
+        head_dim = channels // heads
         self.recurrent_param = nn.Parameter(torch.empty(channels))
-        self.input_gate_weight = nn.Parameter(torch.empty(heads, within, within))
-        self.input_gate_bias = nn.Parameter(torch.empty(heads, within))
-        self.recurrent_gate_weight = nn.Parameter(torch.empty(heads, within, within))
-        self.recurrent_gate_bias = nn.Parameter(torch.empty(heads, within))
+        self.input_gate_weight = nn.Parameter(torch.empty(heads, head_dim, head_dim))
+        self.input_gate_bias = nn.Parameter(torch.empty(heads, head_dim))
+        self.recurrent_gate_weight = nn.Parameter(torch.empty(heads, head_dim, head_dim))
+        self.recurrent_gate_bias = nn.Parameter(torch.empty(heads, head_dim))
 
     def forward(self, x_BTE: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the gates of input and recurrence, `[B, T, E]` each."""
-        heads, within = self.input_gate_bias.shape
-        x_NFK = x_BTE.reshape(-1, heads, within).transpose(0, 1)  # F: tokens of all rows
+        x_NFK = x_BTE.reshape(-1, *self.input_gate_bias.shape).transpose(0, 1)  # F: tokens of all rows
         logits = (
             torch.baddbmm(bias_NK[:, None], x_NFK, weight_NKK).transpose(0, 1).reshape(x_BTE.shape).contiguous()
             for weight_NKK, bias_NK in (
@@ -112,13 +105,9 @@ class RealGates(nn.Module):
         input_BTE, recurrent_BTE = logits
         return input_BTE, recurrent_BTE
 
-    def rates(self, dtype: torch.dtype) -> Tensor:
-        """How fast each channel forgets at most, `[E]`: minus the logarithm of a decay."""
-        return SHARPNESS * F.softplus(self.recurrent_param.to(dtype))
-
 
 class Rglru(RecurrentMixer):
-    """Two branches, one through a GeLU, the other through convolution and recurrence; their product is mapped back."""
+    """The product of a GeLU branch and a branch with convolution and recurrence, and an output projection."""
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": rglru_reference}
 
@@ -134,7 +123,7 @@ class Rglru(RecurrentMixer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Maps and gates that keep the variance of what they read; squared decays spread evenly; biases of 0."""
+        """Maps and gates keep the variance of their inputs; squared decays are uniform; biases are 0."""
         gates = self.rg_lru
         for linear in (self.linear_y, self.linear_x, self.linear_out):
             nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
@@ -144,9 +133,9 @@ class Rglru(RecurrentMixer):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        squared_E = torch.empty_like(gates.recurrent_param).uniform_(FASTEST**2, SLOWEST**2)
+        squared_E = torch.empty_like(gates.recurrent_param).uniform_(MIN_DECAY**2, MAX_DECAY**2)
         with torch.no_grad():
-            gates.recurrent_param.copy_((-0.5 * squared_E.log()).expm1().log())  # what softplus makes `-log a` of
+            gates.recurrent_param.copy_((-0.5 * squared_E.log()).expm1().log())  # its softplus is `-log a`
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
@@ -162,21 +151,14 @@ class Rglru(RecurrentMixer):
         convolved_BET = self.conv_1d.advancing(self.linear_x(x_BTD).transpose(1, 2), state)
         begins_B1 = layout.positions(1, x_BTD.device).view(-1, 1) == 0
         x_BTE = convolved_BET.transpose(1, 2).contiguous()
-        out_BTE = self._recurred(x_BTE, state, begins_B1).to(gate_BTE.dtype) * gate_BTE
-        out_BTD: Tensor = self.linear_out(out_BTE)
-        return out_BTD
-
-    def _recurred(self, x_BTE: Tensor, state: RglruState | None, begins_B1: Tensor) -> Tensor:
-        """The recurrence's states, `[B, T, E]`, in float32 or wider; advances them."""
         logits = self.rg_lru(x_BTE)
         with torch.autocast(x_BTE.device.type, enabled=False):
             wide = torch.promote_types(x_BTE.dtype, torch.float32)
             input_BTE, recurrent_BTE = (part.to(wide).sigmoid() for part in logits)
             hidden_BE = x_BTE.new_zeros(x_BTE[:, 0].shape, dtype=wide) if state is None else state.hidden
-            states_BTE, hidden_BE = self.scan(
-                x_BTE.to(wide), input_BTE, recurrent_BTE, self.rg_lru.rates(wide), begins_B1, hidden_BE
-            )
+            rates_E = SHARPNESS * F.softplus(self.rg_lru.recurrent_param.to(wide))
+            states_BTE, hidden_BE = self.scan(x_BTE.to(wide), input_BTE, recurrent_BTE, rates_E, begins_B1, hidden_BE)
             if state is not None:
-                state.hidden = hidden_BE.detach().clone()  # a layout would hold all of them
-            out_BTE: Tensor = states_BTE
-            return out_BTE
+                state.hidden = hidden_BE.detach().clone()  # a view would keep the states of all tokens
+        out_BTD: Tensor = self.linear_out(states_BTE.to(gate_BTE.dtype) * gate_BTE)
+        return out_BTD

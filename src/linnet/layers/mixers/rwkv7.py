@@ -1,10 +1,10 @@
 """The time mixing of RWKV-7, "Goose": a generalized delta rule (Peng et al., 2025, arXiv 2503.14456, section 4).
 
-Tokens mixed with the ones before (`nn.token_shift`) in six ways: to what is read r, decays w, keys k, values v, rates a
-and a gate g. With `first_values` a share of a layer's values is taken from the first such layer of the model.
+Six mixes of each token with the one before (`nn.neighbors`) are mapped to receptances r, decays w, keys k, values v,
+in-context learning rates a, and gates g. With `first_values` values are mixed with those of the first such layer.
 
-Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of a head, `E` of all heads together,
-`R` rank of a map, `S` mixes of tokens.
+Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of a head, `E` channels of all heads,
+`S` mixes of tokens.
 """
 
 import math
@@ -34,18 +34,20 @@ from linnet.ops.support import recompute
 
 STATE_BYTES = 4
 FIRST_VALUES = "first_values"
-"""The field of a description, and the name under which values are left."""
+"""The field of a description, and the name of the cross-layer value."""
 MIXES = {"receptance": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9, "gate": 0.2}
-"""What tokens are mixed for, and how fast the share of the token before falls with the channel at the start."""
+"""The mixes of tokens, with the exponent by which the initial share of the token before falls over the channels."""
+RANK_FACTORS = {"decay": 2.5, "rate": 2.5, "value": 1.7, "gate": 5.0}
+"""The published rank of each low-rank map, relative to the root of the model's width."""
 
 
 class Rwkv7Spec(MixerSpec):
-    """`heads` heads, each with a matrix of its own.
+    """heads: number of heads, each with a matrix state.
 
-    head_dim: width of a head (null: the width over `heads`). decay_rank, rate_rank, value_rank, gate_rank: widths
-    within the maps of low rank to decays, rates, shares of the first values, and the gate (null: by the model's width,
-    as published). first_values: whether values are mixed with those of the first layer that has them. eps: of the norm
-    of each head.
+    head_dim: width of a head (null: the model's width over `heads`). decay_rank, rate_rank, value_rank, gate_rank:
+    ranks of the maps to decays, rates, shares of the first values, and the gate (null: by the model's width, as
+    published). first_values: whether values are mixed with those of the first layer that has them. eps: of the norm of
+    each head.
     """
 
     kind: Literal["rwkv7"] = "rwkv7"
@@ -60,9 +62,9 @@ class Rwkv7Spec(MixerSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """Ranks and a width of heads of their own; values that are a layer's own alone, ranks as published.
+        """Own ranks and an own width of heads; without first values, with the published ranks.
 
-        `eps` is larger than published: heads so narrow often read next to nothing, whose roundings the norm blows up.
+        `eps` is larger than published, because the norm of heads this narrow amplifies rounding.
         """
         return [
             cls(heads=2, head_dim=6, decay_rank=3, rate_rank=4, value_rank=2, gate_rank=5, eps=0.1),
@@ -70,75 +72,68 @@ class Rwkv7Spec(MixerSpec):
         ]
 
     def check(self, width: int) -> None:
-        """Heads must divide the width, unless theirs is given; no rank is given of a map that there is not."""
         check_heads(self.heads, self.head_dim, width, None)
         if self.value_rank is not None and not self.first_values:
-            raise ValueError(f"value_rank: {self.value_rank}: is that of first_values, which are off; leave it out")
+            raise ValueError(f"value_rank: {self.value_rank}: must be null with first_values: false")
 
     def widths(self, d_model: int) -> tuple[int, int]:
-        """Of a head and of all of them."""
+        """The widths of a head and of all heads."""
         head = self.head_dim or d_model // self.heads
         return head, self.heads * head
 
     def ranks(self, d_model: int) -> dict[str, int]:
-        """Of each map of low rank."""
-        given = {"decay": self.decay_rank, "rate": self.rate_rank, "value": self.value_rank, "gate": self.gate_rank}
-        published = {"decay": 2.5, "rate": 2.5, "value": 1.7, "gate": 5.0}
-        ranks = {name: rank or _rank(published[name], d_model) for name, rank in given.items()}
-        return {name: rank for name, rank in ranks.items() if self.first_values or name != "value"}
+        """The rank of each low-rank map; as published, a multiple of 32."""
+        ranks = {}
+        for name, factor in RANK_FACTORS.items():
+            if self.first_values or name != "value":
+                published = max(32, round(factor * math.sqrt(d_model) / 32) * 32)
+                ranks[name] = getattr(self, f"{name}_rank") or published
+        return ranks
 
     def cross_layer_values(self, width: int) -> dict[str, tuple[int, ...]]:
-        """The first values."""
         return {FIRST_VALUES: (self.heads, self.widths(width)[0])} if self.first_values else {}
 
     @property
     def needs_cross_layer_gradients(self) -> bool:
-        """The gradient of the share needs them; who leaves them keeps them anyway."""
+        """True with first values: the gradient of their share needs them."""
         return self.first_values
 
     def build(self, place: Place) -> "Rwkv7":
         return Rwkv7(self, place)
 
     def cost(self, place: Place) -> Cost:
-        """Maps of full and of low rank, mixes and the rule; a token and one matrix for each head as state."""
+        """Maps of full and of low rank, mixes and the rule; the state is a token and one matrix for each head."""
         width, (head, channels) = place.width, self.widths(place.width)
-        maps = linear_cost(width, channels, False).repeated(3) + linear_cost(channels, width, False)
         ranks = self.ranks(width)
-        pairs = sum(ranks.values()) * (width + channels)
-        own = Cost(
-            parameters=pairs + (len(ranks) - 1 + 5) * channels,
-            flops_per_token=2 * pairs,
-            flops_by_length=(partial(self._flops, head),),
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # The state before each chunk, and the outputs of the padding of the last chunk.
+            chunk = chunk_length(tokens)
+            chunks = -(-tokens // chunk)
+            return sequences * channels * (chunks * head + chunks * chunk - tokens)
+
+        maps = linear_cost(width, channels, False).repeated(3) + linear_cost(channels, width, False)
+        low_rank = sum(ranks.values()) * (width + channels)
+        rule = Cost(
+            parameters=low_rank + (len(ranks) - 1 + 5) * channels,
+            flops_per_token=2 * low_rank,
+            flops_by_length=(lambda tokens: rwkv7_flops(tokens, self.heads, head, head),),
             state_fixed_bytes=STATE_BYTES * channels * head,
             activations_per_token=sum(ranks.values()) + (10 if self.first_values else 8) * channels,
-            activation_memory=(partial(self._kept, head),),
+            activation_memory=(activation_memory,),
         )
-        return maps + token_shift_cost(width, len(MIXES)) + own
-
-    def _flops(self, head: int, tokens: int) -> int:
-        return rwkv7_flops(tokens, self.heads, head, head)
-
-    def _kept(self, head: int, sequences: int, tokens: int) -> int:
-        """The state before each chunk, and what is read behind the last token of the last one."""
-        chunk = chunk_length(tokens)
-        chunks = -(-tokens // chunk)
-        return sequences * self.heads * head * (chunks * head + chunks * chunk - tokens)
-
-
-def _rank(factor: float, d_model: int) -> int:
-    """Of a map of low rank, as published: a multiple of 32."""
-    return max(32, round(factor * math.sqrt(d_model) / 32) * 32)
+        return maps + token_shift_cost(width, len(MIXES)) + rule
 
 
 @dataclass
 class Rwkv7State(LastTokenState):
-    """And the matrices `[B, N, K, K]`, keys as rows, float32 or wider."""
+    """The last token, and the matrices `[B, N, K, K]`, keys as rows, float32 or wider."""
 
     matrices: Tensor
 
 
 class LowRank(nn.Module):
-    """`up f(down x) + bias`, which starts as its bias and decays towards nothing: no linear map to an optimizer."""
+    """`up f(down x) + bias`, initially its bias. Its parameters are no linear layers, so they have no weight decay."""
 
     def __init__(self, inputs: int, rank: int, outputs: int, function: Callable[[Tensor], Tensor], bias: bool) -> None:
         super().__init__()
@@ -148,23 +143,18 @@ class LowRank(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         nn.init.orthogonal_(self.up, gain=0.1 * max(1.0, rank / outputs) ** 0.5)
 
-    def start_at(self, values_E: Tensor) -> None:
-        """What it gives at first, whatever it reads."""
-        assert self.bias is not None
-        self.bias.copy_(values_E)
-
     def forward(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, E]`."""
         return F.linear(self.function(F.linear(x_BTD, self.down)), self.up, self.bias)
 
     def row(self) -> Callable[[Tensor], Tensor]:
-        """The same of a row, `[1, D] -> [1, E]`; without gradients."""
+        """The same function for a row, `[1, D] -> [1, E]`, without gradients."""
         down, up = gemv(self.down.detach(), None), gemv(self.up.detach(), self.bias)
         return lambda x_1D: up.of(self.function(down.of(x_1D)))
 
 
 class Rwkv7(RecurrentMixer):
-    """Token shift, the generalized delta rule, a norm of each head, a bonus for the token itself, a gate."""
+    """Token shift, the generalized delta rule, a norm for each head, a bonus for the current token, and a gate."""
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": rwkv7_reference}
 
@@ -187,7 +177,7 @@ class Rwkv7(RecurrentMixer):
         self.reset_parameters(place)
 
     def reset_parameters(self, place: Place) -> None:
-        """As in the authors' training code, by the number of the layer; all but the map behind the heads."""
+        """Initialize everything except the output projection as in the authors' training code, by the layer's index."""
         powers_S1 = layers_left(place) * torch.tensor(list(MIXES.values()))[:, None]
         with torch.no_grad():
             self.shares.copy_(1 - rising(place.width)[0] ** powers_S1)
@@ -197,19 +187,21 @@ class Rwkv7(RecurrentMixer):
         nn.init.constant_(self.mixed, 1.02)
         nn.init.constant_(self.bonus, -0.04)
         nn.init.constant_(self.norm.weight, ((place.index + 1) / place.layers) ** 0.7)
-        self._spread_over_channels(place.index / max(1, place.layers - 1))
-
-    @torch.no_grad()
-    def _spread_over_channels(self, later: float) -> None:
-        """Logits, and what keys are multiplied by; `later`: 0 in the first layer, 1 in the last."""
+        # Biases rise over all channels, and over those of each head; depth is 0 in the first layer and 1 in the last.
+        depth = place.index / max(1, place.layers - 1)
         slope_E = torch.linspace(0, 1, len(self.erased))
         within_K = torch.linspace(-1, 1, self.head_width) if self.head_width > 1 else torch.zeros(1)
         zigzag_E = (within_K * within_K.abs()).repeat(self.heads)
-        self.decay.start_at(6 * slope_E ** (1 + later**0.3) - 5.5 + 2.5 * zigzag_E)
-        self.rate.start_at(0.3 * zigzag_E + 0.4 * slope_E - 0.39)
-        self.erased.copy_(0.76 - 0.1 * slope_E)
-        if self.first_share is not None:
-            self.first_share.start_at(0.93 - 0.4 * slope_E)
+        biases = [
+            (self.decay, 6 * slope_E ** (1 + depth**0.3) - 5.5 + 2.5 * zigzag_E),
+            (self.rate, 0.3 * zigzag_E + 0.4 * slope_E - 0.39),
+            (self.first_share, 0.93 - 0.4 * slope_E),
+        ]
+        with torch.no_grad():
+            self.erased.copy_(0.76 - 0.1 * slope_E)
+            for low_rank, bias_E in biases:
+                if low_rank is not None and low_rank.bias is not None:
+                    low_rank.bias.copy_(bias_E)
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
@@ -223,53 +215,41 @@ class Rwkv7(RecurrentMixer):
         assert state is None or isinstance(state, Rwkv7State)
         for_r, for_w, for_k, for_v, for_a, for_g = token_mixes(x_BTD, self.shares.unbind(), state)
         r_BTE, w_BTE, k_BTE = self.receptance(for_r), self.decay(for_w), self.key(for_k)
-        v_BTE, a_BTE, gate_BTE = self._values(for_v, layout), self.rate(for_a), self.gate(for_g)
+        v_BTE = self.value(for_v)
+        if self.first_share is not None:
+            v_BTE = torch.lerp(v_BTE, self._first_values(v_BTE, layout), self.first_share(for_v).sigmoid())
+        a_BTE, gate_BTE = self.rate(for_a), self.gate(for_g)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            out_BTE = self._read([self._heads(x) for x in (r_BTE, w_BTE, k_BTE, v_BTE, a_BTE, gate_BTE)], state)
-        out_BTD: Tensor = self.out(out_BTE.to(gate_BTE.dtype))
+            wide = torch.promote_types(r_BTE.dtype, torch.float32)
+            r_BTNK, w_BTNK, k_BTNK, v_BTNK, a_BTNK, gate_BTNK = (
+                torch.unflatten(x.to(wide), -1, (self.heads, -1)) for x in (r_BTE, w_BTE, k_BTE, v_BTE, a_BTE, gate_BTE)
+            )
+            parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
+            erased_NK, mixed_NK, *others = (torch.unflatten(x.to(wide), 0, (self.heads, -1)) for x in parameters)
+            by_head = (x.transpose(1, 2) for x in (r_BTNK, w_BTNK, k_BTNK, v_BTNK, a_BTNK))
+            o_BNTK, matrices = self.rule(*by_head, erased_NK, mixed_NK, None if state is None else state.matrices)
+            if state is not None:
+                state.matrices = matrices.detach()
+            read = o_BNTK.transpose(1, 2), r_BTNK, k_BTNK, v_BTNK, a_BTNK, gate_BTNK
+            out_BTNK = recompute(partial(rwkv7_output, eps=self.norm.eps), *read, mixed_NK, *others)
+        out_BTD: Tensor = self.out(out_BTNK.flatten(2).to(gate_BTE.dtype))
         return out_BTD
 
-    def _values(self, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
-        """Mixed with those that an earlier layer left, `[B, T, E]`; leaves them where none did."""
-        v_BTE: Tensor = self.value(x_BTD)
-        if self.first_share is None:
-            return v_BTE
-        return torch.lerp(v_BTE, self._first(v_BTE, layout), self.first_share(x_BTD).sigmoid())
-
-    def _first(self, v_BTE: Tensor, layout: BatchLayout) -> Tensor:
-        """The values that an earlier layer left, `[B, T, E]`, or where none did its own, which it leaves."""
+    def _first_values(self, v_BTE: Tensor, layout: BatchLayout) -> Tensor:
+        """The values that an earlier layer has saved, `[B, T, E]`; in the first layer its own, which it saves."""
         first_BTNK = layout.cross_layer_value(FIRST_VALUES)
         if first_BTNK is None:
             layout.save_cross_layer_value(FIRST_VALUES, torch.unflatten(v_BTE, -1, (self.heads, -1)))
             return v_BTE
         return first_BTNK.flatten(2)
 
-    def _heads(self, x_BTE: Tensor) -> Tensor:
-        """`[B, T, N, K]`, in float32 or wider."""
-        return torch.unflatten(x_BTE.to(torch.promote_types(x_BTE.dtype, torch.float32)), -1, (self.heads, -1))
-
-    def _read(self, tensors: list[Tensor], state: Rwkv7State | None) -> Tensor:
-        """What comes of what each token reads, `[B, T, E]`, in float32 or wider; advances the state."""
-        r_BTNK, _, k_BTNK, v_BTNK, a_BTNK, gate_BTNK = tensors
-        parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
-        erased_NK, mixed_NK, *others = (torch.unflatten(x.to(r_BTNK.dtype), 0, (self.heads, -1)) for x in parameters)
-        r, w, k, v, a = (x.transpose(1, 2) for x in tensors[:5])
-        o_BNTK, matrices = self.rule(r, w, k, v, a, erased_NK, mixed_NK, None if state is None else state.matrices)
-        if state is not None:
-            state.matrices = matrices.detach()
-        read = o_BNTK.transpose(1, 2), r_BTNK, k_BTNK, v_BTNK, a_BTNK, gate_BTNK
-        return recompute(partial(rwkv7_output, eps=self.norm.eps), *read, mixed_NK, *others).flatten(2)
-
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         receptance, key, value, out = map(gemv_of, (self.receptance, self.key, self.value, self.out))
         if receptance is None or key is None or value is None or out is None:
             return None
         assert isinstance(state, Rwkv7State)
-        mixes, matrices_NKK, layout = (
-            row_mixes(state, self.shares.unbind()),
-            state.matrices[0],
-            BatchLayout(record=record),
-        )
+        mixes, matrices_NKK = row_mixes(state, self.shares.unbind()), state.matrices[0]
+        layout = BatchLayout(record=record)
         decay, rate, gate = self.decay.row(), self.rate.row(), self.gate.row()
         share = None if self.first_share is None else self.first_share.row()
         parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
@@ -280,7 +260,7 @@ class Rwkv7(RecurrentMixer):
             for_r, for_w, for_k, for_v, for_a, for_g = mixes(x_1D)
             v_1E = value.of(for_v)
             if share is not None:
-                v_1E = torch.lerp(v_1E, self._first(v_1E[None], layout)[0], share(for_v).sigmoid_())
+                v_1E = torch.lerp(v_1E, self._first_values(v_1E[None], layout)[0], share(for_v).sigmoid_())
             rows = receptance.of(for_r), decay(for_w), key.of(for_k), v_1E, rate(for_a), gate(for_g)
             r, w, k, v, a, g = (row_1E.view(self.heads, -1) for row_1E in rows)
             o_NK = rwkv7_row(matrices_NKK, r, w, k, v, a, erased_NK, mixed_NK)

@@ -1,7 +1,7 @@
 """S4D: a diagonal state-space model for each channel (Gu et al., 2022, arXiv 2206.11893).
 
-`y_t = glu(W gelu(ssm(x)_t) + b)`, the block of the published `s4d.py`, with the names of its kernel's parameters;
-its map is two, so that what is behind a residual branch is linear in the one to values.
+`y_t = glu(W gelu(ssm(x)_t) + b)`: the block of the published `s4d.py`, with the names of its kernel's parameters. Its
+output map is split into one for values and one for gates, so that the output is linear in the map to values.
 
 Shapes: `B` batch, `T` tokens of the chunk, `D` width, `N` complex numbers of a channel's state.
 """
@@ -30,13 +30,13 @@ from linnet.ops.diagonal_ssm import (
 
 
 class S4dSpec(DiagonalSpec):
-    """See `DiagonalSpec`."""
+    """The fields are those of `DiagonalSpec`."""
 
     kind: Literal["s4d"] = "s4d"
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """As published, with fewer numbers; S4D-Inv by the bilinear rule with long steps, one pair for each channel."""
+        """As published, with a smaller state; S4D-Inv by the bilinear rule, with long steps and one pair a channel."""
         other = cls(state=2, frequencies="inv", discretization="bilinear", shortest_step=0.1, longest_step=0.5)
         return [cls(state=6), other]
 
@@ -44,26 +44,25 @@ class S4dSpec(DiagonalSpec):
         return S4d(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """The state-space model and the maps to values and gates; `state` numbers of a channel as state."""
-        width, pairs = place.width, self.state // 2
+        """The state-space model and the maps to values and gates; the state is `state` numbers for each channel."""
+        width = place.width
+
+        def activation_memory(sequences: int, tokens: int) -> int:
+            # For each token the inputs and outputs of the model, its gelu, values and gates; states between segments.
+            per_sequence = width * (5 * tokens + diagonal_ssm_saved_elements(tokens, self.state))
+            return sequences * per_sequence + width * self.kernel_kept
+
         ssm = Cost(
             parameters=width * self.kernel_parameters,
-            flops_by_length=(partial(diagonal_ssm_flops, channels=width, state=pairs),),
+            flops_by_length=(partial(diagonal_ssm_flops, channels=width, state=self.state // 2),),
             state_fixed_bytes=SUM_BYTES * width * self.state,
-            activation_memory=(partial(self._kept, width),),
+            activation_memory=(activation_memory,),
         )
         return ssm + linear_cost(width, width, True).repeated(2)
 
-    def _kept(self, width: int, sequences: int, tokens: int) -> int:
-        """Of a token what is read, what the model gives, its gelu, values and gates; states between; coefficients."""
-        return (
-            sequences * width * (5 * tokens + diagonal_ssm_saved_elements(tokens, self.state))
-            + width * self.kernel_kept
-        )
-
 
 class S4d(RecurrentMixer):
-    """A diagonal state-space model for each channel, behind it a GeLU and a gated map between channels."""
+    """A diagonal state-space model for each channel, a GeLU, and a gated linear map between channels."""
 
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"ssm": diagonal_ssm_reference}
 
@@ -85,11 +84,10 @@ class S4d(RecurrentMixer):
         assert state is None or isinstance(state, DiagonalState)
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            before_BDN2 = None if state is None else state.hidden
-            x_BDT = x_BTD.to(wide).transpose(1, 2)
-            y_BDT, behind_BDN2 = self.kernel.advancing(self.ssm, x_BDT, self.D.to(wide), before_BDN2)
+            x_BDT, hidden_BDN2 = x_BTD.to(wide).transpose(1, 2), None if state is None else state.hidden
+            y_BDT, hidden_BDN2 = self.kernel.advancing(self.ssm, x_BDT, self.D.to(wide), hidden_BDN2)
             if state is not None:
-                state.hidden = behind_BDN2
-        seen_BTD = F.gelu(y_BDT.transpose(1, 2).to(x_BTD.dtype))
-        out_BTD: Tensor = self.value_linear(seen_BTD) * self.gate_linear(seen_BTD).sigmoid()
+                state.hidden = hidden_BDN2
+        hidden_BTD = F.gelu(y_BDT.transpose(1, 2).to(x_BTD.dtype))
+        out_BTD: Tensor = self.value_linear(hidden_BTD) * self.gate_linear(hidden_BTD).sigmoid()
         return out_BTD

@@ -17,7 +17,7 @@ SPECS = [
 
 def of_one_stream(mixer: GatedDelta, spec: GatedDeltaSpec, x_TD: Tensor) -> Tensor:
     """The equations of the page, token by token and head by head."""
-    (key, value), groups = spec.widths(WIDTH), spec.heads // spec.count
+    (key, value), groups = spec.widths(WIDTH), spec.heads // (spec.key_heads or spec.heads)
     parts = x_TD @ mixer.query_key_value_gate.weight.t()
     mixed_TF, gate = parts[:, : sum(mixer.parts)], parts[:, sum(mixer.parts) :]
     before_TF = torch.cat([torch.zeros(spec.conv - 1, mixed_TF.shape[1], dtype=x_TD.dtype), mixed_TF])

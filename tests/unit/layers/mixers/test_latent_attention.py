@@ -129,7 +129,7 @@ def test_converted_weights_decode_as_one_pass(weights: str):
     [
         ({"heads": 3}, "heads: 3: must divide the width 16, or head_dim must be given"),
         ({"rotary_dim": 3}, "rotary_dim: 3: must be even"),
-        ({"rotary": {"fraction": 0.5}}, "rotary.fraction: 0.5: must be 1; rotary_dim says how much is turned"),
+        ({"rotary": {"fraction": 0.5}}, "rotary.fraction: 0.5: must be 1; set rotary_dim instead"),
     ],
 )
 def test_mistakes_are_one_line(mixer: dict, said: str):

@@ -175,7 +175,7 @@ def test_its_values_and_those_of_attention_do_not_mix():
     ("mixer", "said"),
     [
         ({"heads": 3}, "heads: 3: must divide the width 16, or head_dim must be given"),
-        ({"heads": 4, "first_values": False, "value_rank": 3}, "value_rank: 3: is that of first_values, which are off"),
+        ({"heads": 4, "first_values": False, "value_rank": 3}, "value_rank: 3: must be null with first_values: false"),
     ],
 )
 def test_what_does_not_fit_is_refused(mixer: dict, said: str):

@@ -50,7 +50,8 @@ def test_it_is_what_the_page_says(spec: SlstmSpec):
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_state_is_four_numbers_for_each_channel_whatever_the_precision(spec: SlstmSpec):
     for state in states_in_bfloat16(spec, WIDTH):
-        assert all((part.shape[:2], part.dtype) == ((3, spec.heads), torch.float32) for part in state.memory)
+        memory = state.hidden, state.cell, state.normalizer, state.peak
+        assert all((part.shape[:2], part.dtype) == ((3, spec.heads), torch.float32) for part in memory)
         assert spec.conv is None or (state.inputs.shape[2], state.inputs.dtype) == (2, torch.bfloat16)
 
 

@@ -1,7 +1,7 @@
-"""A bank of sums in the place of a TED layer's stream, and its last tokens (`ops.decay.bank`).
+"""A state of a TED layer with constant size: a bank of sums and the last tokens (`ops.decay.bank`).
 
-Shapes: `B` batch, `T` tokens of the chunk, `E` sums and tokens that are held, `N` heads, `C` channels of a head,
-`D` width, `W` tokens of two chunks of the bank, `M` width of a key.
+Shapes: `B` batch, `T` tokens of the chunk, `E` stored sums and tokens, `N` heads, `C` channels of a head, `D` width,
+`W` tokens of two chunks of the bank, `M` width of a key.
 """
 
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ from linnet.ops.support import is_exporting
 
 @dataclass
 class BankState(TedState):
-    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off.
+    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and the rounding errors of the sums.
 
-    keys: of the tokens of the two chunks, `[B, N, W, M]`; None: the layer has none.
-    lead: by how much the clock of each row, by which chunks begin, is ahead of its position, int64 `[B]`: the padding
-        of the prompt, so that rows that began together go on together.
+    keys: the keys of the two chunks, `[B, N, W, M]`; None for a layer without keys.
+    lead: the clock of each row, which decides where chunks start, minus its position, int64 `[B]`. It is the padding of
+        the prompt, so that rows that started together keep common chunks.
     """
 
     bank: RateBank = field(repr=False)
@@ -37,7 +37,6 @@ class BankState(TedState):
 
     @classmethod
     def empty(cls, shape: Shape, bank: RateBank) -> Self:
-        """No token yet."""
         sizes = (shape.batch, shape.heads, shape.channels)
         empty = DecayBank.empty(sizes, bank, shape.dtype, shape.device, shape.key)
         lead_B = torch.zeros(shape.batch, dtype=torch.int64, device=shape.device)
@@ -46,12 +45,11 @@ class BankState(TedState):
 
     @property
     def cache_policy(self) -> BankCache:
-        """A bank, and the ages for which its bound holds."""
         return BankCache(self.bank.length)
 
     def supports(self, layout: BatchLayout, length: int) -> bool:
-        """Rows whose chunks begin together; with padding those that begin."""
-        if is_exporting():  # one stream
+        """Rows with common chunks; with padding only at the start."""
+        if is_exporting():  # an exported graph has one stream
             return True
         lead = self.lead.tolist()
         if layout.padding is not None:
@@ -62,7 +60,7 @@ class BankState(TedState):
     def read(
         self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
     ) -> Tensor:
-        """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
+        """See `TedState`; the error of every weight is within the bank's bound."""
         if is_exporting():
             return self._read_in_graph(rates_BTN, v_BTD, layout, keys)
         if layout.padding is not None:
@@ -74,11 +72,11 @@ class BankState(TedState):
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN), keys).flatten(2)
 
     def _read_in_graph(self, rates_B1N: Tensor, v_B1D: Tensor, layout: BatchLayout, keys: Keys | None) -> Tensor:
-        """`read` of one stream in a graph, which has no number for the clock: one token, or chunks from their start."""
+        """`read` for one stream in an exported graph, where the clock is a tensor: one token, or whole chunks."""
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, 0, self.keys)
         v_BTNC = by_head(v_B1D, rates_B1N)
         if v_BTNC.shape[1] > 1:
-            assert v_BTNC.shape[1] % self.bank.nearest == 0, "chunks of the bank are read as a whole"
+            assert v_BTNC.shape[1] % self.bank.nearest == 0, "a graph reads whole chunks of the bank"
             return stream.append(rates_B1N, v_BTNC, keys).flatten(2)
         clock = (layout.offsets_B(v_B1D.device) + self.lead)[0]
         out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock, keys)
@@ -100,18 +98,18 @@ class BankState(TedState):
         return read
 
     def forget(self) -> Self:
-        """An empty copy; the fixed rates stay."""
+        """An empty copy with the fixed rates."""
         rates = self.rates.clone()
         rates[:, :, len(self.bank.rates_R) :] = 0
         return self.with_tensors({**super().forget().tensors(), "rates": rates})
 
     def sizes(self, position: int | Tensor) -> Tensor:
-        """The sums, and the tokens of the chunk before the current one and of the current one."""
+        """The sums, and the tokens of the previous and the current chunk."""
         chunk, steps_B = self.bank.nearest, of_rows(position, self.low).long()
         return torch.minimum(steps_B, chunk + steps_B % chunk) + self.low.shape[2]
 
     def mean_sizes(self, position: int | Tensor) -> Tensor:
-        """As `sizes`: the tokens of the current chunk, the whole one before from the second on, and the sums."""
+        """The mean of `sizes`: tokens of the current chunk, the previous one from the second on, and the sums."""
         steps_B, chunk = of_rows(position, self.low), self.bank.nearest
         whole_B, rest_B = steps_B // chunk, steps_B % chunk
         current_B = whole_B * (chunk * (chunk - 1) / 2) + rest_B * (rest_B + 1) / 2
@@ -119,10 +117,9 @@ class BankState(TedState):
         return ((current_B + before_B) / steps_B.clamp(min=1) + self.low.shape[2]) * (steps_B > 0)
 
     def largest_sizes(self, position: int | Tensor) -> Tensor:
-        """Two chunks less a token, and the sums."""
+        """Two chunks without a token, and the sums."""
         near_B = of_rows(position, self.low).clamp(max=2 * self.bank.nearest - 1)
         return (near_B + self.low.shape[2] * (near_B > 0)).long()
 
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
-        """Always the same."""
         return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64, device=self.low.device)

@@ -1,4 +1,4 @@
-"""What trainable exponential decays bring to `linnet inspect`: the lifetimes of tokens."""
+"""`linnet inspect lifetimes`: the lifetimes of tokens with trainable exponential decays."""
 
 import math
 from collections.abc import Sequence
@@ -38,16 +38,16 @@ from linnet.present.table import Table
 MORE = "--entries shows more of the vocabulary, --token chooses whose relevance is shown over time, --out draws it."
 
 BARS = 40
-"""At most about so many; each at least a step wide."""
+"""The approximate maximum number of bars; each is at least a step wide."""
 
 MARKED_AGE = 12
-"""So far a step can be told from the next, and has a dot."""
+"""Up to this age every step has a dot."""
 
-TOLD_BY_COLOR = 10
-"""Of more lines than that every second is dotted."""
+SOLID_LINES = 10
+"""With more lines every second one is dotted."""
 
-BELOW, NOTHING = 1e-2, 1e-300
-"""Curves are shown until so much of the threshold is left; nothing at all has no place on a logarithmic axis."""
+MIN_OF_THRESHOLD, MIN_DRAWN = 1e-2, 1e-300
+"""The lower end of the axis relative to the threshold, and the value for 0, which a logarithmic axis does not have."""
 
 
 class LifetimesOptions(Spec):
@@ -58,14 +58,17 @@ class LifetimesOptions(Spec):
         [], description="Show the relevance of this text's tokens over time (repeatable); by default of six entries."
     )
     entries: Annotated[int, Field(ge=1)] = Field(
-        20, description="Print so many of the longest lives and of the shortest."
+        20, description="Print this many of the longest and of the shortest lifetimes."
     )
     windows: Annotated[int, Field(ge=1)] = Field(8, description="Windows of text to read, spread evenly.")
 
 
 @dataclass(frozen=True)
 class Lifetimes(Result):
-    """Of the vocabulary in the lowest layer, some entries over time, or why not (`unknown`); of a text's tokens."""
+    """Lifetimes of the vocabulary in the lowest layer, some entries over time, and lifetimes of the tokens of a text.
+
+    unknown: the reason why nothing is known without a text, else None. entries: the number of table rows.
+    """
 
     model: str
     threshold: float
@@ -87,21 +90,45 @@ class Lifetimes(Result):
         return facts if self.data is None else facts | {"text": f"{self.split} split of {self.data}"}
 
     def tables(self) -> list[Table]:
-        return lifetimes_tables(self, self.entries)
+        tables = [] if self.vocabulary is None else _vocabulary_tables(self.vocabulary, self.entries)
+        if self.vocabulary is not None and self.curves is not None:
+            tables.append(_curves_table(self.vocabulary, self.curves))
+        if self.text is not None:
+            tables.append(_layers_table(self.text, self.threshold))
+        return tables
 
     def plots(self) -> list[Picture]:
-        return lifetimes_pictures(self)
+        pictures = []
+        if self.vocabulary is not None:
+            lives = self.vocabulary.lifetimes_V.numpy()
+            caption = f"{numbers.grouped(len(lives))} entries; each counts once, regardless of its frequency."
+            for count, reason in ((lives == 0).sum(), "never kept"), (np.isinf(lives).sum(), "endless"):
+                if count:
+                    caption += f" {numbers.grouped(count)} not shown: {reason}."
+            pictures.append(Picture("vocabulary", "Lifetimes of the vocabulary, layer 0", histogram(lives), caption))
+        if self.curves is not None:
+            caption = (
+                "The remaining norm of a vocabulary entry in the lowest layer. Its lifetime ends where its line crosses"
+                " the dashed one. With several heads a line ends with the slope of the slowest rate."
+            )
+            plot = relevance_curves(self.curves, self.threshold)
+            pictures.append(Picture("relevance", "Relevance over time, layer 0", plot, caption))
+        if self.text is not None:
+            count = numbers.grouped(self.text.windows * self.text.tokens)
+            caption = f"Over {count} tokens of text. Points are missing for 0, endless, and layers without ted."
+            plot = layer_points(self.text)
+            pictures.append(Picture("layers", "Lifetimes of a text's tokens, by layer", plot, caption))
+        return pictures
 
     def conclusion(self) -> str:
         return MORE if self.curves else ""
 
     def to_dict(self) -> dict[str, Any]:
-        read = {} if self.data is None else {"data": self.data, "split": self.split}
-        return {"model": self.model, **read, **self.figures()}
-
-    def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON; null for what was not asked for or is not known."""
+        """The figures for JSON; null for those that were not requested or are unknown."""
+        data = {} if self.data is None else {"data": self.data, "split": self.split}
         return {
+            "model": self.model,
+            **data,
             "threshold": self.threshold,
             "unknown_without_text": self.unknown,
             "vocabulary": self.vocabulary and self.vocabulary.figures(),
@@ -111,10 +138,9 @@ class Lifetimes(Result):
 
 
 def inspect_lifetimes(target: InspectionTarget, options: LifetimesOptions) -> Lifetimes:
-    """The lifetimes of a model; with data also those of the tokens of its text.
+    """Compute the lifetimes of a model's vocabulary, and with data those of a text's tokens.
 
-    `UserError` where the model has no ted layer, nothing about it is known without a text, or model and data do not
-    fit.
+    `UserError` if the model has no ted layer, nothing is known without a text, or model and data do not fit.
     """
     threshold, name = options.threshold, target.source
     if threshold <= 0:
@@ -123,8 +149,8 @@ def inspect_lifetimes(target: InspectionTarget, options: LifetimesOptions) -> Li
     layers = ted_layers(model, name)
     unknown = unknown_without_text(model)
     if unknown is not None and (target.data is None or options.token):
-        asked = f"`token` {options.token[0]!r}: " if options.token else ""
-        raise UserError(f"{asked}{name}: {unknown}, so lifetimes depend on the text; expected `data` alone")
+        token = f"`token` {options.token[0]!r}: " if options.token else ""
+        raise UserError(f"{token}{name}: {unknown}, so lifetimes depend on the text; expected `data` alone")
     try:
         vocabulary = None if unknown else vocabulary_lifetimes(model, threshold)
         text = None
@@ -138,21 +164,11 @@ def inspect_lifetimes(target: InspectionTarget, options: LifetimesOptions) -> Li
     return Lifetimes(name, threshold, unknown, vocabulary, curves, text, options.entries, target.data, target.split)
 
 
-def lifetimes_tables(found: Lifetimes, entries: int = 20) -> list[Table]:
-    """The vocabulary, some entries over time, and the layers over a text: of each what there is."""
-    tables = [] if found.vocabulary is None else _vocabulary_tables(found.vocabulary, entries)
-    if found.vocabulary is not None and found.curves is not None:
-        tables.append(_curves_table(found.vocabulary, found.curves))
-    if found.text is not None:
-        tables.append(_layers_table(found.text, found.threshold))
-    return tables
-
-
 def _vocabulary_tables(vocabulary: VocabularyLifetimes, entries: int) -> list[Table]:
     ranked = vocabulary.ranked
     known = (
-        "Known from the vocabulary entry alone, without any text. Lifetime: steps until its relevance, the norm of what"
-        f" is left of it, is below {exact(vocabulary.threshold)}. Half-life: steps in which its relevance halves."
+        "Computed from the vocabulary entry alone, without a text. Lifetime: steps until its relevance, the remaining"
+        f" norm, is below {exact(vocabulary.threshold)}. Half-life: steps in which its relevance halves."
     )
     if len(ranked) <= 2 * entries:
         return [_entries_table("Vocabulary in layer 0", vocabulary, ranked, known)]
@@ -173,13 +189,13 @@ def _entries_table(title: str, vocabulary: VocabularyLifetimes, tokens: Sequence
     rows, columns = [], (vocabulary.lifetimes_V, vocabulary.half_lives_V, vocabulary.norms)
     for token in tokens:
         life, half, norm = (float(of_V[token]) for of_V in columns)
-        said = numbers.significant(norm) if norm >= 1e-3 else f"{norm:.3g}"
-        rows.append((vocabulary.names[token], str(token), whole_steps(life), steps(half), said))
+        norm_text = numbers.significant(norm) if norm >= 1e-3 else f"{norm:.3g}"
+        rows.append((vocabulary.names[token], str(token), whole_steps(life), steps(half), norm_text))
     return Table(title, ("entry", "token", "lifetime", "half-life", "norm"), rows, meaning)
 
 
 def _curves_table(vocabulary: VocabularyLifetimes, curves: Curves) -> Table:
-    """At step 0 and the powers of ten."""
+    # Columns are age 0 and the powers of ten.
     shown = [place for place, age in enumerate(curves.ages) if set(str(age)) <= set("10") and str(age).count("1") < 2]
     rows = [
         (
@@ -194,7 +210,7 @@ def _curves_table(vocabulary: VocabularyLifetimes, curves: Curves) -> Table:
         "Relevance over time, layer 0",
         ("entry", "lifetime", *(f"after {age}" for age in ages)),
         rows,
-        "The norm of what is left of an entry after so many steps.",
+        "The remaining norm of an entry after the given number of steps.",
     )
 
 
@@ -224,48 +240,26 @@ def _layers_table(text: TextLifetimes, threshold: float) -> Table:
         ),
         rows,
         f"Over {text.windows} window{'s' * (text.windows > 1)} of {numbers.grouped(text.tokens)} tokens. Lifetimes are"
-        " computed from quantity and rate, not waited for, so those that outlive the window are as exact as the others."
-        f" Never kept: below {exact(threshold)} from the start. Average context: tokens in a context that drops what is"
-        f" below {exact(threshold)}, in the mean of a window's steps; {text.whole_context:,.1f} if it drops nothing.",
+        " computed from quantity and rate, so those longer than the window are as exact as the others."
+        f" Never kept: below {exact(threshold)} from the start. Average context: tokens above {exact(threshold)}, as a"
+        f" mean over the steps of a window; {text.whole_context:,.1f} if it drops nothing.",
     )
 
 
-def lifetimes_pictures(found: Lifetimes) -> list[Picture]:
-    """The lifetimes of the vocabulary, some entries over time, and the layers over a text: of each what there is."""
-    pictures = []
-    if found.vocabulary is not None:
-        lives = found.vocabulary.lifetimes_V.numpy()
-        pictures.append(
-            Picture("vocabulary", "Lifetimes of the vocabulary, layer 0", histogram(lives), _left_out(lives))
-        )
-    if found.curves is not None:
-        caption = (
-            "What is left of a vocabulary entry in the lowest layer. Where a line crosses the dashed one, the entry's"
-            " life ends. One rate fades evenly; where there are several heads, each line ends with its slowest."
-        )
-        plot = relevance_curves(found.curves, found.threshold)
-        pictures.append(Picture("relevance", "Relevance over time, layer 0", plot, caption))
-    if found.text is not None:
-        count = numbers.grouped(found.text.windows * found.text.tokens)
-        caption = f"Over {count} tokens of text. No point: endless, or 0, or a layer without ted."
-        pictures.append(Picture("layers", "Lifetimes of a text's tokens, by layer", layer_points(found.text), caption))
-    return pictures
-
-
 def histogram(lifetimes: NDArray[np.float64]) -> Plot:
-    """Over a logarithmic axis, a bar's area being its number of entries; those of 0 and endless ones are left out."""
+    """A histogram with a logarithmic axis; the area of a bar is its number of entries. 0 and infinity are not shown."""
     shown, drawn = lifetimes[np.isfinite(lifetimes) & (lifetimes > 0)], []
     if shown.size:
         edges = bar_edges(float(shown.min()), float(shown.max()))
         counts, _ = np.histogram(shown, edges)
-        # Bars differ in width, as lives are whole steps: per doubling, so that a wide one is not higher for that.
+        # Bars have different widths, as lifetimes are whole steps, so the height is per doubling.
         drawn.append(Series(edges, counts / np.diff(np.log2(edges)), style="bars"))
     x = Axis("lifetime, steps", "log" if drawn else "linear", numbers.metric)
     return Plot([Panel(x, Axis("entries per doubling of the lifetime"), drawn)], (9.0, 4.2))
 
 
 def bar_edges(shortest: float, longest: float) -> NDArray[np.float64]:
-    """Edges half-way between whole lifetimes, each so many times the one before, but a step apart at least."""
+    """Edges half-way between whole lifetimes, at a constant ratio, but at least one step apart."""
     ratio = max(2.0 ** (1 / 8), (longest / shortest) ** (1 / BARS))
     edges = [shortest - 0.5]
     while edges[-1] < longest:
@@ -273,38 +267,30 @@ def bar_edges(shortest: float, longest: float) -> NDArray[np.float64]:
     return np.array(edges)
 
 
-def _left_out(lifetimes: NDArray[np.float64]) -> str:
-    caption = f"{numbers.grouped(len(lifetimes))} entries; each counts once, however often it is used."
-    for count, what in ((lifetimes == 0).sum(), "never kept"), (np.isinf(lifetimes).sum(), "endless"):
-        if count:
-            caption += f" {numbers.grouped(count)} not shown: {what}."
-    return caption
-
-
 def relevance_curves(curves: Curves, threshold: float) -> Plot:
-    """A line for each entry, from dark to light, both axes logarithmic but for age 0; the threshold is dashed."""
+    """A line for each entry, from dark to light, with logarithmic axes and age 0; the threshold is dashed."""
     count = len(curves.curves)
     dots = [place for place, age in enumerate(curves.ages) if age <= MARKED_AGE]
     drawn = [
         Series(
             curves.ages,
-            np.maximum(curve.relevance, NOTHING),
+            np.maximum(curve.relevance, MIN_DRAWN),
             curve.name,
-            "o:" if place % 2 and count > TOLD_BY_COLOR else "o-",
+            "o:" if place % 2 and count > SOLID_LINES else "o-",
             place / max(1, count - 1),
             dots=dots,
         )
         for place, curve in enumerate(curves.curves)
     ]
-    highest = 3 * max(threshold / BELOW, *(curve.relevance[0] for curve in curves.curves))
+    highest = 3 * max(threshold / MIN_OF_THRESHOLD, *(curve.relevance[0] for curve in curves.curves))
     x = Axis("age, steps", "symlog", numbers.metric, low=0, high=curves.ages[-1])
-    y = Axis("relevance", "log", low=threshold * BELOW, high=highest)
+    y = Axis("relevance", "log", low=threshold * MIN_OF_THRESHOLD, high=highest)
     end = Rule(threshold, f"threshold {numbers.exact(threshold)}")
     return Plot([Panel(x, y, drawn, rules=[end])], (9.0, 4.8))
 
 
 def layer_points(text: TextLifetimes) -> Plot:
-    """Median, 90th percentile and average context of each layer that has lifetimes; a gap for one that has none."""
+    """Median, 90th percentile and average context of each layer with lifetimes, and gaps for the others."""
     last = text.layers[-1].layer
     lines = {
         "90th percentile": [layer.upper for layer in text.layers],
@@ -326,11 +312,11 @@ def layer_points(text: TextLifetimes) -> Plot:
 INSPECTIONS = [
     Inspection(
         "lifetimes",
-        """Show for how many steps a model with trainable exponential decays (ted) remembers each token.
+        """Show for how many steps a model with trainable exponential decays (ted) keeps each token.
 
-    In the lowest layer a token's lifetime depends on its vocabulary entry alone: shown without any text, the longest
-    and the shortest, and the relevance of some over time. With --data also, for every layer with ted: median and 90th
-    percentile over the tokens of a text, and the context that a model needs which drops what is below the threshold.
+    In the lowest layer a token's lifetime depends on its vocabulary entry alone. The longest and the shortest lifetimes
+    and the relevance of some entries over time are shown without a text. With --data also, for every layer with ted:
+    median and 90th percentile over the tokens of a text, and the size of a context without tokens below the threshold.
 
     Example: linnet inspect lifetimes runs/ted
 
@@ -344,4 +330,4 @@ INSPECTIONS = [
         applies=lambda model: any(isinstance(mixer, Ted) for mixer in model.mixers),
     )
 ]
-"""What `linnet inspect` finds here."""
+"""The inspections of this kind (`layers.registry`)."""

@@ -1,7 +1,7 @@
-"""For how many steps a TED layer remembers each token: of its vocabulary in the lowest layer, and of a text's tokens.
+"""The lifetimes of tokens in TED layers, in steps: of the vocabulary in the lowest layer, and of the tokens of a text.
 
-What a token leaves behind in the lowest layer, and how fast it fades, depend on its vocabulary entry alone, so it is
-known without any text. In other layers the model computes it from the text, long before the token has faded.
+In the lowest layer the quantity and the rates of a token depend on its vocabulary entry alone, so lifetimes are known
+without a text. In other layers they are computed from the quantities and rates of the tokens of a text.
 
 Shapes: `V` vocabulary entries, `N` heads, `A` ages, `W` windows, `T` tokens of a window, `D` model width.
 """
@@ -22,48 +22,46 @@ from linnet.ops.decay.eviction import half_lives, lifetimes, relevance
 from linnet.present import numbers
 from linnet.present.progress import progress
 
-EXACT = 2.0**53
-"""From here on float64 does not know every whole number."""
+MAX_EXACT = 2.0**53
+"""From here on float64 does not represent every whole number."""
 
-GROUPED = 1e9
-"""From here on so many digits say nothing."""
-
-ENDLESS = "endless"
+MAX_GROUPED = 1e9
+"""From here on numbers are printed with an exponent."""
 
 
 def whole_steps(lifetime: float) -> str:
-    """`1,234`, `3.2e+12`, or `endless`."""
+    """A lifetime as text: `1,234`, `3.2e+12`, or `endless`."""
     if math.isinf(lifetime):
-        return ENDLESS
-    return numbers.grouped(lifetime) if lifetime < GROUPED else f"{lifetime:.3g}"
+        return "endless"
+    return numbers.grouped(lifetime) if lifetime < MAX_GROUPED else f"{lifetime:.3g}"
 
 
 def steps(age: float) -> str:
-    """Three digits: `0.231`, `12.0`, `1,234`; `3.2e+12`, or `endless`."""
+    """An age as text, with three digits: `0.231`, `12.0`, `1,234`, `3.2e+12`, or `endless`."""
     return numbers.significant(age) if age < 1000 else whole_steps(age)
 
 
 def json_steps(lifetime: float) -> int | float | None:
-    """None, which is null, for one that never ends."""
+    """A lifetime for JSON; null if it is endless."""
     if math.isinf(lifetime):
         return None
-    return int(lifetime) if lifetime < EXACT else lifetime
+    return int(lifetime) if lifetime < MAX_EXACT else lifetime
 
 
 def ted_layers(model: InspectedModel, name: str) -> list[int]:
-    """The numbers of the layers with trainable exponential decays; `UserError` naming the model if there is none."""
+    """The indices of the layers with trainable exponential decays; `UserError` naming the model if it has none."""
     layers = [number for number, mixer in enumerate(model.mixers) if isinstance(mixer, Ted)]
     if not layers:
         kinds = ", ".join(dict.fromkeys(model.kinds))
-        raise UserError(f"{name}: no token of it has a lifetime: its token mixer is {kinds}; expected a model with ted")
+        raise UserError(f"{name}: its tokens have no lifetime: its token mixer is {kinds}; expected a model with ted")
     return layers
 
 
 @torch.no_grad()
 def norms_and_rates(mixer: Ted, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-    """The norms of each head's quantity and the rates, `[B, T, N]`, as the model computes them, then in float64.
+    """The norms of each head's quantity and the rates, `[B, T, N]`, computed by the model and converted to float64.
 
-    `FloatingPointError` where one of them is not finite: a model that has broken down.
+    `FloatingPointError` if one of them is not finite.
     """
     v_BTNC, rates_BTN = mixer.contributions(x_BTD)
     norms_BTN = torch.linalg.vector_norm(v_BTNC.double(), dim=-1)
@@ -74,28 +72,28 @@ def norms_and_rates(mixer: Ted, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
 
 def text_contributions(model: InspectedModel, tokens_T: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The norms and rates `[T, N]` of a text's tokens in each ted layer, from one pass as in training."""
-    read = zip(model.mixers, model.mixer_inputs(tokens_T[None]), strict=True)
-    found = [norms_and_rates(mixer, x_1TD) for mixer, x_1TD in read if isinstance(mixer, Ted)]
-    return [(norms_1TN[0], rates_1TN[0]) for norms_1TN, rates_1TN in found]
+    inputs = zip(model.mixers, model.mixer_inputs(tokens_T[None]), strict=True)
+    read = [norms_and_rates(mixer, x_1TD) for mixer, x_1TD in inputs if isinstance(mixer, Ted)]
+    return [(norms_1TN[0], rates_1TN[0]) for norms_1TN, rates_1TN in read]
 
 
 ENTRIES_AT_ONCE = 8192
 CURVES = 6
-"""As many entries are followed over time where none are named."""
+"""The number of entries with a curve if none are named."""
 
 AGES = 200
-"""About so many ages of a curve."""
+"""The approximate number of ages of a curve."""
 
-LEAST_AGE, MOST_AGE = 10, 10**12
-"""Where curves end: not before the one, and not after the other, which is more than anybody reads."""
+MIN_LAST_AGE, MAX_LAST_AGE = 10, 10**12
+"""The range of the last age of curves."""
 
 
 @dataclass(frozen=True, eq=False)
 class VocabularyLifetimes:
     """The entries of the vocabulary in the lowest layer, by token id.
 
-    names: as people read them. norms_VN, rates_VN: of each head, float64. lifetimes_V: whole steps, perhaps infinite.
-    half_lives_V: steps.
+    names: the printable forms. norms_VN, rates_VN: for each head, float64. lifetimes_V: in whole steps, may be
+    infinite. half_lives_V: in steps.
     """
 
     threshold: float
@@ -113,13 +111,12 @@ class VocabularyLifetimes:
 
     @property
     def ranked(self) -> list[int]:
-        """The token ids, longest life first."""
-        # Those that live equally long, for a step or for ever, by what is left at their half-life.
+        """The token ids in descending order of lifetime; equal lifetimes in descending order of half-life."""
         order = zip((-self.lifetimes_V).tolist(), (-self.half_lives_V).tolist(), range(len(self.names)), strict=True)
         return [token for *_, token in sorted(order)]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON; the longest life first."""
+        """The figures for JSON, in descending order of lifetime."""
         norms, half, steps = self.norms.tolist(), self.half_lives_V.tolist(), self.lifetimes_V.tolist()
         entries = [
             {
@@ -145,7 +142,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Several entries over time, the longest life first. `ages`: in steps."""
+    """Several entries over time, in descending order of lifetime; ages in steps."""
 
     ages: list[int]
     curves: list[Curve]
@@ -156,26 +153,26 @@ class Curves:
 
 
 def unknown_without_text(model: InspectedModel) -> str | None:
-    """Why the lowest layer's lifetimes depend on more than the vocabulary entry; None where they do not."""
+    """The reason why lifetimes in the lowest layer depend on more than the vocabulary entry; None if they do not."""
     lowest = model.mixers[0]
     if not isinstance(lowest, Ted):
         return f"the lowest layer is {model.kinds[0]}, not ted"
-    if not lowest.reads_alone:
+    if lowest.conv is not None:
         return "the lowest layer reads a token with those just before it"
     return None if model.positions == "none" else "the model adds positions to its tokens"
 
 
 def vocabulary_lifetimes(model: InspectedModel, threshold: float) -> VocabularyLifetimes:
-    """Every entry that the tokenizer knows; `unknown_without_text` must be None.
+    """The lifetimes of every entry of the tokenizer; `unknown_without_text` must be None.
 
-    Quantities and rates are what the model computes, in its own precision; what follows from them is in float64.
+    Quantities and rates are computed in the model's precision, lifetimes in float64.
     """
     tokenizer, lowest = model.tokenizer, model.mixers[0]
     assert isinstance(lowest, Ted)
     size = tokenizer.vocab_size
-    every = [torch.arange(start, min(start + ENTRIES_AT_ONCE, size)) for start in range(0, size, ENTRIES_AT_ONCE)]
-    found = [norms_and_rates(lowest, model.first_mixer_inputs(tokens_V)) for tokens_V in every]
-    norms_VN, rates_VN = (torch.cat([part_1VN[0] for part_1VN in parts]) for parts in zip(*found, strict=True))
+    parts = torch.arange(size).split(ENTRIES_AT_ONCE)
+    read = [norms_and_rates(lowest, model.first_mixer_inputs(tokens_V)) for tokens_V in parts]
+    norms_VN, rates_VN = (torch.cat([part_1VN[0] for part_1VN in each]) for each in zip(*read, strict=True))
     return VocabularyLifetimes(
         threshold,
         [tokenizer.describe_token(token) for token in range(size)],
@@ -187,92 +184,66 @@ def vocabulary_lifetimes(model: InspectedModel, threshold: float) -> VocabularyL
 
 
 def follow(vocabulary: VocabularyLifetimes, tokens: Sequence[int]) -> Curves:
-    """The relevance of some entries from age 0 until the longest finite life among them has passed."""
+    """The relevance of some entries from age 0 until a quarter after the longest finite lifetime among them."""
     chosen = [token for token in vocabulary.ranked if token in set(tokens)]
-    ages = _ages(vocabulary.lifetimes_V[chosen])
+    finite = [lifetime for lifetime in vocabulary.lifetimes_V[chosen].tolist() if math.isfinite(lifetime)]
+    last = min(max(MIN_LAST_AGE, math.ceil(1.25 * max(finite, default=0))), MAX_LAST_AGE)
+    # Ages are 0, the powers of ten, and about evenly spaced in their logarithm.
+    spaced = {round(last ** (step / AGES)) for step in range(AGES + 1)}
+    ages = [0, *sorted(spaced | {10**power for power in range(len(str(last)))})]
     ages_A1 = torch.tensor(ages, dtype=torch.float64)[:, None]
-    found_AX = relevance(vocabulary.norms_VN[chosen], vocabulary.rates_VN[chosen], ages_A1)
+    relevance_AX = relevance(vocabulary.norms_VN[chosen], vocabulary.rates_VN[chosen], ages_A1)
     curves = [
-        Curve(token, vocabulary.names[token], found_A.tolist())
-        for token, found_A in zip(chosen, found_AX.T, strict=True)
+        Curve(token, vocabulary.names[token], relevance_A.tolist())
+        for token, relevance_A in zip(chosen, relevance_AX.T, strict=True)
     ]
     return Curves(ages, curves)
 
 
-def _ages(lifetimes_X: Tensor) -> list[int]:
-    """Ages about evenly spaced in their logarithm, with the powers of ten, to a quarter more than the longest life."""
-    finite = [lifetime for lifetime in lifetimes_X.tolist() if math.isfinite(lifetime)]
-    last = min(max(LEAST_AGE, math.ceil(1.25 * max(finite, default=0))), MOST_AGE)
-    steps = {round(last ** (step / AGES)) for step in range(AGES + 1)}
-    tens = {10**power for power in range(len(str(last)))}
-    return [0, *sorted(steps | tens)]
-
-
 def spread_entries(vocabulary: VocabularyLifetimes, count: int = CURVES) -> list[int]:
-    """Entries from the longest to the shortest life, evenly by rank; those that print as they are if there are any."""
+    """Entries from the longest to the shortest lifetime, evenly by rank, printable ones if there are any."""
     ranked = [token for token in vocabulary.ranked if "\\" not in vocabulary.names[token]] or vocabulary.ranked
     places = torch.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().long()
     return [ranked[place] for place in places.tolist()]
 
 
 def tokens_of(texts: Sequence[str], tokenizer: Vocabulary) -> list[int]:
-    """The distinct tokens of texts, in their order; `UserError` for a text without any."""
-    found: list[int] = []
+    """The distinct tokens of texts, in order; `UserError` for a text without tokens."""
+    every: list[int] = []
     for text in texts:
         tokens = tokenizer.encode(text)
         if not tokens:
             raise UserError("has no token", field="token", value=repr(text), accepted="some text")
-        found += tokens
-    return list(dict.fromkeys(found))
+        every += tokens
+    return list(dict.fromkeys(every))
 
 
 UPPER = 0.9
-"""Beside the median, the 90th percentile is shown."""
+"""The percentile that is shown beside the median."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LayerLifetimes:
-    """One layer. lifetimes_WT: whole steps, perhaps infinite; half_lives_WT: steps."""
+    """The lifetimes of a text's tokens in one layer, in whole steps, may be infinite, and their half-lives in steps.
+
+    median, upper: the median and the 90th percentile of the lifetimes. half_life: the median half-life. never_kept: the
+    share of tokens that are below the threshold from the start. outlive: the share of tokens with a lifetime longer
+    than a window. average_context: the mean number of tokens above the threshold after each step of a window.
+    """
 
     layer: int
     lifetimes_WT: Tensor
     half_lives_WT: Tensor
 
-    @property
-    def median(self) -> float:
-        """Half of the tokens live so long or shorter."""
-        return quantile(self.lifetimes_WT, 0.5)
-
-    @property
-    def upper(self) -> float:
-        """Nine of ten tokens live so long or shorter."""
-        return quantile(self.lifetimes_WT, UPPER)
-
-    @property
-    def half_life(self) -> float:
-        """The median."""
-        return quantile(self.half_lives_WT, 0.5)
-
-    @property
-    def never_kept(self) -> float:
-        """The share of tokens that are below the threshold from the start."""
-        return float((self.lifetimes_WT == 0).double().mean())
-
-    @property
-    def outlive(self) -> float:
-        """The share of tokens that are still above the threshold when as many more as a window has have been read."""
-        return float((self.lifetimes_WT > self.lifetimes_WT.shape[1]).double().mean())
-
-    @property
-    def average_context(self) -> float:
-        """How many tokens a context holds that drops what is below the threshold: the mean over a window's steps.
-
-        Every step counts after the drop. A token joins at its own step and is held for its lifetime, or to the
-        window's end.
-        """
+    def __post_init__(self) -> None:
         length = self.lifetimes_WT.shape[1]
-        to_the_end_T = length - torch.arange(length, dtype=torch.float64)
-        return float(torch.minimum(self.lifetimes_WT, to_the_end_T).sum(dim=1).mean() / length)
+        self.median, self.upper = (quantile(self.lifetimes_WT, share) for share in (0.5, UPPER))
+        self.half_life = quantile(self.half_lives_WT, 0.5)
+        self.never_kept = float((self.lifetimes_WT == 0).double().mean())
+        self.outlive = float((self.lifetimes_WT > length).double().mean())
+        # A token is in the context from its own step for its lifetime, or until the end of the window.
+        remaining_T = length - torch.arange(length, dtype=torch.float64)
+        self.average_context = float(torch.minimum(self.lifetimes_WT, remaining_T).sum(dim=1).mean() / length)
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -288,7 +259,10 @@ class LayerLifetimes:
 
 @dataclass(frozen=True)
 class TextLifetimes:
-    """Every token of so many windows of so many tokens, in each ted layer."""
+    """The lifetimes of every token of several windows, in each ted layer.
+
+    windows, tokens: the number of windows, and of tokens of a window.
+    """
 
     windows: int
     tokens: int
@@ -296,7 +270,7 @@ class TextLifetimes:
 
     @property
     def whole_context(self) -> float:
-        """The average context of a layer that drops nothing."""
+        """The average context without eviction."""
         return (self.tokens + 1) / 2
 
     def figures(self) -> dict[str, Any]:
@@ -309,24 +283,21 @@ class TextLifetimes:
 
 
 def text_lifetimes(model: InspectedModel, windows_WT: Tensor, layers: Sequence[int], threshold: float) -> TextLifetimes:
-    """Read every window `[W, T]` and compute its tokens' lifetimes in the layers, which are those with ted."""
-    found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
+    """Read windows `[W, T]` and compute the lifetimes of their tokens in `layers`, which are the ted layers."""
+    by_layer: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
     with progress("reading", len(windows_WT), "windows") as advance:
         for tokens_T in windows_WT:
-            for of_layer, read in zip(found, text_contributions(model, tokens_T), strict=True):
-                of_layer.append((lifetimes(*read, threshold), half_lives(*read)))
+            for lives, read in zip(by_layer, text_contributions(model, tokens_T), strict=True):
+                lives.append((lifetimes(*read, threshold), half_lives(*read)))
             advance(1)
-    return TextLifetimes(
-        len(windows_WT),
-        windows_WT.shape[1],
-        [
-            LayerLifetimes(layer, *(torch.stack(parts) for parts in zip(*of_layer, strict=True)))
-            for layer, of_layer in zip(layers, found, strict=True)
-        ],
-    )
+    measured = [
+        LayerLifetimes(layer, *(torch.stack(parts) for parts in zip(*lives, strict=True)))
+        for layer, lives in zip(layers, by_layer, strict=True)
+    ]
+    return TextLifetimes(len(windows_WT), windows_WT.shape[1], measured)
 
 
 def quantile(values: Tensor, share: float) -> float:
-    """The smallest of the values that at least this share of them does not exceed; perhaps infinite."""
+    """The smallest value that at least this share of all values does not exceed; may be infinite."""
     ordered = values.flatten().sort().values
     return float(ordered[max(0, math.ceil(share * len(ordered)) - 1)])

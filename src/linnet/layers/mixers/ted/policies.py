@@ -1,7 +1,4 @@
-"""The cache policies of TED: what is kept of a stream beside all of it.
-
-Relevance and eviction are those of `ops.decay.eviction`, the bank of sums that of `ops.decay.bank`.
-"""
+"""The cache policies of TED: eviction (`ops.decay.eviction`) and a bank of sums (`ops.decay.bank`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from linnet.layers.cache_policy import CachePolicy
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.numbers import exact
 
-LONGEST = 2**40
+MAX_BANK_LENGTH = 2**40
 """The largest age for which the error bound of a bank can be requested."""
 THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 TOP_K = (8, 16, 32, 64, 128, 256)
@@ -32,8 +29,8 @@ class BankCache(CachePolicy):
     length: int | None = None
 
     def __post_init__(self) -> None:
-        if self.length is not None and not (isinstance(self.length, int) and 1 <= self.length <= LONGEST):
-            raise ValueError(f"length: {self.length}: expected 1 to {LONGEST}")
+        if self.length is not None and not (isinstance(self.length, int) and 1 <= self.length <= MAX_BANK_LENGTH):
+            raise ValueError(f"length: {self.length}: expected 1 to {MAX_BANK_LENGTH}")
 
     def for_length(self, tokens: int) -> "BankCache":
         return self if self.length is not None else BankCache(tokens)
@@ -45,8 +42,8 @@ class BankCache(CachePolicy):
     def check_length(self, tokens: int) -> None:
         if self.length is not None and tokens > self.length:
             raise UserError(
-                f"cache_policy: a bank for {self.length} tokens: the stream has to hold {tokens}; begin it with a bank"
-                " for as many, bank:length=N"
+                f"cache_policy: a bank for {self.length} tokens: the stream needs {tokens}; start it with a bank of"
+                " that length, bank:length=N"
             )
 
     @classmethod
@@ -56,9 +53,9 @@ class BankCache(CachePolicy):
 
 @dataclass(frozen=True)
 class EvictionCache(EvictionPolicy, CachePolicy):
-    """Keep the tokens that are most relevant; the defaults are those of the published demo.
+    """Keep the most relevant tokens; the defaults are those of the published demo.
 
-    `ops.decay.eviction` applies it. In text a field that is not given is off.
+    `ops.decay.eviction` applies it. In the text form (`from_text`) a field that is not set is off.
     """
 
     name: ClassVar[str] = "eviction"

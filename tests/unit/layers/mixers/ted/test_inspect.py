@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.layers.mixers.ted.inspect import (
-    NOTHING,
+    MIN_DRAWN,
     Lifetimes,
     bar_edges,
     histogram,
     layer_points,
-    lifetimes_tables,
     relevance_curves,
 )
 from linnet.layers.mixers.ted.lifetimes import (
@@ -58,9 +57,7 @@ def test_steps(value: float, whole: str, half: str, json: object):
 
 def test_the_whole_vocabulary_where_it_is_small():
     vocabulary = _vocabulary([1.0, 0.0, 0.001, 20.0])
-    table, curves = lifetimes_tables(
-        Lifetimes("m", 1e-8, None, vocabulary, follow(vocabulary, [2, 3]), None), entries=2
-    )
+    table, curves = Lifetimes("m", 1e-8, None, vocabulary, follow(vocabulary, [2, 3]), None, entries=2).tables()
     assert table.rows == [
         ("'1'", "1", "endless", "endless", "1.00"),
         ("'2'", "2", "18,421", "693", "1.00"),
@@ -84,7 +81,7 @@ def test_the_whole_vocabulary_where_it_is_small():
 
 def test_the_longest_and_the_shortest_lives_of_a_large_vocabulary():
     vocabulary = _vocabulary([(n + 1) / 100 for n in range(100)])
-    longest, shortest = lifetimes_tables(Lifetimes("m", 1e-8, None, vocabulary, None, None), entries=3)
+    longest, shortest = Lifetimes("m", 1e-8, None, vocabulary, None, None, entries=3).tables()
     assert [row[0] for row in longest.rows] == ["'0'", "'1'", "'2'"]
     assert [row[0] for row in shortest.rows] == ["'99'", "'98'", "'97'"], "the shortest first"
     assert "all 100 entries the median is 37, the 90th percentile 168" in longest.meaning
@@ -93,7 +90,7 @@ def test_the_longest_and_the_shortest_lives_of_a_large_vocabulary():
 def test_layers():
     lives = torch.tensor([[0.0, 9.0, 2.0, math.inf]], dtype=torch.float64)
     text = TextLifetimes(1, 4, [LayerLifetimes(2, lives, lives / 7)])
-    (table,) = lifetimes_tables(Lifetimes("m", 1e-4, "the reason", None, None, text))
+    (table,) = Lifetimes("m", 1e-4, "the reason", None, None, text).tables()
     assert table.rows == [("layer 2", "2", "endless", "0.286", "25.0%", "50.0%", "1.5")]
     assert "1 window of 4 tokens" in table.meaning and "below 1e-4" in table.meaning
     assert "; 2.5 if it drops nothing" in table.meaning
@@ -125,7 +122,7 @@ def test_a_line_for_each_entry_from_dark_to_light():
     (panel,) = relevance_curves(curves, 1e-3).panels
     first, second = panel.series
     assert (first.name, second.name) == ("'a'", "'b'") and first.color < second.color
-    assert list(first.x) == [0, 1, 20] and list(first.y) == [1.0, 0.1, NOTHING] and first.dots == [0, 1]
+    assert list(first.x) == [0, 1, 20] and list(first.y) == [1.0, 0.1, MIN_DRAWN] and first.dots == [0, 1]
     assert (panel.rules[0].at, panel.rules[0].name) == (1e-3, "threshold 1e-3")
     assert panel.y.low == pytest.approx(1e-5) and panel.y.high >= 2.0
 

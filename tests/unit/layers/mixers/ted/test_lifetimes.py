@@ -111,9 +111,7 @@ def test_layers_between_others_and_layers_that_share_weights():
 
 
 def test_a_model_without_ted_is_refused():
-    with pytest.raises(
-        UserError, match="runs/x: no token of it has a lifetime: its token mixer is attention; expected"
-    ):
+    with pytest.raises(UserError, match="runs/x: its tokens have no lifetime: its token mixer is attention; expected"):
         ted_layers(inspected(small_decoder(AttentionSpec(heads=2))), "runs/x")
 
 

@@ -47,10 +47,9 @@ def test_a_bank_has_the_chunks_that_the_sums_have():
         assert state.bank.nearest == chunk
 
 
-def test_a_convolution_is_not_decayed_and_reads_more_than_a_token():
+def test_a_convolution_has_no_weight_decay():
     mixer = TedSpec(conv=4).build(Place(16, 64))
     assert [parameter is mixer.conv.weight for parameter in mixer.no_weight_decay()] == [True]
-    assert TedSpec(key_width=2).build(Place(16, 64)).reads_alone and not mixer.reads_alone
 
 
 def test_rates_decay_with_the_weights_and_stay_wide():

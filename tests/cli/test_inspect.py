@@ -394,7 +394,7 @@ def test_models_without_an_operator_are_refused(refusal, ted, fixed, data):
     expected = f"error: {ted}: has no operator: its token mixer is ted; expected a model with plga\n"
     assert refusal("operator", ted) == refusal("invariance", ted, "--data", data) == expected
     assert refusal("caches", ted) == expected
-    assert "its operators are fixed, none is inferred" in refusal("caches", fixed)
+    assert "its operators are fixed; expected" in refusal("caches", fixed)
     assert "its operators are fixed, they do not vary" in refusal("invariance", fixed, "--data", data)
     assert "are fixed, not deduced" in refusal("operator", fixed, "--prompt", "a")
 
@@ -409,7 +409,7 @@ def test_files_that_hold_no_operators_are_refused(refusal, tmp_path, plga):
     assert "missing.npz: no such file" in refusal("operator", tmp_path / "missing.npz")
     assert "no such folder" in refusal("operator", tmp_path / "missing")
     np.savez(tmp_path / "g.npz", **{"0": np.zeros((1, 5, 5))})
-    assert "is a file of operators already" in refusal("operator", tmp_path / "g.npz", "--save", "x.safetensors")
+    assert "is a file of operators; expected" in refusal("operator", tmp_path / "g.npz", "--save", "x.safetensors")
     assert "--prompt 'a': " in refusal("operator", tmp_path / "g.npz", "--prompt", "a")
 
 

@@ -145,7 +145,7 @@ def test_a_model_without_plga_has_no_calibration():
     ("changes", "message"),
     [
         (["calibration=5"], "calibration: 5: must be text, a name that the kind of layer knows, or a file"),
-        (["blocks.0.mixer.operator=fixed"], "blocks[0].mixer.metric_hidden: 43: goes with operator: learned"),
+        (["blocks.0.mixer.operator=fixed"], "blocks[0].mixer.metric_hidden: 43: needs operator: learned"),
         (
             ["initialization.calibration=random"],
             "initialization.calibration: random: expected a plga block that stores a calibration",

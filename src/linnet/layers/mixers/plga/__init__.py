@@ -1,4 +1,4 @@
-"""Power-law graph attention (PLDR-LLM): attention through an operator that a deep net deduces from the text."""
+"""Power-law graph attention (PLDR-LLM): attention through an operator that a deep network deduces from the text."""
 
 from linnet.layers.mixers.plga.module import DensitySpec, Plga, PlgaSpec, PlgaState
 

@@ -1,13 +1,13 @@
-"""How near power-law graph attention is to a critical state, after Gokden (arXiv 2603.23539 and 2608.10288).
+"""Measures of how close power-law graph attention is to a critical state (Gokden, arXiv 2603.23539 and 2608.10288).
 
 In the author's critical models the deductive outputs hardly depend on the text, A has rank one, and G commutes little
-with rotary positions. The definitions are those of the author's published audit; the code is not.
+with rotary positions. The definitions are those of the author's published audit; the code is our own.
 
 Shapes: `H` heads, `K` head width, `N` documents, `T` tokens of a document.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import json_safe
 from linnet.core.spec import Seed, Spec
 from linnet.layers.inspection import InspectedModel, Inspection, InspectionTarget
-from linnet.layers.mixers.plga.matrices import ranks, singular_values
+from linnet.layers.mixers.plga.matrices import range_text, rank_range, ranks, singular_values
 from linnet.layers.mixers.plga.module import Plga
 from linnet.layers.mixers.plga.operator import OUTPUTS
 from linnet.layers.rotary import RotarySpec
@@ -34,39 +34,32 @@ Deduced = list[dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class OrderParameter:
-    """How much an output differs between two texts: the RMS of the difference, relative to its size.
+    """The difference of an output between two texts: its RMS, relative to the size of the output.
 
-    rms: over the mean of both RMS. signed: over the |mean| of the first, which is small where signs cancel.
+    rms: relative to the mean of both RMS. signed: relative to the |mean| of the first, which is small if signs cancel.
     """
 
     rms: float
     signed: float
 
-    def figures(self) -> dict[str, Any]:
-        return dict(json_safe({"rms": self.rms, "signed": self.signed}))
-
 
 def order_parameter(x: Tensor, y: Tensor) -> OrderParameter:
-    """Of two tensors of one shape, in float64; NaN where both are zero."""
+    """The order parameter of two tensors of one shape, in float64; NaN if both are zero."""
     x, y = x.double(), y.double()
-    difference, size = _rms(x - y), (_rms(x) + _rms(y)) / 2
-    return OrderParameter(float(difference / size), float(difference / x.mean().abs()))
-
-
-def _rms(x: Tensor) -> Tensor:
-    return x.square().mean().sqrt()
+    difference, rms_x, rms_y = (z.square().mean().sqrt() for z in (x - y, x, y))
+    return OrderParameter(float(difference / ((rms_x + rms_y) / 2)), float(difference / x.mean().abs()))
 
 
 def numerical_ranks(x_HKK: Tensor) -> list[int | None]:
-    """How many singular values of each head are above K times the rounding of float32 times the largest."""
+    """The number of singular values of each head above K times the rounding of float32 times the largest."""
     return ranks(singular_values(x_HKK), x_HKK.shape[-1] * torch.finfo(torch.float32).eps)
 
 
 def rotary_commutant(g_HKK: Tensor, rotary: RotarySpec | None) -> Tensor:
     """The part of each matrix that commutes with the rotation of every position: the nearest one in Frobenius norm.
 
-    Pairs turn at different speeds, so no part between two pairs, or a pair and what is not turned, commutes. Within a
-    pair a multiple of a rotation does. What is not turned keeps all of its own block.
+    Pairs of channels turn at different speeds, so parts between two pairs, or between a pair and channels without
+    rotation, do not commute. Within a pair a multiple of a rotation does. The block of channels without rotation does.
     """
     if rotary is None:
         return g_HKK
@@ -74,13 +67,13 @@ def rotary_commutant(g_HKK: Tensor, rotary: RotarySpec | None) -> Tensor:
     numbers_W = torch.arange(width)
     pairs_2P = numbers_W.view(-1, 2).T if rotary.pairing == "adjacent" else numbers_W.view(2, -1)
     first, second = pairs_2P
-    kept_HKK = torch.zeros_like(g_HKK)
-    same_HP = (g_HKK[:, first, first] + g_HKK[:, second, second]) / 2
+    commutant_HKK = torch.zeros_like(g_HKK)
+    scale_HP = (g_HKK[:, first, first] + g_HKK[:, second, second]) / 2
     turn_HP = (g_HKK[:, second, first] - g_HKK[:, first, second]) / 2
-    kept_HKK[:, first, first] = kept_HKK[:, second, second] = same_HP
-    kept_HKK[:, second, first], kept_HKK[:, first, second] = turn_HP, -turn_HP
-    kept_HKK[:, width:, width:] = g_HKK[:, width:, width:]
-    return kept_HKK
+    commutant_HKK[:, first, first] = commutant_HKK[:, second, second] = scale_HP
+    commutant_HKK[:, second, first], commutant_HKK[:, first, second] = turn_HP, -turn_HP
+    commutant_HKK[:, width:, width:] = g_HKK[:, width:, width:]
+    return commutant_HKK
 
 
 def not_commuting(g_HKK: Tensor, rotary: RotarySpec | None) -> list[float]:
@@ -93,46 +86,39 @@ def not_commuting(g_HKK: Tensor, rotary: RotarySpec | None) -> list[float]:
 
 @dataclass(frozen=True)
 class LayerCriticality:
-    """One layer: the ranks of A and A_LM over heads and documents, and of each head what of G does not commute."""
+    """One layer: the smallest and largest ranks of A and A_LM over heads and documents.
+
+    not_commuting: the share of each head's G that does not commute with rotary positions.
+    """
 
     layer: int
-    width: int
+    head_width: int
     rank_a: tuple[int | None, int | None]
     rank_a_lm: tuple[int | None, int | None]
     not_commuting: list[float]
 
-    def figures(self) -> dict[str, Any]:
-        ranked = {
-            name: {"smallest": least, "largest": most}
-            for name, (least, most) in (("rank_a", self.rank_a), ("rank_a_lm", self.rank_a_lm))
-        }
-        return {
-            "layer": self.layer,
-            "head_width": self.width,
-            **ranked,
-            "not_commuting": json_safe(self.not_commuting),
-        }
-
 
 @dataclass(frozen=True)
 class TextDependence:
-    """The order parameters of one output: over all layers together, and of each layer by its number."""
+    """The order parameters of one output: over all layers together, and of each layer by its index."""
 
     overall: OrderParameter
     layers: dict[int, OrderParameter]
 
     def figures(self) -> dict[str, Any]:
-        per_layer = [{"layer": layer, **found.figures()} for layer, found in self.layers.items()]
-        return {**self.overall.figures(), "per_layer": per_layer}
+        """The figures for JSON."""
+        per_layer = [{"layer": layer, **asdict(parameter)} for layer, parameter in self.layers.items()]
+        return dict(json_safe({**asdict(self.overall), "per_layer": per_layer}))
 
 
 @dataclass(frozen=True)
 class Criticality(Result):
-    """What was found over so many documents of so many tokens.
+    """The measures of a model over documents.
 
-    between_texts, recomputed: by deductive output, between two documents, and between the first half of a document
-    (what a cache keeps) and all of it. one_block, sequential: nats per token, read in one pass without a state, and
-    with each token predicted from a pass over those before it alone.
+    documents, tokens: the number of documents, and of tokens of a document. between_texts, recomputed: the order
+    parameters of each deductive output between two documents, and between the first half of a document (which a cache
+    stores) and the whole. one_block, sequential: nats per token in one pass without a state, and with each token
+    predicted from a separate pass over the earlier ones.
     """
 
     model: str
@@ -152,16 +138,31 @@ class Criticality(Result):
         return {"text": self.text}
 
     def tables(self) -> list[Table]:
-        return [_order_table(self), _matrix_table(self), _loss_table(self)]
+        loss = [
+            ("one block", f"{self.one_block:.4f}"),
+            ("sequential", f"{self.sequential:.4f}"),
+            ("difference", numbers.signed(self.sequential - self.one_block, 4)),
+        ]
+        meaning = (
+            "One block: one pass over a document, whose operator depends on later tokens. Sequential: each token is"
+            " predicted from a separate pass over the earlier ones."
+        )
+        return [_order_table(self), _matrix_table(self), Table("Loss", ("", "nats per token"), loss, meaning)]
 
     def to_dict(self) -> dict[str, Any]:
+        per_layer = []
+        for layer in self.layers:
+            named = asdict(layer)
+            for name in ("rank_a", "rank_a_lm"):
+                named[name] = dict(zip(("smallest", "largest"), named[name], strict=True))
+            per_layer.append(json_safe(named))
         return {
             "model": self.model,
             "documents": self.documents,
             "tokens": self.tokens,
-            "between_texts": {name: found.figures() for name, found in self.between_texts.items()},
-            "recomputed": {name: found.figures() for name, found in self.recomputed.items()},
-            "per_layer": [layer.figures() for layer in self.layers],
+            "between_texts": {name: dependence.figures() for name, dependence in self.between_texts.items()},
+            "recomputed": {name: dependence.figures() for name, dependence in self.recomputed.items()},
+            "per_layer": per_layer,
             "loss": {"one_block": self.one_block, "sequential": self.sequential},
         }
 
@@ -193,10 +194,9 @@ def deduces(model: InspectedModel) -> bool:
 
 
 def criticality(model: InspectedModel, documents_NT: Tensor, name: str = "", text: str = "") -> Criticality:
-    """All figures over documents `[N, T]`, at least two; the outputs in float64."""
+    """All measures over at least two documents `[N, T]`; outputs are compared in float64."""
     count, tokens = documents_NT.shape
-    mixers = [mixer for mixer in model.mixers if isinstance(mixer, Plga) and mixer.traits.calibrates]
-    numbers_of = [n for n, mixer in enumerate(model.mixers) if isinstance(mixer, Plga) and mixer.traits.calibrates]
+    mixers = {i: mixer for i, mixer in enumerate(model.mixers) if isinstance(mixer, Plga) and mixer.traits.calibrates}
     with progress("reading", count * (tokens + 2), "passes") as advance:
         whole, halves, one_block, sequential = [], [], [], []
         for document_T in documents_NT:
@@ -208,19 +208,20 @@ def criticality(model: InspectedModel, documents_NT: Tensor, name: str = "", tex
                 sequential.append(model.losses(document_T[None, :end])[0, -1])
                 advance(1)
     layers = []
-    for place, (number, mixer) in enumerate(zip(numbers_of, mixers, strict=True)):
+    for place, (index, mixer) in enumerate(mixers.items()):
         rank_a, rank_a_lm = (
-            _span(rank for found in whole for rank in numerical_ranks(found[place][output])) for output in OUTPUTS[:2]
+            rank_range(rank for outputs in whole for rank in numerical_ranks(outputs[place][name]))
+            for name in OUTPUTS[:2]
         )
         shares = not_commuting(whole[0][place]["G"], mixer.rotary)
-        layers.append(LayerCriticality(number, mixer.head_dim, rank_a, rank_a_lm, shares))
+        layers.append(LayerCriticality(index, mixer.head_dim, rank_a, rank_a_lm, shares))
     return Criticality(
         name,
         text,
         count,
         tokens,
-        _dependence(list(pairwise(whole)), numbers_of),
-        _dependence(list(zip(halves, whole, strict=True)), numbers_of),
+        _dependence(list(pairwise(whole)), list(mixers)),
+        _dependence(list(zip(halves, whole, strict=True)), list(mixers)),
         layers,
         float(torch.stack(one_block).mean()),
         float(torch.stack(sequential).mean()),
@@ -228,44 +229,34 @@ def criticality(model: InspectedModel, documents_NT: Tensor, name: str = "", tex
 
 
 def _deduced(model: InspectedModel, tokens_T: Tensor) -> Deduced:
-    found = model.auxiliary_outputs(tokens_T[None])
-    return [{name: layer[name][0].cpu().double() for name in OUTPUTS} for layer in found if OUTPUTS[0] in layer]
+    outputs = model.auxiliary_outputs(tokens_T[None])
+    return [{name: layer[name][0].cpu().double() for name in OUTPUTS} for layer in outputs if OUTPUTS[0] in layer]
 
 
 def _dependence(pairs: Sequence[tuple[Deduced, Deduced]], layers: Sequence[int]) -> dict[str, TextDependence]:
-    """The mean over the pairs."""
-    found = {}
+    """The mean order parameters over the pairs; `layers`: the index of each layer."""
+    dependence = {}
     for name in OUTPUTS:
-        of_layer = {
-            number: _mean(order_parameter(one[place][name], other[place][name]) for one, other in pairs)
-            for place, number in enumerate(layers)
-        }
-        together = _mean(order_parameter(_joined(one, name), _joined(other, name)) for one, other in pairs)
-        found[name] = TextDependence(together, of_layer)
-    return found
-
-
-def _joined(layers: Deduced, name: str) -> Tensor:
-    return torch.cat([layer[name].flatten() for layer in layers])
-
-
-def _mean(found: Iterable[OrderParameter]) -> OrderParameter:
-    every = list(found)
-    rms, signed = (sum(values) / len(every) for values in ([o.rms for o in every], [o.signed for o in every]))
-    return OrderParameter(rms, signed)
-
-
-def _span(found: Iterable[int | None]) -> tuple[int | None, int | None]:
-    known = [rank for rank in found if rank is not None]
-    return min(known, default=None), max(known, default=None)
+        means = []
+        for place in (slice(None), *(slice(i, i + 1) for i in range(len(layers)))):  # all layers, then each one
+            every = [
+                order_parameter(*(torch.cat([layer[name].flatten() for layer in text[place]]) for text in pair))
+                for pair in pairs
+            ]
+            rms, signed = (sum(values) / len(every) for values in zip(*map(astuple, every), strict=True))
+            means.append(OrderParameter(rms, signed))
+        dependence[name] = TextDependence(means[0], dict(zip(layers, means[1:], strict=True)))
+    return dependence
 
 
 def _order_table(found: Criticality) -> Table:
     rows: list[Sequence[str]] = []
     for name, between in found.between_texts.items():
-        again = found.recomputed[name]
-        rows.append((name, *_cells(between.overall), *_cells(again.overall)))
-        rows += [(f"  layer {n}", *_cells(one), *_cells(again.layers[n])) for n, one in between.layers.items()]
+        recomputed = found.recomputed[name]
+        pairs = {name: (between.overall, recomputed.overall)}
+        pairs |= {f"  layer {n}": (parameter, recomputed.layers[n]) for n, parameter in between.layers.items()}
+        for label, parameters in pairs.items():
+            rows.append((label, *(f"{value:.3g}" for one in parameters for value in (one.rms, one.signed))))
     return Table(
         "Order parameter",
         ("", "two texts: of RMS", "of |mean|", "cached, recomputed: of RMS", "of |mean|"),
@@ -278,9 +269,9 @@ def _order_table(found: Criticality) -> Table:
 def _matrix_table(found: Criticality) -> Table:
     rows = []
     for one in found.layers:
-        least, most = min(one.not_commuting), max(one.not_commuting)
-        rows.append((f"layer {one.layer}", *map(_range, (one.rank_a, one.rank_a_lm)), f"{least:.2f} to {most:.2f}"))
-    widths = ", ".join(str(width) for width in dict.fromkeys(one.width for one in found.layers))
+        shares = f"{min(one.not_commuting):.2f} to {max(one.not_commuting):.2f}"
+        rows.append((f"layer {one.layer}", range_text(one.rank_a), range_text(one.rank_a_lm), shares))
+    widths = ", ".join(str(width) for width in dict.fromkeys(one.head_width for one in found.layers))
     return Table(
         "Matrices",
         ("", f"rank of A, of {widths}", "rank of A_LM", "G: does not commute"),
@@ -290,37 +281,13 @@ def _matrix_table(found: Criticality) -> Table:
     )
 
 
-def _loss_table(found: Criticality) -> Table:
-    rows = [
-        ("one block", f"{found.one_block:.4f}"),
-        ("sequential", f"{found.sequential:.4f}"),
-        ("difference", numbers.signed(found.sequential - found.one_block, 4)),
-    ]
-    return Table(
-        "Loss",
-        ("", "nats per token"),
-        rows,
-        "One block: one pass over a document, whose operator has seen the tokens to come. Sequential: each token is"
-        " predicted from a pass over those before it alone.",
-    )
-
-
-def _cells(found: OrderParameter) -> tuple[str, str]:
-    return f"{found.rms:.3g}", f"{found.signed:.3g}"
-
-
-def _range(found: tuple[int | None, int | None]) -> str:
-    least, most = found
-    return "not finite" if least is None else str(least) if least == most else f"{least} to {most}"
-
-
 CRITICALITY = Inspection(
     "criticality",
-    """Measure how near power-law graph attention is to a critical state, as its author does (arXiv 2603.23539).
+    """Measure how close power-law graph attention is to a critical state, as its author does (arXiv 2603.23539).
 
-    The order parameter, which is how much each deductive output depends on the text and on what is written after a
+    Shows the order parameter, which is how much each deductive output depends on the text and on the text after a
     prompt; the numerical rank of A and A_LM; the share of G that does not commute with rotary positions; and the loss
-    of a text read in one block beside that of the same text read token by token.
+    in one block beside the loss token by token.
 
     Example: linnet inspect criticality runs/pldr --data data/stories
 

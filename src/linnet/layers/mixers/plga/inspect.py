@@ -1,4 +1,4 @@
-"""What power-law graph attention brings to `linnet inspect`: its deductive outputs, how they vary, and its caches.
+"""`linnet inspect operator`, `invariance` and `caches`: the deductive outputs of power-law graph attention.
 
 Shapes: `H` heads, `K` head width, `N` prompts, `T` tokens of a prompt.
 """
@@ -24,8 +24,11 @@ from linnet.layers.mixers.plga.files import SUFFIXES, read_operators, save_opera
 from linnet.layers.mixers.plga.matrices import (
     DeductiveFigures,
     OutputFigures,
+    determinant_figures,
     operator_figures,
     power_of_ten,
+    range_text,
+    rank_range,
 )
 from linnet.layers.mixers.plga.module import Plga
 from linnet.layers.mixers.plga.operator import OUTPUTS
@@ -36,11 +39,11 @@ from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 
 DIGITS, ALL_DIGITS = 6, 15
-SEEN = {
-    "A": "Paper: rank one, all rows equal, so it shows vertical stripes and nothing else.",
+CAPTIONS = {
+    "A": "Paper: rank one with equal rows, so it shows vertical stripes only.",
     "A_LM": "Never negative. Paper: singular.",
     "A_P": "The powers of A_LM: never negative, 1 where the power is 0.",
-    "G": "The operator between query and key. The identity, a bare diagonal, would be plain attention.",
+    "G": "The operator between query and key. The identity is plain attention.",
 }
 SETTINGS: tuple[tuple[bool, CachePolicy], ...] = (
     (True, FULL),
@@ -48,17 +51,17 @@ SETTINGS: tuple[tuple[bool, CachePolicy], ...] = (
     (False, FULL),
     (False, RecalibratingCache()),
 )
-"""KV-cache and G-cache, both on first: the others are compared with these."""
+"""KV-cache and G-cache. The first setting has both; the others are compared with it."""
 
 Deduced = dict[tuple[str, int], Tensor]
-"""Deductive outputs by their names and the numbers of their layers."""
+"""Deductive outputs by name and layer index."""
 
 Operators = list[dict[str, Tensor]]
-"""The deductive outputs of each plga layer, `[H, K, K]` by name, the operator last; it alone if it is fixed."""
+"""The deductive outputs of each plga layer, `[H, K, K]` by name; a fixed operator is the only one of its layer."""
 
 
 def check_has_operator(model: InspectedModel, name: str) -> None:
-    """`UserError` with the name of the model if no layer has an operator."""
+    """Raise `UserError` with the name of the model if no layer has an operator."""
     if not any(isinstance(mixer, Plga) for mixer in model.mixers):
         kinds = ", ".join(dict.fromkeys(model.kinds))
         raise UserError(f"{name}: has no operator: its token mixer is {kinds}; expected a model with plga")
@@ -66,18 +69,18 @@ def check_has_operator(model: InspectedModel, name: str) -> None:
 
 def operators_from(outputs: Iterable[Mapping[str, Tensor]]) -> Operators:
     """The deductive outputs of one text among the auxiliary outputs of all layers."""
-    found = ({name: x_1HKK[0] for name, x_1HKK in layer.items() if name in OUTPUTS} for layer in outputs)
-    return [layer for layer in found if layer]
+    layers = ({name: x_1HKK[0] for name, x_1HKK in layer.items() if name in OUTPUTS} for layer in outputs)
+    return [layer for layer in layers if layer]
 
 
 def operators(model: InspectedModel, tokens_1T: Tensor) -> Operators:
-    """What the layers deduce from one text, and fixed operators."""
+    """The deductive outputs for one text, and fixed operators."""
     return operators_from(model.auxiliary_outputs(tokens_1T))
 
 
 @dataclass(frozen=True)
 class LoadedOperators:
-    """The operators of a model or a file. `origin`: in words. `prompt`: what they were deduced from, or None."""
+    """The operators of a model or a file. origin: in words. prompt: the text that they were deduced from, or None."""
 
     layers: Operators
     origin: str
@@ -94,24 +97,24 @@ class LoadedOperators:
 
 
 def load_operators(target: InspectionTarget, prompt: str | None = None) -> LoadedOperators:
-    """Read a file of operators, or let a model deduce its own from a prompt, by default the end token alone.
+    """Read a file of operators, or let a model deduce its operators from a prompt, by default the end token alone.
 
-    `UserError` if the target is neither, has no operator, or a prompt is given and nothing is deduced.
+    `UserError` if the target is neither, has no operator, or has a prompt but deduces nothing.
     """
     source = Path(target.source)
     if source.is_file() or source.suffix in SUFFIXES:
         if prompt is not None:
             problem = f"{source} is a file, its operators are not deduced from a text"
             raise UserError(problem, field="prompt", value=repr(prompt))
-        return LoadedOperators(read_operators(source), "as the file has them", in_file=True)
+        return LoadedOperators(read_operators(source), "read from the file", in_file=True)
     model = target.model()
     check_has_operator(model, str(source))
     if deduces(model):
         tokens = model.prompt_tokens(prompt or "")
         model.check_positions(len(tokens), "prompt")
         origin = f"deduced from {prompt!r}" if prompt else "deduced from the empty prompt, the end token alone"
-        found = operators(model, torch.tensor([tokens]))
-        return LoadedOperators(found, origin, prompt=prompt or "", prompt_tokens=len(tokens))
+        deduced = operators(model, torch.tensor([tokens]))
+        return LoadedOperators(deduced, origin, prompt=prompt or "", prompt_tokens=len(tokens))
     if prompt is not None:
         problem = f"the operators of {source} are fixed, not deduced from a text"
         raise UserError(problem, field="prompt", value=repr(prompt))
@@ -151,32 +154,32 @@ class OperatorResult(Result):
         return operator_pictures(self.figures, self.found.layers)
 
     def to_dict(self) -> dict[str, Any]:
-        read = {"source": self.source, "prompt": self.found.prompt, "prompt_tokens": self.found.prompt_tokens}
-        return read | self.figures.figures()
+        origin = {"source": self.source, "prompt": self.found.prompt, "prompt_tokens": self.found.prompt_tokens}
+        return origin | self.figures.figures()
 
 
 def inspect_operator(target: InspectionTarget, options: OperatorOptions) -> OperatorResult:
-    """The deductive outputs, and a file of them if it is asked for."""
+    """Compute the figures of the deductive outputs, and save the outputs if requested."""
     if options.save is not None and options.save.suffix != ".safetensors":
         raise UserError("expected a name that ends in .safetensors", field="save", value=options.save)
     found = load_operators(target, options.prompt)
     if options.save is not None:
         if found.in_file:
-            problem = f"{target.source} is a file of operators already; expected a model"
+            problem = f"{target.source} is a file of operators; expected a model"
             raise UserError(problem, field="save", value=options.save)
         save_operators(found.layers, options.save)
     return OperatorResult(target.source, found, operator_figures(found.layers, options.rank_tolerance))
 
 
 def number(value: float | None, missing: str = "none", digits: int = DIGITS) -> str:
-    """So many significant digits; `missing` for what there is not, words for what is not finite."""
+    """A table cell with `digits` significant digits; `missing` for None, words for infinity and NaN."""
     if value is None:
         return missing
     return f"{value:.{digits}g}" if math.isfinite(value) else "not finite" if math.isnan(value) else "infinite"
 
 
 def determinant(log10: float, digits: int = DIGITS) -> str:
-    """A |det| by its logarithm: a number where it is one, else the power of ten that it over- or underflows as."""
+    """A |det| as a table cell, from its logarithm; as a power of ten if it overflows or underflows."""
     if math.isnan(log10):
         return "not finite"
     value = power_of_ten(log10)
@@ -186,29 +189,37 @@ def determinant(log10: float, digits: int = DIGITS) -> str:
 
 
 def operator_tables(found: DeductiveFigures) -> list[Table]:
-    """All outputs together; then A, the singular values of A_LM, where there are these."""
+    """A table of all outputs, one of A, and one of the singular values of A_LM, for those that are present."""
     outputs = {one.name: one for one in found.outputs}
     tables = [_outputs_table(found)]
     if "A" in outputs:
         tables.append(_rank_one_table(outputs["A"]))
     if "A_LM" in outputs:
-        tables.append(_singular_table(outputs["A_LM"]))
+        rows = [(f"layer {layer.layer}", *map(number, layer.singular_ends)) for layer in outputs["A_LM"].layers]
+        meaning = (
+            "Over the heads of a layer; the condition number is the largest of all heads. Paper: A_LM is singular. The"
+            " JSON has all singular values."
+        )
+        columns = ("", "largest", "smallest", "condition number")
+        tables.append(Table("A_LM: singular values", columns, rows, meaning))
     return tables
 
 
 def _outputs_table(found: DeductiveFigures) -> Table:
     rows: list[Sequence[str]] = []
-    for one in found.outputs:
-        ranks = [rank for layer in one.layers for rank in layer.ranks]
-        rows.append((one.name, number(one.rmse, "one head"), determinant(one.determinant.log10), _span(ranks)))
-        for layer in one.layers:
-            rmse, log10 = layer.between_heads.rmse, layer.determinant.log10
-            rows.append((f"  layer {layer.layer}", number(rmse, "one head"), determinant(log10), _span(layer.ranks)))
+    for output in found.outputs:
+        of_output = [(output.name, output.rmse, output.log10_max_abs_det, [r for x in output.layers for r in x.ranks])]
+        of_output += [
+            (f"  layer {layer.layer}", layer.between_heads.rmse, layer.log10_max_abs_det, layer.ranks)
+            for layer in output.layers
+        ]
+        for label, rmse, log10, ranks in of_output:
+            rows.append((label, number(rmse, "one head"), determinant(log10), range_text(rank_range(ranks))))
     return Table(
         "Deductive outputs",
         ("", "RMSE between heads", "largest |det|", "rank"),
         rows,
-        "RMSE: how much the heads of a layer differ. Determinants in float64. Rank: singular values above"
+        "RMSE: the differences between the heads of a layer. Determinants in float64. Rank: singular values above"
         f" {found.rank_tolerance:.2g} of the largest, over the heads. Paper: A is rank one, A_LM is singular.",
     )
 
@@ -219,27 +230,16 @@ def _rank_one_table(a: OutputFigures) -> Table:
         assert layer.eigen is not None
         radii = layer.eigen.radii
         head = max(range(len(radii)), key=lambda i: -math.inf if math.isnan(radii[i]) else radii[i])
-        value = layer.eigen.eigenvalues[head]
-        said = number(value.real) if value.imag == 0 else f"{number(value.real)} ± {number(abs(value.imag))}i"
+        value = layer.eigen.values[head]
+        text = number(value.real) if value.imag == 0 else f"{number(value.real)} ± {number(abs(value.imag))}i"
         sums = number(layer.eigen.row_sums[head]), number(layer.eigen.between_rows.rmse)
-        rows.append((f"layer {layer.layer}, head {head}", number(radii[head]), said, *sums))
+        rows.append((f"layer {layer.layer}, head {head}", number(radii[head]), text, *sums))
     return Table(
         "A: is it rank one?",
         ("", "spectral radius", "largest eigenvalue", "mean row sum", "RMSE between rows, all heads"),
         rows,
-        "The head of largest spectral radius in each layer. Paper: all rows of A are equal up to about 1e-9, so its"
-        " one eigenvalue that is not zero is close to its row sum.",
-    )
-
-
-def _singular_table(a_lm: OutputFigures) -> Table:
-    rows = [(f"layer {layer.layer}", *map(number, layer.singular_ends)) for layer in a_lm.layers]
-    return Table(
-        "A_LM: singular values",
-        ("", "largest", "smallest", "condition number"),
-        rows,
-        "Over the heads of a layer; the condition number is the worst head's. Paper: A_LM is singular. The JSON has all"
-        " of them.",
+        "The head with the largest spectral radius in each layer. Paper: all rows of A are equal up to about 1e-9, so"
+        " its only nonzero eigenvalue is close to its row sum.",
     )
 
 
@@ -250,24 +250,21 @@ def operator_pictures(found: DeductiveFigures, layers: Operators) -> list[Pictur
     )
     pictures = []
     for name in OUTPUTS:
-        having = {n: layer[name].double().cpu().numpy() for n, layer in enumerate(layers) if name in layer}
-        if having:
-            widths = " and ".join(f"{width} x {width}" for width in sorted({x.shape[1] for x in having.values()}))
+        matrices = {n: layer[name].double().cpu().numpy() for n, layer in enumerate(layers) if name in layer}
+        if matrices:
+            widths = " and ".join(f"{width} x {width}" for width in sorted({x.shape[1] for x in matrices.values()}))
             title = f"{name} of every head, {widths}"
-            pictures.append(Picture(name, title, HeatMaps(having), f"{SEEN[name]} {scale}"))
-    for one in found.outputs:
-        if one.name == "A_LM":
-            curves = singular_values({layer.layer: layer.singular_HK for layer in one.layers})
-            caption = (
-                "A line for each head. A matrix is singular where its line ends in a cliff: the last values are"
-                " nothing but rounding."
-            )
+            pictures.append(Picture(name, title, HeatMaps(matrices), f"{CAPTIONS[name]} {scale}"))
+    for output in found.outputs:
+        if output.name == "A_LM":
+            curves = singular_value_curves({layer.layer: layer.singular_HK for layer in output.layers})
+            caption = "A line for each head. The last values of a singular matrix are much smaller: they are rounding."
             pictures.append(Picture("singular_values", "Singular values of A_LM", curves, caption))
     return pictures
 
 
-def singular_values(singular_LHK: Mapping[int, Sequence[Sequence[float]]]) -> Plot:
-    """Singular values `[H, K]`, descending, of each layer by its number: a panel for a layer, a line for a head."""
+def singular_value_curves(singular_LHK: Mapping[int, Sequence[Sequence[float]]]) -> Plot:
+    """Singular values `[H, K]`, descending, by layer index: a panel for each layer, a line for each head."""
     x, y = Axis("singular value, largest first"), Axis("", "log", numbers.scientific)
     panels = [
         Panel(x, y, [_positive(range(1, len(values) + 1), values, head) for head, values in enumerate(heads)], title)
@@ -278,26 +275,27 @@ def singular_values(singular_LHK: Mapping[int, Sequence[Sequence[float]]]) -> Pl
 
 @dataclass(frozen=True)
 class Variation:
-    """Over prompts, `||X - mean|| / ||mean||`, Frobenius norms: the root mean square and the largest."""
+    """`||X - mean|| / ||mean||` over prompts, in Frobenius norms: the root mean square and the maximum."""
 
     rms: float
     largest: float
 
-    def figures(self) -> dict[str, Any]:
-        return dict(json_safe({"variation": self.rms, "largest": self.largest}))
+    @classmethod
+    def measure(cls, squared_distances: Sequence[float], squared_size: float) -> "Variation":
+        """From the squared distance of each prompt's output from the mean, and the squared size of the mean."""
+        if squared_size == 0 or not math.isfinite(sum(squared_distances)):
+            return cls(math.nan, math.nan)
+        mean = sum(squared_distances) / len(squared_distances)
+        return cls(math.sqrt(mean / squared_size), math.sqrt(max(squared_distances) / squared_size))
 
 
 @dataclass(frozen=True)
 class OutputVariation:
-    """One deductive output: over all layers together, and of each layer that has it, by its number."""
+    """One deductive output: over all layers together, and of each layer that has it, by its index."""
 
     name: str
     overall: Variation
     layers: dict[int, Variation]
-
-    def figures(self) -> dict[str, Any]:
-        per_layer = [{"layer": layer, **variation.figures()} for layer, variation in self.layers.items()]
-        return {**self.overall.figures(), "per_layer": per_layer}
 
 
 class InvarianceOptions(Spec):
@@ -312,7 +310,7 @@ class InvarianceOptions(Spec):
 
 @dataclass(frozen=True)
 class Invariance(Result):
-    """How much each deductive output varies over so many prompts of so many tokens."""
+    """The variation of each deductive output over prompts; `tokens`: of each prompt."""
 
     prompts: int
     tokens: int
@@ -329,18 +327,33 @@ class Invariance(Result):
         return {"text": f"documents of the {self.split} split of {self.data}, drawn with seed {self.seed}"}
 
     def tables(self) -> list[Table]:
-        return invariance_tables(self)
+        rows = []
+        for output in self.outputs:
+            variations = {output.name: output.overall}
+            variations |= {f"  layer {layer}": variation for layer, variation in output.layers.items()}
+            rows += [(label, number(one.rms), number(one.largest)) for label, one in variations.items()]
+        meaning = (
+            f"||X - mean|| / ||mean|| over {self.prompts} prompts of {self.tokens} tokens (Frobenius norms); 0: no"
+            " variation. Paper: the operator of a trained model hardly depends on the text."
+        )
+        return [Table("Variation over prompts", ("", "RMS", "largest"), rows, meaning)]
 
     def plots(self) -> list[Picture]:
-        return invariance_pictures(self)
-
-    def figures(self) -> dict[str, Any]:
-        named = {one.name: one.figures() for one in self.outputs}
-        return {"prompts": self.prompts, "tokens": self.tokens, **named}
+        rms = {output.name: {layer: one.rms for layer, one in output.layers.items()} for output in self.outputs}
+        caption = (
+            "RMS over the prompts, relative to the size of the mean, on a logarithmic axis. The lower, the less the"
+            " operator depends on the text. Points are missing where it does not vary."
+        )
+        return [Picture("variation", "Variation of each layer", variation_points(rms), caption)]
 
     def to_dict(self) -> dict[str, Any]:
-        read = {"model": self.model, "data": self.data, "split": self.split, "seed": self.seed}
-        return read | self.figures()
+        text = {"model": self.model, "data": self.data, "split": self.split, "seed": self.seed}
+        named: dict[str, Any] = {}
+        for output in self.outputs:
+            per_layer = [{"layer": n, "variation": one.rms, "largest": one.largest} for n, one in output.layers.items()]
+            overall = {"variation": output.overall.rms, "largest": output.overall.largest}
+            named[output.name] = json_safe({**overall, "per_layer": per_layer})
+        return {**text, "prompts": self.prompts, "tokens": self.tokens, **named}
 
 
 def inspect_invariance(target: InspectionTarget, options: InvarianceOptions) -> Invariance:
@@ -351,96 +364,50 @@ def inspect_invariance(target: InspectionTarget, options: InvarianceOptions) -> 
         problem = "its operators are fixed, they do not vary; expected a model that deduces them"
         raise UserError(f"{target.source}: {problem}")
     model.check_positions(options.tokens, "tokens")
-    found = invariance(model, model.documents(options.prompts, options.tokens, options.seed))
-    return replace(found, model=target.source, data=str(target.data), split=target.split, seed=options.seed)
+    measured = invariance(model, model.documents(options.prompts, options.tokens, options.seed))
+    return replace(measured, model=target.source, data=str(target.data), split=target.split, seed=options.seed)
 
 
 def invariance(model: InspectedModel, prompts_NT: Tensor) -> Invariance:
-    """The variation over prompts `[N, T]`, in float64; of fixed operators there is none.
+    """The variation over prompts `[N, T]`, in float64; fixed operators are left out.
 
-    The prompts are read twice, for the mean and for what differs from it, so that memory does not grow with them; one
-    at a time, so that the same prompt gives the same operator to the bit.
+    Prompts are read one at a time, so that the same prompt gives the same operator to the bit.
     """
-    with progress("deducing operators", 2 * len(prompts_NT), "prompts") as advance:
 
-        def read() -> Iterator[Deduced]:
-            for prompt_T in prompts_NT:
-                yield _deduced(operators(model, prompt_T[None]))
-                advance(1)
+    def read(advance: Advance) -> Iterator[Deduced]:
+        for prompt_T in prompts_NT:
+            layers = enumerate(operators(model, prompt_T[None]))
+            yield {(name, i): x.double() for i, layer in layers if len(layer) > 1 for name, x in layer.items()}
+            advance(1)
 
-        means = _means(read(), len(prompts_NT))
-        distances = [{key: float((x - means[key]).square().sum()) for key, x in found.items()} for found in read()]
-    sizes = {key: float(mean.square().sum()) for key, mean in means.items()}
-    outputs = [_output(name, distances, sizes) for name in dict.fromkeys(name for name, _ in means)]
-    return Invariance(len(prompts_NT), prompts_NT.shape[1], outputs)
-
-
-def _deduced(layers: Operators) -> Deduced:
-    """In float64; nothing of a layer that has only its fixed `G`."""
-    having = [(number, layer) for number, layer in enumerate(layers) if len(layer) > 1]
-    return {(name, number): x_HKK.double() for number, layer in having for name, x_HKK in layer.items()}
-
-
-def _means(found: Iterator[Deduced], count: int) -> Deduced:
-    """The mean of each output, as the first one and what the others differ by: exact where none differs."""
-    first = next(found)
-    sums = {key: torch.zeros_like(x_HKK) for key, x_HKK in first.items()}
-    for outputs in found:
-        for key, x_HKK in outputs.items():
-            sums[key] += x_HKK - first[key]
-    return {key: x_HKK + sums[key] / count for key, x_HKK in first.items()}
-
-
-def _output(
-    name: str, distances: list[dict[tuple[str, int], float]], sizes: dict[tuple[str, int], float]
-) -> OutputVariation:
-    """From the squared distances of each prompt's outputs, and the squared sizes of their means."""
-    of_layer = {key: [of_prompt[key] for of_prompt in distances] for key in sizes if key[0] == name}
-    together = [sum(of_prompt) for of_prompt in zip(*of_layer.values(), strict=True)]
-    layers = {key[1]: _variation(squares, sizes[key]) for key, squares in of_layer.items()}
-    return OutputVariation(name, _variation(together, sum(sizes[key] for key in of_layer)), layers)
-
-
-def _variation(squared_distances: list[float], squared_size: float) -> Variation:
-    if squared_size == 0 or not math.isfinite(sum(squared_distances)):
-        return Variation(math.nan, math.nan)
-    mean = sum(squared_distances) / len(squared_distances)
-    return Variation(math.sqrt(mean / squared_size), math.sqrt(max(squared_distances) / squared_size))
-
-
-def invariance_tables(found: Invariance) -> list[Table]:
-    """The variation of each output over all layers, and of each layer."""
-    rows: list[Sequence[str]] = []
-    for one in found.outputs:
-        rows.append((one.name, *_variation_cells(one.overall)))
-        rows += [(f"  layer {layer}", *_variation_cells(variation)) for layer, variation in one.layers.items()]
-    return [
-        Table(
-            "Variation over prompts",
-            ("", "RMS", "largest"),
-            rows,
-            f"||X - mean|| / ||mean|| over {found.prompts} prompts of {found.tokens} tokens (Frobenius norms). Paper:"
-            " the operator of a trained model hardly depends on the text. 0: not at all.",
-        )
-    ]
-
-
-def _variation_cells(variation: Variation) -> tuple[str, str]:
-    return number(variation.rms), number(variation.largest)
-
-
-def invariance_pictures(found: Invariance) -> list[Picture]:
-    """The variation of each output in each layer."""
-    variation = {one.name: {layer: of.rms for layer, of in one.layers.items()} for one in found.outputs}
-    caption = (
-        "RMS over the prompts, in terms of the mean's size; logarithmic. The lower, the less the operator depends"
-        " on the text. No point: it does not vary at all."
-    )
-    return [Picture("variation", "Variation of each layer", variation_points(variation), caption)]
+    count = len(prompts_NT)
+    with progress("deducing operators", 2 * count, "prompts") as advance:
+        # Two passes, for the means and for the distances from them, so that memory does not grow with the prompts. A
+        # mean is the first output and the mean difference from it, which is exact if nothing differs.
+        outputs = read(advance)
+        first = next(outputs)
+        sums = {key: torch.zeros_like(x_HKK) for key, x_HKK in first.items()}
+        for later in outputs:
+            for key, x_HKK in later.items():
+                sums[key] += x_HKK - first[key]
+        means = {key: x_HKK + sums[key] / count for key, x_HKK in first.items()}
+        squares: dict[tuple[str, int], list[float]] = {key: [] for key in means}
+        for later in read(advance):
+            for key, x_HKK in later.items():
+                squares[key].append(float((x_HKK - means[key]).square().sum()))
+    sizes = {key: float(mean_HKK.square().sum()) for key, mean_HKK in means.items()}
+    variations = []
+    for name in dict.fromkeys(name for name, _ in means):
+        keys = [key for key in means if key[0] == name]
+        together = [sum(of_prompt) for of_prompt in zip(*(squares[key] for key in keys), strict=True)]
+        overall = Variation.measure(together, sum(sizes[key] for key in keys))
+        layers = {key[1]: Variation.measure(squares[key], sizes[key]) for key in keys}
+        variations.append(OutputVariation(name, overall, layers))
+    return Invariance(count, prompts_NT.shape[1], variations)
 
 
 def variation_points(variation: Mapping[str, Mapping[int, float]]) -> Plot:
-    """The variation of each deductive output, by name and number of the layer; none where it is 0."""
+    """The variation of each deductive output by name and layer index, without points where it is 0."""
     layers = sorted({number for by_layer in variation.values() for number in by_layer})
     drawn = [
         _positive(list(by_layer), list(by_layer.values()), number, name, "o-")
@@ -452,15 +419,16 @@ def variation_points(variation: Mapping[str, Mapping[int, float]]) -> Plot:
 
 
 def _positive(x: Sequence[int], y: Sequence[float], color: int, name: str = "", style: str = "-") -> Series:
-    """Without what has no place on a logarithmic axis."""
+    """A series without the values that a logarithmic axis cannot show."""
     return Series(x, [value if value > 0 else math.nan for value in y], name, style, color)
 
 
 @dataclass(frozen=True)
 class CacheRun:
-    """What one setting gave. `ids`: the tokens of the continuation; `first_difference`: the first that is another.
+    """The result of one setting.
 
-    `distances`: of each deductive output from that with both caches, by name, relative to its size (Frobenius norms).
+    ids: the tokens of the continuation. first_difference: the index of the first different token, None for none.
+    distances: of each deductive output by name from that with both caches, relative to its size (Frobenius norms).
     """
 
     kv_cache: bool
@@ -473,12 +441,17 @@ class CacheRun:
 
     @property
     def label(self) -> str:
-        """Which caches are on: `KV and G`, `KV`, `G`, `none`."""
+        """The caches that are on: `KV and G`, `KV`, `G`, `none`."""
         return " and ".join(name for name, on in (("KV", self.kv_cache), ("G", self.g_cache)) if on) or "none"
 
     def figures(self) -> dict[str, Any]:
+        """The figures for JSON."""
         named = {
-            one.name: {"rmse": one.rmse, **one.determinant.figures(), "distance": self.distances[one.name]}
+            one.name: {
+                "rmse": one.rmse,
+                **determinant_figures(one.log10_max_abs_det),
+                "distance": self.distances[one.name],
+            }
             for one in self.outputs
         }
         return {
@@ -494,7 +467,7 @@ class CacheRun:
 
 @dataclass(frozen=True)
 class CacheComparison(Result):
-    """The four settings, that with both caches first."""
+    """The four settings, in the order of `SETTINGS`."""
 
     prompt: str
     prompt_tokens: int
@@ -509,13 +482,41 @@ class CacheComparison(Result):
         return {"prompt": repr(self.prompt) if self.prompt else "the empty prompt"}
 
     def tables(self) -> list[Table]:
-        return caches_tables(self)
+        texts = []
+        for run in self.runs:
+            first = run.first_difference
+            text = "the same" if first is None else f"different from token {first + 1} on"
+            texts.append((run.label, numbers.grouped(len(run.ids)), text))
+        meaning = (
+            f"The prompt, {self.prompt_tokens} token{'s' * (self.prompt_tokens > 1)} with the end token before it, is"
+            f" continued by the likeliest token, at most {self.max_tokens} times. Compared with both caches."
+        )
+        tables = [Table("Text", ("caches", "tokens", "text"), texts, meaning)]
+        cells: dict[str, tuple[Callable[[CacheRun, OutputFigures], str], str]] = {
+            "RMSE between heads": (
+                lambda run, output: number(output.rmse, "one head", ALL_DIGITS),
+                "For the outputs as last deduced: without any cache from the text without its last token, else from the"
+                " prompt. Paper: the same to about 15 digits.",
+            ),
+            "Largest |det|": (
+                lambda run, output: determinant(output.log10_max_abs_det),
+                "In float64. The determinant of a nearly singular matrix is rounding and cannot be compared.",
+            ),
+            "Distance": (
+                lambda run, output: number(run.distances[output.name]),
+                "From the outputs with both caches, relative to their size: how much the operator would change with the"
+                " generated text.",
+            ),
+        }
+        columns = ("caches", *(output.name for output in self.runs[0].outputs))
+        for title, (cell, meaning) in cells.items():
+            rows = [(run.label, *(cell(run, output) for output in run.outputs)) for run in self.runs]
+            tables.append(Table(title, columns, rows, meaning))
+        return tables
 
     def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, **self.figures()}
-
-    def figures(self) -> dict[str, Any]:
         return {
+            "model": self.model,
             "prompt": self.prompt,
             "prompt_tokens": self.prompt_tokens,
             "max_tokens": self.max_tokens,
@@ -529,7 +530,7 @@ class CachesOptions(Spec):
 
     prompt: str = Field("", description="The text to continue.")
     tokens: Annotated[int, Field(ge=1, le=1 << 14)] = Field(
-        100, description="Stop after so many tokens, if the text has not ended."
+        100, description="Stop after this many tokens, if the text has not ended."
     )
 
 
@@ -538,7 +539,7 @@ def inspect_caches(target: InspectionTarget, options: CachesOptions) -> CacheCom
     model = target.model()
     check_has_operator(model, target.source)
     if not deduces(model):
-        problem = "its operators are fixed, none is inferred; expected a model that deduces them"
+        problem = "its operators are fixed; expected a model that deduces them"
         raise UserError(f"{target.source}: {problem}")
     return replace(compare_caches(model, options.prompt, options.tokens), model=target.source)
 
@@ -546,12 +547,12 @@ def inspect_caches(target: InspectionTarget, options: CachesOptions) -> CacheCom
 def compare_caches(model: InspectedModel, prompt: str, max_tokens: int) -> CacheComparison:
     """Continue the prompt with each setting by up to `max_tokens` tokens, always by the likeliest.
 
-    Compared is what the operators were deduced from last: the prompt if the G-cache keeps them, or the KV-cache the
-    prompt's A; the whole text but its last token if nothing is kept.
+    The operators that were deduced last are compared: from the prompt if the G-cache stores them or the KV-cache the
+    prompt's A, from the whole text without its last token if no cache is used.
     """
     with progress("generating", len(SETTINGS) * max_tokens, "tokens") as advance:
-        found = [_continued(model, prompt, max_tokens, *setting, advance) for setting in SETTINGS]
-    first_ids, first_layers = found[0]
+        continued = [_continued(model, prompt, max_tokens, *setting, advance) for setting in SETTINGS]
+    first_ids, first_layers = continued[0]
     runs = [
         CacheRun(
             kv_cache,
@@ -562,7 +563,7 @@ def compare_caches(model: InspectedModel, prompt: str, max_tokens: int) -> Cache
             operator_figures(layers).outputs,
             distances(layers, first_layers),
         )
-        for (kv_cache, policy), (ids, layers) in zip(SETTINGS, found, strict=True)
+        for (kv_cache, policy), (ids, layers) in zip(SETTINGS, continued, strict=True)
     ]
     return CacheComparison(prompt, len(model.prompt_tokens(prompt)), max_tokens, runs)
 
@@ -570,7 +571,7 @@ def compare_caches(model: InspectedModel, prompt: str, max_tokens: int) -> Cache
 def _continued(
     model: InspectedModel, prompt: str, max_tokens: int, kv_cache: bool, policy: CachePolicy, advance: Advance
 ) -> tuple[list[int], Operators]:
-    """The tokens of the continuation, and what was deduced last."""
+    """The tokens of the continuation, and the operators that were deduced last."""
     ids: list[int] = []
     layers: Operators = []
     for token, outputs in model.continue_prompt(prompt, max_tokens, kv_cache, policy):
@@ -583,80 +584,20 @@ def _continued(
 
 
 def first_difference(first: Sequence[int], other: Sequence[int]) -> int | None:
-    """The number of the first token that differs, or that only one of both has; None for equal texts."""
+    """The index of the first token that differs, or that only one text has; None for equal texts."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, other, strict=False)))
     return None if same == len(first) == len(other) else same
 
 
 def distances(layers: Operators, from_layers: Operators) -> dict[str, float]:
-    """`||X - Y|| / ||Y||` of each deductive output over all layers; NaN where Y is 0 or not finite."""
-    found = {}
+    """`||X - Y|| / ||Y||` of each deductive output over all layers; NaN if Y is 0 or not finite."""
+    relative = {}
     for name in dict.fromkeys(name for layer in layers for name in layer):
         pairs = [(x[name].double(), y[name].double()) for x, y in zip(layers, from_layers, strict=True) if name in x]
         size = sum(float(y.square().sum()) for _, y in pairs)
         difference = sum(float((x - y).square().sum()) for x, y in pairs)
-        found[name] = math.sqrt(difference / size) if size > 0 and math.isfinite(difference) else math.nan
-    return found
-
-
-def caches_tables(found: CacheComparison) -> list[Table]:
-    """The text of each setting, and the deductive outputs that it ended with, a column for each."""
-    return [
-        _texts_table(found),
-        _outputs_by_setting(
-            found,
-            "RMSE between heads",
-            lambda run, one: number(one.rmse, "one head", ALL_DIGITS),
-            "Of the outputs as last deduced: from the text but its last token without any cache, else from the prompt."
-            " Paper: the same to about 15 digits.",
-        ),
-        _outputs_by_setting(
-            found,
-            "Largest |det|",
-            lambda run, one: determinant(one.determinant.log10),
-            "In float64. Of a matrix that is nearly singular the determinant is rounding, and not to be compared.",
-        ),
-        _outputs_by_setting(
-            found,
-            "Distance",
-            lambda run, one: number(run.distances[one.name]),
-            "From the outputs with both caches, in terms of their size: how much the operator would change with the"
-            " text that has been written.",
-        ),
-    ]
-
-
-def _outputs_by_setting(
-    found: CacheComparison, title: str, cell: Callable[[CacheRun, OutputFigures], str], meaning: str
-) -> Table:
-    names = [one.name for one in found.runs[0].outputs]
-    rows = [(run.label, *(cell(run, one) for one in run.outputs)) for run in found.runs]
-    return Table(title, ("caches", *names), rows, meaning)
-
-
-def _texts_table(found: CacheComparison) -> Table:
-    rows = [
-        (
-            run.label,
-            numbers.grouped(len(run.ids)),
-            "the same" if run.first_difference is None else f"another from token {run.first_difference + 1} on",
-        )
-        for run in found.runs
-    ]
-    return Table(
-        "Text",
-        ("caches", "tokens", "text"),
-        rows,
-        f"The prompt, {found.prompt_tokens} token{'s' * (found.prompt_tokens > 1)} with the end token before it, is"
-        f" continued by the likeliest token, at most {found.max_tokens} times. Compared with both caches.",
-    )
-
-
-def _span(ranks: Iterable[int | None]) -> str:
-    known = [rank for rank in ranks if rank is not None]
-    if not known:
-        return "not finite"
-    return str(min(known)) if min(known) == max(known) else f"{min(known)} to {max(known)}"
+        relative[name] = math.sqrt(difference / size) if size > 0 and math.isfinite(difference) else math.nan
+    return relative
 
 
 INSPECTIONS = [
@@ -664,8 +605,8 @@ INSPECTIONS = [
         "operator",
         """Show the matrices that power-law graph attention deduces from a text: A, A_LM, A_P and the operator G.
 
-    Difference between heads, determinants, rank; whether A is rank one; the singular values of A_LM: as the PLDR-LLM
-    paper reports them, in float64. A file may hold G alone, under the names 0, 1, ... or layer0.G, layer1.G, ...
+    Shows the differences between heads, determinants and ranks; whether A is rank one; and the singular values of A_LM,
+    as the PLDR-LLM paper reports them, in float64. A file may hold G alone, under the names 0, 1, ... or layer0.G, ...
 
     Example: linnet inspect operator runs/pldr --out inspected
 
@@ -682,8 +623,8 @@ INSPECTIONS = [
         "invariance",
         """Measure how much the operator of power-law graph attention varies with the text, relative to its size.
 
-    The paper's claim is that a trained operator hardly depends on its input, so that it can be kept and the net behind
-    it left out. Here it is measured: over the beginnings of documents, for each deductive output and layer.
+    The paper's claim is that a trained operator hardly depends on its input, so that it can be stored and its network
+    removed. This measures the variation over the beginnings of documents, for each deductive output and layer.
 
     Example: linnet inspect invariance runs/pldr --data data/stories
 
@@ -699,7 +640,7 @@ INSPECTIONS = [
         """Compare generation with and without the KV-cache and the G-cache, as the PLDR-LLM paper does.
 
     The same prompt is continued with each of the four settings, by the likeliest token. Shows whether the text stays
-    the same, and the deductive outputs with which each ended.
+    the same, and the deductive outputs at the end of each.
 
     Example: linnet inspect caches runs/pldr --prompt "Once upon a time" --tokens 100
     """,
@@ -709,4 +650,4 @@ INSPECTIONS = [
     ),
     CRITICALITY,
 ]
-"""What `linnet inspect` finds here."""
+"""The inspections of this kind (`layers.registry`)."""

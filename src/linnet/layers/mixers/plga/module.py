@@ -1,7 +1,7 @@
-"""Power-law graph attention: attention through an operator that a deep net deduces from the text.
+"""Power-law graph attention: attention through an operator that a deep network deduces from the text.
 
 Gokden, "PLDR-LLMs learn a generalizable tensor operator that can replace its own deep neural net at inference" (arXiv
-2502.13502). Scores are `q G k^T / sqrt(K)`, so a fused attention kernel computes them once `q` is replaced by `q G`.
+2502.13502). Scores are `q G k^T / sqrt(K)`, so a fused attention kernel computes them from `q G`.
 
 Shapes: `B` batch, `T` tokens of the chunk, `H` heads, `K` head width, `D` model width.
 """
@@ -48,29 +48,30 @@ from linnet.ops.power_law import density
 
 
 class DensitySpec(Spec):
-    """Which tokens the density matrix is summed over.
+    """The tokens that the density matrix is summed over.
 
-    sequence: all of the first chunk, in training the whole sequence (the paper), later tokens included.
-    prefix: the first `tokens` of a stream alone, 1 if not given (ours). Nothing that comes later moves the operator; it
-    is the same in training and in inference, and with 1, the token that begins a document, the mixer is causal.
+    scope: `sequence`: all of the first chunk, in training the whole sequence, with later tokens (the paper).
+    `prefix`: the first `tokens` of a stream, 1 by default (an extension of linnet). Later tokens do not change the
+    operator, and it is the same in training and inference. With 1, the token that starts a document, the mixer is
+    causal.
     """
 
     scope: Literal["sequence", "prefix"] = "sequence"
     tokens: Amount | None = None
 
     @model_validator(mode="after")
-    def _tokens_of_a_prefix(self) -> Self:
+    def _tokens_need_a_prefix(self) -> Self:
         if self.scope == "sequence" and self.tokens is not None:
-            raise ValueError(f"tokens: {self.tokens}: goes with scope: prefix; a sequence is taken whole")
+            raise ValueError(f"tokens: {self.tokens}: must be null with scope: sequence")
         return self
 
     @property
     def prefix(self) -> int | None:
-        """How many tokens count; None for all."""
+        """The number of tokens; None for all."""
         return None if self.scope == "sequence" else self.tokens or 1
 
     def part(self, q_BHTK: Tensor, real_BT: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The queries that count, and which of them are no padding."""
+        """The queries of these tokens, and a mask of those that are not padding."""
         if self.prefix is None:
             return q_BHTK, real_BT
         if real_BT is None:
@@ -79,13 +80,13 @@ class DensitySpec(Spec):
 
     @property
     def traits(self) -> Traits:
-        """What holds for a mixer whose operator comes from these tokens."""
-        one = self.prefix == 1
-        return Traits(causal=one, exact_when_split=one, calibrates=True, calibrated_after=self.prefix)
+        """The traits of a mixer whose operator is deduced from these tokens."""
+        causal = self.prefix == 1
+        return Traits(causal=causal, exact_when_split=causal, calibrates=True, calibrated_after=self.prefix)
 
 
 def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
-    """`q^T q` of every head over the first so many tokens of a sequence; None: over all."""
+    """`q^T q` of every head over the first `tokens` of a sequence; None: over all."""
     flops = 2 * heads * head_dim**2
     copied = 2 * heads * head_dim if heads > 1 else 0
     if tokens is None:
@@ -103,10 +104,10 @@ PENALTIES = {PENALTY: {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
 
 @dataclass
 class PlgaState(KeyValueState):
-    """Keys, values, and the operator `[B, H, K, K]`, which the first chunk (the prompt) fixes for the whole stream.
+    """Keys, values, and the operator `[B, H, K, K]`, which is deduced from the first chunk (the prompt).
 
-    recalibrate: keep `A` instead of the operator, which each chunk computes from it anew (the paper's KV-cache without
-    its G-cache).
+    recalibrate: store `A` instead of the operator, which each chunk computes from it again (the paper's KV-cache
+    without its G-cache).
     """
 
     operator: Tensor | None = None
@@ -118,11 +119,11 @@ class PlgaState(KeyValueState):
         return RecalibratingCache() if self.recalibrate else FULL
 
     def forget(self) -> Self:
-        """Forget the tokens, keep the operator: this is how a frozen operator is reused."""
+        """A copy without tokens, with the operator, for reuse of a frozen operator."""
         return self.fork()
 
     def crop(self, length: int) -> None:
-        """Forget later tokens; without any token left the operator goes too, and the next chunk deduces its own."""
+        """Forget later tokens; with length 0 also the operator, and the next chunk deduces a new one."""
         if length == 0:
             self.operator = self.a = None
 
@@ -130,9 +131,9 @@ class PlgaState(KeyValueState):
 class Plga(Mixer):
     """Power-law graph attention.
 
-    Without a state a learned operator comes from the whole sequence, later tokens included: NOT causal, but where the
-    density is that of a prefix. With a state the first chunk deduces the operator, the state keeps it, and from then on
-    the net behind it is not run. A fixed operator is part of the weights, and the mixer is causal.
+    Without a state a learned operator is deduced from the whole sequence, with later tokens, so the mixer is NOT causal
+    unless the density is that of a prefix. With a state the operator is deduced from the first chunk and stored in the
+    state, and the network is not run again. A fixed operator is part of the weights, and the mixer is causal.
     """
 
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": attention_reference}
@@ -158,9 +159,9 @@ class Plga(Mixer):
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> PlgaState:
-        """Room for the keys and values of `capacity` tokens, and no operator yet."""
-        kept_in = cache_dtype(self.query_key_value, dtype)
-        tensors = key_value_tensors(batch, self.heads, capacity, self.head_dim, device, kept_in)
+        """Empty keys and values for `capacity` tokens, without an operator."""
+        dtype = cache_dtype(self.query_key_value, dtype)
+        tensors = key_value_tensors(batch, self.heads, capacity, self.head_dim, device, dtype)
         return PlgaState(*tensors, recalibrate=isinstance(cache_policy, RecalibratingCache))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
@@ -177,7 +178,7 @@ class Plga(Mixer):
         return out_BTD
 
     def _operator(self, q_BHTK: Tensor, state: PlgaState | None, layout: BatchLayout) -> Tensor:
-        """The state's operator, or the one that this chunk deduces (and leaves in the state), or the fixed one."""
+        """The fixed operator, that of the state, or a new one from this chunk, which is stored in the state."""
         if isinstance(self.operator, FixedOperator):
             layout.add_output(OUTPUTS[-1], self.operator.g[None])
             return self.operator.g.to(q_BHTK.dtype)
@@ -195,37 +196,37 @@ class Plga(Mixer):
         return g_BHKK
 
     def _deduced(self, q_BHTK: Tensor, layout: BatchLayout) -> DeductiveOutputs:
-        """What the chunk's queries give; what training asks of it goes into the layout."""
+        """The deductive outputs for the queries of a chunk; adds the penalties that training requests."""
         assert isinstance(self.operator, PowerLawOperator)
         if layout.padding is not None and max(layout.padding) == q_BHTK.shape[2]:
-            raise ValueError("a row without a token: no operator can be deduced of it; join it when it has read some")
-        counted = self.density.part(q_BHTK, layout.real(q_BHTK.shape[2], q_BHTK.device))
+            raise ValueError("a row without tokens has no operator; join it after its first tokens")
+        queries, real_BT = self.density.part(q_BHTK, layout.real(q_BHTK.shape[2], q_BHTK.device))
         with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
-            density_BHKK = density(*counted)
+            density_BHKK = density(queries, real_BT)
         outputs: DeductiveOutputs = self.operator(density_BHKK)
         for name, coefficient in layout.requested_penalties(PENALTY).items():
             layout.add_loss(f"{PENALTY}_{name}", acyclicity(getattr(outputs, name)), coefficient)
         return outputs
 
     def no_weight_decay(self) -> Iterator[nn.Parameter]:
-        """Biases and norms: the matrices of the operator decay like those of linear maps (the paper)."""
+        """Biases and norms; the matrices of the operator have weight decay like linear layers (the paper)."""
         return (p for name, p in self.named_parameters() if p.dim() < 2 or name.endswith("bias"))
 
     def muon_parameters(self) -> Iterator[MuonParameter]:
-        """The maps from and to hidden vectors: the operator's net reads rows of a density matrix."""
+        """The maps from and to hidden vectors; the operator's network reads rows of a density matrix."""
         return map(muon_parameter_of, (self.query_key_value, self.out))
 
     def low_lr_parameters(self) -> Iterator[nn.Parameter]:
-        """The net behind the operator: powers of numbers near zero make large changes of small ones."""
+        """The operator's network: powers of numbers near zero amplify small changes."""
         return self.operator.parameters()
 
     def skip_quantization(self) -> Iterator[nn.Module]:
-        """The net behind the operator, whose powers multiply rounding."""
+        """The operator's network, whose powers amplify rounding."""
         if isinstance(self.operator, PowerLawOperator):
             yield self.operator
 
     def output_projections(self) -> Iterator[nn.Linear]:
-        """The map behind the heads; those of the operator's net are built after it."""
+        """The output projection; the linear layers of the operator's network are built after it."""
         return iter((self.out,))
 
     def calibration(self, state: State | None = None) -> dict[str, Tensor]:
@@ -236,11 +237,11 @@ class Plga(Mixer):
 
     @property
     def bfloat16_decode(self) -> bool:
-        """See `Sublayer`: where products are compiled, and so is what the operator makes of queries."""
+        """True if the products are compiled, with the one of queries and operator."""
         return native_library_of(self.query_key_value) is not None
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`; with the operator in the state, or a fixed one."""
+        """See `Sublayer`; None until the state has an operator, unless it is fixed."""
         assert isinstance(state, PlgaState)
         operator_HKK = self.calibration(state).get(OUTPUTS[-1])
         if operator_HKK is None:
@@ -251,18 +252,18 @@ class Plga(Mixer):
 
 
 NET_FIELDS = ("metric_hidden", "residual_units", "gated_units", "density", "start")
-"""The fields that describe the net behind a learned operator."""
+"""The fields of the network behind a learned operator."""
 
 
 class PlgaSpec(MixerSpec):
     """Power-law graph attention; `metric_hidden` is the paper's `A_dff`.
 
-    operator: `learned`, deduced from the text by a net; or `fixed`, one matrix per head that is given and not trained
-    (the paper's v51G), without a net. The fields below `rotary` describe the net and go with `learned`.
+    operator: `learned`, deduced from the text by a network; or `fixed`, one stored matrix per head that is not trained
+    (the paper's v51G). The fields below `rotary` describe the network and need `learned`.
 
-    density: the text that the operator is deduced from.
+    density: the tokens that the operator is deduced from.
 
-    start: the operator's starting values, the paper's or near the identity (which short runs need).
+    start: the initialization of the operator, the paper's or near the identity (which short runs need).
     """
 
     cache_policies: ClassVar[tuple[type[CachePolicy], ...]] = (RecalibratingCache,)
@@ -278,27 +279,22 @@ class PlgaSpec(MixerSpec):
     start: Start = "paper"
 
     @model_validator(mode="after")
-    def _no_net_behind_a_fixed_operator(self) -> Self:
+    def _no_network_with_a_fixed_operator(self) -> Self:
         for name in NET_FIELDS if self.operator == "fixed" else ():
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: {value}: goes with operator: learned; a fixed operator has no net")
+                raise ValueError(f"{name}: {value}: needs operator: learned; a fixed operator has no network")
         return self
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """One head and several; different depths of the net behind the operator; no positions; causal, nearly so."""
+        """One head and several; networks of different depth; no positions; prefixes of one and of three tokens."""
+        one, three = DensitySpec(scope="prefix"), DensitySpec(scope="prefix", tokens=3)
         return [
             cls(heads=2, metric_hidden=12, residual_units=2),
             cls(heads=1, metric_hidden=5, residual_units=1, gated_units=1, rotary=None, start="identity"),
-            cls(heads=2, metric_hidden=6, residual_units=1, density=DensitySpec(scope="prefix")),
-            cls(
-                heads=2,
-                metric_hidden=6,
-                residual_units=1,
-                start="identity",
-                density=DensitySpec(scope="prefix", tokens=3),
-            ),
+            cls(heads=2, metric_hidden=6, residual_units=1, density=one),
+            cls(heads=2, metric_hidden=6, residual_units=1, start="identity", density=three),
             cls(heads=2, operator="fixed"),
         ]
 
@@ -310,9 +306,9 @@ class PlgaSpec(MixerSpec):
         return "text" if self.operator == "learned" else "stored"
 
     def with_calibration(self, where: Literal["text", "stored"]) -> "PlgaSpec":
-        """A fixed operator has no net, and so none of the fields that describe one."""
-        kept = self.model_dump(exclude=set(NET_FIELDS) if where == "stored" else None)
-        return PlgaSpec.model_validate({**kept, "operator": "learned" if where == "text" else "fixed"})
+        """The same spec with a learned or a fixed operator, which has no fields of the network."""
+        fields = self.model_dump(exclude=set(NET_FIELDS) if where == "stored" else None)
+        return PlgaSpec.model_validate({**fields, "operator": "learned" if where == "text" else "fixed"})
 
     @classmethod
     def read_calibrations(
@@ -329,7 +325,7 @@ class PlgaSpec(MixerSpec):
         return Plga(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """Attention's cost, `q G` for each token, and the net behind a learned operator once per sequence."""
+        """The cost of attention, `q G` for each token, and the network of a learned operator once per sequence."""
         d_model = place.width
         head_dim = d_model // self.heads
         projections = linear_cost(d_model, d_model, bias=True).repeated(4)

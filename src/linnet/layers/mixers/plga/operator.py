@@ -1,4 +1,4 @@
-"""The deep net behind the operator of power-law graph attention: density matrix in, operator `G` out.
+"""The deep network of power-law graph attention, from a density matrix to the operator `G`.
 
 Shapes: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
 """
@@ -17,11 +17,11 @@ NORM_EPS = 1e-6
 IDENTITY_START_SCALE = 0.1
 
 Start = Literal["paper", "identity"]
-"""Which starting values the operator has; see `PowerLawOperator.reset_parameters`."""
+"""The initialization of the operator; see `PowerLawOperator.reset_parameters`."""
 
 
 OUTPUTS = ("A", "A_LM", "A_P", "G")
-"""The deductive outputs, by the names that they have for people and in files."""
+"""The names of the deductive outputs in tables and files."""
 
 
 class DeductiveOutputs(NamedTuple):
@@ -38,7 +38,7 @@ class ResidualUnit(nn.Module):
 
     def __init__(self, head_dim: int, hidden: int, gated_units: int) -> None:
         super().__init__()
-        # Its activations would take a fifth of a training step's memory, and making them again takes 1 % of its time.
+        # Its activations would take a fifth of a training step's memory; computing them again takes 1 % of its time.
         units = (GatedFeedForward(head_dim, hidden, bias=True, recompute=True) for _ in range(gated_units))
         self.gated = nn.Sequential(*units)
         self.norm = nn.LayerNorm(head_dim, eps=NORM_EPS)
@@ -50,7 +50,7 @@ class ResidualUnit(nn.Module):
 
 
 class PowerLawOperator(nn.Module):
-    """From the density matrix to the four deductive outputs. The metric net is shared by the heads of the layer."""
+    """From the density matrix to the four deductive outputs. The heads of the layer share the metric net."""
 
     def __init__(
         self, heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int, start: Start = "paper"
@@ -65,11 +65,11 @@ class PowerLawOperator(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The paper: Xavier-normal per head for `W, P, a`; zero for `b, b_a`.
+        """`start: paper`: Xavier-normal per head for `W, P, a`; zero for `b, b_a`.
 
-        Negative powers of numbers near zero make that operator, and its gradients, large (1e7 where plain attention
-        has 1). The start at the identity has `P = 0`, `b_a = I` and `a` a tenth as large: at first `G` is the identity
-        and a rank-one disturbance, and the model learns like plain attention while the operator grows.
+        Negative powers of numbers near zero make that operator and its gradients large (1e7 instead of 1 for plain
+        attention). `start: identity` has `P = 0`, `b_a = I` and `a` scaled by a tenth: `G` is the identity plus a small
+        rank-one term at first, and the model learns like plain attention while the operator grows.
         """
         for parameter in (self.metric_weight, self.power, self.curvature_weight):
             for head in parameter:
@@ -82,38 +82,35 @@ class PowerLawOperator(nn.Module):
                 self.curvature_weight.mul_(IDENTITY_START_SCALE)
                 self.curvature_bias.add_(torch.eye(self.power.shape[-1]))
 
-    def forward(self, given_BHKK: Tensor, metric_known: bool = False) -> DeductiveOutputs:
-        """`[B, H, K, K] -> A, A_LM, A_P, G`, computed and returned in at least float32, autocast or not.
+    def forward(self, input_BHKK: Tensor, metric_known: bool = False) -> DeductiveOutputs:
+        """`[B, H, K, K] -> A, A_LM, A_P, G`, computed and returned in float32 or wider, with autocast too.
 
-        Powers of numbers near zero multiply the rounding of everything before them; the net runs once per text.
-        metric_known: what is given is no density matrix but an `A` that was kept, and the net is not run.
+        Powers of numbers near zero amplify the rounding of all earlier steps; the network runs once per text.
+        metric_known: the input is a stored `A` instead of a density matrix, and the metric net is not run.
         """
-        wide = torch.promote_types(given_BHKK.dtype, torch.float32)
-        with torch.autocast(device_type=given_BHKK.device.type, enabled=False):
+        wide = torch.promote_types(input_BHKK.dtype, torch.float32)
+        with torch.autocast(device_type=input_BHKK.device.type, enabled=False):
             if self.power.dtype != wide:
                 widened = {name: parameter.to(wide) for name, parameter in self.named_parameters()}
-                outputs: DeductiveOutputs = functional_call(self, widened, (given_BHKK.to(wide), metric_known))
+                outputs: DeductiveOutputs = functional_call(self, widened, (input_BHKK.to(wide), metric_known))
                 return outputs
-            a = given_BHKK.to(wide)
+            a = input_BHKK.to(wide)
             a = a if metric_known else self.metric_net(self.norm(a))
-            of_metric, of_curvature = (
-                (self.metric_weight, self.metric_bias),
-                (self.curvature_weight, self.curvature_bias),
-            )
-            return DeductiveOutputs(a, *operator_tensors(a, *of_metric, self.power, *of_curvature))
+            metric, curvature = (self.metric_weight, self.metric_bias), (self.curvature_weight, self.curvature_bias)
+            return DeductiveOutputs(a, *operator_tensors(a, *metric, self.power, *curvature))
 
 
 def acyclicity(x_BHKK: Tensor) -> Tensor:
-    """The mean over batch and heads of `| log(trace(exp(X * X)) / K) |`, a scalar: PLDR-LLM's regularizer.
+    """The mean over batch and heads of `| log(trace(exp(X * X)) / K) |`, a scalar: the regularizer of PLDR-LLM.
 
-    It draws a deductive output, read as a graph, towards one without cycles (Gokden, arXiv 2410.16703 and 2502.13502).
-    Never negative, as the trace is at least K. Computed in float64, whatever the tensor's precision.
+    It favors deductive outputs that are graphs without cycles (Gokden, arXiv 2410.16703 and 2502.13502). Never
+    negative, as the trace is at least K. Computed in float64.
     """
     return log_trace_exponential(x_BHKK.double().square()).mean()
 
 
 class FixedOperator(nn.Module):
-    """An operator that is given and not trained: a buffer, no parameter. The identity until it is set."""
+    """A fixed operator, which is a buffer and not trained; initially the identity."""
 
     g: Tensor
 
@@ -123,23 +120,23 @@ class FixedOperator(nn.Module):
 
 
 def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int) -> Cost:
-    """The net runs once per sequence on the `H * K` rows of the density matrices; `W A` and `a A_P` are per head."""
+    """The network runs once per sequence, on the `H K` rows of the density matrices; `W A` and `a A_P` are per head."""
     gated = linear_cost(head_dim, hidden, bias=True).repeated(2) + linear_cost(hidden, head_dim, bias=True)
     net = gated.repeated(residual_units * gated_units)
     norms = 2 * head_dim * (residual_units + 1)
     copied = 2 if heads > 1 else 0
-    matrices_kept = 7 + copied + residual_units * (gated_units + 1)
+    saved_matrices = 7 + copied + residual_units * (gated_units + 1)
     return Cost(
         parameters=net.parameters + norms + 5 * heads * head_dim**2,
         flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
         calibrated_elements=heads * head_dim**2,
-        activations_per_sequence=matrices_kept * heads * head_dim**2 + 2 * heads * head_dim * (residual_units + 1),
+        activations_per_sequence=saved_matrices * heads * head_dim**2 + 2 * heads * head_dim * (residual_units + 1),
         activations_per_token=copied * heads * head_dim,
     )
 
 
 def fixed_cost(heads: int, head_dim: int) -> Cost:
-    """A matrix per head that is stored and not trained; several are copied for each row of a batch, as queries are."""
+    """One stored matrix per head; with several heads they are copied for each row of a batch, like the queries."""
     matrices, copied = heads * head_dim**2, heads > 1
     return Cost(
         buffers=matrices,

@@ -9,6 +9,7 @@ from small_models import inspected, small_decoder
 
 from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
 from linnet.layers.mixers.plga.criticality import (
+    TextDependence,
     criticality,
     not_commuting,
     numerical_ranks,
@@ -36,7 +37,7 @@ def test_the_order_parameter_by_hand():
     assert cancelled.rms == 0 and math.isnan(cancelled.signed)
     opposite = order_parameter(torch.tensor([1.0, -1.0]), torch.tensor([-1.0, 1.0]))
     assert opposite.rms == 2 and opposite.signed == math.inf
-    assert json.loads(json.dumps(opposite.figures(), allow_nan=False)) == {"rms": 2.0, "signed": None}
+    assert TextDependence(opposite, {}).figures() == {"rms": 2.0, "signed": None, "per_layer": []}
 
 
 def test_ranks_by_hand():

@@ -115,4 +115,4 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path):
 def test_an_archive_that_unpacks_to_more_than_there_is_memory_for_is_refused(tmp_path: Path, monkeypatch):
     np.savez_compressed(tmp_path / "G.npz", **{str(i): np.zeros((2, 64, 64)) for i in range(3)})
     monkeypatch.setattr(files, "available_bytes", lambda _: 100_000)
-    assert "more than there is memory for" in refusal(tmp_path / "G.npz")
+    assert "more than the available memory" in refusal(tmp_path / "G.npz")

@@ -23,18 +23,16 @@ from linnet.layers.mixers.plga.inspect import (
     Invariance,
     OutputVariation,
     Variation,
-    caches_tables,
     compare_caches,
     determinant,
     distances,
     first_difference,
     invariance,
-    invariance_tables,
     load_operators,
     operator_pictures,
     operator_tables,
     operators,
-    singular_values,
+    singular_value_curves,
     variation_points,
 )
 from linnet.layers.mixers.plga.matrices import operator_figures
@@ -85,14 +83,14 @@ def test_another_text_is_found(found):
     place = none.first_difference
     assert place is not None, "this model depends on its operator"
     assert first.ids[:place] == none.ids[:place] and first.ids[place] != none.ids[place]
-    assert found.figures()["same_text"] is False
+    assert found.to_dict()["same_text"] is False
 
 
 def test_an_operator_of_the_first_token_alone_makes_all_settings_the_same():
     found = compare_caches(
         inspected(speaker(PLGA.model_copy(update={"density": DensitySpec(scope="prefix")}))), PROMPT, TOKENS
     )
-    assert found.figures()["same_text"] is True
+    assert found.to_dict()["same_text"] is True
     assert all(distance < 1e-12 for run in found.runs for distance in run.distances.values())
 
 
@@ -113,11 +111,11 @@ def test_a_text_of_one_token_and_one_that_ends_at_once():
     assert [run.text for run in compare_caches(inspected(model), PROMPT, 3).runs] == ["\0\0\0"] * 4
     model.tokenizer = EndsAtOnce(model.tokenizer)
     ended = compare_caches(inspected(model), PROMPT, 3)
-    assert [run.ids for run in ended.runs] == [[]] * 4 and ended.figures()["same_text"] is True
+    assert [run.ids for run in ended.runs] == [[]] * 4 and ended.to_dict()["same_text"] is True
 
 
 def test_figures_are_json_by_setting(found):
-    plain = json.loads(json.dumps(found.figures(), allow_nan=False))
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["prompt"] == PROMPT and len(plain["settings"]) == 4
     last = plain["settings"][-1]
     assert (last["kv_cache"], last["g_cache"], last["tokens"], last["same_text"]) == (False, False, TOKENS, False)
@@ -180,7 +178,7 @@ def test_figures_are_json_even_of_a_model_that_has_broken_down():
     decoder = small_decoder(PLGA)
     with torch.no_grad():
         decoder.mixers[1].operator.power.fill_(-1e9)
-    found = json.loads(json.dumps(invariance(inspected(decoder), _prompts(3, 5)).figures(), allow_nan=False))
+    found = json.loads(json.dumps(invariance(inspected(decoder), _prompts(3, 5)).to_dict(), allow_nan=False))
     assert found["A_P"]["variation"] is found["G"]["per_layer"][1]["largest"] is None
     assert found["G"]["per_layer"][0]["variation"] > 0
 
@@ -310,9 +308,9 @@ def test_caches():
     settings = [(True, True), (False, True), (True, False), (False, False)]
     *runs, _ = [CacheRun(*caches, [1, 2], "ab", None, outputs, {"G": 0.0}) for caches in settings]
     other = CacheRun(*settings[-1], [1], "a", 1, outputs, {"G": 0.25})
-    texts, rmse, determinants, distance = caches_tables(CacheComparison("x", 2, 9, [*runs, other]))
+    texts, rmse, determinants, distance = CacheComparison("x", 2, 9, [*runs, other]).tables()
     assert list(_rows(texts)) == ["KV and G", "G", "KV", "none"]
-    assert _rows(texts)["KV"] == ("2", "the same") and _rows(texts)["none"] == ("1", "another from token 2 on")
+    assert _rows(texts)["KV"] == ("2", "the same") and _rows(texts)["none"] == ("1", "different from token 2 on")
     assert _rows(rmse)["none"] == (f"{math.sqrt(1 / 3):.15g}",)
     assert _rows(determinants)["KV and G"] == ("8",)
     assert _rows(distance)["G"] == ("0",) and _rows(distance)["none"] == ("0.25",)
@@ -320,7 +318,7 @@ def test_caches():
 
 def test_invariance():
     one = OutputVariation("G", Variation(0.25, 0.5), {0: Variation(0.0, 0.0), 3: Variation(math.nan, math.nan)})
-    (table,) = invariance_tables(Invariance(7, 16, [one]))
+    (table,) = Invariance(7, 16, [one]).tables()
     assert _rows(table) == {"G": ("0.25", "0.5"), "G/layer 0": ("0", "0"), "G/layer 3": ("not finite", "not finite")}
     assert "7 prompts of 16 tokens" in table.meaning
 
@@ -335,12 +333,12 @@ def test_there_is_a_picture_of_each_output_with_its_layers():
 
 
 def test_singular_values_have_a_panel_for_a_layer_and_a_line_for_a_head():
-    plot = singular_values({0: [[3.0, 1.0, 0.0]], 2: [[1.0, math.nan, 1e-9], [2.0, 1.0, 0.5]]})
+    plot = singular_value_curves({0: [[3.0, 1.0, 0.0]], 2: [[1.0, math.nan, 1e-9], [2.0, 1.0, 0.5]]})
     assert [panel.title for panel in plot.panels] == ["layer 0", "layer 2"]
     first, second = (panel.series for panel in plot.panels)
     assert list(first[0].x) == [1, 2, 3] and list(first[0].y)[:2] == [3.0, 1.0] and math.isnan(first[0].y[2])
     assert len(second) == 2 and second[0].color != second[1].color
-    png_of(singular_values({layer: [[2.0, 1.0]] * 3 for layer in range(4)}).figure())
+    png_of(singular_value_curves({layer: [[2.0, 1.0]] * 3 for layer in range(4)}).figure())
 
 
 @pytest.mark.parametrize("least", [1e-9, 0.0, math.nan])

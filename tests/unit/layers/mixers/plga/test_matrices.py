@@ -14,17 +14,15 @@ from linnet.core.errors import UserError
 from linnet.core.files import json_safe
 from linnet.layers.mixers.plga.matrices import (
     SquaredDifferences,
-    between_heads,
-    between_rows,
     largest,
     largest_eigenvalues,
     log10_abs_determinants,
     mean_row_sums,
     operator_figures,
-    pairwise,
     power_of_ten,
     ranks,
     singular_values,
+    squared_differences,
 )
 
 
@@ -51,26 +49,26 @@ def _rmse_of_rows(x_HKK: np.ndarray) -> float:
 
 
 @given(heads=st.integers(2, 5), width=st.integers(1, 4), seed=st.integers(0, 1000))
-def test_differences_between_heads(heads: int, width: int, seed: int):
+def test_differences_squared_differences(heads: int, width: int, seed: int):
     x = _random(heads, width, width, seed=seed)
-    assert between_heads(x).rmse == pytest.approx(_rmse_of_heads(x.numpy()), rel=1e-12)
+    assert squared_differences(x).rmse == pytest.approx(_rmse_of_heads(x.numpy()), rel=1e-12)
 
 
 @given(heads=st.integers(1, 3), width=st.integers(2, 5), seed=st.integers(0, 1000))
 def test_differences_between_rows(heads: int, width: int, seed: int):
     x = _random(heads, width, width, seed=seed)
-    assert between_rows(x).rmse == pytest.approx(_rmse_of_rows(x.numpy()), rel=1e-12)
+    assert squared_differences(x.transpose(0, 1)).rmse == pytest.approx(_rmse_of_rows(x.numpy()), rel=1e-12)
 
 
 def test_small_differences_of_large_numbers_are_not_lost():
     x = 1e6 + torch.tensor([0.0, 1e-9, 3e-9], dtype=torch.float64)
     exact = [float(a - b) for a, b in combinations(x, 2)]
-    assert pairwise(x[:, None]).rmse == pytest.approx(math.sqrt(sum(d * d for d in exact) / 3), rel=1e-9)
+    assert squared_differences(x[:, None]).rmse == pytest.approx(math.sqrt(sum(d * d for d in exact) / 3), rel=1e-9)
 
 
 @given(st.integers(2, 7), st.floats(-1e6, 1e6))
 def test_equal_things_differ_by_exactly_nothing(count: int, value: float):
-    assert pairwise(torch.full((count, 3), value, dtype=torch.float64)).rmse == 0.0
+    assert squared_differences(torch.full((count, 3), value, dtype=torch.float64)).rmse == 0.0
 
 
 def test_layers_add_up_by_their_pairs_and_elements():
@@ -81,21 +79,21 @@ def test_layers_add_up_by_their_pairs_and_elements():
         for i, j in combinations(range(len(x)), 2)
         for difference in ((x[i] - x[j]) ** 2).flatten()
     ]
-    together = between_heads(first) + between_heads(second)
+    together = squared_differences(first) + squared_differences(second)
     assert together.count == len(squares) == 1 * 9 + 6 * 4
     assert together.rmse == pytest.approx(math.sqrt(sum(squares) / len(squares)), rel=1e-12)
 
 
 def test_one_head_has_no_difference():
-    assert between_heads(_random(1, 3, 3)) == SquaredDifferences(0.0, 0)
-    assert between_heads(_random(1, 3, 3)).rmse is None
+    assert squared_differences(_random(1, 3, 3)) == SquaredDifferences(0.0, 0)
+    assert squared_differences(_random(1, 3, 3)).rmse is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_makes_its_own_head_nan_and_no_other(value: float):
     x = _random(3, 4, 4)
     x[1, 2, 3] = value
-    assert math.isnan(between_heads(x).rmse)
+    assert math.isnan(squared_differences(x).rmse)
     others = torch.tensor([0, 2])
     for function in (log10_abs_determinants, singular_values, largest_eigenvalues, mean_row_sums):
         found = function(x)
@@ -141,7 +139,7 @@ def test_a_matrix_of_equal_rows_has_its_row_sum_as_its_only_eigenvalue(seed: int
     assert largest_eigenvalues(x).item() == pytest.approx(row.sum().item())
     assert mean_row_sums(x).item() == pytest.approx(row.sum().item())
     assert ranks(singular_values(x), 1e-12) == [1]
-    assert between_rows(x).rmse == 0
+    assert squared_differences(x.transpose(0, 1)).rmse == 0
 
 
 def test_the_eigenvalue_of_largest_magnitude_may_be_negative_or_complex():
@@ -188,11 +186,11 @@ def test_every_output_has_its_own_figures():
     found = _figures(layers)
     for name in ("A", "A_LM", "A_P", "G"):
         x = [layer[name] for layer in layers]
-        assert found[name]["rmse"] == (between_heads(x[0]) + between_heads(x[1])).rmse
+        assert found[name]["rmse"] == (squared_differences(x[0]) + squared_differences(x[1])).rmse
         assert found[name]["max_abs_det"] == pytest.approx(10 ** max(map(float, log10_abs_determinants(torch.cat(x)))))
         for number, (layer, of_layer) in enumerate(zip(x, found[name]["per_layer"], strict=True)):
             assert of_layer["layer"] == number
-            assert of_layer["rmse"] == between_heads(layer).rmse
+            assert of_layer["rmse"] == squared_differences(layer).rmse
             assert of_layer["max_abs_det"] == pytest.approx(torch.linalg.det(layer).abs().max().item())
             assert of_layer["log10_max_abs_det"] == pytest.approx(math.log10(of_layer["max_abs_det"]))
 

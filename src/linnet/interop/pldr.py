@@ -227,16 +227,14 @@ def _from_transformers(source: Path, spec: str | Path | None, operator: str | No
     if config.custom_G_type is not None:
         named.pop(OPERATORS_SET, None)
         shape = [model.layers, 3, 1, heads, head_dim, head_dim]
-        operators = _stored_operators(named.pop(OPERATORS, None), shape, weights)
+        values = named.pop(OPERATORS, None)
+        if values is None:
+            raise UserError(f"{weights}: tensor {OPERATORS} is missing; {CONFIG} requires it, of shape {shape}")
+        origin = f"{weights}: tensor {OPERATORS}"
+        if list(values.shape) != shape or not values.is_floating_point():
+            actual = f"shape {list(values.shape)} of {str(values.dtype).removeprefix('torch.')}"
+            raise UserError(f"{origin}: {actual}: expected {shape} of floats")
+        if not bool(values.isfinite().all()):
+            raise UserError(f"{origin}: contains NaN or infinity; expected finite numbers")
+        operators = [layer[G, 0] for layer in values]
     return Published(model, weights, str(path), named, operators)
-
-
-def _stored_operators(values: Tensor | None, shape: list[int], path: Path) -> list[Tensor]:
-    if values is None:
-        raise UserError(f"{path}: tensor {OPERATORS} is missing; {CONFIG} requires it, of shape {shape}")
-    if list(values.shape) != shape or not values.is_floating_point():
-        kind = str(values.dtype).removeprefix("torch.")
-        raise UserError(f"{path}: tensor {OPERATORS}: shape {list(values.shape)} of {kind}: expected {shape} of floats")
-    if not bool(values.isfinite().all()):
-        raise UserError(f"{path}: tensor {OPERATORS}: contains NaN or infinity; expected finite numbers")
-    return [layer[G, 0] for layer in values]

@@ -30,9 +30,11 @@ def tokenizer_from_sentencepiece(path: str | Path) -> Tokenizer:
     except (DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
     load_processor(data, str(path))  # the package's own check of the model
-    for fault in _faults(model):
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    type_name = str(trainer.ModelType.Name(trainer.model_type))
+    for fault in _faults(model, type_name):
         raise UserError(f"{path}: {fault}")
-    trainer, normalizer, kind = model.trainer_spec, model.normalizer_spec, _KINDS[_kind(model)]
+    kind = _KINDS[type_name]
     pieces = [piece.piece for piece in model.pieces]
     definition = SentencePieceDefinition(
         kind=kind,
@@ -52,13 +54,13 @@ def tokenizer_from_sentencepiece(path: str | Path) -> Tokenizer:
     return Tokenizer(definition.to_dict(), str(path))
 
 
-def _faults(model: Any) -> Iterator[str]:
+def _faults(model: Any, type_name: str) -> Iterator[str]:
     """Yield features that a tokenizer.json cannot express or that are not supported: field, value, what is accepted."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if not _of_type(model, "NORMAL"):
         yield "not a SentencePiece model (no pieces)"
-    if _kind(model) not in _KINDS:
-        yield f"trainer_spec.model_type: {_kind(model)}: expected UNIGRAM or BPE"
+    if type_name not in _KINDS:
+        yield f"trainer_spec.model_type: {type_name}: expected UNIGRAM or BPE"
     if not _of_type(model, "UNKNOWN"):
         yield "pieces: none of type UNKNOWN: expected one"
     if trainer.eos_piece not in [model.pieces[token].piece for token in _of_type(model, "CONTROL")]:
@@ -77,10 +79,6 @@ def _faults(model: Any) -> Iterator[str]:
 def _of_type(model: Any, *names: str) -> list[int]:
     types = [model.SentencePiece.Type.Value(name) for name in names]
     return [token for token, piece in enumerate(model.pieces) if piece.type in types]
-
-
-def _kind(model: Any) -> str:
-    return str(model.trainer_spec.ModelType.Name(model.trainer_spec.model_type))
 
 
 def _scores(model: Any) -> list[float]:

@@ -6,7 +6,7 @@ directions are checked against Transformers' own model of the folder, in float32
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,6 @@ import torch
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
-from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
 from linnet.interop import optional_package
 from linnet.interop.exporters import ExportResult
@@ -107,7 +106,13 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
         theirs, their_tokenizer = load_original(temporary, "to", out)
         texts = [*SAMPLES, *sample_stories(STORIES)]
         check_same_ids(model.tokenizer, encoder(their_tokenizer), NAME, str(out), texts)
-        _check_same_texts(model.tokenizer, their_tokenizer, str(out), texts)
+        if their_tokenizer.eos_token_id != model.tokenizer.end_id:
+            ends = f"{model.tokenizer.end_id} here, {their_tokenizer.eos_token_id} in Transformers"
+            raise UserError(f"{out}: ends a text at {ends}")
+        for ids in map(model.tokenizer.encode, texts):
+            ours, others = model.tokenizer.decode(ids), their_tokenizer.decode(ids, skip_special_tokens=True)
+            if ours != others:
+                raise UserError(f"{out}: {ours!r} here, {others!r} in Transformers: expected the same text")
         found = check_with_transformers(decoder, theirs, str(out))
     figures: dict[str, Any] = {"model_type": family.model_type, "dtype": dtype_name(decoder), **found.figures}
     messages = [*messages, str(found)]
@@ -126,16 +131,6 @@ def _family_of(spec: ModelSpec) -> tuple[Family, list[str]]:
         check_decoder(spec)
         return Linnet.of(spec), [str(refusal), "so its readers need `import linnet.interop.transformers` before"]
     return member, [f"of the family {member.model_type}"]
-
-
-def _check_same_texts(tokenizer: Tokenizer, theirs: Any, origin: str, texts: Sequence[str]) -> None:
-    """Raise `UserError` unless both decode the ids of each text to the same text and end texts at the same token."""
-    if theirs.eos_token_id != tokenizer.end_id:
-        raise UserError(f"{origin}: ends a text at {tokenizer.end_id} here, {theirs.eos_token_id} in Transformers")
-    for ids in map(tokenizer.encode, texts):
-        ours, others = tokenizer.decode(ids), theirs.decode(ids, skip_special_tokens=True)
-        if ours != others:
-            raise UserError(f"{origin}: {ours!r} here, {others!r} in Transformers: expected the same text")
 
 
 def load_original(folder: Path, field: str = "check", origin: str | Path = "") -> tuple[Any, Any]:

@@ -108,7 +108,9 @@ def _checked(path: Path, out: Path, source: LanguageModel, precision: str) -> Ex
     """Compare the file that is to become `out` with the model."""
     origin, file, tokenizer = str(out), read_gguf(path), source.tokenizer
     ids = check_same_ids(tokenizer, GgufTokenizer(file.metadata).encode, "the file's own vocabulary", origin, TEXTS)
-    whole, stored = (as_stored(source.decoder, kind) for kind in ("f32", precision))
+    whole, stored = in_float32(source.decoder), in_float32(source.decoder)
+    for decoder, kind in ((whole, "f32"), (stored, precision)):  # every number is rounded as it is stored
+        decoder.load_state_dict(rounded(decoder.state_dict(), kind))
     expected = expected_of(stored)
     states = zip(whole.state_dict().values(), stored.state_dict().values(), strict=True)
     exact = all(torch.equal(*pair) for pair in states)
@@ -118,7 +120,12 @@ def _checked(path: Path, out: Path, source: LanguageModel, precision: str) -> Ex
     if llama_cpp_is_installed():
         with loaded_in_llama_cpp(path, origin) as llama:
             check_same_ids(tokenizer, llama_cpp_encoder(llama), NAME, origin, TEXTS)
-            run = check_with_llama_cpp(llama, expected, precision, origin)
+            tokens, prompt = expected.tokens.tolist(), len(expected.tokens) - expected.steps + 1
+            llama.reset()
+            for chunk in (tokens[:prompt], *([token] for token in tokens[prompt:])):  # then token by token
+                llama.eval(chunk)
+            logits_TV = torch.from_numpy(llama.scores[: len(tokens)].copy())
+            run = compare(expected, logits_TV, MAX_ERRORS[precision], NAME, origin)
     figures = {
         "architecture": file.architecture,
         "weights": precision,
@@ -133,13 +140,6 @@ def _checked(path: Path, out: Path, source: LanguageModel, precision: str) -> Ex
     messages = [str(read_back), compared, f"the same {ids:,} ids of the texts compared"]
     messages += [] if lost is None else [str(lost)]
     return ExportResult.of(out, source.decoder, path, figures=figures, messages=tuple(messages))
-
-
-def as_stored(decoder: Decoder, precision: str) -> Decoder:
-    """Return the model in float32 with every number rounded as it is stored."""
-    found = in_float32(decoder)
-    found.load_state_dict(rounded(found.state_dict(), precision))
-    return found
 
 
 def check_file(file: GgufFile, expected: Expected, origin: str) -> Agreement:
@@ -186,14 +186,3 @@ def loaded_in_llama_cpp(path: Path, origin: str) -> Iterator[Any]:
 def llama_cpp_encoder(model: Any) -> Callable[[str], list[int]]:
     """Return a function that encodes without added tokens; names of control tokens are ordinary text."""
     return lambda text: list(model.tokenize(text.encode(), add_bos=False, special=False))
-
-
-def check_with_llama_cpp(model: Any, expected: Expected, precision: str, origin: str) -> Agreement:
-    """Raise `UserError` unless llama.cpp agrees: the prompt in one pass, then token by token with its cache."""
-    tokens, prompt = expected.tokens.tolist(), len(expected.tokens) - expected.steps + 1
-    model.reset()
-    model.eval(tokens[:prompt])
-    for token in tokens[prompt:]:
-        model.eval([token])
-    logits_TV = torch.from_numpy(model.scores[: len(tokens)].copy())
-    return compare(expected, logits_TV, MAX_ERRORS[precision], NAME, origin)

@@ -165,9 +165,33 @@ def _of_characters(definition: Mapping[str, Any], end: int, size: int, origin: s
 
 
 def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str) -> FileVocabulary:
-    unigrams = described.kind == "Unigram"
-    for fault in _unigram_faults(described) if unigrams else _merging_faults(described):
-        raise UserError(f"{origin}: {fault}")
+    unigrams, unused = described.kind == "Unigram", len(described.unused)
+    faults: dict[str, object]
+    if unigrams:  # llama.cpp's `t5`
+        faults = {
+            "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE": (
+                described.byte_fallback
+            ),
+            "normalizer: makes one space of several and puts none first; expected both or the second alone": (
+                described.collapse and not described.dummy_prefix
+            ),
+            f"sentencepiece:user_defined: {len(described.user_defined)} pieces: expected none with unigrams": (
+                described.user_defined
+            ),
+            f"sentencepiece:unused: {unused} pieces: expected none with unigrams": unused,
+        }
+    else:  # llama.cpp's `llama`
+        faults = {
+            "model.byte_fallback: false: expected true": not described.byte_fallback,
+            "normalizer: Precompiled: llama.cpp changes no text; expected a model without rules (identity)": (
+                described.charsmap
+            ),
+            "normalizer: makes one space of several; expected a model that keeps them": described.collapse,
+            f"sentencepiece:unused: {unused} pieces: expected none": unused,
+        }
+    for fault, is_present in faults.items():
+        if is_present:
+            raise UserError(f"{origin}: {fault}")
     kinds = [NORMAL] * len(described.pieces)
     for token in described.reserved:
         kinds[token] = BYTE if described.is_byte(token) else CONTROL
@@ -178,9 +202,8 @@ def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str
     scores = described.scores + [0.0] * (size - len(described.scores))
     of_unigrams: Metadata = {}
     if unigrams:
-        kinds = [
-            CONTROL if kind == UNUSED else kind for kind in kinds
-        ]  # as other types they would be pieces of score 0
+        # Unused tokens are control tokens, because other types would be pieces of score 0.
+        kinds = [CONTROL if kind == UNUSED else kind for kind in kinds]
         of_unigrams = {"unknown_token_id": described.unknown, "remove_extra_whitespaces": described.collapse}
         of_unigrams |= {"precompiled_charsmap": described.charsmap} if described.charsmap else {}
     return FileVocabulary(
@@ -193,29 +216,6 @@ def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str
         space_first=described.dummy_prefix,
         unigrams=of_unigrams,
     )
-
-
-def _unigram_faults(described: SentencePieceDefinition) -> Iterator[str]:
-    """Yield features that llama.cpp's `t5` does not support."""
-    if described.byte_fallback:
-        yield "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE"
-    if described.collapse and not described.dummy_prefix:
-        yield "normalizer: makes one space of several and puts none first; expected both or the second alone"
-    for name, pieces in (("user_defined", described.user_defined), ("unused", described.unused)):
-        if pieces:
-            yield f"sentencepiece:{name}: {len(pieces)} pieces: expected none with unigrams"
-
-
-def _merging_faults(described: SentencePieceDefinition) -> Iterator[str]:
-    """Yield features that llama.cpp's `llama` does not support."""
-    if not described.byte_fallback:
-        yield "model.byte_fallback: false: expected true"
-    if described.charsmap:
-        yield "normalizer: Precompiled: llama.cpp changes no text; expected a model without rules (identity)"
-    if described.collapse:
-        yield "normalizer: makes one space of several; expected a model that keeps them"
-    if described.unused:
-        yield f"sentencepiece:unused: {len(described.unused)} pieces: expected none"
 
 
 def _listed(vocab: dict[str, int], definition: Mapping[str, Any], end: int, size: int) -> tuple[list[str], list[int]]:

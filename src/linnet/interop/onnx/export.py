@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.checksum import write_file_checksums
@@ -240,7 +239,9 @@ def check_graphs(
     tokens = _tokens(model, graphs, policies, text)
     prompt = min(PROMPT_TOKENS, max(1, len(tokens) // 2))
     chunks = [tokens[:prompt], *([token] for token in tokens[prompt:])]  # the prompt in one pass, then token by token
-    ours_TV = _model_logits(model, policies, chunks)
+    state = cache_policy_state(model.decoder, 1, len(tokens), list(policies))
+    with torch.inference_mode():
+        ours_TV = torch.cat([model.decoder(torch.tensor([chunk]), state)[0] for chunk in chunks])
     try:
         reader = GraphReader(graphs)
         theirs_TV = torch.from_numpy(np.concatenate([reader.read_all(chunk) for chunk in chunks]))
@@ -283,10 +284,3 @@ def _tokens(model: LanguageModel, graphs: Graphs, policies: Sequence[CachePolicy
     state = cache_policy_state(model.decoder, 1, count, list(policies))
     generated = decode(model.decoder, [begin], count - 1, Sampling(1.0, seed=0), state=state, vocab_size=vocab_size)
     return [*begin, *(token for (token,) in generated if token is not None)]
-
-
-@torch.inference_mode()
-def _model_logits(model: LanguageModel, policies: Sequence[CachePolicy], chunks: Sequence[list[int]]) -> Tensor:
-    """Return the logits of the model in float32, `[T, V]`."""
-    state = cache_policy_state(model.decoder, 1, sum(map(len, chunks)), list(policies))
-    return torch.cat([model.decoder(torch.tensor([chunk]), state)[0] for chunk in chunks])

@@ -27,7 +27,7 @@ VERSION = 1
 
 EXTERNAL_ABOVE_BYTES = 32 * 2**20
 """Weights of a graph above this size are stored in a separate file; a browser loads one file more easily than two."""
-SMALLEST_EXTERNAL_BYTES = 1024
+MIN_EXTERNAL_BYTES = 1024
 ALIGNMENT_BYTES = 4096
 """Alignment of tensors in the separate file: a page, so that runtimes can map it."""
 
@@ -135,18 +135,14 @@ def write_graphs(
     import onnx
 
     names = list(graphs)
-    if any(weight_bytes(graph) > external_above_bytes for graph in graphs.values()):
+    sizes = [sum(len(tensor.raw_data) for tensor in graph.graph.initializer) for graph in graphs.values()]
+    if max(sizes) > external_above_bytes:
         _move_weights(graphs, folder / DATA)
         names.append(DATA)
     for name, graph in graphs.items():
         onnx.helper.set_model_props(graph, {KEY: description.model_dump_json()})
         (folder / name).write_bytes(graph.SerializeToString())
     return names
-
-
-def weight_bytes(graph: "ModelProto") -> int:
-    """Return the bytes of all named constants."""
-    return sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
 
 
 def _move_weights(graphs: dict[str, "ModelProto"], path: Path) -> None:
@@ -158,7 +154,7 @@ def _move_weights(graphs: dict[str, "ModelProto"], path: Path) -> None:
         for graph in graphs.values():
             for tensor in graph.graph.initializer:
                 length = len(tensor.raw_data)
-                if length < SMALLEST_EXTERNAL_BYTES:
+                if length < MIN_EXTERNAL_BYTES:
                     continue
                 found = digest(tensor.raw_data)
                 if found not in places:

@@ -10,6 +10,7 @@ Legend: `N` query heads, `M` key-value heads, `K` head width, `D` width.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,15 @@ POSITION, AFTER = "position", "after."
 BEHIND, TOTAL = "position.behind", "position.total"
 FIRST, TABLE = f"{ROTARY}.first", f"{ROTARY}.table"
 """Constants: the row index in a table, and the shape of a table."""
+
+
+class MismatchError(Exception):
+    """The nodes are not those of the operation that is looked for."""
+
+
+def _same(actual: object, expected: object) -> None:
+    if actual != expected:
+        raise MismatchError
 
 
 class Edges:
@@ -57,6 +67,34 @@ class Edges:
             nodes += readers
             name = nodes[-1].output[0]
         return nodes
+
+    def end(self, name: str, *paths: Sequence[str]) -> "NodeProto":
+        """Return the last node of the first of these paths after a tensor; `MismatchError` if there is none."""
+        for kinds in paths:
+            nodes = self.along(name, kinds)
+            if nodes is not None:
+                return nodes[-1]
+        raise MismatchError
+
+    def made(self, name: str, kind: str) -> "NodeProto":
+        """Return the producer of a tensor; `MismatchError` if it is of another kind."""
+        node: NodeProto | None = self.makers.get(name)
+        if node is None or node.op_type != kind:
+            raise MismatchError
+        return node
+
+    def split(self, name: str, into: list[str] | None) -> "NodeProto":
+        """Return the node that makes two parts, with these names if given; `MismatchError` for anything else."""
+        node = self.made(name, "Split")
+        if len(node.output) != 2 or (into is not None and list(node.output) != into):
+            raise MismatchError
+        return node
+
+    def every_other(self, name: str) -> tuple[str, float | None]:
+        """Return the source of a slice of every other number of the last dimension, and its first index."""
+        x, first, _, dimension, step = self.made(name, "Slice").input
+        _same((self.number(dimension), self.number(step)), (3, 2))
+        return x, self.number(first)
 
     def number(self, name: str) -> float | None:
         """Return a constant of one number; None for anything else."""
@@ -152,15 +190,6 @@ def _norm(edges: Edges, square: "NodeProto") -> "list[NodeProto] | None":
     return [square, *behind] if fits else None
 
 
-class _MismatchError(Exception):
-    """The nodes are of another kind."""
-
-
-def _same(found: object, expected: object) -> None:
-    if found != expected:
-        raise _MismatchError
-
-
 @dataclass(frozen=True)
 class Rotation:
     """Rotary positions by tensor names. joint: output of the product, `[1, 1, (N + 2 M) K]`. cos, sin: `[1, 1, 1,
@@ -177,19 +206,18 @@ class Rotation:
     @classmethod
     def of(cls, edges: Edges, q: str, k: str, v: str) -> "Rotation | None":
         """Match queries and keys that are rotated together in their whole width; None for anything else."""
-        by = _Makers(edges)
         for match in (cls._halves, cls._neighbors):
             try:
-                turned, parts = by.split(q, [q, k]), by.split(v, None)
+                turned, parts = edges.split(q, [q, k]), edges.split(v, None)
                 _same(parts.output[1], v)
-                cos, sin = match(by, turned, parts.output[0])
-                return cls(by.made(parts.input[0], "Reshape").input[0], cos, sin, match == cls._neighbors)
-            except _MismatchError:
+                cos, sin = match(edges, turned, parts.output[0])
+                return cls(edges.made(parts.input[0], "Reshape").input[0], cos, sin, match == cls._neighbors)
+            except MismatchError:
                 continue
         return None
 
     @staticmethod
-    def _halves(by: "_Makers", turned: "NodeProto", x: str) -> tuple[str, str]:
+    def _halves(by: Edges, turned: "NodeProto", x: str) -> tuple[str, str]:
         """Match that `turned` splits `x` rotated by halves; return cos and sin."""
         straight, crossed = (by.made(name, "Mul").input for name in by.made(turned.input[0], "Add").input)
         low, high = by.split(by.made(crossed[0], "Concat").input[1], None).output
@@ -200,7 +228,7 @@ class Rotation:
         return cos[0], sin[1]
 
     @staticmethod
-    def _neighbors(by: "_Makers", turned: "NodeProto", x: str) -> tuple[str, str]:
+    def _neighbors(by: Edges, turned: "NodeProto", x: str) -> tuple[str, str]:
         """Match that `turned` splits `x` rotated by pairs of neighbors; return cos and sin."""
         pairs = by.made(by.made(turned.input[0], "Reshape").input[0], "Concat").input
         first, second = (by.made(name, "Unsqueeze").input[0] for name in pairs)
@@ -227,33 +255,6 @@ class Rotation:
             helper.make_node(ROTARY, inputs, [turned], domain=DOMAIN, interleaved=interleaved),
             helper.make_node("Split", [turned, f"{turned}.sizes"], [q, k], axis=-1),
         ]
-
-
-class _Makers:
-    """The producers of tensors; `_MismatchError` if one is of another kind."""
-
-    def __init__(self, edges: Edges) -> None:
-        self._edges = edges
-
-    def made(self, name: str, kind: str) -> "NodeProto":
-        node: NodeProto | None = self._edges.makers.get(name)
-        if node is None or node.op_type != kind:
-            raise _MismatchError
-        return node
-
-    def split(self, name: str, into: list[str] | None) -> "NodeProto":
-        """Return the node that makes two parts, with these names if given."""
-        node = self.made(name, "Split")
-        if len(node.output) != 2 or (into is not None and list(node.output) != into):
-            raise _MismatchError
-        return node
-
-    def every_other(self, name: str) -> tuple[str, float | None]:
-        """Return the source of a slice of every other number of the last dimension, and its first index."""
-        x, first, _, dimension, step = self.made(name, "Slice").input
-        if (self._edges.number(dimension), self._edges.number(step)) != (3, 2):
-            raise _MismatchError
-        return x, self._edges.number(first)
 
 
 @dataclass(frozen=True)
@@ -323,14 +324,15 @@ class _Attention:
 
 def fuse_attention(graph: "GraphProto") -> int:
     """Fuse attention in the graph for one token; return the number of layers."""
-    layers = _Layers(graph)
-    names = [value.name for value in graph.input]
-    prefixes = [name.removesuffix(".keys") for name in names if name.endswith(".keys")]
-    found = [layer for layer in map(layers.attention, prefixes) if layer is not None]
-    if not found:
+    edges, layers = Edges(graph), list[_Attention]()
+    for value in graph.input:
+        if value.name.endswith(".keys"):
+            with suppress(MismatchError):
+                layers.append(_match_attention(edges, value.name.removesuffix(".keys")))
+    if not layers:
         return 0
-    by_product = {layer.product: layer for layer in found}
-    replaced = {name for layer in found for name in layer.makes}
+    by_product = {layer.product: layer for layer in layers}
+    replaced = {name for layer in layers for name in layer.makes}
     nodes = _lengths(graph)
     for node in graph.node:
         if node.output[0] in by_product:
@@ -338,7 +340,7 @@ def fuse_attention(graph: "GraphProto") -> int:
         elif node.output[0] not in replaced:
             nodes.append(node)
     replace_nodes(graph, nodes)
-    return len(found)
+    return len(layers)
 
 
 def _lengths(graph: "GraphProto") -> list["NodeProto"]:
@@ -357,61 +359,34 @@ def _lengths(graph: "GraphProto") -> list["NodeProto"]:
     ]
 
 
-class _Layers(Edges):
-    """Matching of the attention layers of a graph."""
+def _match_attention(edges: Edges, prefix: str) -> _Attention:
+    """Return the layer with these states; `MismatchError` if it is not plain attention."""
+    from onnx import numpy_helper
 
-    def attention(self, prefix: str) -> _Attention | None:
-        """Return the layer with these states; None if it is not plain attention."""
-        keys, values = f"{AFTER}{prefix}.keys", f"{AFTER}{prefix}.values"
-        k, v = self._written(keys), self._written(values)
-        scores = self._end(keys, ("Transpose", "MatMul"))
-        weighed = None if scores is None else self._end(scores.output[0], ("Reshape", "Where", "Softmax", "Reshape"))
-        product = None if weighed is None else self._end(weighed.output[0], ("MatMul",))
-        if k is None or v is None or scores is None or product is None or product.input[1] != values:
-            return None
-        query = self._query(scores.input[0])
-        out = self._end(product.output[0], ("Transpose", "Reshape"))
-        out = out or self._end(product.output[0], ("Reshape", "Transpose", "Reshape"))
-        width = None if out is None else self._ints(out.input[1])
-        if query is None or out is None or not width or self.readers[values] != [product]:
-            return None
-        _, kv_heads, _, head = self.shapes[f"{prefix}.keys"]
-        if head % HEAD_WIDTH_MULTIPLE:
-            return None
-        (q, factor, operator), heads = query, width[-1] // head
-        rotation, ends = Rotation.of(self, q, k, v), (product.output[0], out.output[0])
-        return _Attention(prefix, q, k, v, factor, heads, kv_heads, head, *ends, rotation, operator)
-
-    def _end(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
-        """Return the last node of a path of these kinds."""
-        nodes = self.along(name, kinds)
-        return None if nodes is None else nodes[-1]
-
-    def _written(self, after: str) -> str | None:
-        """Return what a step writes into a state, before its heads came first."""
-        node = self.makers.get(after)
-        return None if node is None or node.op_type != "ScatterElements" else self._transposed(node.input[2])
-
-    def _transposed(self, name: str) -> str | None:
-        node = self.makers.get(name)
-        if node is None or node.op_type != "Transpose" or list(node.attribute[0].ints) != HEADS_LAST:
-            return None
+    def heads_last(name: str) -> str:
+        """Return a tensor before its heads came first."""
+        node = edges.made(name, "Transpose")
+        _same(list(node.attribute[0].ints), HEADS_LAST)
         return str(node.input[0])
 
-    def _query(self, name: str) -> tuple[str, float, str | None] | None:
-        """Return the queries before their heads came first, and their factors: a number, and an operator if any."""
-        reshape = self.makers.get(name)
-        scaled = self.makers.get(reshape.input[0]) if reshape is not None and reshape.op_type == "Reshape" else None
-        if scaled is None or scaled.op_type != "Mul":
-            return None
-        factor, made = self.number(scaled.input[1]), self.makers.get(scaled.input[0])
-        product = made if made is not None and made.op_type == "MatMul" else None
-        q = self._transposed(scaled.input[0] if product is None else product.input[0])
-        operator = None if product is None else str(product.input[1])
-        return None if q is None or factor is None else (q, factor, operator)
-
-    def _ints(self, name: str) -> list[int] | None:
-        from onnx import numpy_helper
-
-        tensor = self.constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor).tolist()
+    keys, values = f"{AFTER}{prefix}.keys", f"{AFTER}{prefix}.values"
+    k, v = (heads_last(edges.made(state, "ScatterElements").input[2]) for state in (keys, values))
+    scores = edges.end(keys, ("Transpose", "MatMul"))
+    weights = edges.end(scores.output[0], ("Reshape", "Where", "Softmax", "Reshape"))
+    product = edges.end(weights.output[0], ("MatMul",))
+    _same([product.input[1], edges.readers[values]], [values, [product]])
+    # Queries are multiplied by a number, and before by an operator if there is one.
+    scaled = edges.made(edges.made(scores.input[0], "Reshape").input[0], "Mul")
+    factor, multiplied = edges.number(scaled.input[1]), edges.makers.get(scaled.input[0])
+    by_operator = multiplied if multiplied is not None and multiplied.op_type == "MatMul" else None
+    q = heads_last(scaled.input[0] if by_operator is None else by_operator.input[0])
+    operator = None if by_operator is None else str(by_operator.input[1])
+    out = edges.end(product.output[0], ("Transpose", "Reshape"), ("Reshape", "Transpose", "Reshape"))
+    shape = edges.constants.get(out.input[1])
+    width = [] if shape is None else numpy_helper.to_array(shape).tolist()
+    if factor is None or not width:
+        raise MismatchError
+    _, kv_heads, _, head = edges.shapes[f"{prefix}.keys"]
+    _same(head % HEAD_WIDTH_MULTIPLE, 0)
+    rotation, ends = Rotation.of(edges, q, k, v), (product.output[0], out.output[0])
+    return _Attention(prefix, q, k, v, factor, width[-1] // head, kv_heads, head, *ends, rotation, operator)

@@ -11,8 +11,7 @@ padding.
 Legend: `B` batch, `T` positions of a chunk, `D` width.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -136,7 +135,13 @@ class StateCache(Cache):
         batch, length = chunk.tokens_BT.shape
         if self.state is None:
             self.state = decoder.initial_state(batch, max(self._capacity, length))
-            self._goes_back = _can_go_back(decoder)
+            probe = decoder.initial_state(1, 2)  # does its state forget its last token?
+            probe.positions = (2,)
+            try:
+                probe.crop(1)
+                self._goes_back = True
+            except NotImplementedError:
+                self._goes_back = False
         if len(self.state.positions) != batch:
             raise UserError(f"past_key_values: {len(self.state.positions)} rows: expected {batch}, as input_ids has")
         needed, room = self.state.position + length, self.state.capacity
@@ -226,23 +231,21 @@ class StateCache(Cache):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows, in this order (int64 `[B']`, or bool `[B]`)."""
-        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
-        self._change(lambda state: state.select(rows.to("cpu")), lambda chunk: chunk.select(rows))
+        if self.state is None:
+            return
+        rows = (indices.nonzero().flatten() if indices.dtype == torch.bool else indices).to("cpu")
+        self.state = self.state.select(rows)
+        self._unread = None if self._unread is None else self._unread.select(rows)
+        if self._past is not None:
+            self._past = [
+                ReadChunk(read.chunk.select(rows), None if read.before is None else read.before.select(rows))
+                for read in self._past
+            ]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row, copies next to each other."""
         if self.state is not None:
             self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
-
-    def _change(self, of_state: Callable[[DecoderState], DecoderState], of_chunk: Callable[[Chunk], Chunk]) -> None:
-        if self.state is None:
-            return
-        self.state = of_state(self.state)
-        self._unread = None if self._unread is None else of_chunk(self._unread)
-        for index, read in enumerate(self._past or ()):
-            assert self._past is not None
-            before = None if read.before is None else of_state(read.before)
-            self._past[index] = replace(read, chunk=of_chunk(read.chunk), before=before)
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Refuse keys and values: layers of linnet keep states, which include them only in some layers."""
@@ -251,14 +254,3 @@ class StateCache(Cache):
 
 def _rows_agree(state: DecoderState) -> bool:
     return len(set(state.positions)) == 1
-
-
-def _can_go_back(decoder: Decoder) -> bool:
-    """Return True if states of the decoder can forget their last tokens."""
-    probe = decoder.initial_state(1, 2)
-    probe.positions = (2,)
-    try:
-        probe.crop(1)
-    except NotImplementedError:
-        return False
-    return True

@@ -1,1 +1,1 @@
-"""Every token mixer: one file or package each, found by its `kind`."""
+"""Token mixers: one file or package for each `kind`."""

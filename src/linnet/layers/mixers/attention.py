@@ -233,10 +233,10 @@ class Attention(Mixer):
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> KeyValueState | WindowState:
         """Empty keys and values for `capacity` tokens, or for a window."""
-        kept = capacity if self.window is None else self.window + self.sink_tokens
+        capacity = capacity if self.window is None else self.window + self.sink_tokens
         if self.window is None and self.positions is None and self.sinks_N is None:
             dtype = cache_dtype(self.query_key_value, dtype)
-        tensors = key_value_tensors(batch, self.kv_heads, kept, self.head_dim, device, dtype)
+        tensors = key_value_tensors(batch, self.kv_heads, capacity, self.head_dim, device, dtype)
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.sink_tokens)
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:

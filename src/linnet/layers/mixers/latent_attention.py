@@ -120,11 +120,11 @@ class LatentState(State):
     entries: Tensor
 
     def forget(self) -> Self:
-        """An empty copy: what lies behind a row's position is overwritten before it is read."""
+        """A copy: entries after a row's position are overwritten before they are read."""
         return self.fork()
 
     def crop(self, length: int) -> None:
-        """Nothing to do: what lies behind a row's position is overwritten before it is read."""
+        """Do nothing: entries after a row's position are overwritten before they are read."""
 
 
 class LatentAttention(Mixer):

@@ -179,9 +179,7 @@ class CriticalityOptions(Spec):
 
 def inspect_criticality(target: InspectionTarget, options: CriticalityOptions) -> Criticality:
     """Measure a model over the beginnings of documents; `UserError` if it deduces no operator."""
-    model = target.model()
-    if not deduces(model):
-        raise UserError(f"{target.source}: deduces no operator; expected a model with plga that does")
+    model = load_plga(target, deducing=True)
     model.check_positions(options.tokens, "tokens")
     documents_NT = model.documents(options.documents, options.tokens, options.seed)
     text = f"{len(documents_NT)} documents of the {target.split} split of {target.data}, seed {options.seed}"
@@ -191,6 +189,17 @@ def inspect_criticality(target: InspectionTarget, options: CriticalityOptions) -
 def deduces(model: InspectedModel) -> bool:
     """True if a layer of the model deduces its operator from the text."""
     return any(isinstance(mixer, Plga) and mixer.traits.calibrates for mixer in model.mixers)
+
+
+def load_plga(target: InspectionTarget, deducing: bool) -> InspectedModel:
+    """Load a model with operators; `UserError` if it has none, or with `deducing` only fixed ones."""
+    model = target.model()
+    if not any(isinstance(mixer, Plga) for mixer in model.mixers):
+        kinds = ", ".join(dict.fromkeys(model.kinds))
+        raise UserError(f"{target.source}: has no operator: its token mixer is {kinds}; expected a model with plga")
+    if deducing and not deduces(model):
+        raise UserError(f"{target.source}: its operators are fixed; expected a model that deduces them from the text")
+    return model
 
 
 def criticality(model: InspectedModel, documents_NT: Tensor, name: str = "", text: str = "") -> Criticality:

@@ -19,7 +19,7 @@ from linnet.core.files import json_safe
 from linnet.core.spec import Seed, Spec
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.inspection import InspectedModel, Inspection, InspectionTarget
-from linnet.layers.mixers.plga.criticality import CRITICALITY, deduces
+from linnet.layers.mixers.plga.criticality import CRITICALITY, deduces, load_plga
 from linnet.layers.mixers.plga.files import SUFFIXES, read_operators, save_operators
 from linnet.layers.mixers.plga.matrices import (
     DeductiveFigures,
@@ -58,13 +58,6 @@ Deduced = dict[tuple[str, int], Tensor]
 
 Operators = list[dict[str, Tensor]]
 """The deductive outputs of each plga layer, `[H, K, K]` by name; a fixed operator is the only one of its layer."""
-
-
-def check_has_operator(model: InspectedModel, name: str) -> None:
-    """Raise `UserError` with the name of the model if no layer has an operator."""
-    if not any(isinstance(mixer, Plga) for mixer in model.mixers):
-        kinds = ", ".join(dict.fromkeys(model.kinds))
-        raise UserError(f"{name}: has no operator: its token mixer is {kinds}; expected a model with plga")
 
 
 def operators_from(outputs: Iterable[Mapping[str, Tensor]]) -> Operators:
@@ -107,8 +100,7 @@ def load_operators(target: InspectionTarget, prompt: str | None = None) -> Loade
             problem = f"{source} is a file, its operators are not deduced from a text"
             raise UserError(problem, field="prompt", value=repr(prompt))
         return LoadedOperators(read_operators(source), "read from the file", in_file=True)
-    model = target.model()
-    check_has_operator(model, str(source))
+    model = load_plga(target, deducing=False)
     if deduces(model):
         tokens = model.prompt_tokens(prompt or "")
         model.check_positions(len(tokens), "prompt")
@@ -138,37 +130,37 @@ class OperatorResult(Result):
     """The deductive outputs of a model or a file."""
 
     source: str
-    found: LoadedOperators
+    operators: LoadedOperators
     figures: DeductiveFigures
 
     def title(self) -> str:
         return f"Operators of {self.source}"
 
     def facts(self) -> dict[str, str]:
-        return {"operators": f"{self.found.shape}; {self.found.origin}"}
+        return {"operators": f"{self.operators.shape}; {self.operators.origin}"}
 
     def tables(self) -> list[Table]:
         return operator_tables(self.figures)
 
     def plots(self) -> list[Picture]:
-        return operator_pictures(self.figures, self.found.layers)
+        return operator_pictures(self.figures, self.operators.layers)
 
     def to_dict(self) -> dict[str, Any]:
-        origin = {"source": self.source, "prompt": self.found.prompt, "prompt_tokens": self.found.prompt_tokens}
-        return origin | self.figures.figures()
+        prompt = {"prompt": self.operators.prompt, "prompt_tokens": self.operators.prompt_tokens}
+        return {"source": self.source, **prompt, **self.figures.figures()}
 
 
 def inspect_operator(target: InspectionTarget, options: OperatorOptions) -> OperatorResult:
     """Compute the figures of the deductive outputs, and save the outputs if requested."""
     if options.save is not None and options.save.suffix != ".safetensors":
         raise UserError("expected a name that ends in .safetensors", field="save", value=options.save)
-    found = load_operators(target, options.prompt)
+    loaded = load_operators(target, options.prompt)
     if options.save is not None:
-        if found.in_file:
+        if loaded.in_file:
             problem = f"{target.source} is a file of operators; expected a model"
             raise UserError(problem, field="save", value=options.save)
-        save_operators(found.layers, options.save)
-    return OperatorResult(target.source, found, operator_figures(found.layers, options.rank_tolerance))
+        save_operators(loaded.layers, options.save)
+    return OperatorResult(target.source, loaded, operator_figures(loaded.layers, options.rank_tolerance))
 
 
 def number(value: float | None, missing: str = "none", digits: int = DIGITS) -> str:
@@ -188,10 +180,10 @@ def determinant(log10: float, digits: int = DIGITS) -> str:
     return f"{value:.{digits}g}" if value > 0 or log10 == -math.inf else f"underflow, 10^{log10:.{digits}g}"
 
 
-def operator_tables(found: DeductiveFigures) -> list[Table]:
+def operator_tables(figures: DeductiveFigures) -> list[Table]:
     """A table of all outputs, one of A, and one of the singular values of A_LM, for those that are present."""
-    outputs = {one.name: one for one in found.outputs}
-    tables = [_outputs_table(found)]
+    outputs = {output.name: output for output in figures.outputs}
+    tables = [_outputs_table(figures)]
     if "A" in outputs:
         tables.append(_rank_one_table(outputs["A"]))
     if "A_LM" in outputs:
@@ -205,9 +197,9 @@ def operator_tables(found: DeductiveFigures) -> list[Table]:
     return tables
 
 
-def _outputs_table(found: DeductiveFigures) -> Table:
+def _outputs_table(figures: DeductiveFigures) -> Table:
     rows: list[Sequence[str]] = []
-    for output in found.outputs:
+    for output in figures.outputs:
         of_output = [(output.name, output.rmse, output.log10_max_abs_det, [r for x in output.layers for r in x.ranks])]
         of_output += [
             (f"  layer {layer.layer}", layer.between_heads.rmse, layer.log10_max_abs_det, layer.ranks)
@@ -220,7 +212,7 @@ def _outputs_table(found: DeductiveFigures) -> Table:
         ("", "RMSE between heads", "largest |det|", "rank"),
         rows,
         "RMSE: the differences between the heads of a layer. Determinants in float64. Rank: singular values above"
-        f" {found.rank_tolerance:.2g} of the largest, over the heads. Paper: A is rank one, A_LM is singular.",
+        f" {figures.rank_tolerance:.2g} of the largest, over the heads. Paper: A is rank one, A_LM is singular.",
     )
 
 
@@ -243,7 +235,7 @@ def _rank_one_table(a: OutputFigures) -> Table:
     )
 
 
-def operator_pictures(found: DeductiveFigures, layers: Operators) -> list[Picture]:
+def operator_pictures(figures: DeductiveFigures, layers: Operators) -> list[Picture]:
     """A heat map of each deductive output, and the singular values of A_LM."""
     scale = (
         f"A row for each layer, with its own scale; {100 - COLOR_PERCENTILE:g} % of the elements are beyond its end."
@@ -255,7 +247,7 @@ def operator_pictures(found: DeductiveFigures, layers: Operators) -> list[Pictur
             widths = " and ".join(f"{width} x {width}" for width in sorted({x.shape[1] for x in matrices.values()}))
             title = f"{name} of every head, {widths}"
             pictures.append(Picture(name, title, HeatMaps(matrices), f"{CAPTIONS[name]} {scale}"))
-    for output in found.outputs:
+    for output in figures.outputs:
         if output.name == "A_LM":
             curves = singular_value_curves({layer.layer: layer.singular_HK for layer in output.layers})
             caption = "A line for each head. The last values of a singular matrix are much smaller: they are rounding."
@@ -358,11 +350,7 @@ class Invariance(Result):
 
 def inspect_invariance(target: InspectionTarget, options: InvarianceOptions) -> Invariance:
     """Measure a model over the beginnings of documents; `UserError` if it deduces no operator."""
-    model = target.model()
-    check_has_operator(model, target.source)
-    if not deduces(model):
-        problem = "its operators are fixed, they do not vary; expected a model that deduces them"
-        raise UserError(f"{target.source}: {problem}")
+    model = load_plga(target, deducing=True)
     model.check_positions(options.tokens, "tokens")
     measured = invariance(model, model.documents(options.prompts, options.tokens, options.seed))
     return replace(measured, model=target.source, data=str(target.data), split=target.split, seed=options.seed)
@@ -536,11 +524,7 @@ class CachesOptions(Spec):
 
 def inspect_caches(target: InspectionTarget, options: CachesOptions) -> CacheComparison:
     """Compare the four settings; `UserError` if the model deduces no operator."""
-    model = target.model()
-    check_has_operator(model, target.source)
-    if not deduces(model):
-        problem = "its operators are fixed; expected a model that deduces them"
-        raise UserError(f"{target.source}: {problem}")
+    model = load_plga(target, deducing=True)
     return replace(compare_caches(model, options.prompt, options.tokens), model=target.source)
 
 

@@ -70,20 +70,6 @@ class DensitySpec(Spec):
         """The number of tokens; None for all."""
         return None if self.scope == "sequence" else self.tokens or 1
 
-    def part(self, q_BHTK: Tensor, real_BT: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The queries of these tokens, and a mask of those that are not padding."""
-        if self.prefix is None:
-            return q_BHTK, real_BT
-        if real_BT is None:
-            return q_BHTK[:, :, : self.prefix], None
-        return q_BHTK, real_BT & (real_BT.cumsum(dim=1) <= self.prefix)
-
-    @property
-    def traits(self) -> Traits:
-        """The traits of a mixer whose operator is deduced from these tokens."""
-        causal = self.prefix == 1
-        return Traits(causal=causal, exact_when_split=causal, calibrates=True, calibrated_after=self.prefix)
-
 
 def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
     """`q^T q` of every head over the first `tokens` of a sequence; None: over all."""
@@ -150,7 +136,9 @@ class Plga(Mixer):
             self.traits = Traits()
             self.operator = FixedOperator(spec.heads, self.head_dim)
         else:
-            self.traits, self.penalties = spec.density.traits, PENALTIES
+            prefix = spec.density.prefix
+            causal, self.penalties = prefix == 1, PENALTIES
+            self.traits = Traits(causal=causal, exact_when_split=causal, calibrates=True, calibrated_after=prefix)
             self.cache_policies = frozenset({FullCache, RecalibratingCache})
             self.operator = PowerLawOperator(
                 spec.heads, self.head_dim, spec.metric_hidden, spec.residual_units, spec.gated_units, spec.start
@@ -200,7 +188,12 @@ class Plga(Mixer):
         assert isinstance(self.operator, PowerLawOperator)
         if layout.padding is not None and max(layout.padding) == q_BHTK.shape[2]:
             raise ValueError("a row without tokens has no operator; join it after its first tokens")
-        queries, real_BT = self.density.part(q_BHTK, layout.real(q_BHTK.shape[2], q_BHTK.device))
+        queries, real_BT, prefix = q_BHTK, layout.real(q_BHTK.shape[2], q_BHTK.device), self.density.prefix
+        if prefix is not None:
+            if real_BT is None:
+                queries = q_BHTK[:, :, :prefix]
+            else:
+                real_BT = real_BT & (real_BT.cumsum(dim=1) <= prefix)
         with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
             density_BHKK = density(queries, real_BT)
         outputs: DeductiveOutputs = self.operator(density_BHKK)

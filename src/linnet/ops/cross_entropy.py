@@ -164,8 +164,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         soft_cap: float | None,
         z_loss: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gradients = _Gradients(x_ND, weight_VD, bias_V) if any(ctx.needs_input_grad) else None
-        wide = accumulation_dtype(x_ND.device)
+        needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
+        if needs_gradients:
+            grad_x_ND = torch.empty_like(x_ND)
+            # Sums of many slices would lose digits in half precision.
+            grad_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
+            grad_weight_VD = torch.zeros_like(weight_VD, dtype=grad_dtype)
+            grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=grad_dtype)
         nats, squares = torch.zeros((2,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = _tokens_per_slice(weight_VD)
@@ -186,13 +191,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if z_loss:
                 log_z_n1 = total_n1.log() + largest_n1
                 squares += log_z_n1.square().masked_fill(ignored_n1, 0.0).sum(dtype=wide)
-            if gradients is not None:
+            if needs_gradients:
                 logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
                 if z_loss:  # the derivative of log Z is the probability
                     logits_nV *= 1 + 2 * z_loss * log_z_n1
                 logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
-                gradients.add(part, logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV))
-        ctx.gradients = gradients
+                grad_nV = (logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV)).to(weight_VD.dtype)
+                grad_x_ND[part] = matmul(grad_nV, weight_VD)
+                if grad_weight_VD.dtype == grad_nV.dtype:
+                    grad_weight_VD.addmm_(grad_nV.T, x_ND[part])
+                else:
+                    grad_weight_VD += grad_nV.T @ x_ND[part]
+                if grad_bias_V is not None:
+                    grad_bias_V += grad_nV.sum(dim=0)
+                del grad_nV  # before the logits of the next slice
+        ctx.gradients = (grad_x_ND, grad_weight_VD, grad_bias_V) if needs_gradients else None
+        ctx.dtype = weight_VD.dtype
         ctx.mark_non_differentiable(correct, squares)
         return nats + z_loss * squares, correct, squares
 
@@ -201,35 +215,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(
         ctx: Any, upstream: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
-        grad_x, grad_weight, grad_bias = ctx.gradients.scaled(upstream)
+        grad_x, grad_weight, grad_bias = ctx.gradients
         ctx.gradients = None
-        return grad_x, grad_weight, grad_bias, None, None, None
-
-
-class _Gradients:
-    """Gradients of the summed loss, accumulated slice by slice."""
-
-    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> None:
-        self.x_ND, self.weight_VD = x_ND, weight_VD
-        self.grad_x_ND = torch.empty_like(x_ND)
-        wide = torch.promote_types(weight_VD.dtype, torch.float32)  # sums of many slices lose digits in half precision
-        self.grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
-        self.grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
-
-    def add(self, part: slice, grad_logits_nV: Tensor) -> None:
-        grad_logits_nV = grad_logits_nV.to(self.weight_VD.dtype)
-        self.grad_x_ND[part] = matmul(grad_logits_nV, self.weight_VD)
-        if self.grad_weight_VD.dtype == grad_logits_nV.dtype:
-            self.grad_weight_VD.addmm_(grad_logits_nV.T, self.x_ND[part])
-        else:
-            self.grad_weight_VD += grad_logits_nV.T @ self.x_ND[part]
-        if self.grad_bias_V is not None:
-            self.grad_bias_V += grad_logits_nV.sum(dim=0)
-
-    def scaled(self, factor: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        dtype = self.weight_VD.dtype
-        grad_bias_V = None if self.grad_bias_V is None else self.grad_bias_V.mul_(factor).to(dtype)
-        return self.grad_x_ND.mul_(factor), self.grad_weight_VD.mul_(factor).to(dtype), grad_bias_V
+        grad_bias = None if grad_bias is None else grad_bias.mul_(upstream).to(ctx.dtype)
+        return grad_x.mul_(upstream), grad_weight.mul_(upstream).to(ctx.dtype), grad_bias, None, None, None
 
 
 @torch.no_grad()

@@ -115,7 +115,7 @@ class _DiagonalSsm(torch.autograd.Function):
         matrices = _chunk_matrices(min(CHUNK, length), a_EN, c_EN, d_E)
         for place, chunk in _segments(x_BET):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
-            x_ERC = _chunks(x_BET[:, :, place], chunk)
+            x_ERC = x_BET[:, :, place].transpose(0, 1).reshape(channels, -1, chunk)
             added_EBHN = torch.unflatten(_complex(torch.bmm(x_ERC, feed_ECS)), 1, (batch, -1))
             before_EBHN = torch.empty_like(added_EBHN)
             for index, added_EBN in enumerate(added_EBHN.unbind(2)):
@@ -137,7 +137,9 @@ class _DiagonalSsm(torch.autograd.Function):
         grads = _Matrices(*map(torch.zeros_like, matrices))
         for (place, chunk), before_ERS in reversed(list(zip(_segments(x_BET), starts, strict=True))):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
-            x_ERC, grad_y_ERC = (_chunks(part[:, :, place], chunk) for part in (x_BET, grad_y_BET))
+            x_ERC, grad_y_ERC = (
+                part_BET[:, :, place].transpose(0, 1).reshape(channels, -1, chunk) for part_BET in (x_BET, grad_y_BET)
+            )
             grad_before_EBHN = torch.unflatten(_complex(torch.bmm(grad_y_ERC, read_ECS)), 1, (batch, -1))
             grad_added_EBHN, share_E1N = torch.empty_like(grad_before_EBHN), share_EN[:, None].conj().resolve_conj()
             for index in reversed(range(grad_before_EBHN.shape[2])):
@@ -190,11 +192,6 @@ def _powers(a_EN: Tensor, count: int) -> Tensor:
         torch.mul(a_EPN[:, :more], square_E1N, out=a_EPN[:, filled : filled + more])
         square_E1N, filled = square_E1N * square_E1N, filled + more
     return a_EPN
-
-
-def _chunks(x_BET: Tensor, chunk: int) -> Tensor:
-    """`[B, E, H C] -> [E, B H, C]`."""
-    return x_BET.transpose(0, 1).reshape(x_BET.shape[1], -1, chunk)
 
 
 def _real(x: Tensor) -> Tensor:

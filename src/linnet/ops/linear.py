@@ -63,7 +63,8 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
 
 def linear_product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`x W^T + b`, `[..., I] -> [..., O]`, by oneDNN where no gradient is recorded and it is faster."""
-    if _is_differentiated(x, weight_OI, bias_O) or not onednn_is_faster(x, weight_OI):
+    differentiated = x.requires_grad or weight_OI.requires_grad or (bias_O is not None and bias_O.requires_grad)
+    if (torch.is_grad_enabled() and differentiated) or not onednn_is_faster(x, weight_OI):
         return F.linear(x, weight_OI, bias_O)
     x_RI = x.reshape(-1, x.shape[-1])
     # The operator that PyTorch's compiler calls for a linear map.
@@ -73,7 +74,8 @@ def linear_product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -
 
 def matmul(y_RO: Tensor, weight_OI: Tensor) -> Tensor:
     """`y W`, `[R, O] -> [R, I]`, by oneDNN where no gradient is recorded and it is faster."""
-    if _is_differentiated(y_RO, weight_OI) or not onednn_is_faster(y_RO, weight_OI):
+    differentiated = torch.is_grad_enabled() and (y_RO.requires_grad or weight_OI.requires_grad)
+    if differentiated or not onednn_is_faster(y_RO, weight_OI):
         return y_RO @ weight_OI
     out_RI: Tensor = torch.ops.mkldnn._linear_pointwise(y_RO, weight_OI.t(), None, "none", [], "")
     return out_RI
@@ -123,10 +125,6 @@ def onednn_is_faster(x: Tensor, weight_OI: Tensor) -> bool:
         return False
     rows, weights = x.shape[:-1].numel(), weight_OI.numel()
     return rows > 1 and (weights >= MIN_WEIGHTS or rows * weights >= MIN_PRODUCTS)
-
-
-def _is_differentiated(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def sliced_linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:

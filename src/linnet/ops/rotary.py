@@ -146,17 +146,14 @@ def sinusoidal(positions: Tensor, width: int, highest: int) -> Tensor:
 
     Element 2i is the sine, element 2i + 1 the cosine of `position * 10000 ** (-2i / D)`. Arguments as `rotary_table`.
     """
-    return _interleave(rotary_table(positions, width, SINUSOIDAL_BASE, highest), width)
+    cos, sin = rotary_table(positions, width, SINUSOIDAL_BASE, highest)
+    return torch.cat([sin, cos], dim=-2).mT.flatten(-2)[..., :width]
 
 
 def sinusoidal_range(start: int, end: int, width: int, device: torch.device) -> Tensor:
     """`sinusoidal` for the positions from `start` to before `end`, `[T, D]`."""
-    return _interleave(rotary_range(start, end, width, SINUSOIDAL_BASE, device), width)
-
-
-def _interleave(table: tuple[Tensor, Tensor], width: int) -> Tensor:
-    cos, sin = (part.squeeze(-2) for part in table)
-    return torch.stack([sin, cos], dim=-1).flatten(-2)[..., :width]
+    cos, sin = rotary_range(start, end, width, SINUSOIDAL_BASE, device)
+    return torch.cat([sin, cos], dim=-2).mT.flatten(-2)[..., :width]
 
 
 def rotate_reference(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:

@@ -90,7 +90,7 @@ def rwkv7(
     if v_BNTV.shape[2] == 1:
         return rwkv7_reference(r_BNTK, w_BNTK, k_BNTK, v_BNTV, a_BNTK, erased_NK, mixed_NK, state_BNKV)
     of_tokens = (r_BNTK, k_BNTK, v_BNTV, w_BNTK, a_BNTK)
-    return run_chunks(_RWKV7, chunk_length(v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
+    return run_chunks(_RWKV7, min(CHUNK, v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
 
 
 def rwkv7_row(
@@ -160,11 +160,6 @@ def rwkv7_flops(tokens: int, heads: int, keys: int, values: int) -> int:
     """FLOPs of `rwkv7` for one sequence: 2 per multiply-add of its matrix products, without the triangular system."""
     if tokens == 1:
         return 4 * heads * keys * values
-    chunk = chunk_length(tokens)
+    chunk = min(CHUNK, tokens)
     padded = -(-tokens // chunk) * chunk
     return padded * heads * (10 * keys * values + 8 * chunk * keys + 6 * chunk * values)
-
-
-def chunk_length(tokens: int) -> int:
-    """Tokens of a chunk."""
-    return min(CHUNK, tokens)

@@ -29,7 +29,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
 from linnet.nn.neighbors import token_mixes, token_shift_cost
 from linnet.nn.packed_linear import gemv, gemv_of
-from linnet.ops.rwkv7 import chunk_length, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
+from linnet.ops.rwkv7 import CHUNK, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
 from linnet.ops.support import recompute
 
 STATE_BYTES = 4
@@ -108,7 +108,7 @@ class Rwkv7Spec(MixerSpec):
 
         def activation_memory(sequences: int, tokens: int) -> int:
             # The state before each chunk, and the outputs of the padding of the last chunk.
-            chunk = chunk_length(tokens)
+            chunk = min(CHUNK, tokens)
             chunks = -(-tokens // chunk)
             return sequences * channels * (chunks * head + chunks * chunk - tokens)
 

@@ -199,5 +199,5 @@ def _places(bank: RateBank, rates: Tensor) -> Tensor:
 
 
 def _angles(bank: RateBank, rates: Tensor) -> Tensor:
-    """The angle of `y = cos(angle)`, `[..., 1]`; kept away from the ends, where its sine would be 0."""
+    """The angle of `y = cos(angle)`, `[..., 1]`; at a distance from the ends, where its sine would be 0."""
     return _places(bank, rates).acos().clamp(1e-8, math.pi - 1e-8)[..., None]

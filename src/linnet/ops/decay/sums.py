@@ -234,8 +234,7 @@ class _Keyed(torch.autograd.Function):
                 grad_rates, grad_q, grad_k, grad_v = near_gradients_with_keys(cut, grad_PKCH)
                 if bank is not None:
                     carried = None if segment.start == 0 else carried
-                    wide, wide_grad_PKCH = _widen(cut), grad_PKCH.to(cut[0])
-                    carried = add_query_gradients(grad_q, bank, wide, wide_grad_PKCH, carried)
+                    carried = add_query_gradients(grad_q, bank, _widen(cut), grad_PKCH.to(cut[0]), carried)
                 segment.add(grad_rates[..., None], rates[..., None])
                 segment.put(grad_q, q)
                 segment.add(grad_k, k)

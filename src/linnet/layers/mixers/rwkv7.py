@@ -226,8 +226,8 @@ class Rwkv7(RecurrentMixer):
             )
             parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
             erased_NK, mixed_NK, *others = (torch.unflatten(x.to(wide), 0, (self.heads, -1)) for x in parameters)
-            by_head = (x.transpose(1, 2) for x in (r_BTNK, w_BTNK, k_BTNK, v_BTNK, a_BTNK))
-            o_BNTK, matrices = self.rule(*by_head, erased_NK, mixed_NK, None if state is None else state.matrices)
+            r, w, k, v, a = (x.transpose(1, 2) for x in (r_BTNK, w_BTNK, k_BTNK, v_BTNK, a_BTNK))
+            o_BNTK, matrices = self.rule(r, w, k, v, a, erased_NK, mixed_NK, None if state is None else state.matrices)
             if state is not None:
                 state.matrices = matrices.detach()
             read = o_BNTK.transpose(1, 2), r_BTNK, k_BTNK, v_BTNK, a_BTNK, gate_BTNK

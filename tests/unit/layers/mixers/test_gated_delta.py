@@ -47,7 +47,7 @@ def of_one_stream(mixer: GatedDelta, spec: GatedDeltaSpec, x_TD: Tensor) -> Tens
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_it_is_what_the_page_says(spec: GatedDeltaSpec):
+def test_matches_the_equations_of_the_documentation(spec: GatedDeltaSpec):
     mixer = drawn(spec, WIDTH)
     x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     torch.testing.assert_close(mixer(x_TD[None])[0], of_one_stream(mixer, spec, x_TD))
@@ -55,7 +55,7 @@ def test_it_is_what_the_page_says(spec: GatedDeltaSpec):
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GatedDeltaSpec):
+def test_state_is_a_float32_matrix_for_each_head_in_any_precision(spec: GatedDeltaSpec):
     for state in states_in_bfloat16(spec, WIDTH):
         assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, *spec.widths(WIDTH)), torch.float32)
         assert (state.inputs.shape[2], state.inputs.dtype) == (spec.conv - 1, torch.bfloat16)
@@ -71,7 +71,7 @@ def test_rates_and_steps_start_as_published(spec: GatedDeltaSpec):
 
 @pytest.mark.parametrize("gate", ["silu", "sigmoid"])
 @pytest.mark.parametrize("rank", [None, 5])
-def test_predicted_memory_is_what_is_kept_whatever_the_gate(gate: str, rank: int | None):
+def test_activation_memory_is_predicted_exactly_for_every_gate(gate: str, rank: int | None):
     spec = GatedDeltaSpec(heads=2, gate=gate, gate_rank=rank)
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, 24)
     assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, 24), rel=0.01)
@@ -84,7 +84,7 @@ def test_predicted_memory_is_what_is_kept_whatever_the_gate(gate: str, rank: int
         ({"heads": 3}, "heads: 3: must divide the width 16, or head_dim must be given"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused(mixer: dict, said: str):
+def test_invalid_head_counts_are_refused(mixer: dict, said: str):
     blocks = [{"mixer": {"kind": "gated_delta", **mixer}, "feed_forward": None}]
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
     with pytest.raises(UserError, match=said):

@@ -25,7 +25,7 @@ def drawn(spec: GlaSpec) -> Gla:
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
-def test_it_is_stable_in_low_precision_however_fast_it_fades(spec: GlaSpec, dtype: torch.dtype, error: float):
+def test_is_stable_in_low_precision_at_any_decay(spec: GlaSpec, dtype: torch.dtype, error: float):
     """Against the definition in float64, on the same rounded weights and inputs."""
     mixer = drawn(spec).to(dtype)
     x_BTD = torch.randn(2, LENGTH, WIDTH).to(dtype)
@@ -39,7 +39,7 @@ def test_it_is_stable_in_low_precision_however_fast_it_fades(spec: GlaSpec, dtyp
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GlaSpec):
+def test_state_is_a_float32_matrix_for_each_head_in_any_precision(spec: GlaSpec):
     for state in states_in_bfloat16(spec, WIDTH):
         assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, *spec.widths(WIDTH)), torch.float32)
 
@@ -56,7 +56,7 @@ def test_a_channel_starts_by_fading_as_the_temperature_says():
     torch.testing.assert_close(state.matrices, before * 0.5 ** (10 / 16))
 
 
-def test_maps_of_low_rank_are_no_matrices_of_the_optimizer():
+def test_muon_does_not_optimize_low_rank_maps():
     mixer = SPECS[0].build(Place(WIDTH, 32))
     assert {id(found.parameter) for found in mixer.muon_parameters()} == {
         id(mixer.query_key_value_gate.weight),
@@ -66,7 +66,7 @@ def test_maps_of_low_rank_are_no_matrices_of_the_optimizer():
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("tokens", [24, 100])
-def test_predicted_memory_is_what_is_kept(spec: GlaSpec, tokens: int):
+def test_activation_memory_is_predicted_exactly(spec: GlaSpec, tokens: int):
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens)
     assert found == 4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, tokens)
 
@@ -78,7 +78,7 @@ def test_predicted_memory_is_what_is_kept(spec: GlaSpec, tokens: int):
         ({"heads": 3, "head_dim": 5}, "heads: 3: must divide the width, 16, or value_dim must be given"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused(mixer: dict, said: str):
+def test_invalid_head_counts_are_refused(mixer: dict, said: str):
     blocks = [{"mixer": {"kind": "gla", **mixer}, "feed_forward": None}]
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
     with pytest.raises(UserError, match=said):

@@ -66,7 +66,7 @@ def value_bias(mixer: H3) -> Tensor:
 
 
 @pytest.mark.parametrize(("size", "bilinear", "frequencies"), [(1, True, "lin"), (4, False, "inv")])
-def test_it_is_the_published_block(size: int, bilinear: bool, frequencies: str):
+def test_matches_the_published_block(size: int, bilinear: bool, frequencies: str):
     """Outputs and all gradients; the shift model's input vector is any, as in the published weights.
 
     Input and output vectors and the direct way of the published shift model give the weights of a convolution, whose
@@ -95,7 +95,7 @@ def test_it_is_the_published_block(size: int, bilinear: bool, frequencies: str):
 
 
 @torch.no_grad()
-def test_a_state_is_of_float32_but_for_the_keys():
+def test_state_is_float32_except_for_the_keys():
     mixer = built(head_dim=2).bfloat16()
     state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
     for start, length in ((0, 4), (4, 1)):
@@ -105,7 +105,7 @@ def test_a_state_is_of_float32_but_for_the_keys():
         assert state.hidden.untyped_storage().nbytes() == state.hidden.nbytes
 
 
-def test_what_is_drawn_is_as_large_as_published():
+def test_random_initial_values_have_the_published_scale():
     """D of both models has variance 1; that of the shift stands on the weight of a token itself."""
     torch.manual_seed(0)
     mixer = H3Spec(shift=4).build(Place(512, 128))
@@ -114,7 +114,7 @@ def test_what_is_drawn_is_as_large_as_published():
     assert mixer.D.std().item() == pytest.approx(1, rel=0.1)
 
 
-def test_a_state_holds_no_graph():
+def test_state_has_no_autograd_graph():
     mixer = built()
     state = mixer.initial_state(1, 9, torch.device("cpu"), torch.float32)
     mixer(torch.randn(1, 5, WIDTH), state)

@@ -54,7 +54,7 @@ def of_one_stream(mixer: LatentAttention, spec: LatentAttentionSpec, x_TD: Tenso
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_it_is_its_equations(spec: LatentAttentionSpec):
+def test_matches_its_equations(spec: LatentAttentionSpec):
     torch.manual_seed(0)
     mixer = spec.build(Place(WIDTH, 32)).double()
     for norm in (mixer.latent_norm, mixer.query_norm):
@@ -86,7 +86,7 @@ def test_a_chunk_behind_a_past_expands_it_only_where_it_is_long(length: int, pas
     assert bool(taken) == expands
 
 
-def test_the_work_of_a_token_does_not_grow_by_the_maps_of_the_past():
+def test_the_flops_of_a_token_do_not_include_projections_of_past_tokens():
     """Its products grow with the past by the scores and the sum over latents alone."""
     mixer, spec = SPECS[0].build(Place(WIDTH, 32)), SPECS[0]
     flops = []
@@ -103,7 +103,7 @@ def test_the_work_of_a_token_does_not_grow_by_the_maps_of_the_past():
 )
 @pytest.mark.parametrize("tokens", [24, 80])
 @pytest.mark.parametrize("most", [0, 1024], ids=["by the kernel", "in blocks"])
-def test_predicted_memory_is_what_is_kept(spec: LatentAttentionSpec, tokens: int, most: int, monkeypatch):
+def test_activation_memory_is_predicted_exactly(spec: LatentAttentionSpec, tokens: int, most: int, monkeypatch):
     monkeypatch.setattr(blocked_attention, "DEFAULT_MAX_TOKENS", most)
     tables = rotary_range(0, tokens, spec.rotary_dim, spec.rotary.base, torch.device("cpu"))
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens, tables)

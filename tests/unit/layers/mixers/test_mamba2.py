@@ -12,7 +12,7 @@ WIDTH = 16
 
 @torch.no_grad()
 @pytest.mark.parametrize("changes", [{}, {"groups": 2, "step_floor": 0.4, "step_ceiling": 1.2}])
-def test_it_is_the_papers_recurrence(changes: dict):
+def test_matches_the_recurrence_of_the_paper(changes: dict):
     torch.manual_seed(0)
     spec = Mamba2Spec(head_dim=8, state=5, **changes)
     mixer = spec.build(Place(WIDTH, 32)).double()
@@ -39,7 +39,7 @@ def test_it_is_the_papers_recurrence(changes: dict):
     torch.testing.assert_close(mixer(x_TD[None])[0], expected_TD)
 
 
-def test_it_starts_as_published():
+def test_initialization_matches_the_published_code():
     """Rates from 1 to 16 and steps from a thousandth to a tenth."""
     mixer = Mamba2Spec(head_dim=1).build(Place(1024, 32))
     rates, steps = mixer.A_log.exp(), nn.functional.softplus(mixer.dt_bias)
@@ -51,7 +51,7 @@ def test_it_starts_as_published():
 
 
 @torch.no_grad()
-def test_a_state_is_float32_whatever_the_precision():
+def test_state_is_float32_in_any_precision():
     for state in states_in_bfloat16(Mamba2Spec(head_dim=8, state=5, groups=2), WIDTH):
         assert (state.states.shape, state.states.dtype) == ((3, 4, 8, 5), torch.float32)
         assert (state.inputs.shape, state.inputs.dtype) == ((3, 32 + 20, 3), torch.bfloat16)
@@ -64,11 +64,11 @@ def test_a_state_is_float32_whatever_the_precision():
         ({"head_dim": 8, "groups": 3}, "groups: 3: must divide the number of heads, 4"),
     ],
 )
-def test_what_does_not_divide_is_refused(fields: dict, message: str):
+def test_widths_that_do_not_divide_are_refused(fields: dict, message: str):
     with pytest.raises(ValueError, match=message):
         Mamba2Spec(**fields).check(WIDTH)
 
 
-def test_limits_that_leave_no_room_are_refused():
+def test_step_limits_without_a_range_are_refused():
     with pytest.raises(UserError, match=r"step_ceiling: 0\.1: must be above step_floor, 0\.2"):
         Mamba2Spec.parse({"kind": "mamba2", "step_floor": 0.2, "step_ceiling": 0.1}, "test")

@@ -11,7 +11,7 @@ SPECS = MinLstmSpec.examples()
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_it_is_what_the_page_says(spec: MinLstmSpec):
+def test_matches_the_equations_of_the_documentation(spec: MinLstmSpec):
     mixer = drawn(spec, WIDTH)
     x_TD, h_E, outs = torch.randn(9, WIDTH, dtype=torch.float64), torch.zeros(mixer.channels), []
     for x_D in x_TD:
@@ -27,12 +27,12 @@ def test_it_is_what_the_page_says(spec: MinLstmSpec):
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_state_holds_one_number_for_each_channel_whatever_the_precision(spec: MinLstmSpec):
+def test_state_is_one_float32_number_for_each_channel_in_any_precision(spec: MinLstmSpec):
     for state in states_in_bfloat16(spec, WIDTH):
         assert (state.hidden.shape, state.hidden.dtype) == ((3, spec.channels or WIDTH), torch.float32)
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_predicted_memory_is_what_is_kept(spec: MinLstmSpec):
+def test_activation_memory_is_predicted_exactly(spec: MinLstmSpec):
     found = bytes_kept(spec.build(Place(WIDTH, 128)), WIDTH, 50)
     assert found == 4 * spec.cost(Place(WIDTH, 128)).activation_elements(3, 50)

@@ -40,7 +40,7 @@ def of_one_stream(mixer: Mlstm, spec: MlstmSpec, x_TD: Tensor) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_it_is_what_the_page_says(spec: MlstmSpec):
+def test_matches_the_equations_of_the_documentation(spec: MlstmSpec):
     mixer = drawn(spec, WIDTH)
     x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     torch.testing.assert_close(mixer(x_TD[None])[0], of_one_stream(mixer, spec, x_TD))
@@ -68,7 +68,7 @@ def test_gates_start_as_published():
         ({"heads": 16}, "head_dim: null: half of values of width 1 is nothing"),
     ],
 )
-def test_heads_that_do_not_fit_are_refused(mixer: dict, said: str):
+def test_invalid_head_counts_are_refused(mixer: dict, said: str):
     blocks = [{"mixer": {"kind": "mlstm", **mixer}, "feed_forward": None}]
     with pytest.raises(UserError, match=said):
         ModelSpec.parse({"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}, "test")

@@ -19,7 +19,7 @@ def turned(x_TK: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_it_is_the_papers_recurrence():
+def test_matches_the_recurrence_of_the_paper():
     torch.manual_seed(0)
     mixer = RetentionSpec(heads=HEADS).build(Place(WIDTH, 32)).double()
     for parameter in mixer.parameters():

@@ -19,7 +19,7 @@ def built(**changes: object) -> Rglru:
 
 
 @torch.no_grad()
-def test_it_is_the_papers_block():
+def test_matches_the_block_of_the_paper():
     """Equations 1 to 4, token after token; the first is not scaled."""
     mixer = built(channels=24).double()
     for parameter in mixer.parameters():
@@ -59,7 +59,7 @@ def test_only_the_first_token_of_a_stream_is_not_scaled(starts: int | tuple[int,
 
 
 @torch.no_grad()
-def test_a_state_holds_one_number_for_each_channel_whatever_the_precision():
+def test_state_is_one_float32_number_for_each_channel_in_any_precision():
     for state in states_in_bfloat16(RglruSpec(heads=4, channels=24), WIDTH):
         assert (state.hidden.shape, state.hidden.dtype) == ((3, 24), torch.float32)
         assert (state.inputs.shape, state.inputs.dtype) == ((3, 24, 3), torch.bfloat16)
@@ -71,7 +71,7 @@ def test_heads_that_do_not_divide_the_channels_are_refused():
         ModelSpec.parse({"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": [block]}, "test")
 
 
-def test_maps_keep_the_variance_of_what_they_read_when_they_start():
+def test_initial_maps_keep_the_variance_of_their_inputs():
     mixer = RglruSpec(heads=2, channels=512).build(Place(256, 128))
     gates = mixer.rg_lru
     for weight, inputs in [

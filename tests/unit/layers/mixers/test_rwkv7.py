@@ -63,7 +63,7 @@ def published(mixer: Rwkv7, p: dict[str, Tensor], x_BTD: Tensor, first_BTE: Tens
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("length", [1, 31, LENGTH])
-def test_two_layers_are_the_published_ones_with_all_gradients(spec: Rwkv7Spec, length: int):
+def test_two_layers_match_the_published_code_with_all_gradients(spec: Rwkv7Spec, length: int):
     """The second reads values that the first left; gradients reach it through them too."""
     mixers = [built(spec), built(spec)]
     x_BTD, results = torch.randn(2, length, WIDTH, dtype=torch.float64, requires_grad=True), []
@@ -85,7 +85,7 @@ def test_two_layers_are_the_published_ones_with_all_gradients(spec: Rwkv7Spec, l
 
 
 @torch.no_grad()
-def test_decoding_is_the_published_layer():
+def test_decoding_matches_the_published_layer():
     mixer = built(SPECS[1])
     x_BTD = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     expected, _ = published(mixer, dict(mixer.named_parameters()), x_BTD, None)
@@ -94,7 +94,7 @@ def test_decoding_is_the_published_layer():
     torch.testing.assert_close(torch.cat(found, dim=1), expected)
 
 
-def test_without_first_values_a_layer_reads_its_own_and_leaves_none():
+def test_without_first_values_a_layer_reads_its_own_values_and_saves_none():
     spec = Rwkv7Spec(heads=4, first_values=False)
     mixer, layout = built(spec), BatchLayout(record=AuxiliaryOutputs(values={FIRST_VALUES: torch.zeros(1, 4, 4, 4)}))
     assert mixer.first_share is None and not spec.cross_layer_values(WIDTH) and not spec.needs_cross_layer_gradients
@@ -104,7 +104,7 @@ def test_without_first_values_a_layer_reads_its_own_and_leaves_none():
 
 
 @pytest.mark.parametrize("index", [0, 1, 5])
-def test_it_starts_as_published(index: int):
+def test_initialization_matches_the_published_code(index: int):
     """flash-linear-attention's formulas, number by number; maps of low rank start as their bias."""
     width, layers, head = 64, 6, 16
     mixer = Rwkv7Spec(heads=4).build(Place(width, 32, index, layers))
@@ -131,13 +131,13 @@ def test_it_starts_as_published(index: int):
     ("width", "ranks"),
     [(128, (32, 32, 32, 64)), (256, (32, 32, 32, 64)), (768, (64, 64, 32, 128)), (4096, (160, 160, 96, 320))],
 )
-def test_ranks_are_those_of_the_published_training_code(width: int, ranks: tuple[int, ...]):
+def test_ranks_match_the_published_training_code(width: int, ranks: tuple[int, ...]):
     assert tuple(Rwkv7Spec(heads=4).ranks(width)[name] for name in ("decay", "rate", "value", "gate")) == ranks
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: Rwkv7Spec):
+def test_state_is_a_float32_matrix_for_each_head_in_any_precision(spec: Rwkv7Spec):
     head = spec.widths(WIDTH)[0]
     for state in states_in_bfloat16(spec, WIDTH):
         assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, head, head), torch.float32)
@@ -146,12 +146,12 @@ def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: Rwkv7Sp
 
 @pytest.mark.parametrize("spec", [*SPECS, Rwkv7Spec(heads=4, first_values=False)])
 @pytest.mark.parametrize("length", [24, 40])
-def test_predicted_memory_is_what_is_kept(spec: Rwkv7Spec, length: int):
+def test_activation_memory_is_predicted_exactly(spec: Rwkv7Spec, length: int):
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, length)
     assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, length), rel=0.01)
 
 
-def test_optimizers_take_its_four_maps_for_matrices_and_nothing_else_decays():
+def test_muon_optimizes_the_four_maps_and_nothing_else_has_weight_decay():
     mixer = SPECS[1].build(Place(WIDTH, 32))
     maps = [mixer.receptance.weight, mixer.key.weight, mixer.value.weight, mixer.out.weight]
     assert [matrix.parameter for matrix in mixer.muon_parameters()] == maps
@@ -160,7 +160,7 @@ def test_optimizers_take_its_four_maps_for_matrices_and_nothing_else_decays():
 
 
 @torch.no_grad()
-def test_its_values_and_those_of_attention_do_not_mix():
+def test_its_first_values_and_those_of_attention_are_separate():
     """Each kind has first values of its own, in its own shape."""
     attention = {"kind": "attention", "heads": 2, "value_residual": {}}
     blocks = [{"mixer": mixer, "feed_forward": None} for mixer in (attention, {"kind": "rwkv7", "heads": 4}) * 2]
@@ -178,14 +178,14 @@ def test_its_values_and_those_of_attention_do_not_mix():
         ({"heads": 4, "first_values": False, "value_rank": 3}, "value_rank: 3: must be null with first_values: false"),
     ],
 )
-def test_what_does_not_fit_is_refused(mixer: dict, said: str):
+def test_operators_of_other_shapes_are_refused(mixer: dict, said: str):
     blocks = [{"mixer": {"kind": "rwkv7", **mixer}, "feed_forward": None}]
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
     with pytest.raises(UserError, match=said):
         ModelSpec.parse(model, "test")
 
 
-def test_where_heads_or_ranks_are_extreme_it_starts_as_published():
+def test_initialization_with_extreme_heads_and_ranks_matches_the_published_code():
     """A map wider within than without is larger by the root of their ratio; one channel has no place in its head."""
     mixer = Rwkv7Spec(heads=4, head_dim=1, gate_rank=9).build(Place(WIDTH, 32))
     up_ER, slope_E = mixer.gate.up.detach(), torch.linspace(0, 1, 4)

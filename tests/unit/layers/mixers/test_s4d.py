@@ -33,7 +33,7 @@ def discrete(kernel, discretization: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
 @pytest.mark.parametrize("frequencies", ["lin", "inv"])
-def test_it_is_the_published_block(discretization: str, frequencies: str):
+def test_matches_the_published_block(discretization: str, frequencies: str):
     """Outputs and all gradients; pairs of conjugates are written out, so nothing is doubled."""
     mixer = built(discretization=discretization, frequencies=frequencies, longest_step=0.5).double()
     x_BTD = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -53,7 +53,7 @@ def test_it_is_the_published_block(discretization: str, frequencies: str):
         torch.testing.assert_close(found, expected)
 
 
-def test_it_starts_as_the_paper_says():
+def test_initialization_matches_the_paper():
     """Equations 8 and 9, rates of a half, steps between the bounds."""
     lin, inv = built(state=8), built(state=8, frequencies="inv", shortest_step=0.01, longest_step=0.02)
     torch.testing.assert_close(lin.kernel.A_imag[3], math.pi * torch.arange(4.0))
@@ -64,7 +64,7 @@ def test_it_starts_as_the_paper_says():
     assert inv.kernel.log_dt.std() > 0.1
 
 
-def test_what_is_drawn_is_as_large_as_published():
+def test_random_initial_values_have_the_published_scale():
     """Complex C of variance 1, D too."""
     torch.manual_seed(0)
     mixer = S4dSpec(state=16).build(Place(512, 128))
@@ -72,14 +72,14 @@ def test_what_is_drawn_is_as_large_as_published():
     assert mixer.D.std().item() == pytest.approx(1, rel=0.1)
 
 
-def test_a_state_holds_no_graph():
+def test_state_has_no_autograd_graph():
     mixer = built()
     state = mixer.initial_state(1, 9, torch.device("cpu"), torch.float32)
     mixer(torch.randn(1, 5, WIDTH), state)
     assert not state.hidden.requires_grad
 
 
-def test_short_steps_keep_their_digits():
+def test_short_steps_are_accurate():
     """`exp(z) - 1` of a step of a millionth would have none of them left in float32."""
     kernel = built(shortest_step=1e-7, longest_step=1e-7).kernel
     _, rough = kernel(torch.float32)
@@ -88,7 +88,7 @@ def test_short_steps_keep_their_digits():
 
 
 @torch.no_grad()
-def test_a_state_is_of_float32_whatever_the_precision():
+def test_state_is_float32_in_any_precision():
     mixer = built().bfloat16()
     state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
     for start, length in ((0, 4), (4, 1)):
@@ -101,7 +101,7 @@ def test_a_state_is_of_float32_whatever_the_precision():
     ("field", "value", "said"),
     [("state", 5, "state: 5: must be even"), ("longest_step", 1e-4, "longest_step: 0.0001: must not be below")],
 )
-def test_what_cannot_be_is_refused(field: str, value: object, said: str):
+def test_invalid_fields_are_refused(field: str, value: object, said: str):
     block = {"mixer": {"kind": "s4d", field: value}}
     with pytest.raises(UserError, match=said):
         ModelSpec.parse({"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": [block]}, "test")

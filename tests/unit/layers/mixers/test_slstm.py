@@ -40,7 +40,7 @@ def of_one_stream(mixer: Slstm, spec: SlstmSpec, x_TD: Tensor) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_it_is_what_the_page_says(spec: SlstmSpec):
+def test_matches_the_equations_of_the_documentation(spec: SlstmSpec):
     mixer = drawn(spec, WIDTH)
     x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     torch.testing.assert_close(mixer(x_TD[None])[0], of_one_stream(mixer, spec, x_TD))
@@ -48,7 +48,7 @@ def test_it_is_what_the_page_says(spec: SlstmSpec):
 
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_state_is_four_numbers_for_each_channel_whatever_the_precision(spec: SlstmSpec):
+def test_state_is_four_float32_numbers_for_each_channel_in_any_precision(spec: SlstmSpec):
     for state in states_in_bfloat16(spec, WIDTH):
         memory = state.hidden, state.cell, state.normalizer, state.peak
         assert all((part.shape[:2], part.dtype) == ((3, spec.heads), torch.float32) for part in memory)
@@ -63,14 +63,14 @@ def test_forget_gates_start_as_published(index: int, middle: float):
     assert not any(part.any() for part in (mixer.input_forget.bias[:6], mixer.cell_output.bias, mixer.recurrent))
 
 
-def test_heads_that_do_not_fit_are_refused():
+def test_invalid_head_counts_are_refused():
     blocks = [{"mixer": {"kind": "slstm", "heads": 3}, "feed_forward": None}]
     with pytest.raises(UserError, match="heads: 3: must divide the 16 channels"):
         ModelSpec.parse({"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}, "test")
 
 
 @torch.no_grad()
-def test_a_state_that_forgets_is_an_empty_one():
+def test_a_forgotten_state_is_empty():
     """The largest exponent included: with another, gates far below it would let nothing in, divided by nothing."""
     mixer = SPECS[0].build(Place(WIDTH, 32))
     empty, state = (mixer.initial_state(2, 9, torch.device("cpu"), torch.float32) for _ in range(2))

@@ -170,7 +170,7 @@ def vocabulary_lifetimes(model: InspectedModel, threshold: float) -> VocabularyL
     tokenizer, lowest = model.tokenizer, model.mixers[0]
     assert isinstance(lowest, Ted)
     size = tokenizer.vocab_size
-    parts = torch.arange(size).split(ENTRIES_AT_ONCE)
+    parts = torch.split(torch.arange(size), ENTRIES_AT_ONCE)
     read = [norms_and_rates(lowest, model.first_mixer_inputs(tokens_V)) for tokens_V in parts]
     norms_VN, rates_VN = (torch.cat([part_1VN[0] for part_1VN in each]) for each in zip(*read, strict=True))
     return VocabularyLifetimes(

@@ -30,7 +30,7 @@ def _documents(count: int = 3, tokens: int = 8) -> torch.Tensor:
     return documents
 
 
-def test_the_order_parameter_by_hand():
+def test_the_order_parameter_matches_cases_by_hand():
     found = order_parameter(torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0]))
     assert (found.rms, found.signed) == (pytest.approx(2 / 2), pytest.approx(2 / 3))
     cancelled = order_parameter(torch.tensor([1.0, -1.0]), torch.tensor([1.0, -1.0]))
@@ -40,7 +40,7 @@ def test_the_order_parameter_by_hand():
     assert TextDependence(opposite, {}).figures() == {"rms": 2.0, "signed": None, "per_layer": []}
 
 
-def test_ranks_by_hand():
+def test_ranks_match_cases_by_hand():
     outer = torch.outer(torch.arange(1.0, 5.0), torch.arange(1.0, 5.0)).double()
     near = torch.diag(torch.tensor([1.0, 1.0, 3 * 1.2e-7, 5 * 1.2e-7], dtype=torch.float64))
     assert numerical_ranks(torch.stack([outer, torch.eye(4).double(), near])) == [1, 4, 3]
@@ -48,7 +48,7 @@ def test_ranks_by_hand():
 
 
 @pytest.mark.parametrize("rotary", [ADJACENT, HALVES, QUARTER])
-def test_what_commutes_with_every_position_does(rotary: RotarySpec):
+def test_the_commutant_commutes_with_the_rotation_of_every_position(rotary: RotarySpec):
     g_HKK = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kept_HKK = rotary_commutant(g_HKK, rotary)
     table = rotary_range(0, 50, rotary.width(8), rotary.base, torch.device("cpu"), None)
@@ -61,7 +61,7 @@ def test_what_commutes_with_every_position_does(rotary: RotarySpec):
     assert float((rest_HKK * kept_HKK).sum().abs()) < 1e-9, "the nearest: what is left stands at a right angle"
 
 
-def test_the_share_that_does_not_commute_by_hand():
+def test_the_share_that_does_not_commute_matches_cases_by_hand():
     turn = torch.tensor([[3.0, -4.0], [4.0, 3.0]])
     mirror = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
     assert not_commuting(torch.stack([turn, mirror, turn + 5 * mirror]), ADJACENT) == [

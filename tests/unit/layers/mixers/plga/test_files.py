@@ -22,7 +22,7 @@ def refusal(path: Path) -> str:
     return line
 
 
-def test_what_is_saved_is_read(tmp_path: Path):
+def test_saved_operators_can_be_read(tmp_path: Path):
     save_operators(LAYERS, tmp_path / "G.safetensors")
     read = read_operators(tmp_path / "G.safetensors")
     assert [list(layer) == sorted(OUTPUTS) or set(layer) == set(OUTPUTS) for layer in read] == [True] * 3
@@ -69,7 +69,7 @@ def test_arrays_of_operators_alone_are_read_in_the_order_of_the_layers(tmp_path:
         ({f"layer{5000 * '9'}.G": np.zeros((2, 3, 3))}, "expected layer{i}.G"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_array_that_is_wrong(tmp_path: Path, arrays, message: str):
+def test_an_invalid_file_is_refused_with_the_name_of_the_array(tmp_path: Path, arrays, message: str):
     np.savez(tmp_path / "G.npz", **arrays)
     assert message in refusal(tmp_path / "G.npz")
 
@@ -112,7 +112,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path):
     assert "is encrypted" in refusal(path)
 
 
-def test_an_archive_that_unpacks_to_more_than_there_is_memory_for_is_refused(tmp_path: Path, monkeypatch):
+def test_an_archive_larger_than_the_available_memory_is_refused(tmp_path: Path, monkeypatch):
     np.savez_compressed(tmp_path / "G.npz", **{str(i): np.zeros((2, 64, 64)) for i in range(3)})
     monkeypatch.setattr(files, "available_bytes", lambda _: 100_000)
     assert "more than the available memory" in refusal(tmp_path / "G.npz")

@@ -50,7 +50,7 @@ def found() -> CacheComparison:
     return compare_caches(inspected(speaker(PLGA)), PROMPT, TOKENS)
 
 
-def test_each_setting_writes_what_generate_writes(found):
+def test_each_setting_generates_the_same_text_as_generate(found):
     model = speaker(PLGA)
     settings = [(run.kv_cache, run.g_cache) for run in found.runs]
     assert settings == [(True, True), (True, False), (False, True), (False, False)]
@@ -78,7 +78,7 @@ def test_the_operators_are_those_of_the_prompt_or_of_the_whole_text(found):
     assert none.distances["G"] > 0
 
 
-def test_another_text_is_found(found):
+def test_a_different_text_is_detected(found):
     first, none = found.runs[0], found.runs[-1]
     place = none.first_difference
     assert place is not None, "this model depends on its operator"
@@ -132,7 +132,7 @@ def test_the_first_difference(first, other):
         assert first[place : place + 1] != other[place : place + 1]
 
 
-def test_distances_by_their_definition():
+def test_distances_match_their_definition():
     x, y = [{"G": torch.tensor([[[3.0]]])}, {"G": torch.tensor([[[1.0]]])}], [{"G": torch.tensor([[[1.0]]])}] * 2
     assert distances(x, y) == {"G": pytest.approx(2 / math.sqrt(2))}
     assert math.isnan(distances(x, [{"G": torch.zeros(1, 1, 1)}] * 2)["G"])
@@ -145,7 +145,7 @@ def _prompts(count: int, tokens: int) -> torch.Tensor:
     return prompts
 
 
-def test_the_variation_by_its_definition():
+def test_variation_matches_its_definition():
     decoder, prompts = small_decoder(PLGA), _prompts(6, 9)
     found = invariance(inspected(decoder), prompts)
     assert (found.prompts, found.tokens, [one.name for one in found.outputs]) == (6, 9, ["A", "A_LM", "A_P", "G"])
@@ -232,7 +232,7 @@ def test_a_model_with_fixed_operators_has_them_alone(tmp_path):
         load_operators(target(tmp_path / "fixed"), "a")
 
 
-def test_what_has_no_operators_is_refused(tmp_path):
+def test_models_and_files_without_operators_are_refused(tmp_path):
     attention = _saved(speaker(AttentionSpec(heads=2)), tmp_path / "attention")
     with pytest.raises(UserError, match="its token mixer is attention; expected a model with plga"):
         load_operators(target(attention))
@@ -323,7 +323,7 @@ def test_invariance():
     assert "7 prompts of 16 tokens" in table.meaning
 
 
-def test_there_is_a_picture_of_each_output_with_its_layers():
+def test_every_output_has_a_picture_with_its_layers():
     random = np.random.default_rng(0)
     layers = [{name: torch.from_numpy(random.normal(size=(2, 4, 4))) for name in ("A_LM", "G")} for _ in range(3)]
     found = operator_pictures(operator_figures(layers), layers)
@@ -342,7 +342,7 @@ def test_singular_values_have_a_panel_for_a_layer_and_a_line_for_a_head():
 
 
 @pytest.mark.parametrize("least", [1e-9, 0.0, math.nan])
-def test_what_does_not_vary_has_no_point(least: float):
+def test_outputs_without_variation_have_no_points(least: float):
     (panel,) = variation_points({"A": {0: 0.1, 1: least}, "G": {0: least, 1: 2e-5}}).panels
     assert [one.name for one in panel.series] == ["A", "G"] and panel.x.places == {0: "0", 1: "1"}
     assert panel.series[0].y[0] == 0.1

@@ -49,29 +49,29 @@ def _rmse_of_rows(x_HKK: np.ndarray) -> float:
 
 
 @given(heads=st.integers(2, 5), width=st.integers(1, 4), seed=st.integers(0, 1000))
-def test_differences_squared_differences(heads: int, width: int, seed: int):
+def test_squared_differences_between_heads(heads: int, width: int, seed: int):
     x = _random(heads, width, width, seed=seed)
     assert squared_differences(x).rmse == pytest.approx(_rmse_of_heads(x.numpy()), rel=1e-12)
 
 
 @given(heads=st.integers(1, 3), width=st.integers(2, 5), seed=st.integers(0, 1000))
-def test_differences_between_rows(heads: int, width: int, seed: int):
+def test_squared_differences_between_rows(heads: int, width: int, seed: int):
     x = _random(heads, width, width, seed=seed)
     assert squared_differences(x.transpose(0, 1)).rmse == pytest.approx(_rmse_of_rows(x.numpy()), rel=1e-12)
 
 
-def test_small_differences_of_large_numbers_are_not_lost():
+def test_small_differences_of_large_numbers_are_exact():
     x = 1e6 + torch.tensor([0.0, 1e-9, 3e-9], dtype=torch.float64)
     exact = [float(a - b) for a, b in combinations(x, 2)]
     assert squared_differences(x[:, None]).rmse == pytest.approx(math.sqrt(sum(d * d for d in exact) / 3), rel=1e-9)
 
 
 @given(st.integers(2, 7), st.floats(-1e6, 1e6))
-def test_equal_things_differ_by_exactly_nothing(count: int, value: float):
+def test_equal_items_have_a_difference_of_exactly_zero(count: int, value: float):
     assert squared_differences(torch.full((count, 3), value, dtype=torch.float64)).rmse == 0.0
 
 
-def test_layers_add_up_by_their_pairs_and_elements():
+def test_differences_of_layers_can_be_added():
     first, second = _random(2, 3, 3, seed=1), _random(4, 2, 2, seed=2)
     squares = [
         float(difference)
@@ -90,7 +90,7 @@ def test_one_head_has_no_difference():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_makes_its_own_head_nan_and_no_other(value: float):
+def test_a_matrix_that_is_not_finite_makes_only_its_own_head_nan(value: float):
     x = _random(3, 4, 4)
     x[1, 2, 3] = value
     assert math.isnan(squared_differences(x).rmse)
@@ -102,7 +102,7 @@ def test_what_is_not_finite_makes_its_own_head_nan_and_no_other(value: float):
     assert [rank is None for rank in ranks(singular_values(x), 1e-9)] == [False, True, False]
 
 
-def test_determinants_are_those_of_cofactors():
+def test_determinants_match_cofactor_expansion():
     x = _random(3, 3, 3)
     for matrix, found in zip(x.tolist(), log10_abs_determinants(x).tolist(), strict=True):
         (a, b, c), (d, e, f), (g, h, i) = matrix
@@ -124,7 +124,7 @@ def test_float32_is_computed_in_float64():
     assert log10_abs_determinants(x).item() == pytest.approx(exact, rel=1e-14)
 
 
-def test_ranks_count_what_is_above_the_tolerance():
+def test_ranks_count_singular_values_above_the_tolerance():
     x = torch.diag_embed(torch.tensor([[4.0, 2.0, 1e-3], [5.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
     assert ranks(singular_values(x), 1e-6) == [3, 1, 0]
     assert ranks(singular_values(x), 1e-3) == [2, 1, 0]
@@ -155,11 +155,11 @@ def test_singular_values_are_the_roots_of_the_eigenvalues_of_the_square():
     np.testing.assert_allclose(singular_values(x).numpy(), np.sqrt(squares), rtol=1e-9)
 
 
-def test_no_figure_is_one_that_json_does_not_know():
+def test_figures_that_json_cannot_represent_are_null():
     assert [json_safe(value) for value in (1.5, None, math.nan, math.inf, -math.inf)] == [1.5, None, None, None, None]
 
 
-def test_the_largest_is_not_known_where_one_is_not():
+def test_largest_is_nan_if_one_value_is_nan():
     assert largest([1.0, 3.0, 2.0]) == 3
     assert math.isnan(largest([1.0, math.nan])) and math.isnan(largest([math.nan, 1.0]))
 
@@ -225,20 +225,20 @@ def test_a_file_with_only_g():
     assert found.keys() == {"rank_tolerance", "G"}
 
 
-def test_layers_without_a_net_keep_their_numbers():
+def test_layers_with_fixed_operators_keep_their_index():
     learned, fixed = _layers(2)
     found = _figures([{"G": fixed["G"]}, learned])
     assert [layer["layer"] for layer in found["A"]["per_layer"]] == [1]
     assert [layer["layer"] for layer in found["G"]["per_layer"]] == [0, 1]
 
 
-def test_one_head_is_null():
+def test_figures_of_one_head_are_null():
     found = _figures(_layers(heads=1))
     assert found["G"]["rmse"] is None and found["G"]["per_layer"][0]["rmse"] is None
     assert found["G"]["max_abs_det"] is not None
 
 
-def test_an_overflow_is_null_beside_its_logarithm():
+def test_an_overflowing_determinant_is_null_and_has_a_logarithm():
     found = _figures([{"G": torch.eye(64)[None] * 1e9}])["G"]
     assert (found["max_abs_det"], found["log10_max_abs_det"]) == (None, pytest.approx(576, rel=1e-6))
 
@@ -250,7 +250,7 @@ def test_singular_matrices():
     assert found["A_LM"]["condition_number"] is None and found["A_LM"]["smallest_singular_value"] == 0
 
 
-def test_what_is_not_finite_is_counted_and_null():
+def test_elements_that_are_not_finite_are_counted_and_figures_are_null():
     layers = _layers()
     for name in ("A", "A_LM", "A_P", "G"):
         layers[1][name][2, 0, :2] = torch.tensor([math.inf, math.nan])
@@ -278,6 +278,6 @@ def test_the_tolerance_of_ranks_follows_the_precision():
 
 
 @pytest.mark.parametrize("share", [math.inf, math.nan, -1.0, 2.0])
-def test_a_tolerance_is_a_share(share: float):
+def test_the_rank_tolerance_is_between_0_and_1(share: float):
     with pytest.raises(UserError, match=r"rank_tolerance: \S+: expected a share, 0 to 1"):
         operator_figures(_layers(), share)

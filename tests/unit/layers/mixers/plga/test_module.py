@@ -2,7 +2,7 @@ from linnet.layers.contract import Place
 from linnet.layers.mixers.plga import PlgaSpec
 
 
-def test_the_matrices_of_the_operator_decay_with_the_weights():
+def test_the_matrices_of_the_operator_have_weight_decay():
     """As in the paper; biases and norms do not."""
     mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
     no_weight_decay = {id(parameter) for parameter in mixer.no_weight_decay()}
@@ -13,7 +13,7 @@ def test_the_matrices_of_the_operator_decay_with_the_weights():
     assert mixer.penalties.keys() == {"dag"}
 
 
-def test_the_net_behind_the_operator_is_sensitive_and_nothing_else():
+def test_only_the_operators_network_has_a_lower_learning_rate():
     mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
     sensitive = {id(parameter) for parameter in mixer.low_lr_parameters()}
     names = {name for name, parameter in mixer.named_parameters() if id(parameter) in sensitive}

@@ -10,12 +10,12 @@ from linnet.layers.mixers.ted.bank import BankState
 
 @torch.no_grad()
 @kinds
-def test_it_is_the_pass_without_a_state(build):
+def test_stateful_passes_match_the_pass_without_a_state(build):
     mixer, x = build(), inputs()
     torch.testing.assert_close(feed(mixer, x, empty(mixer, BankCache()), [0, 3, LENGTH]), mixer(x))
 
 
-def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
+def test_the_size_of_the_bank_does_not_depend_on_the_number_of_tokens():
     mixer, x = build(), inputs()
     state = empty(mixer, BankCache(), 2)
     assert isinstance(state, BankState)
@@ -37,6 +37,6 @@ def test_a_bank_is_as_long_as_it_is_asked_to_be():
             BankCache(length)
 
 
-def test_it_does_not_go_back_to_an_earlier_token():
+def test_state_cannot_be_cropped():
     with pytest.raises(NotImplementedError):
         empty(build(), BankCache()).crop(3)

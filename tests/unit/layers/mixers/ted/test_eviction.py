@@ -12,7 +12,7 @@ KEEP_ALL = EvictionCache(0, -1.0)
 
 @torch.no_grad()
 @kinds
-def test_one_that_keeps_all_is_the_pass_without_a_state(build):
+def test_a_policy_without_eviction_matches_the_pass_without_a_state(build):
     mixer, x = build(), inputs()
     torch.testing.assert_close(feed(mixer, x, empty(mixer, KEEP_ALL), [0, 3, LENGTH]), mixer(x))
 
@@ -25,6 +25,6 @@ def test_gradients_flow_within_a_chunk_and_not_into_the_next():
     assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0
 
 
-def test_it_does_not_go_back_to_an_earlier_token():
+def test_state_cannot_be_cropped():
     with pytest.raises(NotImplementedError):
         empty(build(), CONTEXTS["policy"]).crop(3)

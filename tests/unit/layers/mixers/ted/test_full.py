@@ -12,14 +12,14 @@ from linnet.layers.passes import run
 
 @torch.no_grad()
 @kinds
-def test_it_is_the_pass_without_a_state(build):
+def test_stateful_passes_match_the_pass_without_a_state(build):
     mixer, x = build(), inputs()
     torch.testing.assert_close(feed(mixer, x, empty(mixer, FULL), [0, 3, LENGTH]), mixer(x))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("key_width", [None, 3])
-def test_it_goes_back_to_an_earlier_token(key_width):
+def test_state_can_be_cropped(key_width):
     """What was read behind it is as if it had never been."""
     mixer, x = build(key_width=key_width), inputs()
     state, other = empty(mixer, FULL), inputs() + 1
@@ -30,14 +30,14 @@ def test_it_goes_back_to_an_earlier_token(key_width):
     torch.testing.assert_close(feed(mixer, x, state, [11, 12, LENGTH]), whole[:, 11:])
 
 
-def test_behind_a_convolution_no_state_goes_back():
+def test_states_with_a_convolution_cannot_be_cropped():
     state = empty(build_all(), FULL)
     with pytest.raises(NotImplementedError):
         state.crop(3)
     state.crop(0)
 
 
-def test_it_has_a_place_for_each_token_and_holds_what_was_read():
+def test_state_stores_every_token_at_its_position():
     mixer = build(key_width=3)
     state = empty(mixer, FULL)
     assert isinstance(state, FullState) and state.cache_policy == FULL

@@ -55,7 +55,7 @@ def test_steps(value: float, whole: str, half: str, json: object):
     assert isinstance(json_steps(value), type(json)), "not so many digits that nobody knows"
 
 
-def test_the_whole_vocabulary_where_it_is_small():
+def test_a_small_vocabulary_is_shown_whole():
     vocabulary = _vocabulary([1.0, 0.0, 0.001, 20.0])
     table, curves = Lifetimes("m", 1e-8, None, vocabulary, follow(vocabulary, [2, 3]), None, entries=2).tables()
     assert table.rows == [
@@ -79,7 +79,7 @@ def test_the_whole_vocabulary_where_it_is_small():
     assert curves.rows[1][:5] == ("'3'", "1", "1", "2.06e-09", "1.38e-87")
 
 
-def test_the_longest_and_the_shortest_lives_of_a_large_vocabulary():
+def test_a_large_vocabulary_shows_the_longest_and_shortest_lifetimes():
     vocabulary = _vocabulary([(n + 1) / 100 for n in range(100)])
     longest, shortest = Lifetimes("m", 1e-8, None, vocabulary, None, None, entries=3).tables()
     assert [row[0] for row in longest.rows] == ["'0'", "'1'", "'2'"]
@@ -106,7 +106,7 @@ def test_bars_cover_all_whole_lifetimes_and_are_steps_wide(shortest: int, more: 
 
 
 @pytest.mark.parametrize("lives", [[1.0], [5.0, 6.0, 151.0], [1.0, 1e30], [0.0, math.inf], []])
-def test_histograms_of_any_lives(lives: list[float]):
+def test_histograms_of_any_lifetimes_can_be_drawn(lives: list[float]):
     assert png_of(histogram(np.array(lives)).figure()).startswith(b"\x89PNG")
 
 
@@ -127,7 +127,7 @@ def test_a_line_for_each_entry_from_dark_to_light():
     assert panel.y.low == pytest.approx(1e-5) and panel.y.high >= 2.0
 
 
-def test_many_entries_are_told_by_their_lines_too():
+def test_many_entries_have_different_line_styles():
     many = Curves([0, 1, 2, 10], [Curve(n, f"'{n}'", [2.0**-n, 0.1, 0.01, 0.0]) for n in range(45)])
     plot = relevance_curves(many, 1e-8)
     assert {one.style for one in plot.panels[0].series} == {"o-", "o:"}

@@ -65,7 +65,7 @@ def test_figures_of_a_layer():
 
 
 @pytest.mark.parametrize("mixer", [TedSpec(), TED])
-def test_the_average_context_is_what_a_decoder_holds_that_drops_what_is_below(mixer):
+def test_the_average_context_matches_a_decoder_with_eviction(mixer):
     """Exactly in the lowest layer; higher up what has been dropped changes the text's contributions a little."""
     decoder, windows = small_decoder(mixer), _windows(3, 40)
     found = text_lifetimes(inspected(decoder), windows, [0, 1], 1e-3)
@@ -158,14 +158,14 @@ def test_the_lowest_layer_is_known_before_any_text_is_read(name: str):
     assert vocabulary.half_lives_V.equal(half_lives(vocabulary.norms_VN, vocabulary.rates_VN))
 
 
-def test_large_vocabularies_are_taken_in_pieces(monkeypatch):
+def test_large_vocabularies_are_processed_in_pieces(monkeypatch):
     decoder = _decoder(**MODELS["pre"])
     whole = vocabulary_lifetimes(inspected(decoder, BYTES), 1e-3)
     monkeypatch.setattr("linnet.layers.mixers.ted.lifetimes.ENTRIES_AT_ONCE", 100)
     torch.testing.assert_close(vocabulary_lifetimes(inspected(decoder, BYTES), 1e-3).norms_VN, whole.norms_VN)
 
 
-def test_models_of_which_nothing_is_known_without_text():
+def test_reasons_why_a_text_is_needed():
     assert unknown_without_text(inspected(small_decoder(TedSpec(), positions="learned"))) == (
         "the model adds positions to its tokens"
     )
@@ -184,7 +184,7 @@ def _vocabulary(rates: list[list[float]], norms: list[float], threshold: float =
     return VocabularyLifetimes(threshold, [f"'{n}'" for n in range(len(norms))], norms_VN, rates_VN, ends, halves)
 
 
-def test_the_longest_life_comes_first_and_the_half_life_decides_between_equal_ones():
+def test_entries_are_ordered_by_lifetime_and_then_by_half_life():
     vocabulary = _vocabulary([[2.0], [0.1], [1.9], [0.0], [1.0], [0.1]], [1.0, 1.0, 1.0, 1.0, 0.1, 1.0])
     assert vocabulary.lifetimes_V.tolist() == [1, 7, 1, math.inf, 0, 7]
     assert vocabulary.ranked == [3, 1, 5, 2, 0, 4]
@@ -194,7 +194,7 @@ def test_the_longest_life_comes_first_and_the_half_life_decides_between_equal_on
     assert entries[3]["lifetime"] == 1 and entries[3]["half_life"] == pytest.approx(math.log(2) / 1.9)
 
 
-def test_curves_are_the_relevance_at_ages_until_the_last_life_has_ended():
+def test_curves_show_the_relevance_until_the_last_lifetime_ends():
     vocabulary = _vocabulary([[0.01, 0.3], [0.5, 2.0], [0.02, 0.2]], [3.0, 4.0, 1.0])
     curves = follow(vocabulary, [1, 0])
     assert [curve.token for curve in curves.curves] == [0, 1], "the longest life first"
@@ -210,7 +210,7 @@ def test_curves_are_the_relevance_at_ages_until_the_last_life_has_ended():
 
 
 @pytest.mark.parametrize("rate", [0.0, 30.0, 1e-40])
-def test_curves_of_endless_and_of_short_lives_end_somewhere(rate: float):
+def test_curves_of_endless_and_short_lifetimes_have_an_end(rate: float):
     ages = follow(_vocabulary([[rate]], [1.0]), [0]).ages
     assert len(ages) < 250 and 10 <= ages[-1] <= 10**12
 

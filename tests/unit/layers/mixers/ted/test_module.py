@@ -10,7 +10,7 @@ from linnet.ops.decay.reference import Keys, decay_definition
 
 
 @pytest.mark.parametrize("spec", [TedSpec(), TedSpec(heads=4, rate_bias=True)])
-def test_contributions_are_what_later_tokens_read(spec):
+def test_contributions_match_the_sums_of_later_tokens(spec):
     torch.manual_seed(0)
     mixer, x_BTD = spec.build(Place(16, 64)).double(), torch.randn(2, 7, 16, dtype=torch.float64)
     v_BTNC, rates_BTN = mixer.contributions(x_BTD)
@@ -20,7 +20,7 @@ def test_contributions_are_what_later_tokens_read(spec):
     torch.testing.assert_close(mixer(x_BTD), mixer.out(F.silu(sums_BTD)) * (x_BTD @ gate_weight.T))
 
 
-def test_keys_choose_among_what_is_left():
+def test_keys_weight_the_past():
     spec = TedSpec(heads=2, key_width=3, conv=3)
     torch.manual_seed(0)
     mixer, x_BTD = spec.build(Place(16, 64)).double(), torch.randn(2, 7, 16, dtype=torch.float64)
@@ -52,7 +52,7 @@ def test_a_convolution_has_no_weight_decay():
     assert [parameter is mixer.conv.weight for parameter in mixer.no_weight_decay()] == [True]
 
 
-def test_rates_decay_with_the_weights_and_stay_wide():
+def test_rates_have_weight_decay_and_stay_in_float32():
     mixer = TedSpec(heads=4, rate_bias=True).build(Place(16, 64))
     assert [parameter is mixer.rate_bias for parameter in mixer.no_weight_decay()] == [True]
     x_BTD = torch.randn(2, 7, 16)
@@ -64,7 +64,7 @@ def test_rates_decay_with_the_weights_and_stay_wide():
     assert narrow.rates(x_BTD.bfloat16()).dtype == torch.float32
 
 
-def test_first_lifetimes_are_spread():
+def test_initial_lifetimes_are_spread():
     torch.manual_seed(0)
     rates_BTN = TedSpec(heads=4, rate_bias=True).build(Place(16, 64)).rates(torch.zeros(1, 1, 16))
     torch.testing.assert_close(rates_BTN.flatten(), 64 ** -torch.tensor([0, 1 / 3, 2 / 3, 1]), rtol=1e-4, atol=1e-6)

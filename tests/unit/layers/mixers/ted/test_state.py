@@ -15,7 +15,7 @@ from linnet.layers.passes import run
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(list(CONTEXTS)), st.lists(st.integers(1, LENGTH - 1), max_size=6), st.sampled_from([1, 4, None]))
-def test_every_cut_gives_the_same(name, cuts, heads):
+def test_every_split_gives_the_same_outputs(name, cuts, heads):
     mixer, x = build(heads) if heads else build_all(), inputs()
     whole = feed(mixer, x, empty(mixer, CONTEXTS[name]), [0, LENGTH])
     torch.testing.assert_close(feed(mixer, x, empty(mixer, CONTEXTS[name]), [0, *sorted(cuts), LENGTH]), whole)
@@ -50,7 +50,7 @@ def test_a_fork_a_copy_from_a_file_and_chosen_rows_go_on_as_the_state_itself(bui
 
 @contexts
 @kinds
-def test_a_state_that_forgets_is_as_new(build, context):
+def test_a_forgotten_state_is_like_a_new_one(build, context):
     mixer, x = build(), inputs()
     state = empty(mixer, context)
     feed(mixer, x, state, [0, LENGTH])
@@ -61,7 +61,7 @@ def test_a_state_that_forgets_is_as_new(build, context):
 
 @contexts
 @kinds
-def test_every_row_of_a_chunk_may_be_padded(build, context):
+def test_all_rows_of_a_chunk_can_have_padding(build, context):
     mixer, x = build(), inputs()
     padded = run(mixer, x[:, :9], empty(mixer, context), padded_view(0, 9, [3, 2]))
     for row, padding in enumerate((3, 2)):
@@ -81,7 +81,7 @@ def test_gradients_reach_keys_and_convolution_from_the_first_chunk(context):
 @torch.no_grad()
 @contexts
 @kinds
-def test_documents_in_one_row_begin_with_nothing(build, context):
+def test_documents_in_one_row_start_with_an_empty_state(build, context):
     mixer, x = build(), inputs()
     state = empty(mixer, context)
     together = run(mixer, x[:, :30], state, BatchLayout(documents=((7, 20), ())))
@@ -100,7 +100,7 @@ def test_documents_in_one_row_begin_with_nothing(build, context):
 @torch.no_grad()
 @contexts
 @kinds
-def test_rows_take_in_pieces_of_different_lengths(build, context):
+def test_rows_read_pieces_of_different_lengths(build, context):
     mixer, x = build(), inputs()
     together, alone = empty(mixer, context), [empty(mixer, context, 1) for _ in range(2)]
     run(mixer, x[:, :9], together, BatchLayout(0))

@@ -61,7 +61,7 @@ def assert_sizes(state: TedState, position: int | torch.Tensor, sizes_TB: torch.
 @every_context
 @pytest.mark.parametrize("at_once", [4, 11, 256])
 @pytest.mark.parametrize("bounds", [[0, LENGTH], [0, 1, 2, 9, LENGTH], list(range(LENGTH + 1))])
-def test_mean_and_largest_are_those_of_every_step_however_a_stream_is_cut(ted, context, at_once, bounds, monkeypatch):
+def test_mean_and_largest_sizes_do_not_depend_on_the_chunks(ted, context, at_once, bounds, monkeypatch):
     monkeypatch.setattr(ted_policy, "STEPS_AT_ONCE", at_once)
     sizes_TB = each_size(ted, inputs(), context)
     assert_sizes(read(ted, inputs(), empty(ted, context), bounds), LENGTH, sizes_TB)
@@ -83,14 +83,14 @@ def test_any_policy_and_any_cut(policy: EvictionCache, cuts: list[int]):
 
 @pytest.mark.parametrize("chunk", [1, 3, 32])
 @pytest.mark.parametrize("context", [FULL, BankCache()], ids=str)
-def test_sizes_that_follow_from_the_position_alone(context: CachePolicy, chunk: int):
+def test_sizes_are_computed_from_the_position(context: CachePolicy, chunk: int):
     state = empty(TedSpec(chunk=chunk).build(Place(WIDTH, 64)), context, batch=1, capacity=200)
     for position in range(1, 200):
         assert_sizes(state, position, torch.stack([state.sizes(step) for step in range(1, position + 1)]))
 
 
 @every_context
-def test_before_the_first_token_there_is_nothing(ted, context):
+def test_the_state_is_empty_before_the_first_token(ted, context):
     fresh = empty(ted, context)
     used = read(ted, inputs(), empty(ted, context), [0, LENGTH]).forget()
     for state in (fresh, used):
@@ -100,7 +100,7 @@ def test_before_the_first_token_there_is_nothing(ted, context):
 
 
 @every_context
-def test_padding_is_no_step(ted, context):
+def test_padding_does_not_count_as_a_step(ted, context):
     padding_B = torch.tensor([0, 7])
     state = read(ted, inputs(), empty(ted, context), [0, 5, LENGTH], tuple(padding_B.tolist()))
     for row, padding in enumerate(padding_B.tolist()):
@@ -112,7 +112,7 @@ def test_padding_is_no_step(ted, context):
 
 
 @every_context
-def test_copies_count_on(ted, context):
+def test_copies_continue_the_counts(ted, context):
     state = read(ted, inputs(), empty(ted, context), [0, 9])
     fork, swapped = state.fork(), state.select(torch.tensor([1, 0]))
     read(ted, inputs(), state, [9, LENGTH])
@@ -139,7 +139,7 @@ def test_a_loaded_state_counts_on(context, tmp_path):
 
 @every_context
 @pytest.mark.parametrize("more", [{}, {"key_width": 3, "conv": 3}], ids=["plain", "keys"])
-def test_mean_bytes_are_those_of_states_with_no_room_to_spare(context, more):
+def test_mean_bytes_match_states_without_spare_capacity(context, more):
     """A full state is allocated for its capacity at once: one of just the tokens seen is what is held."""
     ted = TedSpec(heads=2, chunk=3, **more).build(Place(WIDTH, 64)).double()
     x_BTD, held = inputs(1), []

@@ -155,7 +155,7 @@ def _plan_table(plan: Plan) -> Table:
 
 
 def _law_table(plan: Plan) -> Table:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             one.law.name + ("*" if one.extrapolated else ""),
             numbers.metric(one.best.parameters),

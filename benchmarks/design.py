@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from harness import contest, elapsed_s, gate, report, threads_from_command_line
-from linnet.design import metrics
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.feasibility import find_feasible
+from linnet.design.metrics import CostCounts
 from linnet.design.optimum import optimum
 from linnet.design.scores import SCORES, ScoreSettings, parts_of, score
 from linnet.design.search import EvolutionSettings, evolve
@@ -39,7 +39,11 @@ BUDGETS = [
 
 
 def tables_of(space: Space, name: str = SCORE, with_state: bool = False) -> CostTables:
-    chosen = [metrics.flops(TOKENS, False), metrics.parameters(), metrics.state(4096)]
+    chosen = [
+        CostCounts(TOKENS).metric("flops"),
+        CostCounts(1).metric("parameters"),
+        CostCounts(1).metric("state@4096"),
+    ]
     return build_cost_tables(space, chosen if with_state else chosen[:2], SCORES[name], ScoreSettings())
 
 

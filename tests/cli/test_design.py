@@ -41,13 +41,13 @@ def output(capsys, *arguments: str) -> str:
     return out
 
 
-def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys):
+def test_the_written_description_trains(space: str, tmp_path: Path, capsys):
     best = tmp_path / "best.yaml"
     limits = ["--max-flops", "150k", "--max-parameters", "9k"]
     for told_first in ("", f"replaced: {best}\n"):
         assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
-        shown, said = capsys.readouterr()
-        assert said == f"{told_first}description: {best}\n"
+        shown, err = capsys.readouterr()
+        assert err == f"{told_first}description: {best}\n"
     assert shown.splitlines()[0] == "Design by penalized_parameters: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())
@@ -60,8 +60,8 @@ def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys)
     assert main([*run, "--set", "training.steps=2", "--set", "training.evaluate.tokens=64"]) == 0
 
 
-def test_a_budget_holds_for_the_vocabulary_that_is_trained_on(space: str, tmp_path: Path, capsys):
-    """Within 9,000 parameters by the data's own vocabulary: `linnet train` builds just the model that was found."""
+def test_a_budget_applies_to_the_vocabulary_of_the_data(space: str, tmp_path: Path, capsys):
+    """The budget of 9,000 parameters counts the data's vocabulary: `linnet train` builds exactly the found model."""
     texts = [f"the bird {n} sang to the tree {n % 7} and the tree was glad. " * 3 for n in range(20)]
     prepare_texts(texts, texts[:4], tmp_path / "data", tokenizer="char")
     best, run = tmp_path / "best.yaml", tmp_path / "run"
@@ -89,7 +89,7 @@ def test_fields_of_the_space_are_set(space: str, capsys):
     assert figures["models"] == 3 * 2 * 2
 
 
-def test_what_is_not_written_is_said(space: str, tmp_path: Path, capsys):
+def test_a_note_if_nothing_is_written(space: str, tmp_path: Path, capsys):
     assert main(["design", "--space", space, *QUICK]) == 0
     assert capsys.readouterr().err.startswith("nothing is written; --out FILE ")
     assert main(["design", "--space", space, "--pareto", "flops,score", "--points", "2", *QUICK]) == 0
@@ -118,7 +118,7 @@ def test_json_has_every_figure(space: str, capsys):
     }
 
 
-def test_the_head_counts_where_it_is_asked_for(space: str, capsys):
+def test_the_head_counts_if_requested(space: str, capsys):
     plain, counted = (
         json.loads(output(capsys, "--space", space, "--max-flops", "1M", "--json", *QUICK, *more))["budgets"][0][
             "value"
@@ -140,7 +140,7 @@ def test_state_and_weights_in_half_the_precision(space: str, capsys):
     assert figures["cost"]["tokens"] == 8
 
 
-def test_a_seed_gives_the_same_again(space: str, capsys):
+def test_a_seed_reproduces_the_result(space: str, capsys):
     arguments = ["--space", space, "--max-flops", "150k", "--method", "evolution", "--json", *QUICK]
     first, again, other = (output(capsys, *arguments, "--seed", seed) for seed in ("3", "3", "4"))
     assert first == again != other
@@ -162,12 +162,12 @@ def test_settings_of_a_score(space: str, capsys):
     assert first["value"] > other["value"]
 
 
-def test_combinations_that_make_no_block_are_said(tmp_path: Path, capsys):
+def test_invalid_combinations_are_noted(tmp_path: Path, capsys):
     path = tmp_path / "odd.yaml"
     path.write_text(yaml.safe_dump({**SPACE, "block": {**SPACE["block"], "width": [8, 10]}}))
     assert main(["design", "--space", str(path), *QUICK]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "8 combinations make no block; the first: head_width: 4: must divide the width 10"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "8 combinations make no block; the first: head_width: 4: must divide the width 10"
 
 
 def test_the_scores_are_listed(capsys):
@@ -257,7 +257,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
 
 @pytest.fixture
 def trained(tmp_path: Path) -> str:
-    """Made-up trained decoders: wider is better."""
+    """Synthetic trained decoders: wider is better."""
     head = "n_layer,d_model,d_inner,params_attention,params_ffn,params_total,valid_ppl"
     rows = [f"1,{w},{2 * w},{4 * w * w},{4 * w * w},{9 * w * w},{100 / w}" for w in range(8, 40)]
     (tmp_path / "trained.csv").write_text("\n".join([head, *rows]))
@@ -357,7 +357,7 @@ def test_a_study_has_bounds(capsys):
     assert capsys.readouterr().err == f"error: --shapes {'9' * 30}: expected at most 281474976710656\n"
 
 
-def test_a_study_sets_fields_of_training_alone(capsys):
+def test_a_study_sets_only_fields_of_training(capsys):
     assert main(["design", "study", "--out", "nowhere", "--set", "model.d_model=3"]) == 2
     assert capsys.readouterr().err == "error: --set model.d_model=3: expected training.KEY=VALUE\n"
 

@@ -1,4 +1,4 @@
-"""`linnet plan` and `linnet plan fit`: tables, JSON, files, what is refused, and that the printed commands work."""
+"""`linnet plan`, `plan fit` and `plan task`: tables, JSON, files, errors, and the printed commands."""
 
 import json
 import shlex
@@ -51,7 +51,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def figures(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
-    """What a command prints with --json, which must be JSON and nothing else."""
+    """Return the output of a command with --json, which must be JSON and nothing else."""
     assert main(["plan", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -70,7 +70,7 @@ def test_a_budget_of_flops_as_tables(capsys: pytest.CaptureFixture[str]):
     assert train.startswith("linnet train --model designed.yaml --data DIR ")
 
 
-def test_without_data_the_vocabulary_suits_the_size_and_is_said(capsys: pytest.CaptureFixture[str]):
+def test_without_data_the_vocabulary_suits_the_size_and_is_printed(capsys: pytest.CaptureFixture[str]):
     assert main(["plan", "--flops", "1e15", *GIVEN, "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["model"]["vocab_size"] == 2048
@@ -88,7 +88,7 @@ def test_amounts_are_read_with_letters(capsys: pytest.CaptureFixture[str]):
     assert found["throughput"] == {"flops_per_s": 1e12, "parameters": None, "device": None}
 
 
-def test_the_speed_is_measured_where_it_is_not_given(capsys: pytest.CaptureFixture[str]):
+def test_the_speed_is_measured_unless_it_is_given(capsys: pytest.CaptureFixture[str]):
     found = figures(capsys, "--parameters", "30k", "--tokens", "1M", "--device", "cpu", *SMALL)
     assert found["throughput"]["device"] == "cpu"
     assert found["throughput"]["parameters"] == found["parameters"]["total"]
@@ -139,7 +139,7 @@ def test_the_printed_search_finds_a_shape_for_the_same_data_that_trains(
     assert run["parameters"] == model_cost(better).parameters
 
 
-def test_a_folder_in_the_place_of_the_search_space_is_said_before_anything_is_measured(
+def test_a_folder_at_the_path_of_the_search_space_is_an_error_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def measured(*arguments: object) -> None:
@@ -148,11 +148,11 @@ def test_a_folder_in_the_place_of_the_search_space_is_said_before_anything_is_me
     monkeypatch.setattr(plan_module, "measure", measured)
     (tmp_path / "x-space.yaml").mkdir()
     assert main(["plan", "--flops", "1e15", "--out", str(tmp_path / "x.yaml")]) == 2
-    said = f"the search space beside it, {tmp_path / 'x-space.yaml'}: is a folder; a file is expected\n"
-    assert capsys.readouterr().err == f"error: --out {tmp_path / 'x.yaml'}: {said}"
+    message = f"the search space beside it, {tmp_path / 'x-space.yaml'}: is a folder; a file is expected\n"
+    assert capsys.readouterr().err == f"error: --out {tmp_path / 'x.yaml'}: {message}"
 
 
-def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_training_text_is_counted_with_a_warning_about_repeating_it(data: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["plan", "--parameters", "1M", "--tokens", "1M", "--data", str(data), *GIVEN]
     assert main([*arguments, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -181,7 +181,7 @@ def test_a_report_has_pictures_and_a_page(tmp_path: Path, capsys: pytest.Capture
     assert "linnet train --model planned.yaml" in (tmp_path / "report" / "report.html").read_text()
 
 
-def test_a_law_is_fitted_kept_and_planned_with(
+def test_a_law_is_fitted_stored_and_used_for_a_plan(
     table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
 ):
     law = tmp_path / "law.json"
@@ -199,7 +199,7 @@ def test_a_law_is_fitted_kept_and_planned_with(
     )
 
 
-def test_what_speaks_against_a_law_is_said_kept_and_said_again_by_a_plan(
+def test_warnings_about_a_law_are_printed_stored_and_repeated_by_a_plan(
     table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
 ):
     table.write_text("\n".join(table.read_text().splitlines()[:1] + table.read_text().splitlines()[1::5]))
@@ -303,7 +303,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
 
 @pytest.fixture
 def task_table(tmp_path: Path) -> Path:
-    """Twelve models whose accuracy at a task follows the loss: a tenth by chance."""
+    """Twelve models whose accuracy follows the loss; chance is a tenth."""
     lines = []
     for size in np.geomspace(1e6, 1e8, 4):
         for ratio in (5, 15, 40):

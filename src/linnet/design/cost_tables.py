@@ -11,7 +11,7 @@ import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.design.metrics import Metric
-from linnet.design.scores import Part, Score, ScoreSettings, parts_of, penalty, projection_part, unit_part, width_term
+from linnet.design.scores import Score, ScoreSettings, parts_of, penalty, projection_part, unit_part, width_term
 from linnet.design.space import Space
 
 
@@ -71,9 +71,6 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
     place = {width: index for index, width in enumerate(widths)}
     outside = [part for part in parts_of(model) if part.outside]
 
-    def scored(part: Part) -> float:
-        return float(score.of_part(part, settings))
-
     of_blocks = np.array(
         [[sum(metric.of_block(block, model) for block in unit) for metric in metrics] for unit in space.units]
     )
@@ -86,11 +83,13 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
         width_B=np.array([place[part.width] for part in parts]),
         depth_B=np.array([float(part.depth) for part in parts]),
         term_B=np.array([width_term(part.depth, part.width, settings.width) for part in parts]),
-        score_B=np.array([scored(part) for part in parts]),
+        score_B=np.array([score.of_part(part, settings) for part in parts], dtype=np.float64),
         metrics_BM=of_blocks.reshape(len(parts), len(metrics)).astype(np.float64),
-        join_score_WW=np.array([[scored(projection_part(a, b)) for b in widths] for a in widths]),
+        join_score_WW=np.array(
+            [[score.of_part(projection_part(a, b), settings) for b in widths] for a in widths], dtype=np.float64
+        ),
         join_metrics_WWM=joins.reshape(len(widths), len(widths), len(metrics)).astype(np.float64),
-        fixed_score=sum(scored(part) for part in outside),
+        fixed_score=float(sum(score.of_part(part, settings) for part in outside)),
         fixed_metrics_M=np.array([float(metric.fixed(model)) for metric in metrics]),
         outer=place[model.d_model],
         beta=score.beta if settings.beta is None else settings.beta,

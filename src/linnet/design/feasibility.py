@@ -38,7 +38,7 @@ def find_within_budgets(budgets: Sequence[Budget], tables: CostTables) -> Candid
     """Return a model of the space within all budgets; `UnmetError` names the smallest value that could be met."""
     most_M = limits(budgets, tables)
     for index, metric in enumerate(tables.metrics):
-        least = smallest(tables, index)
+        _, least = cheapest(tables, index)
         if least > most_M[index]:
             raise _unmet(budgets, metric, least, tables, "nothing")
     found = find_feasible(tables, most_M)
@@ -79,25 +79,20 @@ def minimum_remaining(tables: CostTables) -> list[Numbers]:
     return rest
 
 
-def cheapest(tables: CostTables, metric: int) -> Candidate:
-    """Return a model with the smallest value of a metric."""
+def cheapest(tables: CostTables, metric: int) -> tuple[Candidate, float]:
+    """Return a model with the smallest value of a metric, and that value."""
     rest, width, found = minimum_remaining(tables), tables.outer, []
     for missing in range(tables.space.spec.blocks - 1, -1, -1):
         to_come_B = tables.join_metrics_WWM[width, tables.width_B, metric] + tables.metrics_BM[:, metric]
         block = int((to_come_B + rest[missing][tables.width_B, metric]).argmin())
         found.append(block)
         width = int(tables.width_B[block])
-    return tuple(found)
-
-
-def smallest(tables: CostTables, metric: int) -> float:
-    """Return the smallest value that a metric can have."""
-    return float(tables.evaluate(np.array([cheapest(tables, metric)])).metrics_CM[0, metric])
+    return tuple(found), float(tables.evaluate(np.array([found])).metrics_CM[0, metric])
 
 
 def find_feasible(tables: CostTables, limits_M: Numbers) -> Candidate | None:
     """Return a model within all limits, or None if there is none."""
-    found = [cheapest(tables, index) for index in range(len(tables.metrics))]
+    found = [cheapest(tables, index)[0] for index in range(len(tables.metrics))]
     if not found:
         return (0,) * tables.space.spec.blocks
     within = (tables.evaluate(np.array(found)).metrics_CM <= limits_M).all(1)

@@ -5,7 +5,6 @@ A metric of a model is the sum over its blocks, the projections between their wi
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -89,41 +88,6 @@ def cost_metric(
     return Metric(name, unit, of_block, lambda inputs, outputs: of_part(projection_cost(inputs, outputs)), fixed)
 
 
-def parameters() -> Metric:
-    """Number of parameters; shared ones count once."""
-    return cost_metric("parameters", "", lambda cost: cost.parameters)
-
-
-def active_parameters() -> Metric:
-    """Number of parameters that one token uses."""
-    return cost_metric("active_parameters", "", lambda cost: cost.active_parameters)
-
-
-def flops(tokens: int, with_head: bool) -> Metric:
-    """Forward FLOPs of one sequence of `tokens` tokens."""
-    return cost_metric("flops", "", lambda cost: cost.flops(tokens, with_head))
-
-
-def weights(dtype: WeightType) -> Metric:
-    """Bytes of the weights."""
-    return cost_metric("weights", "bytes", lambda cost: cost.weights_bytes(dtype))
-
-
-def state(tokens: int, dtype: WeightType = "float32") -> Metric:
-    """Bytes of decode state of a stream of `tokens` tokens, beside weights of this precision."""
-    return cost_metric(f"state@{tokens}", "bytes", lambda cost: cost.state_bytes_for_precision(dtype, tokens))
-
-
-def training_memory(sequences: int, tokens: int) -> Metric:
-    """Bytes that a training step holds; an upper bound if `rms` norms end blocks: each may keep its last output."""
-    return cost_metric(
-        "training_memory",
-        "bytes",
-        lambda cost: cost.training_memory(sequences, tokens).total,
-        lambda width: Cost(activations_per_token=width),
-    )
-
-
 @dataclass(frozen=True)
 class CostCounts:
     """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
@@ -138,19 +102,36 @@ class CostCounts:
     batch: int = 8
 
     def metric(self, name: str) -> Metric | None:
-        """`flops`, `parameters`, `active_parameters`, `weights`, `training_memory`, `state@TOKENS`; None for others."""
+        """Return the metric of that name; None for other names.
+
+        flops: forward FLOPs of one sequence of `tokens` tokens. parameters: shared ones count once. active_parameters:
+        those that one token uses. weights: bytes in `dtype`. training_memory: bytes of a step of `batch` sequences, an
+        upper bound if `rms` norms end blocks, as each may keep its last output. state@TOKENS: bytes of decode state of
+        a stream of that many tokens.
+        """
         base, at, length = name.partition("@")
-        if base == "state" and at:
-            stream = read_tokens(length)
-            return None if stream is None else state(stream, self.dtype)
-        made: dict[str, Callable[[], Metric]] = {
-            "flops": partial(flops, self.tokens, self.with_head),
-            "parameters": parameters,
-            "active_parameters": active_parameters,
-            "weights": partial(weights, self.dtype),
-            "training_memory": partial(training_memory, self.batch, self.tokens),
-        }
-        return made[name]() if name in made else None
+        stream = read_tokens(length) if base == "state" and at else None
+        if stream is not None:
+            return cost_metric(
+                f"state@{stream}", "bytes", lambda cost: cost.state_bytes_for_precision(self.dtype, stream)
+            )
+        match name:
+            case "flops":
+                return cost_metric(name, "", lambda cost: cost.flops(self.tokens, self.with_head))
+            case "parameters":
+                return cost_metric(name, "", lambda cost: cost.parameters)
+            case "active_parameters":
+                return cost_metric(name, "", lambda cost: cost.active_parameters)
+            case "weights":
+                return cost_metric(name, "bytes", lambda cost: cost.weights_bytes(self.dtype))
+            case "training_memory":
+                return cost_metric(
+                    name,
+                    "bytes",
+                    lambda cost: cost.training_memory(self.batch, self.tokens).total,
+                    lambda width: Cost(activations_per_token=width),
+                )
+        return None
 
 
 @dataclass(frozen=True)

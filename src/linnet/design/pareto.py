@@ -17,7 +17,7 @@ import numpy as np
 from linnet.core.arrays import Numbers
 from linnet.core.files import write_text
 from linnet.design.cost_tables import CostTables
-from linnet.design.feasibility import find_feasible, find_within_budgets, limits, non_dominated, smallest
+from linnet.design.feasibility import cheapest, find_feasible, find_within_budgets, limits, non_dominated
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError, optimum
 from linnet.design.search import SearchTask, evolve, write_description
@@ -58,7 +58,7 @@ def front(task: SearchTask, goals: Sequence[Metric], points: int, name: str) -> 
     highest_M = tables.evaluate(np.array([highest[0]])).metrics_CM[0]
     axes = []
     for goal in range(len(goals)):
-        lowest = smallest(tables, goal)
+        _, lowest = cheapest(tables, goal)
         axes.append(np.append(np.geomspace(lowest, max(lowest, highest_M[goal]), points)[:-1], highest_M[goal]))
     grid = list(product(*axes))
 

@@ -56,7 +56,7 @@ class DesignReport(Result):
                 "score": evolution.score,
                 "gap": found.gap,
                 "drawn": evolution.drawn,
-                "kept": evolution.kept,
+                "accepted": evolution.accepted,
                 **task.settings.search.model_dump(mode="json"),
             },
             "optimum": optimum and {"score": optimum.score, "examined": optimum.examined},
@@ -145,7 +145,7 @@ def _cost_table(model: ModelSpec, tokens: int) -> Table:
 def _search_table(task: SearchTask, found: SearchResult) -> Table:
     evolution, optimum, rows = found.evolution, found.optimum, []
     if evolution is not None:
-        details = f"of {evolution.drawn:,} models drawn {evolution.kept:,} were within the budgets"
+        details = f"of {evolution.drawn:,} models drawn {evolution.accepted:,} were within the budgets"
         rows.append(["evolution", f"{evolution.score:,.7g}", details])
     if optimum is not None:
         details = "" if found.gap is None else f"evolution fell short of it by {found.gap:.3%}"

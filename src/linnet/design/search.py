@@ -91,12 +91,12 @@ class Mutation:
 
 @dataclass(frozen=True)
 class EvolutionResult:
-    """The best model, its score, the number of candidates drawn, and how many of them were within the budgets."""
+    """The best model, its score, the number of drawn candidates, and how many were accepted, within the budgets."""
 
     candidate: Candidate
     score: float
     drawn: int
-    kept: int
+    accepted: int
 
 
 def evolve(
@@ -105,7 +105,7 @@ def evolve(
     """Run Algorithm 1 from a population of `start` alone, which is within the limits; `advance` counts iterations."""
     draw = np.random.default_rng(settings.seed)
     mutate = Mutation(tables.space, settings.reach, draw)
-    models_CN, drawn, kept = np.array([start]), 0, 0
+    models_CN, drawn, accepted = np.array([start]), 0, 0
     score_C = tables.evaluate(models_CN).score_C
     for _ in range(settings.iterations):
         while (missing := settings.population - len(models_CN)) > 0:
@@ -115,11 +115,11 @@ def evolve(
             within = np.flatnonzero((evaluation.metrics_CM <= limits_M).all(1))
             models_CN = np.concatenate([models_CN, children_CN[within]])
             score_C = np.concatenate([score_C, evaluation.score_C[within]])
-            drawn, kept = drawn + brood, kept + len(within)
+            drawn, accepted = drawn + brood, accepted + len(within)
         best = np.argsort(-score_C, kind="stable")[: settings.parents]  # of equal scores the earlier models stay
         models_CN, score_C = models_CN[best], score_C[best]
         advance(1, f"{score_C[0]:,.6g}")
-    return EvolutionResult(tuple(map(int, models_CN[0])), float(score_C[0]), drawn, kept)
+    return EvolutionResult(tuple(map(int, models_CN[0])), float(score_C[0]), drawn, accepted)
 
 
 class DesignSettings(Spec):

@@ -66,7 +66,7 @@ class Space:
     plain: each block's description, or those of the blocks of a pattern; units: the same, parsed. coordinates: the
     index of the option at each choice. numbers: the block for given coordinates; several coordinates can mean the same
     block, and those that make no valid block are missing. left_out: the number of invalid ones, and why the first is
-    invalid.
+    invalid. size: number of models. described: every block of all units.
     """
 
     spec: SpaceSpec
@@ -76,16 +76,8 @@ class Space:
     coordinates: tuple[Coordinates, ...]
     numbers: Mapping[Coordinates, int]
     left_out: tuple[int, str]
-
-    @property
-    def size(self) -> int:
-        """Number of models."""
-        return int(len(self.plain) ** self.spec.blocks)
-
-    @property
-    def described(self) -> tuple[BlockSpec, ...]:
-        """Every block of all units."""
-        return tuple(block for unit in self.units for block in unit)
+    size: int
+    described: tuple[BlockSpec, ...]
 
     def describe(self, candidate: Sequence[int], name: str | None = None) -> dict[str, Any]:
         """Return the plain description of a model, ready for YAML."""
@@ -97,11 +89,7 @@ class Space:
 
 
 class UnfitBlockError(ValueError):
-    """A combination of choices that makes no valid block (heads that do not divide a width); kind: of its mixer."""
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
+    """A combination of choices makes no valid block (heads that do not divide a width); args: its mixer, the reason."""
 
 
 def space_names() -> list[str]:
@@ -145,12 +133,14 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
         raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MAX_SPACE_CHOICES:,}")
     found, key_of, refused = _every_block(spec, choices, common.d_model, origin)
     plain, units, coordinates = zip(*found.values(), strict=True) if found else ((), (), ())
-    described = [block for unit in units for block in unit]
+    described = tuple(block for unit in units for block in unit)
     _check_found(spec, described, refused, origin)
     _check_together(described, common, origin)
     number_of = {key: number for number, key in enumerate(found)}
     numbers = {chosen: number_of[key] for chosen, key in key_of.items()}
-    return Space(source, choices, plain, units, coordinates, numbers, (len(refused), refused[0][1] if refused else ""))
+    left_out = len(refused), refused[0][1] if refused else ""
+    size = int(len(plain) ** spec.blocks)
+    return Space(source, choices, plain, units, coordinates, numbers, left_out, size, described)
 
 
 def _common(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> ModelSpec:
@@ -196,11 +186,11 @@ def _choices(node: Any, place: KeyPath, origin: str) -> Iterator[Choice]:
 
 def _every_block(
     spec: SpaceSpec, choices: Sequence[Choice], d_model: int, origin: str
-) -> tuple[dict[str, tuple[Plain, Unit, Coordinates]], dict[Coordinates, str], list[tuple[str, str]]]:
+) -> tuple[dict[str, tuple[Plain, Unit, Coordinates]], dict[Coordinates, str], list[tuple[str, ...]]]:
     """Return distinct blocks by a key, the key for given coordinates, and the mixers of invalid blocks with reasons."""
     found: dict[str, tuple[Plain, Unit, Coordinates]] = {}
     key_of: dict[Coordinates, str] = {}
-    refused: list[tuple[str, str]] = []
+    refused: list[tuple[str, ...]] = []
     for chosen in product(*(range(choice.options) for choice in choices)):
         resolved = _resolved(spec.block, (), dict(zip((choice.place for choice in choices), chosen, strict=True)))
         parts, times = _parts_and_repeats(resolved, origin)
@@ -216,7 +206,7 @@ def _every_block(
                 found[key] = plain * times, unit * times, chosen
             key_of[chosen] = key
         except UnfitBlockError as error:
-            refused.append((error.kind, str(error)))
+            refused.append(error.args)
     return found, key_of, refused
 
 
@@ -278,7 +268,7 @@ def _parsed(block: dict[str, Any], d_model: int, where: str) -> BlockSpec:
     return described
 
 
-def _check_found(spec: SpaceSpec, described: Sequence[BlockSpec], refused: list[tuple[str, str]], origin: str) -> None:
+def _check_found(spec: SpaceSpec, described: Sequence[BlockSpec], refused: list[tuple[str, ...]], origin: str) -> None:
     """Raise `UserError` if no block is valid, a mixer never is, or `ratio` has no feed-forward to apply to."""
     if not described:
         raise UserError(f"{origin}: block: no combination fits; the first: {refused[0][1]}")

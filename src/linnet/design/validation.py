@@ -156,13 +156,12 @@ def signs(x_N: Numbers) -> Numbers:
 
 
 def correlations(x_NN: Numbers, y_NN: Numbers) -> Correlations:
-    """Compute both correlations from the signs of both sides."""
-    return Correlations(_cosine(x_NN.sum(1), y_NN.sum(1)), _cosine(x_NN.ravel(), y_NN.ravel()))
-
-
-def _cosine(x: Numbers, y: Numbers) -> float:
-    length = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / length if length else 0.0
+    """Compute both correlations from the signs of both sides: cosines of their row sums and of all signs."""
+    cosines = []
+    for x, y in ((x_NN.sum(1), y_NN.sum(1)), (x_NN.ravel(), y_NN.ravel())):
+        length = float(np.sqrt((x @ x) * (y @ y)))
+        cosines.append(float(x @ y) / length if length else 0.0)
+    return Correlations(*cosines)
 
 
 def windows(order_by_N: Numbers, size: int) -> list[Indices]:

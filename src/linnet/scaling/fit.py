@@ -72,18 +72,17 @@ class CountedFit:
 
 @dataclass(frozen=True)
 class Fit:
-    """runs: those that were fitted. failed: the ways of counting for which no law was found, with the reasons."""
+    """runs: those that were fitted. chosen: the fit for the requested way of counting.
+
+    failed: the ways of counting for which no law was found, with the reasons.
+    """
 
     settings: FitSettings
     runs: list[Run]
+    chosen: CountedFit
     by_counting: dict[Counting, CountedFit]
     failed: dict[Counting, str]
     prediction: HeldOutPrediction | None
-
-    @property
-    def chosen(self) -> CountedFit:
-        """The fit for the requested way of counting."""
-        return self.by_counting[self.settings.counted]
 
 
 def fit_runs(runs: Sequence[Run], settings: FitSettings, name: str = "law") -> Fit:
@@ -108,7 +107,7 @@ def fit_runs(runs: Sequence[Run], settings: FitSettings, name: str = "law") -> F
             failed[counted] = str(error)
     chosen = fits[settings.counted]
     prediction = None if held is None else predict(chosen.law, chosen.samples_R5, chosen.points, held, COVERAGE)
-    return Fit(settings, fitted, fits, failed, prediction)
+    return Fit(settings, fitted, chosen, fits, failed, prediction)
 
 
 def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name: str) -> CountedFit:

@@ -35,34 +35,32 @@ class PowerLaw:
     scale: float
     exponent: float
 
-    @classmethod
-    def through(cls, x: Numbers, y: Numbers) -> Self:
-        """Fit by least squares of the logarithms."""
-        exponent, intercept = np.polyfit(np.log(x), np.log(y), 1)
-        return cls(float(np.exp(intercept)), float(exponent))
-
     def __call__(self, x: Numbers) -> Numbers:
         return self.scale * x**self.exponent
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """The best size for each of `flops_M` training FLOPs, ascending, its tokens, and its loss."""
+    """The best size for each of `flops_M` training FLOPs, ascending, its tokens, and its loss.
+
+    parameters, tokens: the power laws through them, `N = k C^a` and `D = k C^b`.
+    """
 
     flops_M: Numbers
     parameters_M: Numbers
     tokens_M: Numbers
     loss_M: Numbers
+    parameters: PowerLaw
+    tokens: PowerLaw
 
-    @property
-    def parameters(self) -> PowerLaw:
-        """`N = k C^a`."""
-        return PowerLaw.through(self.flops_M, self.parameters_M)
-
-    @property
-    def tokens(self) -> PowerLaw:
-        """`D = k C^b`."""
-        return PowerLaw.through(self.flops_M, self.tokens_M)
+    @classmethod
+    def fitted(cls, flops_M: Numbers, parameters_M: Numbers, tokens_M: Numbers, loss_M: Numbers) -> Self:
+        """Fit both power laws by least squares of the logarithms."""
+        laws = []
+        for values_M in (parameters_M, tokens_M):
+            exponent, intercept = np.polyfit(np.log(flops_M), np.log(values_M), 1)
+            laws.append(PowerLaw(float(np.exp(intercept)), float(exponent)))
+        return cls(flops_M, parameters_M, tokens_M, loss_M, *laws)
 
 
 class NotPossibleError(ValueError):
@@ -102,7 +100,7 @@ def envelope(runs: Sequence[Run], counted: Counting, budgets: int = BUDGETS) -> 
             "needs budgets at which the best of the sizes lies between a smaller and a larger one, for two best sizes"
         )
     at = best_M[inner_M], np.flatnonzero(inner_M)
-    return Frontier(flops_M[inner_M], sizes_R[at[0]], tokens_RM[at], loss_RM[at])
+    return Frontier.fitted(flops_M[inner_M], sizes_R[at[0]], tokens_RM[at], loss_RM[at])
 
 
 @dataclass(frozen=True)
@@ -177,6 +175,6 @@ def isoflop(groups: Sequence[Points]) -> Frontier:
             "needs two groups whose loss is lowest between the smallest and the largest size; this holds for"
             f" {len(found)} of {len(groups)} groups"
         )
-    return Frontier(
+    return Frontier.fitted(
         *(np.array([getattr(one, name) for one in found]) for name in ("flops", "parameters", "tokens", "least"))
     )

@@ -173,11 +173,6 @@ class KaplanLaw(Law):
 FORMS: dict[str, type[Law]] = {"parametric": ParametricLaw, "kaplan": KaplanLaw}
 
 
-def law_names() -> list[str]:
-    """Return the names of the published laws."""
-    return sorted(path.stem for path in LAWS.glob("*.json"))
-
-
 def read_law(source: str | Path) -> Law:
     """Read a published law by its name, or a law from a file as `linnet plan fit` writes it.
 
@@ -186,9 +181,8 @@ def read_law(source: str | Path) -> Law:
     published = LAWS / f"{source}.json"
     path = published if published.parent == LAWS and published.is_file() else Path(source)
     if not path.is_file():
-        raise UserError(
-            f"no such file, and no law of that name; laws: {', '.join(law_names())}", field="law", value=source
-        )
+        names = ", ".join(sorted(path.stem for path in LAWS.glob("*.json")))
+        raise UserError(f"no such file, and no law of that name; laws: {names}", field="law", value=source)
     plain = read_checked_json(path)
     if not isinstance(plain, dict):
         raise UserError(f"{path}: expected a mapping with E, A, B, alpha, beta, found {type(plain).__name__}")
@@ -200,13 +194,14 @@ def read_law(source: str | Path) -> Law:
 
 def published_laws() -> list[Law]:
     """Return the published laws in the order of their names."""
-    return [read_law(name) for name in law_names()]
+    return [read_law(path.stem) for path in sorted(LAWS.glob("*.json"))]
 
 
 def laws_for_plan(source: str) -> tuple[Law, list[Law]]:
     """Return the law to plan with, and all laws to predict with: the published ones, after a user's own law."""
     published = published_laws()
-    if source in law_names():
-        return next(one for one in published if one.name == source), published
+    for law in published:
+        if law.name == source:
+            return law, published
     own = read_law(source).model_copy(update={"name": source})
     return own, [own, *published]

@@ -1,4 +1,4 @@
-"""The sum that joins several limits: kept by every model that keeps them all, and a better bound than each alone."""
+"""The joint metric of several limits: a valid constraint, and a tighter bound than each limit alone."""
 
 from itertools import product
 
@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.design import metrics
 from linnet.design.completion_bounds import CompletionBound, joint_metric, limited_metrics, multipliers
 from linnet.design.cost_tables import build_cost_tables
+from linnet.design.metrics import CostCounts
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 
-METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]
+METRICS = [CostCounts(64).metric("flops"), CostCounts(1).metric("parameters"), CostCounts(1).metric("state@64")]
 shares = st.tuples(*[st.sampled_from([0.05, 0.2, 0.5, 0.9])] * 3)
 
 
 @settings(max_examples=25)
 @given(shares, st.sampled_from(["entropy", "penalized_parameters"]))
-def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score: str):
+def test_every_model_within_the_limits_is_within_the_limit_of_the_sum(small_space, shares, score: str):
     tables = build_cost_tables(small_space(), METRICS, SCORES[score], ScoreSettings())
     everything = np.array(list(product(range(len(tables.width_B)), repeat=2)))
     values = tables.evaluate(everything).metrics_CM
@@ -32,8 +32,8 @@ def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score:
         assert (sums <= joint.limit * (1 + 1e-12)).all()
 
 
-def test_it_promises_less_than_each_limit_for_itself():
-    chosen = [metrics.flops(1024, False), metrics.state(4096)]
+def test_the_joint_bound_is_lower_than_each_single_one():
+    chosen = [CostCounts(1024).metric("flops"), CostCounts(1).metric("state@4096")]
     tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([86.2e9, 163e6])
     singles = limited_metrics(tables, limits_M)
@@ -52,8 +52,8 @@ def _promised(promise: CompletionBound) -> float:
 
 
 @pytest.mark.parametrize("limits_M", [[np.inf, 2e4, np.inf], [1e6, 1.0, np.inf], [1e12, 1e12, 1e12]])
-def test_nothing_to_join(small_space, limits_M):
-    """One limit; one that nothing meets; limits that no model reaches."""
+def test_no_joint_metric_if_it_would_add_nothing(small_space, limits_M):
+    """One limit; a limit that cannot be met; limits that no model reaches."""
     tables = build_cost_tables(small_space(), METRICS, SCORES["entropy"], ScoreSettings())
     singles = limited_metrics(tables, np.array(limits_M))
     assert joint_metric(tables, singles) == []

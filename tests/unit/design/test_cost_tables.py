@@ -1,4 +1,4 @@
-"""Fast costs and scores of candidates are those of the models that they describe."""
+"""Costs and scores from tables equal those of the models."""
 
 from itertools import product
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
+from linnet.design.metrics import CostCounts
 from linnet.design.scores import SCORES, ScoreSettings, parts_of, score
 from linnet.design.space import load_space
 from linnet.model.cost import model_cost
@@ -23,13 +23,13 @@ def space(request):
 
 def all_metrics(tokens: int = 100):
     return [
-        metrics.flops(tokens, with_head=False),
-        metrics.flops(tokens, with_head=True),
-        metrics.parameters(),
-        metrics.weights("float32"),
-        metrics.weights("int8"),
-        metrics.state(4096),
-        metrics.training_memory(8, tokens),
+        CostCounts(tokens).metric("flops"),
+        CostCounts(tokens, with_head=True).metric("flops"),
+        CostCounts(1).metric("parameters"),
+        CostCounts(1, dtype="float32").metric("weights"),
+        CostCounts(1, dtype="int8").metric("weights"),
+        CostCounts(1).metric("state@4096"),
+        CostCounts(tokens, batch=8).metric("training_memory"),
     ]
 
 
@@ -47,7 +47,7 @@ def of_model(spec, tokens: int = 100):
 
 
 @pytest.mark.parametrize("width", ["mean", "geometric", "minimum"])
-def test_candidates_cost_and_score_what_their_models_do(space, width: str):
+def test_costs_and_scores_of_candidates_are_those_of_their_models(space, width: str):
     draws = np.random.default_rng(0)
     candidates = draws.integers(0, len(space.plain), (4, space.spec.blocks))
     chosen = ScoreSettings(width=width, alpha=(0.7, 0.2), sigma=0.5)
@@ -67,7 +67,7 @@ def test_a_metric_of_a_model_is_the_sum_over_its_parts(space):
 
 @settings(max_examples=10)
 @given(tokens=st.integers(1, 64), tied=st.booleans(), width=st.sampled_from([None, 8]))
-def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, width: int | None):
+def test_fields_common_to_all_models_are_counted(small_space, tokens: int, tied: bool, width: int | None):
     model = {"embedding": {"width": width, "positions": "learned"}, "head": {"tied": tied, "norm": {"kind": "rms"}}}
     space = small_space(model=model, block={"repeat": [1, 2], "ratio": 1})
     tables = build_cost_tables(space, all_metrics(tokens), SCORES["parameters"], ScoreSettings())
@@ -79,8 +79,8 @@ def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, 
         assert evaluation.score_C[row] == model_cost(spec).parameters
 
 
-def test_fields_of_training_recipes(small_space):
-    """What they cost lies in the parts that have them."""
+def test_fields_of_training_recipes_are_counted(small_space):
+    """Their costs belong to the parts that have them."""
     mixers = [{"kind": "attention", "heads": 2, "kv_heads": 1, "query_key_norm": {}, "value_residual": {}}]
     mixers += [{**mixers[0], "query_key_norm": {"kind": kind}, "window": 4} for kind in ("rms", "layer")]
     feed_forward = {"kind": "mlp", "activation": "relu_squared"}
@@ -97,12 +97,14 @@ def test_fields_of_training_recipes(small_space):
 
 @settings(max_examples=30)
 @given(st.data(), st.sampled_from([None, "rms", "layer"]), st.sampled_from([None, "rms", "layer"]))
-def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small_space, data, first, last):
-    """What an `rms` norm at the end of a block keeps depends on what comes next."""
+def test_training_memory_is_an_upper_bound_for_any_sequence_of_norms(small_space, data, first, last):
+    """The memory of an `rms` norm at the end of a block depends on the next block."""
     norms = {"kind": ["rms", "layer"], "placement": ["pre", "post"]}
     model = {"embedding": {"norm": first and {"kind": first}}, "head": {"norm": last and {"kind": last}}}
     space = small_space(model=model, block={"norm": norms, "repeat": [1, 2], "ratio": 1, "width": [8, 16]})
-    tables = build_cost_tables(space, [metrics.training_memory(4, 32)], SCORES["parameters"], ScoreSettings())
+    tables = build_cost_tables(
+        space, [CostCounts(32, batch=4).metric("training_memory")], SCORES["parameters"], ScoreSettings()
+    )
     candidate = data.draw(st.tuples(*[st.integers(0, len(space.plain) - 1)] * 2))
     predicted = tables.evaluate(np.array([candidate])).metrics_CM[0, 0]
     spec = space.model(candidate)
@@ -112,6 +114,6 @@ def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small
     assert exact <= predicted <= exact + 4 * 4 * 32 * sum(width for width, rms in ends if rms)
 
 
-def test_how_values_are_said():
-    assert metrics.flops(10, with_head=True).format(6.0e10) == "60 G"
-    assert metrics.state(10).format(2**21) == "2 MiB"
+def test_values_are_formatted_with_units():
+    assert CostCounts(10, with_head=True).metric("flops").format(6.0e10) == "60 G"
+    assert CostCounts(1).metric("state@10").format(2**21) == "2 MiB"

@@ -1,4 +1,4 @@
-"""What is dropped is made needless by something that is kept."""
+"""Pareto dominance: for every dropped row, one that stays is as good."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ rows = st.lists(st.tuples(st.integers(0, 1), *[st.integers(0, 3)] * 3), min_size
 
 
 @given(rows, st.sampled_from([0.0, 1.0]), st.sampled_from([5, 30_000_000]))
-def test_each_that_is_dropped_has_one_that_is_as_good(drawn, margin: float, most: int):
+def test_for_each_dropped_row_one_that_stays_is_as_good(drawn, margin: float, most: int):
     table = np.array(drawn, dtype=np.float64)
     width, compared, margin_K = table[:, 0].astype(int), table[:, 1:], np.array([0.0, margin, 0.0])
     kept = np.sort(non_dominated_by_width(width, compared, margin_K, most))
@@ -24,7 +24,7 @@ def test_each_that_is_dropped_has_one_that_is_as_good(drawn, margin: float, most
             assert not (compared[others] <= compared[row]).all(1).any()
 
 
-def test_nothing_is_left_of_nothing():
+def test_no_rows_give_no_rows():
     assert len(non_dominated_by_width(np.zeros(0, dtype=int), np.zeros((0, 2)), np.zeros(2))) == 0
 
 

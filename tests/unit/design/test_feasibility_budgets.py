@@ -1,4 +1,4 @@
-"""Budgets: how they are written, and what is said where nothing meets them."""
+"""Budgets: how they are parsed, and the errors if nothing meets them."""
 
 from itertools import product
 
@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.feasibility import (
     cheapest,
@@ -18,7 +17,7 @@ from linnet.design.feasibility import (
     ms_rounded_up,
     non_dominated,
 )
-from linnet.design.metrics import Budget, read_quantity, read_state
+from linnet.design.metrics import Budget, CostCounts, read_quantity, read_state
 from linnet.design.scores import SCORES, ScoreSettings
 
 
@@ -50,15 +49,15 @@ def test_state_has_a_length():
             read_state(text, "--max-state")
 
 
-def test_a_state_of_no_number_of_tokens_is_no_goal():
-    assert metrics.CostCounts(8).metric("state@2k").name == "state@2048"
-    assert [metrics.CostCounts(8).metric(f"state@{length}") for length in ("²", "٣", "0", "", "9" * 400)] == [None] * 5
+def test_a_state_goal_needs_a_number_of_tokens():
+    assert CostCounts(8).metric("state@2k").name == "state@2048"
+    assert [CostCounts(8).metric(f"state@{length}") for length in ("²", "٣", "0", "", "9" * 400)] == [None] * 5
 
 
 @given(st.floats(1e-9, 1e6))
-def test_the_smallest_time_that_is_said_can_be_met(least: float):
-    said = ms_rounded_up(least)
-    assert least <= read_quantity(said, "seconds", "--max") <= least * 1.0011
+def test_the_smallest_time_of_the_message_can_be_met(least: float):
+    formatted = ms_rounded_up(least)
+    assert least <= read_quantity(formatted, "seconds", "--max") <= least * 1.0011
 
 
 MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 24}]
@@ -66,9 +65,9 @@ MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window"
 
 @pytest.fixture(scope="module")
 def traded(small_space):
-    """A space in which what is small in one metric is large in another, all its models, and their tables."""
+    """Tables and all models of a space with trade-offs between the metrics."""
     space = small_space(block={"mixer": MIXERS, "width": [8, 16], "repeat": [1, 2], "share_weights": [True, False]})
-    chosen = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]
+    chosen = [CostCounts(64).metric("flops"), CostCounts(1).metric("parameters"), CostCounts(1).metric("state@64")]
     tables = build_cost_tables(space, chosen, SCORES["entropy"], ScoreSettings())
     return tables, np.array(list(product(range(len(space.plain)), repeat=2)))
 
@@ -77,12 +76,13 @@ def test_the_cheapest_is_that_of_all_models(traded):
     tables, everything = traded
     values = tables.evaluate(everything).metrics_CM
     for index in range(3):
-        found = tables.evaluate(np.array([cheapest(tables, index)])).metrics_CM[0, index]
-        assert found == values[:, index].min()
+        candidate, value = cheapest(tables, index)
+        found = tables.evaluate(np.array([candidate])).metrics_CM[0, index]
+        assert found == value == values[:, index].min()
 
 
 @given(st.data())
-def test_the_frugal_models_are_those_that_none_undercuts(traded, data):
+def test_the_cheapest_candidates_are_those_of_the_definition(traded, data):
     tables, everything = traded
     values = tables.evaluate(everything).metrics_CM
     limits_M = np.array(
@@ -109,7 +109,7 @@ def budgets(tables, *most: float) -> list[Budget]:
 
 
 @given(st.data())
-def test_a_model_is_found_within_budgets_exactly_where_there_is_one(traded, data):
+def test_a_model_within_budgets_is_found_if_there_is_one(traded, data):
     tables, everything = traded
     values = tables.evaluate(everything).metrics_CM
     most = [data.draw(st.sampled_from(sorted(set(values[:, metric])))) for metric in range(3)]
@@ -123,7 +123,7 @@ def test_a_model_is_found_within_budgets_exactly_where_there_is_one(traded, data
             find_within_budgets(asked, tables)
 
 
-def test_a_budget_that_nothing_meets_is_said_with_the_smallest_that_could_be_met(traded):
+def test_the_error_of_an_unmet_budget_states_the_smallest_that_could_be_met(traded):
     tables, everything = traded
     smallest = tables.evaluate(everything).metrics_CM.min(0)
     with pytest.raises(UserError) as error:
@@ -135,7 +135,7 @@ def test_a_budget_that_nothing_meets_is_said_with_the_smallest_that_could_be_met
     assert find_within_budgets(budgets(tables, 1e12, smallest[1], 1e12), tables)
 
 
-def test_budgets_that_nothing_meets_together_are_said_with_the_smallest_beside_the_others(traded):
+def test_the_error_of_budgets_unmet_together_states_the_smallest_within_the_others(traded):
     tables, everything = traded
     values = tables.evaluate(everything).metrics_CM
     smallest = values.min(0)
@@ -151,7 +151,7 @@ def test_budgets_that_nothing_meets_together_are_said_with_the_smallest_beside_t
     assert tables.evaluate(np.array([met])).metrics_CM[0, 0] == frugal_in_flops
 
 
-def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
+def test_the_lower_of_two_budgets_on_one_metric_applies(traded):
     tables, _ = traded
     metric = tables.metrics[1]
     budgets = [Budget(metric, most, f"--max-parameters {most:g}") for most in (1e6, 1e2, 1e7)]
@@ -161,9 +161,13 @@ def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "said"), [("1MB", 1e6, "1 MB"), ("1500kB", 1.5e6, "1.50 MB"), ("1MiB", 2.0**20, "1 MiB")]
+    ("text", "limit", "formatted"), [("1MB", 1e6, "1 MB"), ("1500kB", 1.5e6, "1.50 MB"), ("1MiB", 2.0**20, "1 MiB")]
 )
-def test_a_budget_in_bytes_comes_back_in_the_units_in_which_it_was_given(text: str, limit: float, said: str):
-    budget = Budget(metrics.weights("float32"), read_quantity(text, "bytes", "--max-weights"), f"--max-weights {text}")
-    assert budget.limit == limit and budget.format(limit) == said
-    assert Budget(metrics.parameters(), 2e6, "--max-parameters 2M").format(2e6) == "2 M"
+def test_a_budget_in_bytes_is_formatted_in_the_units_of_the_user(text: str, limit: float, formatted: str):
+    budget = Budget(
+        CostCounts(1, dtype="float32").metric("weights"),
+        read_quantity(text, "bytes", "--max-weights"),
+        f"--max-weights {text}",
+    )
+    assert budget.limit == limit and budget.format(limit) == formatted
+    assert Budget(CostCounts(1).metric("parameters"), 2e6, "--max-parameters 2M").format(2e6) == "2 M"

@@ -35,7 +35,7 @@ QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterat
 
 @pytest.fixture
 def counted(monkeypatch):
-    """A clock that runs everything once and says 1, 2, 3, ... seconds."""
+    """A timer that runs everything once and returns 1, 2, 3, ... seconds."""
     ran: list[object] = []
 
     def seconds(self: ColdCacheTimer, run, runs: int = 5) -> float:
@@ -83,7 +83,7 @@ def test_a_whole_model_is_run(small_space, kind: str, mixer: dict):
     assert 0 < measure_latency(space.model([0, 1]), Timing(kind, 64, CPU)) < 10
 
 
-def test_a_clock_takes_the_median_and_reads_other_memory_between(monkeypatch):
+def test_the_timer_returns_the_median_and_reads_other_memory_between_runs(monkeypatch):
     instants = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
     monkeypatch.setattr(latency.time, "perf_counter", lambda: next(instants))
     ran = []
@@ -93,7 +93,7 @@ def test_a_clock_takes_the_median_and_reads_other_memory_between(monkeypatch):
     assert len(ran) == 4  # the first does not count
 
 
-def test_what_is_read_between_is_the_head_and_the_other_blocks(small_space):
+def test_the_memory_between_runs_is_that_of_the_head_and_the_other_blocks(small_space):
     space = small_space(blocks=3)
     model = space.model([0, 0, 0])
     half = sorted(latency.block_cost(block, model).parameters for block in space.described)
@@ -118,7 +118,7 @@ def test_only_the_parts_of_one_model_are_timed_again(small_space, counted):
 
 
 class Machine:
-    """Blocks that are timed to take their number of layers in milliseconds; what a model takes is up to `runs`."""
+    """Blocks whose times are their numbers of layers in milliseconds; `runs` determines the time of a model."""
 
     def __init__(self, space, runs, limit_s: float = 5.5e-3) -> None:
         self.runs, self.ran = runs, []
@@ -134,7 +134,7 @@ class Machine:
         return self.runs(model)
 
     def again(self, model) -> None:
-        """PartTimes that do not change."""
+        """Change no times."""
 
     def search(self):
         return search_with_latency(self.task, self.limit, self.run, self.again)
@@ -146,45 +146,45 @@ class Machine:
         return self.ran[::ROUNDS]
 
 
-def test_a_winner_that_keeps_its_limit_is_taken_at_once(small_space):
+def test_a_winner_that_meets_the_limit_ends_the_search(small_space):
     machine = Machine(small_space(), lambda model: 5e-3)
-    kept = machine.search()
-    assert kept.found.model.layers == 5
-    assert kept.predicted_s == pytest.approx(5.5e-3)
-    assert (kept.measured_s, kept.attempts) == (5e-3, 1)
-    assert kept.found.values == [5e-3]
-    assert kept.task.budgets == [machine.limit]
+    result = machine.search()
+    assert result.found.model.layers == 5
+    assert result.predicted_s == pytest.approx(5.5e-3)
+    assert (result.measured_s, result.attempts) == (5e-3, 1)
+    assert result.found.values == [5e-3]
+    assert result.task.budgets == [machine.limit]
 
 
-def test_a_winner_that_takes_longer_tightens_the_limit(small_space):
+def test_a_winner_that_exceeds_the_limit_tightens_it(small_space):
     machine = Machine(small_space(), lambda model: 1.3e-3 * model.layers)
-    kept = machine.search()
-    assert kept.found.model.layers == 4
-    assert kept.measured_s <= 5.5e-3
-    assert kept.attempts == 2
-    said = latency_table(kept, Timing("token", 64, CPU)).meaning
-    assert "The previous winner took longer than the limit" in said
-    assert kept.task.budgets[-1].limit == 5.5e-3
+    result = machine.search()
+    assert result.found.model.layers == 4
+    assert result.measured_s <= 5.5e-3
+    assert result.attempts == 2
+    meaning = latency_table(result, Timing("token", 64, CPU)).meaning
+    assert "The previous winner took longer than the limit" in meaning
+    assert result.task.budgets[-1].limit == 5.5e-3
 
 
-def test_rounds_that_something_else_made_slow_change_nothing(small_space):
+def test_rounds_slowed_by_other_programs_change_nothing(small_space):
     seconds = iter([1.0, 5e-3, 0.1, 5.2e-3, 0.5])
-    kept = Machine(small_space(), lambda model: next(seconds)).search()
-    assert (kept.attempts, kept.measured_s) == (1, 5e-3)
-    row = latency_table(kept, Timing("token", 64, CPU)).rows[0]
+    result = Machine(small_space(), lambda model: next(seconds)).search()
+    assert (result.attempts, result.measured_s) == (1, 5e-3)
+    row = latency_table(result, Timing("token", 64, CPU)).rows[0]
     assert row[3:5] == ["5.00 ms", "5.00 ms to 1000 ms"]
 
 
-def test_a_limit_is_lowered_by_as_much_as_the_winner_was_late(small_space):
-    """Five layers take twice the limit: half of the limit is asked for next, two layers at most."""
+def test_the_limit_is_lowered_in_proportion_to_the_excess(small_space):
+    """Five layers take twice the limit, so the next limit is half of it: two layers at most."""
     machine = Machine(small_space(), lambda model: 2 * 5.5e-3 if model.layers == 5 else 1e-3)
-    kept = machine.search()
+    result = machine.search()
     assert machine.winners == [5, 2]
-    assert kept.predicted_s <= MARGIN * 5.5e-3 / 2
+    assert result.predicted_s <= MARGIN * 5.5e-3 / 2
 
 
-def test_parts_that_were_timed_too_high_are_corrected(small_space):
-    """Blocks of three layers were timed at twice what they take: the winner is predicted by what they take."""
+def test_parts_whose_times_were_too_high_are_corrected(small_space):
+    """Blocks of three layers were timed at twice their real time; the prediction uses the real one."""
     machine = Machine(small_space(), lambda model: 2.4e-3)
     slow = [block.model_dump_json() for block in machine.task.space.described if block.repeat == 3]
     machine.times.taken.update({key: [4.9e-3] for key in slow})
@@ -194,17 +194,17 @@ def test_parts_that_were_timed_too_high_are_corrected(small_space):
             machine.times.taken[block.model_dump_json()].append(0.9e-3)
 
     machine.again = again
-    kept = machine.search()
-    assert repeats(kept.found.model) == [2, 2]
-    assert kept.predicted_s == pytest.approx(0.5e-3 + 2 * 0.9e-3)
+    result = machine.search()
+    assert repeats(result.found.model) == [2, 2]
+    assert result.predicted_s == pytest.approx(0.5e-3 + 2 * 0.9e-3)
 
 
 def repeats(model) -> list[int]:
     return [block.repeat for block in model.blocks]
 
 
-def test_a_limit_that_no_winner_keeps(small_space):
-    """Nothing is predicted to be as much faster as would be needed; or there is always something, never fast enough."""
+def test_a_limit_that_no_winner_meets_is_an_error(small_space):
+    """Either no model is predicted to be fast enough, or every next winner is too slow as well."""
     machine = Machine(small_space(), lambda model: 1.0)
     with pytest.raises(UserError, match=r"--max-latency 5.5ms: no model kept it when it was run; the last of 1 was"):
         machine.search()
@@ -219,7 +219,7 @@ def test_a_limit_that_no_winner_keeps(small_space):
     )
 
 
-def test_another_mistake_in_a_later_attempt_is_not_taken_for_a_limit_that_nothing_keeps(small_space, monkeypatch):
+def test_another_error_in_a_later_attempt_is_raised(small_space, monkeypatch):
     machine, calls = Machine(small_space(), lambda model: 1.0), []
 
     def searched(task, name=None):
@@ -233,7 +233,7 @@ def test_another_mistake_in_a_later_attempt_is_not_taken_for_a_limit_that_nothin
         machine.search()
 
 
-def test_a_limit_below_everything_is_said_with_the_smallest(small_space):
+def test_the_error_of_an_impossible_limit_states_the_smallest(small_space):
     machine = Machine(small_space(), lambda model: 1.0, 1e-3)
     with pytest.raises(UserError, match=r"--max-latency 1ms: nothing in the space .* could be met is 2.5\d* ms"):
         machine.search()

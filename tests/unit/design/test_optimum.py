@@ -1,4 +1,4 @@
-"""The dynamic programme finds what looking at every model finds."""
+"""Dynamic programming finds the best of all models."""
 
 from itertools import product
 
@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.design import completion_bounds, metrics, optimum
+from linnet.design import completion_bounds, optimum
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.feasibility import find_within_budgets, limits
-from linnet.design.metrics import Budget, Metric
+from linnet.design.metrics import Budget, CostCounts, Metric
 from linnet.design.optimum import TooLargeError
 from linnet.design.scores import SCORES, ScoreSettings, penalty, width_term
 from linnet.design.search import EvolutionSettings, evolve
 from linnet.design.space import load_space
 
-METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]
+METRICS = [CostCounts(64).metric("flops"), CostCounts(1).metric("parameters"), CostCounts(1).metric("state@64")]
 MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 4}]
 
 
 def best_of_all(tables: CostTables, limits_M: np.ndarray) -> float | None:
-    """The score of the best of all models, one by one."""
+    """Return the best score by evaluating every model."""
     everything = np.array(list(product(range(len(tables.width_B)), repeat=tables.space.spec.blocks)))
     evaluation = tables.evaluate(everything)
     within = (evaluation.metrics_CM <= limits_M).all(1)
@@ -40,7 +40,7 @@ def best_of_all(tables: CostTables, limits_M: np.ndarray) -> float | None:
     beta=st.sampled_from([None, 0.0, 0.5, 3.0]),
     shares=st.tuples(*(st.sampled_from([0.02, 0.2, 0.6, None]) for _ in METRICS)),
 )
-def test_it_is_the_best_of_all_models(
+def test_the_optimum_is_the_best_of_all_models(
     small_space, blocks, widths, repeats, mixers, shared, score, definition, beta, shares
 ):
     block = {"width": widths, "repeat": repeats, "mixer": mixers, "share_weights": shared}
@@ -77,7 +77,7 @@ def seconds() -> Metric:
     most=st.sampled_from([10, 30_000_000]),
 )
 def test_limits_that_one_model_just_meets(small_space, model, limited, score, definition, most):
-    """State and latency among them: what is dropped by dominance is dropped for a model that meets them too."""
+    """With state and latency: a label is dropped only for one that also meets the limits."""
     chosen = [*METRICS, seconds()]
     tables = build_cost_tables(small_space(blocks=3), chosen, SCORES[score], ScoreSettings(width=definition))
     limits_M = np.where(limited, tables.evaluate(np.array([model])).metrics_CM[0], np.inf)
@@ -92,8 +92,8 @@ def test_limits_that_one_model_just_meets(small_space, model, limited, score, de
     ("limits_M", "score"), [([86.2e9, np.inf, 163e6], 95_415.78), ([33.8e9, 46e6, 84e6], 46_095.76)]
 )
 def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score: float):
-    """Each limit for itself leaves 147 million examined and more; the scores are those found so."""
-    chosen = [metrics.flops(1024, with_head=False), metrics.parameters(), metrics.state(4096)]
+    """With separate limits at least 147 million partial models are examined; the scores are from such runs."""
+    chosen = [CostCounts(1024).metric("flops"), CostCounts(1).metric("parameters"), CostCounts(1).metric("state@4096")]
     tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     found = optimum.optimum(tables, np.array(limits_M))
     assert found.score == pytest.approx(score, abs=0.01)
@@ -108,10 +108,10 @@ def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score:
     so_far=st.lists(st.sampled_from([(1, 8), (1, 24), (2, 16), (9, 8), (15, 8), (40, 24)]), min_size=1, max_size=3),
     more=st.one_of(st.floats(0, 3000), st.just(-np.inf)),
 )
-def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
+def test_the_penalty_of_a_bound_is_the_weakest_of_any_number_of_layers(
     small_space, definition, beta, missing, so_far, more
 ):
-    """In one step, where a loop over all numbers of layers would do; parts of a layer promise a little more."""
+    """The closed form equals a loop over all numbers of layers; fractions of a layer allow a little more."""
     settings = ScoreSettings(width=definition, beta=beta)
     tables = build_cost_tables(small_space(blocks=3, block={"repeat": [1, 30]}), METRICS, SCORES["entropy"], settings)
     promise = completion_bounds.CompletionBound(tables, np.array([np.inf] * len(METRICS)))
@@ -129,7 +129,7 @@ def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
 
 
 @pytest.mark.parametrize("steps", [4096, 5])
-def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps: int, monkeypatch):
+def test_coarse_bounds_are_never_too_low(small_space, steps: int, monkeypatch):
     monkeypatch.setattr(completion_bounds, "MAX_STEPS", steps)
     monkeypatch.setattr(optimum, "BEAM", 2)
     tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
@@ -138,7 +138,7 @@ def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps:
 
 
 @pytest.mark.parametrize("score", ["entropy", "entropy_beta_2"])
-def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
+def test_the_optimum_is_no_worse_than_evolution_in_merinos_space(score: str):
     chosen = METRICS[:2]
     tables = build_cost_tables(load_space("merino"), chosen, SCORES[score], ScoreSettings())
     asked = [Budget(metric, limit, "") for metric, limit in zip(chosen, (6e8, 46e6), strict=True)]
@@ -152,14 +152,14 @@ def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
     assert again.score == found.score
 
 
-def test_more_beginnings_than_there_is_room_for(small_space, monkeypatch):
+def test_too_many_partial_models_for_memory(small_space, monkeypatch):
     monkeypatch.setattr(optimum, "MAX_LABELS", 3)
     tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     with pytest.raises(TooLargeError):
         optimum.optimum(tables, np.array([1e6, np.inf, np.inf]))
 
 
-def test_more_beginnings_than_there_is_time_for(small_space, monkeypatch):
+def test_too_many_partial_models_for_the_time(small_space, monkeypatch):
     tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([1e6, np.inf, np.inf])
     looked_at = optimum.optimum(tables, limits_M).examined

@@ -1,4 +1,4 @@
-"""Fronts: every point an optimum for what it costs, none better than another in every goal."""
+"""Fronts: every point is an optimum for its cost, and none dominates another."""
 
 import csv
 import json
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.design import metrics, pareto
+from linnet.design import pareto
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.metrics import Budget
+from linnet.design.metrics import Budget, CostCounts
 from linnet.design.optimum import TooLargeError
 from linnet.design.pareto import front, write_front
 from linnet.design.report import FrontReport
@@ -21,7 +21,7 @@ from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of
 
 QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterations=12))
-FLOPS, PARAMETERS = metrics.flops(64, with_head=False), metrics.parameters()
+FLOPS, PARAMETERS = CostCounts(64).metric("flops"), CostCounts(1).metric("parameters")
 
 
 def task(space, **changes) -> SearchTask:
@@ -35,14 +35,14 @@ def everything(space, goals):
 
 
 def assert_optimal(points, values, scores) -> None:
-    """No model of the space costs no more in any goal and has a higher score."""
+    """Return True if no model of the space has a higher score at no higher cost."""
     for point in points:
         within = (values <= np.array(point.values)).all(1)
         assert scores[within].max() == pytest.approx(point.score)
 
 
 @pytest.mark.parametrize("goals", [[FLOPS], [FLOPS, PARAMETERS]], ids=["one", "two"])
-def test_every_point_is_the_best_for_what_it_costs(small_space, goals):
+def test_every_point_is_the_best_for_its_cost(small_space, goals):
     space = small_space(block={"mixer": [{"kind": "attention"}, {"kind": "ted"}], "share_weights": [True, False]})
     points = front(task(space), goals, 6, "small")
     values, scores = everything(space, goals)
@@ -55,7 +55,7 @@ def test_every_point_is_the_best_for_what_it_costs(small_space, goals):
     assert costs == sorted(costs)
 
 
-def test_what_another_point_beats_is_left_out(small_space):
+def test_dominated_points_are_removed(small_space):
     space = small_space(block={"repeat": [1, 2]})
     tables = build_cost_tables(space, [FLOPS, PARAMETERS], SCORES["entropy_beta_2"], ScoreSettings())
     found = {tuple(models): True for models in product(range(len(space.plain)), repeat=2)}
@@ -67,7 +67,7 @@ def test_what_another_point_beats_is_left_out(small_space):
     assert {(*point.values, -point.score) for point in points} == expected
 
 
-def test_what_is_told_of_a_point_is_what_its_model_costs(small_space):
+def test_the_values_of_a_point_are_the_costs_of_its_model(small_space):
     points = front(task(small_space()), [FLOPS, PARAMETERS], 4, "small")
     for number, point in enumerate(points, 1):
         cost = model_cost(point.model)
@@ -94,7 +94,7 @@ def test_a_budget_of_a_goal_ends_the_front(small_space):
 
 
 @pytest.mark.parametrize("why", ["too large", "asked for"])
-def test_evolution_where_the_optimum_is_not_known(small_space, monkeypatch, why: str):
+def test_evolution_is_used_if_the_optimum_is_not_known(small_space, monkeypatch, why: str):
     def too_large(*_):
         raise TooLargeError
 
@@ -105,7 +105,7 @@ def test_evolution_where_the_optimum_is_not_known(small_space, monkeypatch, why:
     assert not any(point.proven for point in points)
 
 
-def test_what_is_written_and_shown(small_space, tmp_path):
+def test_a_front_is_written_and_shown(small_space, tmp_path):
     goals = [FLOPS, PARAMETERS]
     wanted = task(small_space())
     points = front(wanted, goals, 4, "small")

@@ -45,7 +45,7 @@ def test_a_band_goes_from_shallow_to_deep(space):
         assert stretch[-1] > 2 * stretch[0]
 
 
-def test_a_seed_decides_the_sample(space):
+def test_a_seed_determines_the_sample(space):
     assert stratified_sample(space, 12, 2, seed=3) == stratified_sample(space, 12, 2, seed=3)
     assert stratified_sample(space, 12, 2, seed=3) != stratified_sample(space, 12, 2, seed=4)
 

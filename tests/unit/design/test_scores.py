@@ -1,4 +1,4 @@
-"""Scores of shapes: each part's share, the penalty for depth, and what the parts of a model are."""
+"""Scores of shapes: the parts of a model, their contributions, and the penalty for depth."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_the_parts_of_a_model_have_its_parameters_and_layers(name: str):
     assert sum(part.depth for part in parts) == spec.layers
 
 
-def test_a_narrow_embedding_and_its_projections_lie_outside():
+def test_a_narrow_embedding_and_its_projections_are_outside_the_decoder():
     spec = ModelSpec.load("opt-350m")
     outside = [part for part in parts_of(spec) if part.outside]
     assert [part.parameters for part in outside] == [512 * 50272 + 2048 * 1024 + 2 * 512 * 1024]
@@ -60,7 +60,7 @@ def test_settings_change_the_entropy():
     assert score(parts, "entropy_sampled", settings) == 2 * sampled_entropy(64, 128, 1.0, 1.0, 2, 5)
 
 
-def test_parameters_with_and_without_what_lies_outside():
+def test_parameters_with_and_without_embedding_and_head():
     spec = ModelSpec.load("merino-61m")
     cost, parts = model_cost(spec), parts_of(spec)
     assert score(parts, "parameters") == cost.parameters
@@ -78,13 +78,13 @@ def test_the_width_of_a_model_of_several(definition: str, width: float):
     assert score(parts, "decoder_parameters", settings) == pytest.approx(300 * (1 - 2 * 4 / width))
 
 
-def test_a_penalty_never_turns_a_score_around():
+def test_a_penalty_never_changes_the_sign_of_a_score():
     assert penalty(np.array([10.0, 1.0]), np.array([40.0, 4.0]), 1.0, "mean").tolist() == [0.0, 0.75]
     assert penalty(np.zeros(1), np.full(1, np.inf), 2.0, "minimum") == 1.0
     assert width_term(0, 64, "minimum") == math.inf
 
 
-def test_an_unknown_score_is_one_line_with_those_that_there_are():
+def test_the_error_of_an_unknown_score_lists_the_scores():
     assert find_score("entropy") is SCORES["entropy"]
     with pytest.raises(UserError, match="score: 'entrpy': did you mean entropy"):
         find_score("entrpy")

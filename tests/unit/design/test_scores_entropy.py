@@ -1,4 +1,4 @@
-"""The entropy of a linear layer: the closed form against matrices that are drawn."""
+"""The entropy of a linear layer: the closed form against drawn matrices."""
 
 from decimal import Context, Decimal, localcontext
 
@@ -15,7 +15,7 @@ SAMPLED = {(64, 64): 217.4, (128, 512): 781.8, (512, 512): 2726, (512, 2048): 38
 
 sides = st.integers(16, 128)
 scales = st.floats(-30, 30).map(lambda power: min(max(10.0**power, 1e-30), 1e30))
-"""All that settings accept."""
+"""The range that settings accept."""
 
 
 @pytest.mark.parametrize("shape", SAMPLED)
@@ -33,8 +33,8 @@ def by_singular_values(inputs: int, outputs: int, sigma: float, eps: float) -> f
 
 @settings(max_examples=30)
 @given(sides, sides, st.floats(0.2, 3), st.floats(0.5, 2))
-def test_both_forms_are_the_definition(inputs: int, outputs: int, sigma: float, eps: float):
-    """The closed form is a limit: off by a number that does not grow, for small matrices and large ones alike."""
+def test_both_forms_agree_with_the_definition(inputs: int, outputs: int, sigma: float, eps: float):
+    """The closed form is a limit with a bounded absolute error for small and large matrices."""
     expected = by_singular_values(inputs, outputs, sigma, eps)
     assert entropy(inputs, outputs, sigma, eps) == pytest.approx(expected, rel=0.01, abs=3)
     if max(inputs, outputs) % STEP == 0:
@@ -42,7 +42,7 @@ def test_both_forms_are_the_definition(inputs: int, outputs: int, sigma: float, 
 
 
 @given(sides, sides)
-def test_neither_depends_on_the_direction_of_a_map(inputs: int, outputs: int):
+def test_both_forms_are_symmetric_in_inputs_and_outputs(inputs: int, outputs: int):
     assert entropy(inputs, outputs) == entropy(outputs, inputs)
     assert sampled_entropy(inputs, outputs, samples=1) == sampled_entropy(outputs, inputs, samples=1)
 
@@ -53,13 +53,13 @@ def test_between_multiples_of_32_the_sampled_form_interpolates():
     assert sampled_entropy(100, 136) == pytest.approx(entropy(100, 136), rel=0.01)
 
 
-def test_a_seed_decides_the_draws():
+def test_a_seed_determines_the_draws():
     assert sampled_entropy(64, 64, samples=1, seed=3) == sampled_entropy(64, 64, samples=1, seed=3)
     assert sampled_entropy(64, 64, samples=1, seed=3) != sampled_entropy(64, 64, samples=1, seed=4)
 
 
 def as_published(inputs: int, outputs: int, sigma: float, eps: float) -> Decimal:
-    """The closed form in 500 digits: as it stands in the papers, it loses up to 250 of them."""
+    """The closed form with 500 digits: in the form of the papers it loses up to 250 of them."""
     with localcontext(Context(prec=500)):
         k, n = sorted((Decimal(inputs), Decimal(outputs)))
         b, g = k / n, n * (Decimal(sigma) / Decimal(eps)) ** 2

@@ -1,11 +1,11 @@
-"""A whole search: the better of evolution and the true optimum, within every budget, as a description to train."""
+"""A search returns the better of evolution and the true optimum, within every budget, as a description to train."""
 
 import pytest
 import yaml
 
 from linnet.core.errors import UserError
-from linnet.design import metrics, search
-from linnet.design.metrics import Budget
+from linnet.design import search
+from linnet.design.metrics import Budget, CostCounts
 from linnet.design.optimum import TooLargeError
 from linnet.design.search import DesignSettings, EvolutionSettings, SearchTask, write_description
 from linnet.model.cost import model_cost
@@ -15,12 +15,12 @@ QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterat
 
 
 def task(space, most_flops: float = 2e6, **changes) -> SearchTask:
-    budget = Budget(metrics.flops(64, with_head=False), most_flops, f"--max-flops {most_flops:g}")
+    budget = Budget(CostCounts(64).metric("flops"), most_flops, f"--max-flops {most_flops:g}")
     return SearchTask(**{"space": space, "budgets": [budget], "score": "entropy_beta_2", "settings": QUICK, **changes})
 
 
 @pytest.mark.parametrize("method", ["auto", "evolution", "exact"])
-def test_the_result_keeps_within_its_budget_and_is_what_its_figures_say(small_space, method: str):
+def test_the_result_is_within_its_budget_and_its_figures_are_right(small_space, method: str):
     found = search.search(task(small_space(), method=method), name="found")
     assert found.values == [model_cost(found.model).flops(64, with_head=False)]
     assert found.values[0] <= 2e6
@@ -30,7 +30,7 @@ def test_the_result_keeps_within_its_budget_and_is_what_its_figures_say(small_sp
     assert (found.gap is None) == (method != "auto")
 
 
-def test_the_better_of_both_is_taken_and_the_gap_told(small_space):
+def test_the_better_of_both_methods_is_returned_with_the_gap(small_space):
     hasty = DesignSettings(search=EvolutionSettings(population=2, parents=1, iterations=1))
     found = search.search(task(small_space(blocks=3), settings=hasty))
     assert found.score == found.optimum.score > found.evolution.score
@@ -61,13 +61,13 @@ def test_a_space_too_large_for_its_optimum(small_space, monkeypatch):
     assert found.score == pytest.approx(found.evolution.score)
 
 
-def test_an_unmet_budget_is_said_before_any_search(small_space, monkeypatch):
+def test_an_unmet_budget_is_an_error_before_any_search(small_space, monkeypatch):
     monkeypatch.setattr(search, "evolve", None)
     with pytest.raises(UserError, match="--max-flops 10: nothing in the space small meets it; the smallest"):
         search.search(task(small_space(), most_flops=10))
 
 
-def test_a_description_is_read_back_as_the_model(small_space, tmp_path):
+def test_a_written_description_is_read_as_the_same_model(small_space, tmp_path):
     found = search.search(task(small_space()), name="mine")
     write_description(found.plain, tmp_path / "best.yaml", ["one\nremark"])
     text = (tmp_path / "best.yaml").read_text()

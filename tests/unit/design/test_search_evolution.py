@@ -1,4 +1,4 @@
-"""MeRino's search: mutations near by, never past a budget, reproducible."""
+"""MeRino's search: local mutations, budgets, reproducibility."""
 
 from itertools import product
 
@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.feasibility import find_within_budgets, limits
-from linnet.design.metrics import Budget
+from linnet.design.metrics import Budget, CostCounts
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import EvolutionResult, EvolutionSettings, Mutation, evolve
 from linnet.design.space import load_space
 
 QUICK = EvolutionSettings(population=24, parents=8, iterations=12)
-METRICS = [metrics.flops(64, with_head=False), metrics.parameters()]
+METRICS = [CostCounts(64).metric("flops"), CostCounts(1).metric("parameters")]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_a_mutation_changes_one_block_by_a_few_steps_of_each_number():
     assert len(reached) > 20
 
 
-def test_what_has_no_order_becomes_any_of_its_choices(small_space):
+def test_unordered_fields_take_any_of_their_choices(small_space):
     mixers = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "plga", "metric_hidden": 4, "residual_units": 1}]
     space = small_space(block={"mixer": mixers})
     mutate = Mutation(space, 1, np.random.default_rng(0))
@@ -84,7 +83,7 @@ def run(tables, seed: int = 0, iterations: int = 12) -> EvolutionResult:
     return evolve(tables, np.array([np.inf, np.inf]), (0, 0), settings, _quiet)
 
 
-def test_a_seed_decides_everything(tables):
+def test_a_seed_determines_the_result(tables):
     assert run(tables, seed=1) == run(tables, seed=1)
     assert run(tables, seed=1).drawn == 24 - 1 + 11 * 16
     assert len({run(tables, seed, iterations=1).candidate for seed in range(8)}) > 1
@@ -101,7 +100,7 @@ def test_coordinates_that_make_no_block_are_drawn_again(small_space):
     assert {space.described[block].width for block in children.ravel()} == {8, 16}
 
 
-def test_progress_is_told_of_each_iteration(tables):
+def test_progress_advances_with_each_iteration(tables):
     heard = []
     evolve(tables, np.array([np.inf, np.inf]), (0, 0), QUICK, lambda amount, note="": heard.append((amount, note)))
     assert [amount for amount, _ in heard] == [1] * 12

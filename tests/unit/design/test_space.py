@@ -13,7 +13,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
 
-def test_merinos_space_is_that_of_its_table():
+def test_merinos_space_is_that_of_the_papers_table():
     space = load_space("merino")
     assert len(space.plain) == 9 * 7 * 4
     assert space.size == 252**4
@@ -25,7 +25,7 @@ def test_merinos_space_is_that_of_its_table():
     assert all(block.share_weights == (block.repeat > 1) for block in space.described)
 
 
-def test_merinos_published_models_lie_in_its_space():
+def test_merinos_published_models_are_in_its_space():
     space = load_space("merino")
     described = [(block.width, block.feed_forward.hidden, block.repeat) for block in space.described]
     shape = [(640, 960, 3), (896, 1344, 3), (1024, 1024, 2), (1024, 1024, 3)]
@@ -34,7 +34,7 @@ def test_merinos_published_models_lie_in_its_space():
 
 
 @pytest.mark.parametrize("name", space_names())
-def test_a_space_that_comes_with_linnet_makes_models_that_run(name: str):
+def test_models_of_built_in_spaces_run(name: str):
     space = load_space(f"{name}.yaml")
     smallest = min(
         range(len(space.plain)),
@@ -49,7 +49,7 @@ def test_the_mixed_space_has_every_mixer():
     assert kinds == {"attention", "plga", "ted"}
 
 
-def test_choices_may_stand_anywhere_and_within_a_choice(small_space):
+def test_choices_may_be_anywhere_and_nested(small_space):
     mixers = [{"kind": "attention", "kv_heads": [1, None]}, {"kind": "ted", "heads": [1, 2]}]
     space: Space = small_space(block={"mixer": mixers, "norm": {"kind": ["rms", "layer"]}, "repeat": 1, "width": 8})
     seen = {(block.mixer.kind, block.norm.kind) for block in space.described}
@@ -59,14 +59,14 @@ def test_choices_may_stand_anywhere_and_within_a_choice(small_space):
     assert set(space.numbers.values()) == set(range(len(space.plain)))
 
 
-def test_every_block_is_where_its_coordinates_say(small_space):
+def test_coordinates_lead_to_their_blocks(small_space):
     space: Space = small_space()
     assert [space.numbers[where] for where in space.coordinates] == list(range(len(space.plain)))
     assert [choice.options for choice in space.choices] == [3, 2, 3]
     assert all(choice.ordered for choice in space.choices)
 
 
-def test_combinations_that_make_no_block_are_left_out_and_counted(small_space):
+def test_invalid_combinations_are_left_out_and_counted(small_space):
     space: Space = small_space(block={"width": [8, 10, 16], "repeat": 1, "ratio": 1})
     assert [block.width for block in space.described] == [8, 16]
     assert space.left_out == (1, "head_width: 4: must divide the width 10")
@@ -75,7 +75,7 @@ def test_combinations_that_make_no_block_are_left_out_and_counted(small_space):
     assert space.left_out[1].startswith("mixer.heads: 4: gives heads of width 3")
 
 
-def test_a_head_width_gives_heads_to_every_mixer_that_may_have_some(small_space):
+def test_a_head_width_sets_the_heads_of_every_mixer_with_that_field(small_space):
     mixers = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "ted", "heads": 1}]
     space: Space = small_space(block={"mixer": mixers, "width": [8, 16], "repeat": 1, "ratio": 1})
     heads = {(block.mixer.kind, block.width, block.mixer.heads) for block in space.described}
@@ -83,7 +83,7 @@ def test_a_head_width_gives_heads_to_every_mixer_that_may_have_some(small_space)
     assert heads == given
 
 
-def test_a_mixer_that_fits_no_width_is_said_whatever_else_fits(small_space):
+def test_a_mixer_that_fits_no_width_is_an_error(small_space):
     mixers = [{"kind": "ted", "heads": 1}, {"kind": "attention"}]
     with pytest.raises(UserError) as error:
         small_space(block={"mixer": mixers, "head_width": 5})
@@ -93,7 +93,7 @@ def test_a_mixer_that_fits_no_width_is_said_whatever_else_fits(small_space):
 
 
 @given(st.data())
-def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
+def test_a_description_is_that_of_the_chosen_blocks(small_space, data):
     space: Space = small_space()
     candidate = data.draw(st.lists(st.integers(0, len(space.plain) - 1), min_size=2, max_size=2))
     model = space.model(candidate, name="chosen")
@@ -172,15 +172,15 @@ def test_a_space_without_feed_forwards_needs_no_ratio_and_one_with_some_has_it(s
     assert len(mixed.plain) == 3
 
 
-def test_first_values_of_two_kinds_are_judged_apart(small_space):
-    """Attention's with fixed shares; RWKV-7's, whose shares are always learned."""
+def test_cross_layer_values_of_two_mixers_are_checked_separately(small_space):
+    """Attention with fixed shares; RWKV-7, whose shares are always learned."""
     fixed = {"kind": "attention", "heads": 2, "head_dim": 4, "value_residual": {"learned": False}}
     mixers = [fixed, {"kind": "rwkv7", "heads": 2, "head_dim": 4}]
     space: Space = small_space(block={"mixer": mixers, "width": 8, "repeat": 1, "ratio": 1})
     assert {block.mixer.kind for block in space.described} == {"attention", "rwkv7"}
 
 
-def test_no_such_space(tmp_path):
+def test_the_error_of_an_unknown_space_lists_the_spaces(tmp_path):
     with pytest.raises(
         UserError, match=r"nowhere.yaml: no such file, and no space of that name; spaces: hybrid, merino, mixed"
     ):
@@ -190,14 +190,14 @@ def test_no_such_space(tmp_path):
         load_space(tmp_path / "list.yaml")
 
 
-def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_built_in_space(tmp_path, monkeypatch):
     (tmp_path / "merino.yaml").write_text((SPACES / "merino.yaml").read_text().replace("name: merino", "name: mine"))
     monkeypatch.chdir(tmp_path)
     assert load_space("merino.yaml").spec.name == "mine"
     assert load_space("merino").spec.name == "merino"
 
 
-def test_a_single_layer_that_shares_its_weights_is_one_that_does_not(small_space):
+def test_a_single_layer_with_shared_weights_equals_one_without(small_space):
     space: Space = small_space(block={"share_weights": [True, False], "repeat": [1, 2], "width": 8, "ratio": 1})
     places = [choice.place for choice in space.choices]
     repeat, shared = places.index(("repeat",)), places.index(("share_weights",))

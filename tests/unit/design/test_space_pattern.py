@@ -1,4 +1,4 @@
-"""Several parts in the place of a block, repeated together."""
+"""Patterns: several parts in the place of a block, repeated together."""
 
 from itertools import product
 
@@ -21,7 +21,7 @@ PATTERN = [
 
 
 def described(**block: object) -> Space:
-    """Two places, each of one or two fours: two widths, and two mixers of the three."""
+    """Two blocks, each of one or two groups of four layers, with two widths and two of the three mixers."""
     plain = {
         "model": {"vocab_size": 31, "d_model": 16, "context_length": 64},
         "blocks": 2,
@@ -42,7 +42,7 @@ def layers_of(model: ModelSpec) -> list[str]:
     return [block.mixer.kind for block in model.blocks for _ in range(block.repeat)]
 
 
-def test_every_model_has_the_mixers_of_the_pattern_in_turn():
+def test_every_model_has_the_mixers_of_the_pattern_in_order():
     space = described()
     assert len(space.plain) == 2 * 2 * 2 and space.size == 64
     for candidate in product(range(8), repeat=2):
@@ -51,19 +51,19 @@ def test_every_model_has_the_mixers_of_the_pattern_in_turn():
             assert four in {("ted",) * 3 + ("attention",), ("retention",) * 3 + ("attention",)}
 
 
-def test_a_part_has_the_fields_of_the_block_but_for_its_own():
+def test_fields_of_a_part_override_those_of_the_block():
     first, second, *_ = described().model([0, 0]).blocks
     assert (first.width, second.width) == (16, 16)
     assert (first.feed_forward.hidden, second.feed_forward.hidden) == (32, 16)
     assert second.mixer.heads == 2
 
 
-def test_a_part_may_have_choices_of_how_often_it_comes():
+def test_the_repeats_of_a_part_may_be_choices():
     space = described(pattern=[{**PATTERN[0], "repeat": [1, 3, 7]}, PATTERN[1]], width=16, repeat=1)
     assert sorted({layers_of(space.model([n, n])).index("attention") for n in range(len(space.plain))}) == [1, 3, 7]
 
 
-def test_its_figures_are_those_of_the_model():
+def test_costs_of_a_pattern_are_those_of_the_model():
     space, counting = described(), CostCounts(64, False, "float32", 2)
     metrics = [counting.metric(name) for name in ("flops", "parameters", "state@1000", "training_memory")]
     score = SCORES["penalized_parameters"]
@@ -78,7 +78,7 @@ def test_its_figures_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("method", ["exact", "evolution"])
-def test_a_search_under_a_budget_of_state_keeps_to_the_pattern(method: str):
+def test_a_search_under_a_state_budget_preserves_the_pattern(method: str):
     sizes = []
     for budget in (5e6, 40e6):
         found = search.design(
@@ -93,7 +93,7 @@ def test_a_search_under_a_budget_of_state_keeps_to_the_pattern(method: str):
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "message"),
     [
         ({"pattern": "ted"}, "space: block.pattern: 'ted': expected a list of parts of a block, as in"),
         ({"pattern": []}, r"space: block.pattern: \[\]: expected a list of parts"),
@@ -108,6 +108,6 @@ def test_a_search_under_a_budget_of_state_keeps_to_the_pattern(method: str):
         ({"pattern": [{"mixer": [{"kind": "ted", "heads": 5}, {"kind": "mamba"}]}]}, "block.mixer: ted: fits no block"),
     ],
 )
-def test_what_is_no_pattern_is_told(block: dict, said: str):
-    with pytest.raises(UserError, match=said):
+def test_a_wrong_pattern_is_an_error(block: dict, message: str):
+    with pytest.raises(UserError, match=message):
         described(**block)

@@ -1,4 +1,4 @@
-"""What scores say about trained models: the published set, tables and folders of runs, and mistakes."""
+"""Validation of scores on trained models: the published set, tables, folders of runs, and errors."""
 
 import json
 import math
@@ -22,7 +22,7 @@ TABLE = {
     "entropy_beta_2": (0.988, 0.69),
     "penalized_parameters": (0.991, 0.74),
 }
-"""What was measured before on LiteTransformerSearch's models: over all, and within windows of equal parameters."""
+"""Earlier measurements on LiteTransformerSearch's models: over all, and within windows of equal parameters."""
 
 HEAD = "id,n_layer,d_model,n_head,d_inner,params_attention,params_ffn,params_total,valid_ppl"
 NUMBER = "expected a positive number, with k, M, G (or B), T or P behind it or none: 1e18, 50M, 2B"
@@ -33,14 +33,14 @@ def published(real_data: Path) -> TrainedSet:
     return read_trained(real_data / "scaling" / "lts_gpt2_lm1b.csv")
 
 
-def test_the_table_of_published_models_comes_out_to_two_digits(published: TrainedSet):
+def test_correlations_on_published_models_are_reproduced_to_two_digits(published: TrainedSet):
     worth = validate(published, ScoreSettings(), list(TABLE), resamples=20)
     for name, (overall, within) in TABLE.items():
         assert round(worth[name].spearman.value, 2) == round(overall, 2)
         assert round(worth[name].within_band.value, 2) == within
 
 
-def test_every_score_is_delivered_with_what_was_measured(published: TrainedSet):
+def test_the_registered_correlations_are_the_measured_ones(published: TrainedSet):
     worth = validate(published, ScoreSettings(), resamples=20)
     measured = {name: (round(one.spearman.value, 2), round(one.within_band.value, 2)) for name, one in worth.items()}
     assert measured == {name: one.measured for name, one in SCORES.items()}
@@ -98,7 +98,7 @@ def test_a_mistake_in_a_table_names_its_line(tmp_path: Path, row: str, message: 
     assert str(error.value) == f"{tmp_path / 't.csv'}, {message}"
 
 
-def test_what_cannot_be_read_at_all(tmp_path: Path):
+def test_other_sources_are_errors(tmp_path: Path):
     with pytest.raises(UserError, match="no such file or folder"):
         read_trained(tmp_path / "nowhere")
     with pytest.raises(UserError, match="2 trained models; expected at least 3"):
@@ -138,13 +138,13 @@ def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
     assert [(model.name, model.losses) for model in found.models] == [
         ("a0", (2.0, 2.2)), ("b", (1.5,)), ("c", (1.2,)),
     ]  # fmt: skip
-    said = "the run is not finished; go on with it by the same command that began it"
-    assert found.left_out == [f"{tmp_path / 'broken'}: {said}"]
+    reason = "the run is not finished; go on with it by the same command that began it"
+    assert found.left_out == [f"{tmp_path / 'broken'}: {reason}"]
     assert found.unit == "bits per byte"
     assert found.noise == pytest.approx(math.sqrt(0.02))
 
 
-def test_equal_models_trained_in_another_way_are_no_seeds(tmp_path: Path):
+def test_equal_models_with_different_recipes_are_not_seeds(tmp_path: Path):
     write_run(tmp_path / "a", 8, 2.0)
     write_run(tmp_path / "b", 8, 1.0, optimizer={"lr": 0.1})
     write_run(tmp_path / "c", 16, 1.5)
@@ -160,7 +160,7 @@ def test_equal_models_trained_in_another_way_are_no_seeds(tmp_path: Path):
         ({"tokens": 513}, "d: trained on 513 tokens, .*a on 512; expected as many"),
     ],
 )
-def test_runs_on_other_text_are_no_common_measure(tmp_path: Path, other: dict, message: str):
+def test_runs_on_different_text_are_not_comparable(tmp_path: Path, other: dict, message: str):
     for name, width in (("a", 8), ("b", 16), ("c", 24)):
         write_run(tmp_path / name, width, 2.0)
     write_run(tmp_path / "d", 32, 2.0, **other)
@@ -169,7 +169,7 @@ def test_runs_on_other_text_are_no_common_measure(tmp_path: Path, other: dict, m
 
 
 @pytest.mark.parametrize("summary", [{"tokens": 5}, {"data": {}, "tokens": 5}, {"data": {"manifest_sha256": "a"}}])
-def test_a_run_that_does_not_tell_its_text_is_refused(tmp_path: Path, summary: dict):
+def test_a_run_without_its_text_is_refused(tmp_path: Path, summary: dict):
     write_run(tmp_path / "a", 8, 2.0)
     told = {"finished": True, "validation": {"bits_per_byte": 1.0}, **summary}
     write_json(tmp_path / "a" / "model" / "run.json", told)
@@ -178,7 +178,7 @@ def test_a_run_that_does_not_tell_its_text_is_refused(tmp_path: Path, summary: d
 
 
 def made_up(noise: float, count: int = 60) -> TrainedSet:
-    """Models whose loss falls with their parameters, but for noise."""
+    """Return models whose loss falls with their parameters, up to noise."""
     draws = np.random.default_rng(0)
     sizes = np.sort(draws.integers(1000, 100_000, count))
     losses = 10 - np.log(sizes) + noise * draws.standard_normal(count)
@@ -200,18 +200,18 @@ def test_a_perfect_score_has_no_regret_and_noise_shows_in_the_intervals():
 
 
 def test_windows_are_those_of_the_resampled_models():
-    """One window of all models is all of them, resample by resample."""
+    """A window of all models equals all models in each resample."""
     worth = validate(made_up(0.3, count=12), ScoreSettings(), ["parameters"], band=12, resamples=100)["parameters"]
     assert worth.within_band.value == worth.spearman.value
     assert (worth.within_band.low, worth.within_band.high) == (worth.spearman.low, worth.spearman.high)
 
 
-def test_a_seed_decides_the_resamples():
+def test_a_seed_determines_the_resamples():
     same = [validate(made_up(1.0), ScoreSettings(), ["parameters"], resamples=20, seed=seed) for seed in (1, 1, 2)]
     assert same[0] == same[1] != same[2]
 
 
-def test_what_is_shown(tmp_path: Path):
+def test_the_report_shows_the_figures(tmp_path: Path):
     trained = made_up(0.5)
     worth = validate(trained, ScoreSettings(), ["parameters", "penalized_parameters"], band=15, resamples=20)
     figures = json.loads(json.dumps(ValidationReport(trained, worth, 15).to_dict()))

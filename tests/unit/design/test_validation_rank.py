@@ -13,7 +13,7 @@ pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=3, ma
 
 
 @given(pairs)
-def test_correlations_are_scipys_with_equal_values_too(values):
+def test_correlations_equal_scipys_also_with_ties(values):
     stats = pytest.importorskip("scipy.stats")
     x, y = np.array(values, dtype=float).T
     assume(len(set(x)) > 1 and len(set(y)) > 1)
@@ -22,7 +22,7 @@ def test_correlations_are_scipys_with_equal_values_too(values):
     assert found.kendall == pytest.approx(stats.kendalltau(x, y).statistic)
 
 
-def test_order_alone_counts_and_constants_say_nothing():
+def test_only_order_counts_and_constants_have_no_correlation():
     x = np.array([1.0, 2.0, 3.0, 4.0])
     assert correlations(signs(x), signs(np.exp(x))) == (1.0, 1.0)
     assert correlations(signs(x), signs(-x)) == (-1.0, -1.0)
@@ -46,12 +46,12 @@ def test_windows_share_half():
     assert all(len(one & other) == 10 for one, other in pairwise(found))
 
 
-def test_regret_is_the_loss_of_the_choice_less_the_lowest():
+def test_regret_is_the_loss_of_the_choice_minus_the_lowest():
     loss = np.array([3.0, 2.0, 5.0])
     assert regret(np.array([1.0, 2.0, 0.0]), loss) == 0
     assert regret(np.array([1.0, 0.0, 2.0]), loss) == 3
     assert regret(np.array([7.0, 0.0, 7.0]), loss) == 2  # the mean of its two choices
 
 
-def test_an_interval_holds_95_in_100():
+def test_an_interval_contains_95_percent():
     assert interval(list(range(1001))) == (25.0, 975.0)

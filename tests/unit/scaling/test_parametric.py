@@ -51,7 +51,7 @@ def test_the_resamples_spread_as_far_as_the_truth_is_away(points):
     assert (spread < [0.1, 60, 200, 0.05, 0.05]).all() and (spread > 0).all()
 
 
-def test_the_seed_decides_the_resamples(points):
+def test_the_seed_determines_the_resamples(points):
     found = fit(points, starts_S5=grid()[::200])
     first, again, other = (bootstrap(points, found, resamples=3, seed=seed) for seed in (1, 1, 2))
     assert (first == again).all()

@@ -11,6 +11,8 @@ Legend: `D` width, `V` vocabulary; rows are `[1, D]`.
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Self
 
@@ -178,33 +180,33 @@ def record_program(step: TokenStep, record: AuxiliaryOutputs) -> TokenStep:
     return step if compiled is None else _RecordedStep(step, compiled, record)
 
 
+@dataclass
 class _RecordedStep:
     """A step that is recorded when it first runs, and then run as a program if possible."""
 
-    def __init__(self, step: TokenStep, compiled: ctypes.CDLL, record: AuxiliaryOutputs) -> None:
-        self._step, self._compiled, self._record = step, compiled, record
-        self._program: Program | None = None
-        self._recordable, self._out = True, torch.empty(0)
+    step: TokenStep
+    compiled: ctypes.CDLL
+    record: AuxiliaryOutputs
+    _program: Program | None = field(default=None, init=False)
+    _recordable: bool = field(default=True, init=False)
+    _out: Tensor = field(default_factory=partial(torch.empty, 0), init=False)
 
     def __call__(self, token: int, position: int) -> Tensor:
-        if self._program is None or not self._program.is_valid():
-            return self._run_and_record(token, position)
-        self._program.run(token, position)
-        return self._out
-
-    @torch.inference_mode()
-    def _run_and_record(self, token: int, position: int) -> Tensor:
-        if not self._recordable:
-            return self._step(token, position)
-        try:
-            with Recording(token, position) as recording:
-                self._out = self._step(token, position)
-        except UnrecordableError:
-            self._recordable = False
-            return self._step(token, position)
-        self._recordable = not self._record.values.keys() - {EMBEDDED}  # a program leaves no values for layers
-        self._program = recording.program(self._compiled) if self._recordable else None
-        return self._out
+        if self._program is not None and self._program.is_valid():
+            self._program.run(token, position)
+            return self._out
+        with torch.inference_mode():
+            if not self._recordable:
+                return self.step(token, position)
+            try:
+                with Recording(token, position) as recording:
+                    self._out = self.step(token, position)
+            except UnrecordableError:
+                self._recordable = False
+                return self.step(token, position)
+            self._recordable = not self.record.values.keys() - {EMBEDDED}  # a program leaves no values for layers
+            self._program = recording.program(self.compiled) if self._recordable else None
+            return self._out
 
 
 def token_step(decoder: Decoder, steps: Sequence[LayerStep], record: AuxiliaryOutputs) -> TokenStep | None:

@@ -18,16 +18,13 @@ from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
 from linnet.inference.language_model import Continuation, LanguageModel
 from linnet.inference.sampling import Sampling, fresh_seed
-from linnet.inference.state import grow_state, load_state, read_metadata, save_state
+from linnet.inference.state import load_state, read_metadata, save_state, with_room
 from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
 STREAM = "stream"
 """Key of a state file's metadata: what is saved of a stream in addition to its decode state, as JSON."""
-
-ROOM_FACTOR = 1.5
-"""A state that has to grow grows at least by this factor, so that it grows rarely."""
 
 
 class Session:
@@ -170,11 +167,7 @@ class Session:
         """The state, with room for the pending tokens and `max_tokens` more."""
         if self._state is None:
             self._state = new_state(self.model.decoder, [self._pending], max_tokens, self._cache_policy)
-        needed, room = self.tokens + max_tokens, self._state.capacity
-        if needed > room:
-            limits = [layer.cache_policy.max_length for layer in self._state.layers]
-            spare = min([round(ROOM_FACTOR * room), *(limit for limit in limits if limit is not None)])
-            self._state = grow_state(self._state, max(needed, spare))
+        self._state = with_room(self._state, self.tokens + max_tokens)
         return self._state
 
 

@@ -21,6 +21,9 @@ from linnet.model.state import DecoderState
 _COUNTS = ("positions", "capacity")
 _LAYER = "layer."
 
+ROOM_FACTOR = 1.5
+"""Smallest factor by which a state grows."""
+
 CONTEXTS = "contexts"
 """Key of the file's metadata: the cache policy of each layer, as JSON."""
 
@@ -72,10 +75,19 @@ def read_metadata(path: str | Path) -> dict[str, str]:
         return {}
 
 
-def grow_state(state: DecoderState, capacity: int) -> DecoderState:
-    """A copy with room for `capacity` tokens, at least the present capacity."""
-    for layer in state.layers:
-        layer.cache_policy.check_length(capacity)
+def with_room(state: DecoderState, tokens: int) -> DecoderState:
+    """The state itself if it has room for `tokens` tokens in all, else a larger copy.
+
+    It grows at least by `ROOM_FACTOR`, so that it grows rarely, but not above the limit of a cache policy. `UserError`
+    if a cache policy does not allow so many tokens.
+    """
+    if tokens <= state.capacity:
+        return state
+    policies = [layer.cache_policy for layer in state.layers]
+    limits = [policy.max_length for policy in policies if policy.max_length is not None]
+    capacity = max(tokens, min([round(ROOM_FACTOR * state.capacity), *limits]))
+    for policy in policies:
+        policy.check_length(capacity)
     return state.grown(capacity)
 
 

@@ -86,14 +86,12 @@ def in_float32(decoder: Decoder) -> Decoder:
     return copy.deepcopy(decoder).float().cpu().eval()
 
 
-def _max_tokens(decoder: Decoder) -> int:
-    return decoder.spec.context_length if decoder.spec.embedding.positions == "learned" else STEPS + PROMPT
-
-
 def random_tokens(decoder: Decoder) -> Tensor:
     """Return two texts of random tokens `[B, T]`, the same for every call."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(decoder.spec.vocab_size, (2, min(PROMPT, _max_tokens(decoder))), generator=generator)
+    generator, length = torch.Generator().manual_seed(0), PROMPT
+    if decoder.spec.embedding.positions == "learned":
+        length = min(PROMPT, decoder.spec.context_length)
+    return torch.randint(decoder.spec.vocab_size, (2, length), generator=generator)
 
 
 @torch.no_grad()
@@ -102,9 +100,11 @@ def expected_of(decoder: Decoder) -> Expected:
 
     The last greedy token is chosen but not read, so it needs no position.
     """
-    most = _max_tokens(decoder)
-    prompt = max(1, min(PROMPT, most - STEPS + 1), min(8, most - 1))
-    steps = min(STEPS, most - prompt + 1)
+    prompt, steps = PROMPT, STEPS
+    if decoder.spec.embedding.positions == "learned":
+        length = decoder.spec.context_length
+        prompt = max(1, min(PROMPT, length - STEPS + 1), min(8, length - 1))
+        steps = min(STEPS, length - prompt + 1)
     tokens = random_tokens(decoder)[0, :prompt].tolist()
     state, rows, chunk = cache_policy_state(decoder, 1, prompt + steps - 1), list[Tensor](), list(tokens)
     for _ in range(steps):

@@ -20,12 +20,12 @@ from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.language_model import LanguageModel
+from linnet.interop import optional_package
 from linnet.interop.exporters import ExportResult
 from linnet.interop.gguf.architecture import architecture_metadata, architecture_of, check_architecture
 from linnet.interop.gguf.file import (
     GgufFile,
     check_precision,
-    gguf_module,
     read_gguf,
     rounded,
     stored_tensors,
@@ -92,7 +92,7 @@ def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> Expo
     precision: f32, f16, bf16, q8_0 or q4_0, of the stored matrices. `UserError` names the field of the description or
     tokenizer that a file cannot express, or the difference that a check found.
     """
-    gguf_module()
+    optional_package("gguf", "to")
     spec, tokenizer = model.spec, model.tokenizer
     check_architecture(spec, spec.name)
     check_precision(precision, spec, spec.name)

@@ -45,16 +45,11 @@ class Stored(NamedTuple):
     type: str
 
 
-def gguf_module() -> Any:
-    """Import the `gguf` package; `UserError` names the extra if it is missing."""
-    return optional_package("gguf", "to")
-
-
 def check_precision(precision: str, spec: ModelSpec, origin: str) -> None:
     """Raise `UserError` for an unknown precision, or one whose blocks do not divide the rows of a matrix."""
     if precision not in PRECISIONS:
         raise UserError(field="precision", value=precision, accepted=f"one of {', '.join(PRECISIONS)}")
-    gguf = gguf_module()
+    gguf = optional_package("gguf", "to")
     block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[PRECISIONS[precision].tensor]]
     mixer, feed_forward = spec.blocks[0].mixer, spec.blocks[0].feed_forward
     assert isinstance(mixer, AttentionSpec) and feed_forward is not None
@@ -100,13 +95,13 @@ def rounded(tensors: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
 
 def dequantize(array: NDArray[Any], kind: str) -> NDArray[np.float32]:
     """Return the numbers of a stored tensor in float32."""
-    gguf = gguf_module()
+    gguf = optional_package("gguf", "to")
     numbers: NDArray[np.float32] = gguf.quants.dequantize(array, gguf.GGMLQuantizationType[kind])
     return numbers
 
 
 def _stored(tensor: Tensor, precision: str) -> Stored:
-    gguf = gguf_module()
+    gguf = optional_package("gguf", "to")
     kind = PRECISIONS[precision].tensor if tensor.ndim == 2 else "F32"
     numbers = np.ascontiguousarray(tensor.detach().float().cpu().numpy())
     with np.errstate(over="ignore"):  # values too large for 16 bits become infinite, and the parity check finds them
@@ -133,7 +128,7 @@ def write_gguf(
     path: Path, architecture: str, precision: str, metadata: Metadata, tensors: Iterable[tuple[str, Stored]]
 ) -> None:
     """Write a file, replacing an existing one."""
-    gguf = gguf_module()
+    gguf = optional_package("gguf", "to")
     types = gguf.GGUFValueType
     scalars = {bool: types.BOOL, int: types.UINT32, float: types.FLOAT32, str: types.STRING}
     writer = gguf.GGUFWriter(path, architecture)
@@ -166,7 +161,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def _reader(path: Path) -> Any:
-    gguf = gguf_module()
+    gguf = optional_package("gguf", "to")
 
     class ArrayReader(gguf.GGUFReader):  # type: ignore[misc, name-defined]
         # The package's reader splits arrays into one part per number, which takes seconds for a tokenizer's rules.

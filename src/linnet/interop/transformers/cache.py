@@ -19,13 +19,10 @@ from torch import Tensor
 from transformers import Cache
 
 from linnet.core.errors import UserError
-from linnet.inference.state import grow_state
+from linnet.inference.state import with_room
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-
-ROOM_FACTOR = 1.5
-"""A state that must grow grows at least by this factor, so that it grows rarely."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,6 @@ class Chunk:
     @property
     def length(self) -> int:
         return self.tokens_BT.shape[1]
-
-    @property
-    def only_right_padding(self) -> bool:
-        """True if no padding precedes a token."""
-        return self.real_BT is None or bool((self.real_BT[:, :-1] >= self.real_BT[:, 1:]).all())
 
     def cut(self, positions: slice) -> "Chunk":
         return Chunk(self.tokens_BT[:, positions], None if self.real_BT is None else self.real_BT[:, positions])
@@ -144,9 +136,7 @@ class StateCache(Cache):
                 self._goes_back = False
         if len(self.state.positions) != batch:
             raise UserError(f"past_key_values: {len(self.state.positions)} rows: expected {batch}, as input_ids has")
-        needed, room = self.state.position + length, self.state.capacity
-        if needed > room:
-            self.state = grow_state(self.state, max(needed, round(ROOM_FACTOR * room)))
+        self.state = with_room(self.state, self.state.position + length)
         return self.state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

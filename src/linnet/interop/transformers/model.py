@@ -134,7 +134,11 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         cache = self._cache(past_key_values, use_cache)
         chunk = Chunk.of(input_ids, attention_mask)
         record = AuxiliaryOutputs(training=self.training and labels is not None)
-        self._check_positions(chunk, cache)
+        seen = 0 if cache is None or cache.state is None else cache.state.position
+        longest = chunk.length if chunk.real_BT is None else int(chunk.real_BT.sum(dim=1).max())
+        length = self.config.max_position_embeddings
+        if self.decoder.embedding.positions is not None and seen + longest > length:
+            raise UserError(f"input_ids: {seen + longest} tokens: the model's learned positions end at {length}")
         x_BTD = self._hidden(chunk, cache, record)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BTV = self.decoder.logits(x_BTD[:, kept])
@@ -152,7 +156,9 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             return cache.read(self.decoder, chunk, record)
         # Causal layers do not see padding on the right, so it can be read like tokens, which is faster.
         same = not self.training or all(sublayer.traits.same_in_training for sublayer in self.decoder.sublayers)
-        if chunk.only_right_padding and self.decoder.causal and same:
+        real_BT = chunk.real_BT
+        only_right_padding = real_BT is None or bool((real_BT[:, :-1] >= real_BT[:, 1:]).all())
+        if only_right_padding and self.decoder.causal and same:
             x_BTD = Chunk(chunk.tokens_BT).hidden(self.decoder, None, record)
             if chunk.real_BT is None or not record.losses:
                 return x_BTD
@@ -172,14 +178,6 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             if coefficients[name]:
                 loss = loss + share * coefficients[name] * value
         return loss
-
-    def _check_positions(self, chunk: Chunk, cache: StateCache | None) -> None:
-        """Raise `UserError` for more tokens than learned positions."""
-        seen = 0 if cache is None or cache.state is None else cache.state.position
-        longest = chunk.length if chunk.real_BT is None else int(chunk.real_BT.sum(dim=1).max())
-        known = self.config.max_position_embeddings
-        if self.decoder.embedding.positions is not None and seen + longest > known:
-            raise UserError(f"input_ids: {seen + longest} tokens: the model's learned positions end at {known}")
 
     def _prepare_cache_for_generation(
         self,

@@ -43,10 +43,6 @@ class WebExport:
     models: dict[str, OnnxExport]
     files: dict[str, int]
 
-    @property
-    def figures(self) -> dict[str, Any]:
-        return {"models": {name: made.figures for name, made in self.models.items()}, "files": self.files}
-
 
 def export_page(
     model: LanguageModel,
@@ -64,8 +60,9 @@ def export_page(
         f"({kept.parity.bits_per_byte:.4f} in floats), {kept.parity.greedy:.1%} of its likeliest tokens"
         for name, kept in made.models.items()
     ]
+    figures = {"models": {name: one.figures for name, one in made.models.items()}, "files": made.files}
     messages.append(f"any web server shows it: python -m http.server --directory {out}")
-    return ExportResult.of(out, model.decoder, *weights, figures=made.figures, messages=tuple(messages))
+    return ExportResult.of(out, model.decoder, *weights, figures=figures, messages=tuple(messages))
 
 
 def export_web(

@@ -88,7 +88,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("key", ["tinystories", "wikitext2-time", "stories", "copying"])
-def test_what_the_record_has_is_not_trained_again(
+def test_recorded_results_are_not_trained_again(
     key: str, suites: dict[str, Suite], record: ResultTable, trained: list[str], tmp_path: Path
 ):
     logged: list[str] = []
@@ -96,7 +96,7 @@ def test_what_the_record_has_is_not_trained_again(
     assert trained == [] and f"{suites[key].name}: 0 to train;" in logged[0]
 
 
-def test_another_recipe_trains_all_again_and_says_why(
+def test_another_recipe_trains_all_again_with_a_reason(
     suites: dict[str, Suite], record: ResultTable, trained: list[str], tmp_path: Path
 ):
     suite, logged = suites["tinystories"], list[str]()
@@ -106,7 +106,7 @@ def test_another_recipe_trains_all_again_and_says_why(
     assert "atlas tinystories: TED, seed 0: made with another training" in logged
 
 
-def test_a_missing_row_is_made_one_of_another_model_too_and_an_unknown_input_is_accepted(
+def test_missing_and_outdated_rows_are_made_and_unknown_inputs_accepted(
     suites: dict[str, Suite], record: ResultTable, trained: list[str], tmp_path: Path
 ):
     name = "atlas stories"
@@ -133,7 +133,7 @@ def test_equal_time_is_trained_again_where_the_steps_changed_by_a_tenth(
     assert trained == ["RG-LRU, seed 0"] and "by measured times" in logged[0]
 
 
-def test_hashes_are_of_what_is_said_and_a_rate_that_no_parameter_uses_is_left_out(suites: dict[str, Suite]):
+def test_hashes_leave_out_a_rate_that_no_parameter_uses(suites: dict[str, Suite]):
     runs = specs(suites["tinystories"])
     for name, matters in (("TED", False), ("PLGA", True)):
         run = runs[name]
@@ -152,7 +152,7 @@ def test_the_hash_of_a_text_is_that_of_its_content(suites: dict[str, Suite], tmp
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_every_row_of_the_record_tells_its_origin():
+def test_every_row_of_the_record_has_an_origin():
     rows = list(ResultTable(page.RECORD).rows.values())
     assert len(rows) >= 20 * 7 + 18 * 3 * 2
     for row in rows:
@@ -203,7 +203,7 @@ def test_a_row_for_each_origin(suites: dict[str, Suite]):
     ]
 
 
-def test_a_cell_says_who_can_and_who_cannot():
+def test_a_cell_has_a_verdict():
     def cell(*shares: float) -> str:
         return ability_cell([made("abc", seed, right) for seed, right in enumerate(shares)])
 

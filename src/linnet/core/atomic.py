@@ -1,6 +1,6 @@
 """Atomic writes and locks: a file or folder is written under a temporary name beside its target and then renamed.
 
-What a killed process leaves behind has names that only linnet gives (`SUFFIXES`). The next process that writes the same
+Leftovers of a killed process have names that only linnet gives (`SUFFIXES`). The next process that writes the same
 target removes it, or moves it back if it was the only copy (`restore`), and logs a note. One process at a time writes a
 folder (`folder_lock`). The system releases locks when a process ends, however it ends.
 
@@ -352,7 +352,7 @@ def free_space(path: Path) -> str:
 def check_free_space(path: Path, needed_bytes: int) -> None:
     """`OSError` if there is no room for a file of that size; call it before writing anything."""
     disk = shutil.disk_usage(_existing_folder(path))
-    if disk.total and disk.free < needed_bytes:  # some file systems do not tell
+    if disk.total and disk.free < needed_bytes:  # some file systems do not report it
         reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {free_space(path)}"
         raise OSError(errno.ENOSPC, reason, str(path))
 
@@ -369,7 +369,7 @@ def file_lock(path: Path, taken: str) -> Iterator[None]:
     """
     handle = _lock(path, taken)
     try:
-        with suppress(OSError):  # a full disk: the lock is held all the same, but does not tell by whom
+        with suppress(OSError):  # a full disk: the lock is still held, but does not name its holder
             os.ftruncate(handle, 0)
             os.lseek(handle, 0, os.SEEK_SET)
             os.write(handle, str(os.getpid()).encode())
@@ -454,7 +454,7 @@ def try_lock(handle: int) -> bool:
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         elif msvcrt is not None:
-            # Windows locks ranges, against reading too: one byte behind everything that is ever read.
+            # Windows locks ranges, against reading too: one byte after everything that is ever read.
             os.lseek(handle, 1 << 30, os.SEEK_SET)
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
     except (BlockingIOError, PermissionError):

@@ -15,7 +15,7 @@ NAMED = re.compile(r"`([a-z_]+)`")
 """A field that is named in a message."""
 
 MAX_LINE_CHARACTERS = 300
-"""A longer message is cut in the middle: its beginning and end say most."""
+"""A longer message is cut in the middle; its beginning and end matter most."""
 
 
 class UserError(ValueError):

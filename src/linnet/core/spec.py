@@ -96,14 +96,14 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            said = describe(error, value)
+            message = describe(error, value)
             indexed = (re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", field) for field in assigned)
-            unknown = said.partition(": unknown key")[0] if ": unknown key" in said else None
+            unknown = message.partition(": unknown key")[0] if ": unknown key" in message else None
             by_hand = any(
-                said.startswith((f"{field}:", f"{field}.", f"{field}[")) or field.startswith(f"{unknown}.")
+                message.startswith((f"{field}:", f"{field}.", f"{field}[")) or field.startswith(f"{unknown}.")
                 for field in indexed
             )
-            raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{said}") from error
+            raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{message}") from error
 
 
 def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collection[str] = ()) -> str:

@@ -1,10 +1,10 @@
 """Data folders that linnet 0.1 wrote, read in the format of today. Nothing is written.
 
-0.1 had neither a document index nor loss masks. Its settings named two kinds of folders beside text:
+0.1 had neither a document index nor loss masks. Its settings named two kinds of folders besides text:
 
 - `pairs`: inputs and targets were documents in turn. Here a pair is one document whose mask counts the target.
-- `labels`: every second document held the answers expected behind the tokens of the document before it, or a blank
-  token where none was. Here the answers are targets, and the mask counts them.
+- `labels`: every second document held the answers expected after the tokens of the previous document, or a blank
+  token where none was expected. Here the answers are targets, and the mask counts them.
 """
 
 import copy
@@ -47,7 +47,7 @@ class Kind:
         if len(bounds) < 3 or len(bounds) % 2 == 0:
             raise UserError(f"{label}: {max(0, len(bounds) - 1)} documents; expected pairs of them")
         if self.name == "pairs":
-            # A target counts, and the end token behind it.
+            # A target counts, and the end token after it.
             mask = np.zeros(len(whole), dtype=np.int64)
             mask[middles + 1] = 1
             mask[stops[:-1] + 1] -= 1
@@ -55,10 +55,10 @@ class Kind:
             return TokenSequence.in_memory(label, end_id, whole, counted, starts=starts)
         lengths = middles - starts
         if (lengths != stops - middles - 1).any():
-            raise UserError(f"{label}: its documents are not rows, each with as many answers or blanks")
+            raise UserError(f"{label}: its documents are not pairs of rows and equally many answers or blanks")
         places = np.concatenate([np.arange(start, stop) for start, stop in zip(starts, middles, strict=True)])
         rows = np.append(whole[places], end_id)
-        # The answer behind a token is the target at the next place.
+        # The answer to a token is the target at the next position.
         answers = np.concatenate([[self.blank], *(whole[a + 1 : b] for a, b in zip(middles, stops, strict=True))])
         new_starts = np.cumsum(lengths) - lengths
         return TokenSequence.in_memory(label, end_id, rows, answers != self.blank, answers, new_starts)
@@ -83,7 +83,7 @@ def upgrade_manifest(plain: Any, path: str) -> tuple[Manifest, Kind]:
         if kind != "text":
             after["sources"] = [{**source, "documents": source["documents"] // 2} for source in plain["sources"]]
     except (KeyError, TypeError, AttributeError):
-        pass  # what is missing or of another type is named below
+        pass  # missing fields and wrong types are named below
     return Manifest.parse(after, path), Kind(kind, before, blank)
 
 

@@ -129,7 +129,8 @@ def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
     """Cut a sequence into windows that begin with documents and together predict every token but the first once.
 
     A window takes as many whole documents as fit and ends with the last of them. A document that is longer than a
-    window fills several, and the last of these takes what fits behind its end. The last window ends with the sequence.
+    window fills several, and the last of these continues with the documents that fit after it. The last window ends
+    with the sequence.
     """
     last = len(sequence) - 1
     if last < 1:
@@ -168,7 +169,7 @@ def check_row_lengths(sequence: TokenSequence, rows: Spans, context_length: int,
     lengths_D = rows.lengths_N
     what = "input and target of " if sequence.mask is not None and sequence.targets is None else ""
     if separate_prefix and sequence.mask is not None:
-        # A prefix ends where the first token that counts stands.
+        # A prefix ends at the first token that counts.
         counted = np.flatnonzero(sequence.mask.read(0, len(sequence)))
         prefixes_D = counted[np.searchsorted(counted, rows.starts_N + 1)] - rows.starts_N
         lengths_D, what = np.maximum(prefixes_D, rows.lengths_N - prefixes_D + 1), "input or target of "
@@ -236,7 +237,7 @@ class Batches:
         self.sequence, self.batch_size, self.context_length = sequence, batch_size, context_length
         self.document_starts = document_starts
         self._seed, self._spans, self._latest = seed, spans, dict[int, tuple[Indices, Indices]]()
-        # As many windows as fit behind the largest offset, so that an epoch has the same length whatever its offset.
+        # The windows that fit after the largest offset, so that epochs have the same length whatever their offset.
         evenly = max(1, (len(sequence) - context_length) // context_length)
         self.examples_per_epoch = evenly if spans is None else len(spans)
 

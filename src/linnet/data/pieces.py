@@ -86,9 +86,9 @@ class _ByteReader:
     def bytes_of(self, token: int) -> bytes:
         piece = self._pieces.table[token]
         if self.is_opening:
-            begun = self._pieces.opening[token]
-            self.is_opening = not begun and (not piece or not self._pieces.opens_once)
-            return begun
+            opening = self._pieces.opening[token]
+            self.is_opening = not opening and (not piece or not self._pieces.opens_once)
+            return opening
         return piece
 
 

@@ -176,7 +176,7 @@ def prepare_pairs(
 ) -> Manifest:
     """Turn a file of pairs (`read_pairs`) into a data folder of rows; the other arguments are those of `prepare`.
 
-    A row is an end token, the input, an end token, the target; the target and the end token behind it count in the
+    A row is an end token, the input, an end token, the target; the target and the end token after it count in the
     loss. Pairs with the same input are on the same side.
     """
     out = _checked_target(out, overwrite)
@@ -192,7 +192,7 @@ def prepare_pairs(
 def read_pairs(path: str | Path, advance: Advance = lambda *_: None) -> Iterator[Pair]:
     """The pairs of a file of JSON lines, `{"input": ..., "target": ...}` each; other fields are ignored.
 
-    `UserError` names the file, the line and the field of what is no pair. advance: gets the bytes that were read.
+    `UserError` names the file, the line and the field of an invalid pair. advance: gets the bytes that were read.
     """
     found = False
     with open_source(Path(path)) as handle:
@@ -233,7 +233,7 @@ def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer:
 
         for tokens, targets in rows:
             assert tokens[0] == tokenizer.end_id and tokenizer.end_id not in tokens[1:]
-            # What is expected behind a row's last token belongs to the place where the next end token stands.
+            # The target after a row's last token belongs to the position of the next end token.
             write(tokens, [last_target, *targets[:-1]], begins=True)
             last_target = targets[-1]
             text_bytes += int(token_bytes[tokens].sum())
@@ -393,7 +393,7 @@ def _write(
 ) -> Manifest:
     """Last pass: the shards, and what describes them.
 
-    The training side is encoded as it is read; the validation side is kept and written in the order of its hashes.
+    The training side is encoded as it is read; the validation side is collected and written in the order of its hashes.
     """
     held_out: list[Document] = []
 
@@ -435,7 +435,7 @@ def _write(
 class _Piece(NamedTuple):
     """A part of a document's text that is encoded at once, and where it stands.
 
-    begins: the document begins with it. after_end: an end token stands before it. counts: it counts in the loss.
+    begins: the document begins with it. after_end: an end token comes before it. counts: it counts in the loss.
     """
 
     text: str
@@ -450,7 +450,7 @@ def _write_documents(
     """Encode documents and write them; return the bytes of their text."""
     text_bytes = token_bytes = 0
     bytes_of_token, end = tokenizer.token_bytes(), np.array([tokenizer.end_id])
-    counted = False  # the text before: then the end token behind it counts too
+    counted = False  # True if the previous text counts: then the end token after it counts, too
     for batch in _pieces(documents, tokenizer):
         encoded = tokenizer.encode_batch([piece.text for piece in batch])
         for piece, tokens in zip(batch, encoded, strict=True):

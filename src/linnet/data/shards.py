@@ -6,7 +6,7 @@ array of little-endian numbers and nothing else:
     train-00000.bin            token ids (uint16, or uint32 where the vocabulary has more than 65,536)
     train-00000.starts.bin     the places in the shard where documents begin (uint32)
     train-00000.mask.bin       1 where a token counts as a target, else 0 (uint8); without this file every token counts
-    train-00000.targets.bin    the token to predict at each place, where that is not the token that stands there
+    train-00000.targets.bin    the token to predict at each position, if it is not the token at that position
 
 A document begins with the end token, and one end token closes the split: so the end of each document is predicted once.
 A block of a file is checked against its checksum in the manifest when it is first read.
@@ -47,7 +47,7 @@ _FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}(\.
 class ShardInfo(Spec):
     """One shard. `file` holds its tokens; `blocks` are the checksums of the blocks of each of its files.
 
-    None for a file stands for one that is read unchecked.
+    None for a file means that it is read unchecked.
     """
 
     file: str = Field(pattern=r"^(train|validation)-\d{5,}\.bin$")
@@ -141,7 +141,7 @@ def part_dtype(part: Part, tokens: Dtype) -> np.dtype[Any]:
 class ShardWriter:
     """Writes one split into shards of at most `shard_tokens` tokens. Use as a context manager.
 
-    parts: what each shard holds beside tokens and document starts.
+    parts: what each shard holds besides tokens and document starts.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class TokenSequence:
     """One split as one long sequence: tokens, document starts and, where the data has them, loss mask and targets.
 
     mask: a `Column` of bool, True where the token at a place counts as a target; None: all count. targets: the token to
-    predict at each place; None: the token that stands there.
+    predict at each position; None: the token at that position.
     """
 
     def __init__(

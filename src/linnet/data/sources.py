@@ -27,14 +27,14 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "0": "\0", "\\": "\\"}
 
 
 class Source:
-    r"""One input that can be read several times; what comes through a pipe is kept in a nameless temporary file.
+    r"""One input that can be read several times; the content of a pipe is kept in a nameless temporary file.
 
     Text (.txt, .text, .md, no suffix, or `-` for the standard input) is split at `separator` (None: at
-    `<|endoftext|>`, if there is any; `\n` and the like are understood), and newlines beside a separator are
+    `<|endoftext|>`, if there is any; `\n` and the like are understood), and newlines next to a separator are
     dropped. A .jsonl or .ndjson file has one document per line, a .parquet file one per row, in `field`.
 
-    Use as a context manager. `size_bytes` is what a whole reading passes to `advance`. `UserError` names the file and
-    the line of what cannot be read.
+    Use as a context manager. size_bytes: the sum that a whole reading passes to `advance`. `UserError` names the file
+    and the line of what cannot be read.
     """
 
     def __init__(self, path: str | Path, field: str = "text", separator: str | None = None) -> None:
@@ -102,7 +102,7 @@ def unescape(separator: str) -> str:
 
 
 def split_text(blocks: Iterator[str], separator: str) -> Iterator[str]:
-    """Split text that comes in blocks; newlines beside a separator go, those at the text's two ends stay.
+    """Split text that comes in blocks; newlines next to a separator are dropped, those at both ends of the text stay.
 
     Work and memory grow with the length of a document, not with its square: only a tail that could be the start of
     a separator is looked at twice.
@@ -123,7 +123,7 @@ def split_text(blocks: Iterator[str], separator: str) -> Iterator[str]:
 
 
 def open_source(path: Path) -> BinaryIO:
-    """Open a file or a pipe that is named; `UserError` where that cannot be."""
+    """Open a file or a named pipe; `UserError` if that is not possible."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected files (for example {path}/*.txt)")
     return open_file(path, pipes=True)
@@ -132,7 +132,7 @@ def open_source(path: Path) -> BinaryIO:
 def _keep(pipe: BinaryIO) -> BinaryIO:
     """Copy a pipe into a temporary file that has no name, so that even a killed process leaves nothing."""
     folder = Path(tempfile.gettempdir())
-    with errors_naming(folder):  # where there may be less room than in the place of the data
+    with errors_naming(folder):  # there may be less room than beside the data
         kept = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by Source
     while block := pipe.read(_BLOCK_BYTES):
         with errors_naming(folder):

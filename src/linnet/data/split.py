@@ -1,6 +1,6 @@
-"""Which documents are held out for validation: decided by the documents' contents, not by their places.
+"""The choice of documents for validation: by their contents, not by their positions.
 
-Documents are taken in the order of their hashes, which is as good as chance, until their bytes are the wanted share.
+Documents are taken in the order of their hashes, which is random, until their bytes reach the requested share.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ CELL_BITS = 20
 
 
 def content_hash(text: str, purpose: bytes = b"") -> bytes:
-    """16 bytes of BLAKE2b of the text: the same wherever and however often the text occurs.
+    """16 bytes of BLAKE2b of the text, which depend on nothing else.
 
     Choices for different purposes (at most 16 bytes) are independent of each other.
     """
@@ -46,10 +46,10 @@ def cell(identity: bytes) -> int:
 
 @dataclass
 class Survey:
-    """What has to be known of all documents before any of them can be put on a side, in memory that does not grow.
+    """The figures of all documents that the split needs, in memory that does not grow.
 
     bytes_of_cell: the text's bytes by the cell of their hashes. Few documents have a cell each; of millions some share
-    one, and then a cell is far less of the text than anybody can ask for.
+    one, but then a cell is far smaller than any fraction that can be requested.
     """
 
     documents: int = 0
@@ -74,36 +74,36 @@ class Survey:
         return Holdout(fraction, choose_cells(sizes, fraction * self.text_bytes))
 
 
-def choose_cells(bytes_of_cell: Mapping[int, int], wanted_bytes: float) -> frozenset[int]:
-    """Cells whose sizes add up to nearly `wanted_bytes`, less than half of all: at least one, never all.
+def choose_cells(bytes_of_cell: Mapping[int, int], target_bytes: float) -> frozenset[int]:
+    """Cells whose sizes add up to nearly `target_bytes`, less than half of all: at least one, never all.
 
     In ascending order each cell is taken that still fits. Where the cells are large, so that little fits, one more or a
     single other one may come nearer; then that is taken.
     """
     fitting: set[int] = set()
-    missing = wanted_bytes
+    missing = target_bytes
     for number in sorted(bytes_of_cell):
         if bytes_of_cell[number] <= missing:
             fitting.add(number)
             missing -= bytes_of_cell[number]
     smallest_left = min(bytes_of_cell.keys() - fitting, key=lambda number: (bytes_of_cell[number], number))
-    nearest = min(bytes_of_cell, key=lambda number: (abs(bytes_of_cell[number] - wanted_bytes), number))
+    nearest = min(bytes_of_cell, key=lambda number: (abs(bytes_of_cell[number] - target_bytes), number))
     choices = [chosen for chosen in (fitting, fitting | {smallest_left}, {nearest}) if chosen]
-    return frozenset(min(choices, key=lambda chosen: abs(sum(map(bytes_of_cell.__getitem__, chosen)) - wanted_bytes)))
+    return frozenset(min(choices, key=lambda chosen: abs(sum(map(bytes_of_cell.__getitem__, chosen)) - target_bytes)))
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """Validation is what hashes into the chosen cells, so order and number of files cannot matter.
+    """Validation holds the documents that hash into the chosen cells, so order and number of files do not matter.
 
-    held_out: None where all documents are the same one (or share a cell); of each the last part is held out instead.
+    held_out: None if all documents are equal (or share a cell); then the last part of each is held out.
     """
 
     fraction: float
     held_out: frozenset[int] | None
 
     def parts(self, text: str) -> Iterator[tuple[Split, str]]:
-        """Yield the document as (`train` or `validation`, text), or its two parts where there is only one."""
+        """Yield the document as (`train` or `validation`, text), or its two parts if there is only one document."""
         if self.held_out is None:
             head, tail = cut_last_part(text, self.fraction)
             yield "train", head
@@ -116,10 +116,10 @@ def cut_last_part(text: str, fraction: float) -> tuple[str, str]:
     """Cut about `fraction` of the characters off the end, after a line if one ends nearby, else after a word."""
     if len(text) < 2:
         raise UserError("the text is one document of one character; nothing would be left to hold out")
-    wanted = min(len(text) - 1, max(1, round(len(text) * (1 - fraction))))
-    nearest = max(0, wanted - (len(text) - wanted))
+    cut = min(len(text) - 1, max(1, round(len(text) * (1 - fraction))))
+    nearest = max(0, cut - (len(text) - cut))
     for boundary in ("\n", " "):
-        place = text.rfind(boundary, nearest, wanted) + 1
+        place = text.rfind(boundary, nearest, cut) + 1
         if place:
             return text[:place], text[place:]
-    return text[:wanted], text[wanted:]
+    return text[:cut], text[cut:]

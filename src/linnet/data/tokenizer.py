@@ -58,7 +58,7 @@ class Tokenizer:
     def train(cls, kind: str, texts: Iterable[str], vocab_size: int | None = None) -> "Tokenizer":
         """Make a tokenizer of `kind` bytes, char, bpe or unigram.
 
-        `vocab_size` counts the 256 bytes and the end token; None: 2048 for bpe and unigram, as many as needed for
+        vocab_size: counts the 256 bytes and the end token; None: 2048 for bpe and unigram, the number needed for
         char. Texts too small to fill it give a smaller tokenizer. The same texts, in any order, give the same
         tokenizer.
         """
@@ -127,17 +127,17 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], behind: Sequence[int] = ()) -> str:
         """The text of token ids. Special tokens print nothing; bytes that are not UTF-8 become U+FFFD.
 
-        behind: the tokens that they follow. A tokenizer that puts a space in front of a text drops it again from what
-        begins one, and from nothing else.
+        behind: the tokens that they follow. A tokenizer that puts a space in front of a text removes it only at the
+        beginning of one.
         """
-        return self._pieces.decode([int(token) for token in ids], self._begun(behind))
+        return self._pieces.decode([int(token) for token in ids], self._since_end(behind))
 
     def stream(self, behind: Sequence[int] = ()) -> TextStream:
-        """A decoder for tokens that come one at a time; what it prints adds up to `decode` of them all."""
-        return TextStream(self._pieces, self._begun(behind))
+        """A decoder for tokens that come one at a time; its outputs add up to `decode` of all of them."""
+        return TextStream(self._pieces, self._since_end(behind))
 
-    def _begun(self, behind: Sequence[int]) -> Sequence[int]:
-        """The tokens of the last text."""
+    def _since_end(self, behind: Sequence[int]) -> Sequence[int]:
+        """The tokens after the last end token."""
         ends = [place for place, token in enumerate(behind) if token == self.end_id]
         return behind[ends[-1] + 1 :] if ends else behind
 
@@ -301,7 +301,7 @@ def check_bounds(definition: dict[str, Any], origin: str) -> None:
                 growth *= max(1.0, len(node["content"].encode(errors="surrogatepass")))
             children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
             left.extend((child, depth + 1) for child in children if isinstance(child, dict | list))
-        if deepest > 2 * MAX_NORMALIZER_DEPTH:  # a list, and what is in it
+        if deepest > 2 * MAX_NORMALIZER_DEPTH:  # a list and its items count as two levels
             raise UserError(f"{origin}: {part}: nested too deep; expected at most {MAX_NORMALIZER_DEPTH} levels")
         if growth > MAX_GROWTH:
             accepted = f"replacements that make it at most {MAX_GROWTH} times as long"

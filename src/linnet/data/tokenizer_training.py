@@ -25,7 +25,7 @@ MAX_TRAINED_VOCABULARY = 1 << 20
 _BYTES_AND_END = 257
 _CUT_CHARACTERS = 1 << 15
 
-# What `use_regex` of the library splits at, with an optional mark behind a word; for training a unigram.
+# What `use_regex` of the library splits at, with an optional mark after a word; for training a unigram.
 _MARK = "\x7f"
 _MARKED_WORDS = r"(?:'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}\x7f]+)\x7f?|\s+(?!\S)|\s+|\x7f"
 _WORD = re.compile(r" ?[^\W\d_]+| ?\d+| ?[^\w\s]+")
@@ -82,8 +82,8 @@ def unigram_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str,
 
     The library looks for candidates among substrings that are followed by different characters, in a list of words
     that has each word once. A word at whose end every occurrence of it ends (`Lily`, unless there is a `Lilys`) is
-    never a candidate, and the words of a text come out in pieces. So every frequent word is given once more with a
-    mark behind it. The mark itself cannot get into a piece, for the same reason.
+    never a candidate, and the words of a text are split into pieces. So every frequent word is repeated once with a
+    mark after it. The mark itself cannot become part of a piece, for the same reason.
     """
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size or DEFAULT_VOCAB_SIZE,

@@ -113,7 +113,7 @@ class Runner:
         before = Diverged.read(planned.folder)
         if before is not None:
             RunFolder(planned.folder).check(fit_to_data(planned.run, TokenData.open(planned.run.data)))
-            again = f"not trained again (remove {planned.folder} to train it anew)"
+            again = f"not trained again (remove {planned.folder} to train it again)"
             self.log(f"{planned.title}: {before}; {again}")
             return before
         try:

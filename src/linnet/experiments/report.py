@@ -179,7 +179,7 @@ def memory_table(memory: Mapping[str, MemoryFigures]) -> Table:
 def memory_picture(memory: Mapping[str, MemoryFigures]) -> Picture:
     """Weights and state over the tokens of text, both axes logarithmic.
 
-    Each line has its marks at other lengths, so that lines that lie on each other can be told apart.
+    Each line has its marks at other lengths, so that overlapping lines can be distinguished.
     """
     turns = min(len(memory), len(CONTEXTS))
     series = [

@@ -1,7 +1,7 @@
 """The result table of a suite: one typed row for each run, seed and measure, kept as JSON lines; and its summary.
 
-A row holds what it depends on as hashes, so that it is made again only when one of them has changed, and where it was
-made. A seed that diverged has a row that says so; it is left out of all means.
+A row holds hashes of its inputs, so that it is made again only when one of them has changed, and where it was made. A
+seed that diverged has a row with that status; it is left out of all means.
 """
 
 import json

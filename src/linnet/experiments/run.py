@@ -63,22 +63,22 @@ always differ a little."""
 def compare(
     comparison: str | Path | Mapping[str, Any],
     out: str | Path,
-    say: Log | None = None,
+    log: Log | None = None,
     against: str | Path | None = None,
 ) -> Findings:
     """Train every run of a suite with every seed and evaluate all alike, causally; `.to_dict()` has the figures.
 
     comparison: a YAML file, or its plain data: text, tokenizer, model, training, seeds, runs (docs/comparison.md).
     out: the folder to create or continue; it gets the page (report.html), the Markdown table (report.md), the result
-    table (results.jsonl), curves.png, the prepared text and every run. say: gets messages. against: a JSON file with a
-    paper's table, beside which own numbers stand on the page. Raises `UserError` that names the field that is wrong.
+    table (results.jsonl), curves.png, the prepared text and every run. log: gets messages. against: a JSON file with a
+    paper's table, which the page shows with the own numbers. Raises `UserError` that names the field that is wrong.
     """
     if isinstance(comparison, Mapping):
         suite, source = Suite.parse(dict(comparison), "comparison"), "comparison"
     else:
         suite, source = Suite.load(comparison), str(comparison)
     published = load_published(against, suite.measures)
-    findings = run_suite(suite, out, Runner(say or (lambda line: None)), source)
+    findings = run_suite(suite, out, Runner(log or (lambda line: None)), source)
     write_report(side_by_side(findings, published), Path(out), "linnet.compare")
     return findings
 
@@ -132,7 +132,7 @@ def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
     if (folder / SUITE).exists():
         _, before = read_suite_folder(folder)
         text, known = before.get("text_hash"), before.get("calibrations", {})
-        hashes = {**known, **hashes}  # a file that no longer exists is taken for what it was
+        hashes = {**known, **hashes}  # a file that no longer exists keeps its recorded content
         before = {**before, "models": before.get("models", described["models"])}
         earlier, now = _by_content(before, known), _by_content(described, hashes)
         fields = ["text", "data", "tokenizer", "model", "start_from", "training", *(["seeds"] if suite.flat else [])]

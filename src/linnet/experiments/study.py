@@ -1,4 +1,4 @@
-"""A study of shapes: a stratified_sample sample is trained as a suite, and every score is compared with the losses."""
+"""A study of shapes: a stratified sample is trained as a suite, and every score is compared with the losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class StudySettings(Spec):
 
 @dataclass(frozen=True)
 class ModelGroup:
-    """A group of the models, and the worth of every score on it; `band`: models in a window."""
+    """A group of the models, and the quality of every score on it. band: models in a window."""
 
     name: str
     trained: TrainedSet

@@ -40,7 +40,7 @@ def test_tensors_are_read_by_name(tmp_path: Path):
     assert read.keys() == written.keys() and all(torch.equal(read[name], written[name]) for name in written)
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path: Path):
+def test_unreadable_files_are_one_line(tmp_path: Path):
     path = tmp_path / "x.safetensors"
     assert refusal(read_tensors, path) == "no such file"
     assert refusal(read_tensors, tmp_path) == "is a directory, expected a file"
@@ -57,7 +57,9 @@ def decoder(tmp_path: Path) -> Decoder:
     return decoder
 
 
-def test_a_file_of_others_is_refused_by_every_reader(tmp_path: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreadable_file_is_refused_by_every_reader(
+    tmp_path: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+):
     """Raised by hand: tests may run as root, whom nothing is forbidden."""
 
     def forbid(*_: object, **__: object) -> None:
@@ -82,7 +84,7 @@ def contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("checksum", [False, True])
-def test_what_is_written_is_read_back(checksum: bool, tmp_path: Path):
+def test_written_tensors_are_read_back(checksum: bool, tmp_path: Path):
     path = tmp_path / "new" / "x.safetensors"
     write_tensors(path, TENSORS, {"made": "here"}, checksum=checksum)
     read = read_tensors(path)
@@ -99,7 +101,7 @@ def sealed_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @given(data=st.data())
-def test_no_flipped_bit_of_a_sealed_file_is_believed(
+def test_every_flipped_bit_of_a_checked_file_is_found(
     tmp_path_factory: pytest.TempPathFactory, sealed_file: bytes, data: st.DataObject
 ):
     content = bytearray(sealed_file)
@@ -114,7 +116,7 @@ def test_no_flipped_bit_of_a_sealed_file_is_believed(
     assert all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
 
 
-def test_other_tensors_under_the_same_seal_are_refused(tmp_path: Path):
+def test_other_tensors_with_the_same_checksum_are_refused(tmp_path: Path):
     path = tmp_path / "x.safetensors"
     write_tensors(path, TENSORS, checksum=True)
     with safe_open(path, "pt") as file:
@@ -131,7 +133,7 @@ def test_without_room_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_meanwhile_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_fills_up_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -147,7 +149,7 @@ def test_pipes_are_refused(tmp_path: Path):
     assert refusal(read_tensors, tmp_path / "x.safetensors") == "a device or pipe, expected a file"
 
 
-def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(tmp_path, monkeypatch):
+def test_failures_of_the_machine_are_not_blamed_on_the_file(tmp_path, monkeypatch):
     write_tensors(tmp_path / "file", {"a": torch.ones(2)})
 
     def fail(*_, **__):
@@ -160,7 +162,7 @@ def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(tmp_path, monkey
 
 
 @pytest.mark.parametrize("call", ["safe_open", "load_file"])
-def test_too_few_handles_for_a_library_are_not_said_of_the_file(call, tmp_path, monkeypatch):
+def test_missing_handles_are_not_blamed_on_the_file(call, tmp_path, monkeypatch):
     write_tensors(tmp_path / "file", {"a": torch.ones(2)})
 
     def fail(*_, **__):

@@ -86,7 +86,7 @@ def test_a_file_appears_whole_and_alone(tmp_path: Path):
     assert names(target.parent) == ["file.txt"]
 
 
-def test_until_the_block_ends_the_old_file_stands(tmp_path: Path):
+def test_the_old_file_remains_until_the_block_ends(tmp_path: Path):
     target = tmp_path / "file.txt"
     target.write_text("old")
     with atomic_path(target) as temporary:
@@ -96,7 +96,7 @@ def test_until_the_block_ends_the_old_file_stands(tmp_path: Path):
     assert target.read_text() == "new"
 
 
-def test_who_reads_the_old_file_reads_it_to_its_end(tmp_path: Path):
+def test_readers_of_the_old_file_read_it_to_its_end(tmp_path: Path):
     target = tmp_path / "file.txt"
     target.write_text("old")
     with target.open() as reader:
@@ -120,7 +120,7 @@ def test_a_crash_leaves_nothing_where_there_was_nothing(crash: Callable[[Path], 
     assert names(tmp_path) == []
 
 
-def test_what_a_killed_process_left_of_a_file_is_removed_by_the_next_that_writes_it(tmp_path: Path, told: Told):
+def test_leftovers_of_a_file_are_removed_by_the_next_writer(tmp_path: Path, told: Told):
     target = tmp_path / "file.txt"
     target.write_text("old")
     killed(f"with atomic.atomic_path({str(target)!r}) as path:\n    path.write_text('half')\n    die()")
@@ -130,7 +130,7 @@ def test_what_a_killed_process_left_of_a_file_is_removed_by_the_next_that_writes
     assert names(tmp_path) == ["file.txt"] and told() == [removed(left)]
 
 
-def test_what_a_killed_process_left_of_a_folder_is_removed_by_the_next_that_writes_it(tmp_path: Path, told: Told):
+def test_leftovers_of_a_folder_are_removed_by_the_next_writer(tmp_path: Path, told: Told):
     target = tmp_path / "data"
     build(target, "old")
     killed(f"with atomic.atomic_directory({str(target)!r}) as path:\n    (path / 'part').write_text('half')\n    die()")
@@ -141,7 +141,7 @@ def test_what_a_killed_process_left_of_a_folder_is_removed_by_the_next_that_writ
     assert told() == [removed(path) for path in left if path.suffix == PARTIAL]
 
 
-def test_what_another_still_writes_is_left_alone(tmp_path: Path, told: Told):
+def test_files_that_another_process_writes_are_left_alone(tmp_path: Path, told: Told):
     target = tmp_path / "file.txt"
     with atomic_path(target) as first:
         first.write_text("first")
@@ -162,13 +162,13 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_is_not_of_this_target_is_left_alone(name: str, tmp_path: Path, told: Told):
+def test_leftovers_of_other_targets_are_left_alone(name: str, tmp_path: Path, told: Told):
     (tmp_path / name).write_text("mine")
     write_text(tmp_path / "file.txt", "x")
     assert (tmp_path / name).read_text() == "mine" and told() == []
 
 
-def test_a_link_with_the_name_of_something_left_is_not_followed(tmp_path: Path):
+def test_a_link_with_the_name_of_a_leftover_is_not_followed(tmp_path: Path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("x")
@@ -262,7 +262,7 @@ with atomic.atomic_directory({str(target)!r}) as path:
     assert not target.exists()
 
 
-def test_what_a_killed_process_had_moved_away_is_put_back_and_told(tmp_path: Path, told: Told):
+def test_a_folder_moved_away_by_a_killed_process_is_restored_with_a_note(tmp_path: Path, told: Told):
     target = tmp_path / "data"
     build(target, "old")
     kill_between_the_two_renames(target)
@@ -273,7 +273,7 @@ def test_what_a_killed_process_had_moved_away_is_put_back_and_told(tmp_path: Pat
     assert (target / "part").read_text() == "new" and names(tmp_path) == ["data"]
 
 
-def test_who_writes_next_has_the_old_directory_to_lose(tmp_path: Path):
+def test_the_next_writer_replaces_the_restored_directory(tmp_path: Path):
     target = tmp_path / "data"
     build(target, "old")
     kill_between_the_two_renames(target)
@@ -281,7 +281,7 @@ def test_who_writes_next_has_the_old_directory_to_lose(tmp_path: Path):
     assert (target / "part").read_text() == "old" and names(tmp_path) == ["data"]
 
 
-def test_nothing_is_put_back_under_the_hands_of_who_writes(tmp_path: Path, told: Told):
+def test_nothing_is_restored_while_another_process_writes(tmp_path: Path, told: Told):
     target = tmp_path / "data"
     with folder_lock(target):
         retired = tmp_path / f".data.abcdefgh{RETIRED}"
@@ -292,7 +292,7 @@ def test_nothing_is_put_back_under_the_hands_of_who_writes(tmp_path: Path, told:
     assert target.is_dir() and not retired.exists()
 
 
-def test_what_was_replaced_is_removed_where_the_new_one_stands(tmp_path: Path, told: Told):
+def test_a_replaced_folder_is_removed(tmp_path: Path, told: Told):
     target, retired = tmp_path / "data", tmp_path / f".data.abcdefgh{RETIRED}"
     build(target, "new")
     build(retired / "data", "old")
@@ -302,7 +302,7 @@ def test_what_was_replaced_is_removed_where_the_new_one_stands(tmp_path: Path, t
     assert names(tmp_path) == ["data"] and told() == [removed(retired)]
 
 
-def test_where_nothing_is_to_be_written_what_was_left_goes_too(tmp_path: Path, told: Told):
+def test_leftovers_are_removed_without_writing(tmp_path: Path, told: Told):
     target, left = tmp_path / "data", tmp_path / f".data.abcdefgh{PARTIAL}"
     build(target, "old")
     left.mkdir()
@@ -316,7 +316,7 @@ def test_where_nothing_is_to_be_written_what_was_left_goes_too(tmp_path: Path, t
     assert names(tmp_path) == ["data"] and told() == [removed(left)]
 
 
-def test_what_another_writes_in_a_folder_that_is_cleared_stays(tmp_path: Path, told: Told):
+def test_clearing_a_folder_keeps_what_another_process_writes(tmp_path: Path, told: Told):
     (tmp_path / f".gone{LOCK}").write_text("4711")
     with atomic_directory(tmp_path / "exported") as other:
         (other / "part").write_text("x")
@@ -331,7 +331,7 @@ def test_a_folder_with_a_long_name_that_was_moved_away_is_put_back(tmp_path: Pat
     assert names(tmp_path) == [name]
 
 
-def test_of_two_that_write_one_directory_the_second_is_told(tmp_path: Path):
+def test_the_second_of_two_writers_gets_an_error(tmp_path: Path):
     target = tmp_path / "data"
     with atomic_directory(target) as first:
         (first / "part").write_text("first")
@@ -392,7 +392,7 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("write", [atomic_path, atomic_directory])
-def test_what_the_system_says_of_a_temporary_name_is_said_of_the_target(write: Any, tmp_path: Path):
+def test_errors_about_a_temporary_name_name_the_target(write: Any, tmp_path: Path):
     target = tmp_path / "target"
     with pytest.raises(OSError) as failed, write(target) as temporary:
         (temporary / "missing" / "file").write_text("x")
@@ -403,7 +403,7 @@ def test_what_the_system_says_of_a_temporary_name_is_said_of_the_target(write: A
 
 
 @pytest.mark.parametrize("write", [atomic_path, atomic_directory])
-def test_of_a_full_disk_it_is_said_how_much_is_left(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_reported_with_its_free_space(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=4096))
     with pytest.raises(OSError) as full, write(tmp_path / "target"):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -412,7 +412,7 @@ def test_of_a_full_disk_it_is_said_how_much_is_left(write: Any, tmp_path: Path, 
     assert names(tmp_path) == []
 
 
-def test_what_has_no_room_is_refused_before_it_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_without_room_are_refused_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=4096))
     target = tmp_path / "new" / "file"
     check_free_space(target, 4096)
@@ -462,7 +462,7 @@ def test_a_temporary_file_that_another_looks_at_is_not_taken(tmp_path: Path, mon
     assert next(free, None) is None and (tmp_path / "file").read_text() == "text"
 
 
-def test_of_two_readers_that_put_a_folder_back_the_slower_is_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_readers_may_restore_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     retired = tmp_path / f".data.abcdefgh{RETIRED}"
     (retired / "data").mkdir(parents=True)
 
@@ -476,13 +476,13 @@ def test_of_two_readers_that_put_a_folder_back_the_slower_is_content(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_disk_that_does_not_tell_its_room_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_of_unknown_size_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, used=0, free=0))
     check_free_space(tmp_path / "file", 1000)
 
 
 @pytest.mark.parametrize("error", [None, UserError("of the new one"), FileNotFoundError("of the old one")])
-def test_who_reads_a_folder_that_is_replaced_meanwhile_is_told(error: Exception | None, tmp_path: Path):
+def test_reading_a_replaced_folder_is_an_error(error: Exception | None, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match="folder: was replaced while it was read"), not_replaced(tmp_path / "folder"):
         with atomic_directory(tmp_path / "folder") as new:
@@ -491,7 +491,7 @@ def test_who_reads_a_folder_that_is_replaced_meanwhile_is_told(error: Exception 
             raise error
 
 
-def test_of_a_folder_that_stays_what_is_wrong_is_said_as_it_is(tmp_path: Path):
+def test_errors_in_an_unchanged_folder_are_unchanged(tmp_path: Path):
     with pytest.raises(UserError, match=r"^wrong$"), not_replaced(tmp_path):
         raise UserError("wrong")
     with not_replaced(tmp_path):
@@ -504,7 +504,7 @@ def hold(path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "", "12345", "12345\n"])
-def test_a_lock_is_made_or_taken_from_the_dead_and_removed(before: str | None, tmp_path: Path):
+def test_a_lock_is_made_or_taken_from_a_dead_process_and_removed(before: str | None, tmp_path: Path):
     path = tmp_path / ".lock"
     if before is not None:
         path.write_text(before)
@@ -512,13 +512,13 @@ def test_a_lock_is_made_or_taken_from_the_dead_and_removed(before: str | None, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_removed_where_the_work_fails(tmp_path: Path):
+def test_a_lock_is_removed_when_the_work_fails(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt), file_lock(tmp_path / ".lock", "held by {}"):
         raise KeyboardInterrupt
     hold(tmp_path / ".lock")
 
 
-def test_who_comes_second_is_told_who_was_first(tmp_path: Path):
+def test_the_second_process_is_told_the_id_of_the_first(tmp_path: Path):
     path = tmp_path / ".lock"
     with file_lock(path, "held by {}"):
         with pytest.raises(UserError, match=f"^held by {os.getpid()}$"):
@@ -526,7 +526,7 @@ def test_who_comes_second_is_told_who_was_first(tmp_path: Path):
         assert path.read_text() == str(os.getpid())
 
 
-def test_another_process_holds_it_until_it_is_killed(tmp_path: Path):
+def test_another_process_holds_the_lock_until_it_is_killed(tmp_path: Path):
     path = tmp_path / ".lock"
     script = (
         "import sys; from pathlib import Path; from linnet.core.atomic import file_lock\n"
@@ -571,7 +571,7 @@ NOT_LOCKS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", NOT_LOCKS.values(), ids=NOT_LOCKS)
-def test_what_is_not_a_lock_is_refused_and_left_as_it_is(make: Callable[[Path], object], tmp_path: Path):
+def test_a_file_that_is_not_a_lock_is_refused_and_unchanged(make: Callable[[Path], object], tmp_path: Path):
     mine, path = tmp_path / "mine", tmp_path / ".lock"
     mine.write_text("12345")  # as a lock of linnet's has it
     make(path)
@@ -592,7 +592,7 @@ def test_where_the_file_system_has_no_locks_all_are_free(code: int, tmp_path: Pa
     hold(tmp_path / ".lock")
 
 
-def test_what_else_the_system_says_of_a_lock_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_other_errors_of_locks_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -646,7 +646,7 @@ def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_holds_a_lock_is_known_without_taking_it(tmp_path: Path):
+def test_the_holder_of_a_lock_is_known_without_taking_it(tmp_path: Path):
     path = tmp_path / "lock"
     assert lock_holder(path) is None
     with file_lock(path, "{}"):
@@ -673,7 +673,7 @@ class OneByteLocks:
 
 
 @pytest.mark.parametrize("closes_first", [False, True])
-def test_with_the_locks_of_windows_the_second_is_told_too(
+def test_windows_locks_refuse_the_second_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes_first: bool
 ) -> None:
     monkeypatch.setattr(atomic, "fcntl", None)

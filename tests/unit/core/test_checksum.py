@@ -38,13 +38,13 @@ def refusal(read: Callable[[], Any]) -> str:
 
 
 @given(plain=records)
-def test_what_is_sealed_is_read_back_and_its_order_does_not_matter(plain: dict[str, Any]):
+def test_checked_data_is_read_back_in_any_order(plain: dict[str, Any]):
     read = json.loads(json.dumps(with_checksum(plain), indent=2))
     assert without_checksum(dict(reversed(read.items())), "x") == plain
 
 
 @given(plain=records, data=st.data())
-def test_no_changed_character_of_a_sealed_record_is_believed(plain: dict[str, Any], data: st.DataObject):
+def test_every_changed_character_of_a_checked_record_is_found(plain: dict[str, Any], data: st.DataObject):
     text = json.dumps(with_checksum(plain))
     place = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.characters(codec="ascii").filter(lambda character: character != text[place]))
@@ -56,7 +56,7 @@ def test_no_changed_character_of_a_sealed_record_is_believed(plain: dict[str, An
 
 
 @given(lines=st.lists(st.text("ab: #1", max_size=9), min_size=1), data=st.data())
-def test_no_changed_character_of_a_sealed_text_is_believed(lines: list[str], data: st.DataObject):
+def test_every_changed_character_of_a_checked_text_is_found(lines: list[str], data: st.DataObject):
     body = "".join(f"{line}\n" for line in lines)
     text = text_with_checksum(body)
     assert text_without_checksum(text, "x") == body
@@ -70,20 +70,20 @@ def test_no_changed_character_of_a_sealed_text_is_believed(lines: list[str], dat
 
 
 @pytest.mark.parametrize("after", ["steps: 13\n", "# a remark\n", "\0"])
-def test_what_was_added_behind_the_seal_is_found(after: str):
+def test_text_added_after_the_checksum_is_found(after: str):
     assert "is not what linnet wrote" in refusal(
         lambda: text_without_checksum(text_with_checksum("steps: 12\n") + after, "x")
     )
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [], None, "text", 3])
-def test_what_has_no_seal_is_taken_as_it_is(value: Any, tmp_path: Path):
+def test_data_without_a_checksum_is_accepted(value: Any, tmp_path: Path):
     write_json(tmp_path / "mine.json", value)
     assert read_checked_json(tmp_path / "mine.json") == value
     assert text_without_checksum("a: 1\n", "x") == "a: 1\n"
 
 
-def test_a_changed_file_is_one_line_that_says_what_to_do(tmp_path: Path):
+def test_a_changed_file_is_reported_with_a_remedy(tmp_path: Path):
     path = tmp_path / "law.json"
     write_checked_json(path, {"name": "law", "alpha": 0.5})
     assert read_checked_json(path) == {"name": "law", "alpha": 0.5}
@@ -94,7 +94,7 @@ def test_a_changed_file_is_one_line_that_says_what_to_do(tmp_path: Path):
     )
 
 
-def test_sealing_again_replaces_the_seal():
+def test_a_new_checksum_replaces_the_old_one():
     assert with_checksum({**with_checksum({"a": 1}), "a": 2}) == with_checksum({"a": 2})
 
 
@@ -140,14 +140,14 @@ def test_a_file_of_another_size_or_none_is_named(folder: Path):
     assert refusal(lambda: check_files(folder, FILES)) == f"{folder / 'one.bin'}: missing, manifest.json lists it"
 
 
-def test_a_file_that_came_later_is_refused_where_it_is_read(folder: Path):
+def test_a_later_file_is_refused_when_it_is_read(folder: Path):
     check_files(folder, ["later"])
     (folder / "later").write_text("x")
     check_files(folder, FILES)
     assert refusal(lambda: check_files(folder, ["later"])).startswith(f"{folder / 'later'}: not in {folder / MANIFEST}")
 
 
-def test_a_folder_without_a_manifest_is_taken_as_it_is_with_a_note(folder: Path, told: Callable[[], list[str]]):
+def test_a_folder_without_a_manifest_is_accepted_with_a_note(folder: Path, told: Callable[[], list[str]]):
     check_files(folder, FILES)
     assert told() == []
     (folder / MANIFEST).unlink()
@@ -165,12 +165,12 @@ def test_a_manifest_of_something_else_is_refused(changes: dict[str, Any], folder
     )
 
 
-def test_keys_that_are_numbers_are_sealed_as_they_are_read(tmp_path: Path):
+def test_number_keys_have_the_checksum_of_their_text(tmp_path: Path):
     write_checked_json(tmp_path / "file", {"counts": {2: 1, 10: 2}})
     assert read_checked_json(tmp_path / "file") == {"counts": {"2": 1, "10": 2}}
 
 
-def test_a_manifest_of_a_later_linnet_is_no_damage(folder: Path):
+def test_a_manifest_of_a_later_version_is_not_damaged(folder: Path):
     write_checked_json(folder / MANIFEST, {"version": VERSION + 1, "anything": []})
     with pytest.raises(LaterVersionError, match=rf"manifest\.json: version {VERSION + 1}: of a later linnet"):
         check_files(folder, ())

@@ -42,12 +42,12 @@ def test_a_switch_is_named_without_its_value():
     assert UserError("is of no use", field="kv_cache", value=False).message(OPTIONS) == "--no-kv-cache: is of no use"
 
 
-def test_what_is_close_is_meant():
+def test_similar_names_are_suggested():
     assert did_you_mean("tiny-tde", ["tiny-ted", "tiny-pldr"], "presets: two") == "did you mean tiny-ted?"
     assert did_you_mean("something else", ["tiny-ted", "tiny-pldr"], "presets: two") == "presets: two"
 
 
-def test_a_note_is_told_once(told: Callable[[], list[str]]):
+def test_a_note_is_logged_once(told: Callable[[], list[str]]):
     for line in ("one", "two", "one"):
         note(line)
     assert told() == ["one", "two"]
@@ -59,18 +59,18 @@ def test_where_nobody_has_set_up_logging_it_is_printed_as_one_harmless_line():
     assert found.stdout == b"" and found.stderr == rb"note: a \x1b[2J b c" + b"\n"
 
 
-def test_what_is_told_goes_to_the_standard_error(capsys: pytest.CaptureFixture[str]):
+def test_messages_go_to_the_standard_error(capsys: pytest.CaptureFixture[str]):
     print_error("step 1 \x1b[2J")
     assert capsys.readouterr() == ("", "step 1 \\x1b[2J\n")
 
 
 @given(text=st.text(st.characters(codec=None)))
-def test_nothing_that_a_terminal_obeys_is_left(text: str):
+def test_terminal_control_characters_are_escaped(text: str):
     assert all(character.isprintable() or character in "\n\t" for character in printable(text))
     assert not text.isprintable() or printable(text) == text
 
 
-def test_what_is_escaped_can_be_told():
+def test_escaped_text_can_be_printed():
     assert printable("é 🐦\n\t") == "é 🐦\n\t"
     assert printable("\x1b[2J \x9b \r \x7f \u202e \udcff") == r"\x1b[2J \x9b \r \x7f \u202e \udcff"
 

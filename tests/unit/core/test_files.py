@@ -24,7 +24,7 @@ from linnet.core.files import (
 )
 
 
-def test_json_goes_out_readable_and_comes_back(tmp_path: Path):
+def test_json_is_readable_and_read_back(tmp_path: Path):
     path, value = tmp_path / "run.json", {"ä": [1, 2.5, None, True], "b": {"c": "🐦"}}
     write_json(path, value)
     assert read_json(path) == json.loads(path.read_text(encoding="utf-8")) == value
@@ -38,7 +38,7 @@ def refusal(path: Path) -> str:
     return str(refused.value)
 
 
-def test_what_cannot_be_read_is_refused_in_one_line_that_names_the_file(tmp_path: Path):
+def test_unreadable_files_are_refused_in_one_line(tmp_path: Path):
     path = tmp_path / "file.json"
     assert refusal(path) == f"{path}: no such file"
     assert refusal(tmp_path) == f"{tmp_path}: is a directory, expected a file"
@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_refused_in_one_line_that_names_the_file(tmp_path
     assert refusal(path) == f"{path}, line 2: not valid JSON (Expecting value)"
 
 
-def test_a_file_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Raised by hand: tests may run as root, whom nothing is forbidden."""
 
     def forbid(*_: object, **__: object) -> int:
@@ -84,7 +84,7 @@ def test_a_text_may_come_through_a_pipe(tmp_path: Path):
     writer.join()
 
 
-def test_a_pipe_into_which_nobody_writes_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_pipe_is_refused_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "PIPE_WAIT_S", 0.01)
     path = tmp_path / "pipe"
     os.mkfifo(path)
@@ -130,7 +130,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-def test_what_a_person_describes_has_an_extent():
+def test_the_extent_of_data_is_bounded():
     check_extent(nested(MAX_DEPTH), "x")
     check_extent(list(range(MAX_VALUES)), "x")
     for value in (nested(MAX_DEPTH + 1), nested(100_000), list(range(MAX_VALUES + 1))):
@@ -138,7 +138,7 @@ def test_what_a_person_describes_has_an_extent():
             check_extent(value, "x")
 
 
-def test_what_contains_itself_or_much_of_the_same_has_none():
+def test_self_containing_data_is_refused():
     loop: list[Any] = []
     loop.append(loop)
     bomb: list[Any] = ["lol"] * 9
@@ -149,7 +149,7 @@ def test_what_contains_itself_or_much_of_the_same_has_none():
             check_extent(value, "x")
 
 
-def test_the_standard_input_is_no_device_without_an_end(monkeypatch: pytest.MonkeyPatch):
+def test_endless_devices_are_refused_as_standard_input(monkeypatch: pytest.MonkeyPatch):
     with Path("/dev/zero").open() as zeros, Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", zeros)
         with pytest.raises(UserError, match="the standard input: a device, expected a file or a pipe"):
@@ -158,14 +158,14 @@ def test_the_standard_input_is_no_device_without_an_end(monkeypatch: pytest.Monk
         assert standard_input().read() == b""
 
 
-def test_what_comes_through_a_pipe_is_bounded():
+def test_the_content_of_a_pipe_is_bounded():
     assert read_whole(io.BytesIO(b"1234"), "it", 4) == b"1234"
     with pytest.raises(UserError, match="it: expected a file of at most 4 bytes"):
         read_whole(io.BytesIO(b"12345"), "it", 4)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM])
-def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(number: int, monkeypatch: pytest.MonkeyPatch):
+def test_failures_of_the_machine_are_not_blamed_on_the_file(number: int, monkeypatch: pytest.MonkeyPatch):
     def fail(path: Any, *_: Any) -> int:
         raise OSError(number, os.strerror(number), path)
 
@@ -175,7 +175,7 @@ def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(number: int, mon
     assert caught.value.errno == number
 
 
-def test_what_is_larger_than_any_model_is_not_hashed(tmp_path: Path):
+def test_too_large_files_are_not_hashed(tmp_path: Path):
     with (tmp_path / "x.safetensors").open("wb") as handle:
         handle.truncate(files.MAX_HASHED_BYTES + 1)
     with pytest.raises(UserError, match="68,719,476,737 bytes; expected at most 68,719,476,736"):

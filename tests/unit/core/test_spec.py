@@ -92,7 +92,7 @@ def test_a_long_value_is_cut_short():
     assert len(refusal({"height": "x" * 1000})) < 200
 
 
-def test_what_is_a_truth_value_stays_one():
+def test_booleans_are_not_numbers():
     assert Tree.parse({"height": 1, "evergreen": True}, "tree.yaml").evergreen
 
 
@@ -159,7 +159,7 @@ def test_a_wrong_assignment_is_refused_as_typed(assignment: str, expected: str):
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_no_assignment_raises_anything_else(path: str, value: str):
+def test_assignments_raise_only_user_errors(path: str, value: str):
     try:
         changed = override(BASE, [f"{path}={value}"])
     except UserError:
@@ -175,7 +175,7 @@ class Outer(Spec):
     training: Inner = Inner()
 
 
-def test_a_key_that_belongs_into_a_section_is_told_which():
+def test_a_key_of_a_section_is_reported_with_the_section():
     with pytest.raises(UserError, match=r"steps: unknown key \(value 20\); did you mean training.steps\?"):
         Outer.parse({"steps": 20}, "run.yaml")
 
@@ -218,7 +218,7 @@ FAR_OUT = [-(2**64), 2**64, 10**400, 16**10_000, -(16**10_000), float("inf"), fl
 
 @pytest.mark.parametrize("field", Bounded.model_fields)
 @pytest.mark.parametrize("value", FAR_OUT, ids=range(len(FAR_OUT)))
-def test_no_number_is_beyond_telling(field: str, value: float):
+def test_very_large_numbers_are_shortened(field: str, value: float):
     with pytest.raises(UserError) as refused:
         Bounded.parse({field: value}, "x")
     assert str(refused.value).startswith(f"x: {field}: ") and len(str(refused.value)) < 200

@@ -33,7 +33,7 @@ from linnet.core.system import (
 CPU = torch.device("cpu")
 
 
-def test_no_more_is_there_than_the_machine_has():
+def test_available_memory_is_at_most_that_of_the_machine():
     assert 0 < available_bytes(CPU) <= psutil.virtual_memory().total
 
 
@@ -95,7 +95,7 @@ def test_pages_are_touched_once():
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
-def test_what_the_user_has_set_up_stays(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_configuration_by_the_user_is_kept(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(name, "2")
     assert not keep_freed_memory()
 
@@ -117,7 +117,7 @@ def told(monkeypatch):
     return tell
 
 
-def test_one_of_several_is_told_by_all_of_the_variables(told):
+def test_a_distributed_process_has_all_variables(told):
     told()
     assert is_distributed() and not is_rank0()
     told(RANK="0")
@@ -125,7 +125,7 @@ def test_one_of_several_is_told_by_all_of_the_variables(told):
 
 
 @pytest.mark.parametrize("changes", [{"WORLD_SIZE": "1"}, {"WORLD_SIZE": "two"}, {"WORLD_SIZE": ""}, {"RANK": None}])
-def test_otherwise_it_is_alone(told, changes):
+def test_otherwise_the_process_is_single(told, changes):
     """As on a cluster that sets some of them for its own ends."""
     told(**changes)
     assert not is_distributed() and is_rank0()
@@ -135,13 +135,13 @@ def test_otherwise_it_is_alone(told, changes):
     exit_process(3)
 
 
-def test_what_is_made_for_one_process_says_so(told):
+def test_single_process_verbs_refuse_several(told):
     told()
     with pytest.raises(NotDistributedError, match=r"^demo: runs in one process, not in 2; leave torchrun out$"):
         refuse_distributed("demo")
 
 
-def test_pytorch_keeps_quiet_unless_the_user_wants_to_hear(told, monkeypatch):
+def test_pytorch_is_quiet_unless_configured(told, monkeypatch):
     told()
     quiet_torch_distributed()
     assert os.environ["TORCH_CPP_LOG_LEVEL"] == "ERROR"
@@ -150,7 +150,7 @@ def test_pytorch_keeps_quiet_unless_the_user_wants_to_hear(told, monkeypatch):
     assert os.environ["TORCH_CPP_LOG_LEVEL"] == "INFO"
 
 
-def test_one_of_several_ends_at_once_and_loses_nothing_of_what_it_said():
+def test_a_distributed_process_ends_at_once_after_flushing():
     """A thread that waits would keep the process."""
     program = (
         "import threading; from linnet.core.system import exit_process;"
@@ -168,15 +168,15 @@ def test_one_of_several_ends_at_once_and_loses_nothing_of_what_it_said():
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=50))
-def test_it_is_the_tenth_that_is_slowest_over_the_median(times):
+def test_scatter_is_the_slowest_tenth_over_the_median(times):
     assert scatter(times) == pytest.approx(np.quantile(times, 0.9) / np.quantile(times, 0.5))
 
 
-def test_one_slow_time_in_twenty_is_nothing():
+def test_one_slow_time_in_twenty_is_ignored():
     assert scatter([1.0] * 19 + [50.0]) == 1.0 and scatter([1.0] * 17 + [3.0] * 3) == 3.0
 
 
-def test_another_process_at_work_is_seen_and_this_one_is_not():
+def test_the_load_of_other_processes_is_measured():
     others = OtherPrograms()
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:

@@ -36,7 +36,7 @@ def test_numbers_are_read_as_people_write_them(text: str, value: float):
 @pytest.mark.parametrize(
     "text", ["", "M", "0", "-5M", "2m", "2MB", "1e", "nan", "inf", "1e400", "1.2.3", "0x10", "٣", "12,"]
 )
-def test_what_is_no_amount_is_refused_by_name(text: str):
+def test_an_invalid_amount_is_refused_by_name(text: str):
     with pytest.raises(UserError, match=r"^--tokens .*: expected a positive number, with k, M, G"):
         units.parse_amount(text, "--tokens")
 
@@ -90,7 +90,7 @@ def test_one_column_of_each_group_is_needed(path: Path):
         read_rows(path, [("x",)])
 
 
-def test_a_line_that_is_no_csv_is_named(path: Path):
+def test_an_invalid_csv_line_is_named(path: Path):
     path.write_text("a,b\n1,2\n" + "9" * 200_000 + ",1\n")
     with pytest.raises(UserError, match=r"t.csv, line 3: not valid CSV \(field larger than field limit"):
         read_rows(path, [])

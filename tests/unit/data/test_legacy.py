@@ -47,7 +47,7 @@ def test_rows_give_the_same_batches(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["text", "pairs", "labels"])
-def test_the_data_are_known_to_runs_of_0_1_by_the_same_hash(kind: str):
+def test_folders_of_0_1_keep_their_hash(kind: str):
     assert TokenData.open(FOLDERS / kind).hash == EXPECTED[kind]["hash"]
 
 
@@ -67,12 +67,12 @@ def test_a_changed_manifest_is_found(tmp_path: Path):
         read_manifest(path.parent)
 
 
-def test_documents_that_are_no_rows_are_refused(tmp_path: Path):
+def test_documents_of_unequal_length_are_refused(tmp_path: Path):
     data = TokenData.open(changed(FOLDERS / "text", tmp_path, labels=0))
     with pytest.raises(UserError, match=r"train: its documents are not rows|documents; expected pairs"):
         data.split("train")
 
 
-def test_a_blank_that_is_no_number_is_refused(tmp_path: Path):
+def test_a_blank_that_is_not_a_number_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match="settings: labels: 'none': expected a token's number"):
         TokenData.open(changed(FOLDERS / "labels", tmp_path, labels="none"))

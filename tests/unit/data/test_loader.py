@@ -74,7 +74,7 @@ def test_epoch_sees_every_window_once(length: int, context: int, epoch: int, see
     assert length - 1 - len(starts) * context < 2 * context
 
 
-def test_windows_run_on_across_batches_and_epochs() -> None:
+def test_windows_continue_across_batches_and_epochs() -> None:
     single = Batches(counting(100), 1, 10, seed=0)
     several = Batches(counting(100), 4, 10, seed=0)
     assert single.examples_per_epoch == 9
@@ -96,7 +96,7 @@ def test_epochs_and_seeds_differ_and_offsets_cover_the_context() -> None:
     assert epoch_starts(Batches(counting(1000), 1, 8, seed=1), 0) != orders[0]
 
 
-def test_content_is_fixed_for_ever() -> None:
+def test_the_content_of_batches_is_fixed() -> None:
     """A run is resumed from a batch number, perhaps years later: these numbers must not change."""
     batch = Batches(counting(1000), 4, 8, seed=7).batch(40)
     assert batch.tokens[:, 0].tolist() == [550, 398, 742, 374]
@@ -188,7 +188,7 @@ def test_validation_needs_two_tokens() -> None:
 
 
 @given(lengths=documents, context=contexts, count=st.integers(1, 30))
-def test_so_many_windows_are_spread_over_the_text(lengths: list[int], context: int, count: int) -> None:
+def test_a_number_of_windows_is_spread_over_the_text(lengths: list[int], context: int, count: int) -> None:
     sequence = with_ends(lengths)
     cut = document_windows(sequence, context)
     found = list(evenly_spaced_batches(sequence, cut, 4, count))
@@ -229,7 +229,7 @@ def test_a_text_without_ends_is_cut_evenly() -> None:
 
 
 @given(text=st.text(alphabet="ab.", max_size=80), context=st.integers(1, 20))
-def test_windows_join_and_break_off_a_document_only_where_it_does_not_fit(text: str, context: int) -> None:
+def test_windows_join_documents_and_cut_only_those_that_do_not_fit(text: str, context: int) -> None:
     windows = cut(text, context)
     assert sum(fresh for _, fresh in windows) == max(0, len(text) - 1)
     for (start, fresh), (following, _) in itertools.pairwise(windows):
@@ -323,7 +323,7 @@ def test_larger_batches_alone_leave_the_order_as_it_is():
     assert rows.shape == (3 + 8 + 5 * 4, LONG)
 
 
-def test_a_stage_reads_the_long_windows_that_it_takes_and_the_next_goes_on_behind_them():
+def test_each_stage_continues_after_the_previous_one():
     full, batches = _staged(500, [(4, 4, 2)])  # 16 windows of 2: four long ones
     taken, following = full.examples(range(4)), full.examples(range(4, 8))
     read = torch.cat([batches.batch(number).targets.flatten() for number in range(4)])
@@ -346,7 +346,7 @@ def test_another_seed_is_another_order():
 
 
 @pytest.mark.parametrize("documents", [False, True])
-def test_stages_run_on_over_epochs(documents):
+def test_stages_continue_over_epochs(documents):
     _, batches = _staged(60, [(40, 3, 2)], documents=documents)  # 240 tokens of 59
     counts = np.bincount(torch.cat([batches.batch(n).targets.flatten() for n in range(40)]).numpy(), minlength=60)
     assert counts[LONG:-LONG].min() >= 2
@@ -359,7 +359,7 @@ ROWS = TokenSequence.in_memory(
 """Two pairs: 5 6 and 7, 1 and 2 3 4."""
 
 
-def test_rows_are_padded_and_what_counts_is_weighted() -> None:
+def test_rows_are_padded_and_weighted() -> None:
     rows = document_rows(ROWS)
     assert rows.lengths_N.tolist() == [5, 6] and rows.counts_N.tolist() == [2, 4]
     batch = rows.read(ROWS, [0, 1])
@@ -389,7 +389,7 @@ def test_an_epoch_of_rows_has_each_once() -> None:
     assert longer[::2] != [5] * 20 and longer[::2] != [6] * 20, "in an order of its own"
 
 
-def test_targets_may_be_others_than_the_next_tokens() -> None:
+def test_targets_may_differ_from_the_next_tokens() -> None:
     targets = np.array([0, 0, 8, 0, 0, 9])
     sequence = TokenSequence.in_memory("rows", END, np.array([0, 1, 2, 0, 3, 0]), targets > 0, targets)
     batch = document_rows(sequence).read(sequence, [0, 1])
@@ -398,7 +398,7 @@ def test_targets_may_be_others_than_the_next_tokens() -> None:
 
 
 @given(lengths=documents, context=contexts, seed=st.integers(0, 3))
-def test_batches_say_where_documents_start(lengths: list[int], context: int, seed: int) -> None:
+def test_batches_have_document_starts(lengths: list[int], context: int, seed: int) -> None:
     sequence = with_ends(lengths)
     if len(sequence) <= context:
         return

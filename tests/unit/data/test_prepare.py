@@ -439,7 +439,7 @@ def test_pairs_with_the_same_input_are_on_the_same_side(tmp_path: Path):
         (["", "  "], "no pairs; expected lines like"),
     ],
 )
-def test_what_is_no_pair_is_named_with_file_line_and_field(tmp_path: Path, lines: list[object], said: str):
+def test_invalid_pairs_are_named_with_file_line_and_field(tmp_path: Path, lines: list[object], said: str):
     file = write_lines(tmp_path / "pairs.jsonl", *lines)
     with pytest.raises(UserError) as caught:
         list(read_pairs(file))
@@ -460,7 +460,7 @@ TOKEN_ROWS = [
 ]
 
 
-def test_rows_of_tokens_come_back_as_they_were(tmp_path: Path):
+def test_rows_of_tokens_are_read_back(tmp_path: Path):
     tokenizer = Tokenizer.train("bytes", [])
     manifest = prepare_rows(TOKEN_ROWS, TOKEN_ROWS[:1], tmp_path / "data", tokenizer, "rows")
     data = TokenData.open(tmp_path / "data")

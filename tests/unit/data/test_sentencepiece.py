@@ -50,7 +50,7 @@ SENTENCE = {
 
 
 @pytest.mark.parametrize("model", DESCRIPTIONS)
-def test_what_is_written_is_read_again(model: SentencePieceDefinition) -> None:
+def test_a_written_model_is_read_again(model: SentencePieceDefinition) -> None:
     assert SentencePieceDefinition.read(model.to_dict()) == model
     library = tokenizers.Tokenizer.from_str(json.dumps(model.to_dict()))
     assert SentencePieceDefinition.read(json.loads(library.to_str())) == model
@@ -60,7 +60,7 @@ def test_what_is_written_is_read_again(model: SentencePieceDefinition) -> None:
 @pytest.mark.parametrize(
     "definition", [{}, {"post_processor": None}, {"post_processor": {"special_tokens": {"x": {}}}}]
 )
-def test_other_tokenizers_have_none(definition: dict[str, Any]) -> None:
+def test_other_tokenizers_have_no_definition(definition: dict[str, Any]) -> None:
     assert SentencePieceDefinition.read(definition) is None
 
 
@@ -80,7 +80,7 @@ def test_spaces_at_the_start_of_a_text(dummy_prefix: bool, collapse: bool, expec
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 257, 258, 259, 260, 261]), max_size=6), st.integers(0, 6), st.booleans())
-def test_what_follows_a_text_is_no_beginning(tokens: list[int], cut: int, collapse: bool) -> None:
+def test_text_after_a_text_is_not_an_opening(tokens: list[int], cut: int, collapse: bool) -> None:
     tokenizer = Tokenizer(replace(UNIGRAM, collapse=collapse).to_dict(), "here")
     begun, follows = tokens[:cut], tokens[cut:]
     if tokenizer.end_id in begun:
@@ -101,7 +101,7 @@ def test_the_end_of_a_text_begins_another() -> None:
     pieces=st.lists(st.text("▁▁ab\n", min_size=1, max_size=4), max_size=5),
     text=st.text("▁▁ab\n", max_size=20),
 )
-def test_no_piece_reaches_from_one_word_into_the_next(pieces: list[str], text: str) -> None:
+def test_pieces_do_not_cross_word_boundaries(pieces: list[str], text: str) -> None:
     model = replace(UNIGRAM, pieces=[*PIECES, *pieces], scores=[*UNIGRAM.scores, *[-1.0] * len(pieces)])
     before = model.to_dict()["pre_tokenizer"]
     words = re.findall(before["pattern"]["Regex"], text) if before else [text]
@@ -123,7 +123,7 @@ def test_the_best_rank_merges_first_and_of_equal_ones_the_left() -> None:
 
 
 @pytest.mark.parametrize("model", [BPE, UNIGRAM])
-def test_every_kind_of_piece_is_what_it_was(model: SentencePieceDefinition) -> None:
+def test_every_kind_of_piece_survives(model: SentencePieceDefinition) -> None:
     """A user-defined piece comes first, an unused one never, bytes for what no piece has; names are text."""
     assert pieces(model, "a[SEP]é", "", " b") == [["▁a", "[SEP]", "<0xC3>", "<0xA9>"], [], ["▁", "b"]]
     assert "abb" not in pieces(model, "b abb")[0]
@@ -142,7 +142,7 @@ def test_spaces() -> None:
     assert pieces(UNIGRAM, " a  b ") == [["▁a", "▁", "b"]]
 
 
-def test_missing_package_is_named_when_a_text_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_at_the_first_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = SentencePiece(BPE, "here")
     with pytest.raises(UserError, match=r"^here: needs sentencepiece: pip install 'linnet\[sentencepiece\]' \("):

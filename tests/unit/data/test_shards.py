@@ -51,7 +51,7 @@ def sequence(folder: Path, blocks: list[list[int]], vocab_size: int, shard_token
     shard_tokens=st.integers(1, 10),
     data=st.data(),
 )
-def test_what_is_written_in_any_blocks_is_read_back(
+def test_shards_written_in_any_blocks_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, blocks: list[list[int]], shard_tokens: int, data: st.DataObject
 ) -> None:
     tokens = [token for block in blocks for token in block]
@@ -227,7 +227,7 @@ def test_the_document_index_is_written_and_read_without_the_tokens(folder: Path)
 
 
 @given(mask=st.lists(st.booleans(), min_size=1, max_size=20), shard_tokens=st.integers(1, 7))
-def test_masks_and_targets_lie_beside_their_tokens(
+def test_masks_and_targets_accompany_their_tokens(
     tmp_path_factory: pytest.TempPathFactory, mask: list[bool], shard_tokens: int
 ) -> None:
     folder, numbers = tmp_path_factory.mktemp("shards"), np.arange(len(mask))
@@ -341,7 +341,7 @@ def test_packed_by_hand():
 
 
 @pytest.mark.parametrize("runs", ["0x5", "0x7", "0x3 3x3", "", "0x3  1x3", "0x-1 1x7", "0x3 1x3 a", "0x0 0x6"])
-def test_what_does_not_fit_the_documents_is_refused(runs):
+def test_unfitting_sources_are_refused(runs):
     with pytest.raises(ValueError, match="expected the sources of 6 documents, each a number below 3"):
         parse_runs(runs, 6, 3)
 

@@ -364,7 +364,7 @@ def _sentencepiece(folder: Path) -> Path:
     return _write(folder, json.loads(library.to_str()))
 
 
-def test_where_the_library_panics_its_file_is_named(tmp_path: Path):
+def test_a_panic_of_the_library_names_the_file(tmp_path: Path):
     path = tmp_path / "tokenizer.json"
     Tokenizer.train("bpe", TRAINING, 300).save(path)
     endless = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
@@ -405,7 +405,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer", "post_processor", "decoder"])
-def test_parts_within_parts_without_end_are_refused(part: str, written: dict[str, Any], tmp_path: Path):
+def test_too_deep_nesting_is_refused(part: str, written: dict[str, Any], tmp_path: Path):
     line = refusal({**written, part: nested(MAX_NORMALIZER_DEPTH + 1)}, tmp_path)
     assert line == f": {part}: nested too deep; expected at most {MAX_NORMALIZER_DEPTH} levels"
     check_bounds({**written, part: nested(MAX_NORMALIZER_DEPTH)}, "x")
@@ -416,7 +416,7 @@ def replacing(*contents: str) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": [{**one, "content": content} for content in contents]}
 
 
-def test_replacements_that_make_a_text_as_long_as_they_like_are_refused(written: dict[str, Any], tmp_path: Path):
+def test_replacements_with_unbounded_growth_are_refused(written: dict[str, Any], tmp_path: Path):
     line = refusal({**written, "normalizer": replacing(*["x" * 16] * 12)}, tmp_path)
     assert line == (
         ": normalizer: makes a text 2.81e+14 times as long; expected replacements that make it at most 256 times as"

@@ -47,7 +47,7 @@ def files(draw):
 @pytest.mark.parametrize("form", FORMS)
 @given(rows=files(), data=st.data())
 @example(rows=[("1", [2.0, 3.0])], data=None)
-def test_what_is_written_is_read(tmp_path_factory, form, compressed, rows, data):
+def test_written_vectors_are_read(tmp_path_factory, form, compressed, rows, data):
     wanted = {word for word, _ in rows} if data is None else data.draw(st.sets(st.sampled_from([w for w, _ in rows])))
     path = tmp_path_factory.getbasetemp() / (_name(form) + ".gz" * compressed)
     content = _file(rows, form)
@@ -67,7 +67,7 @@ def _read(tmp_path, content, name="v.txt", wanted=("the", "bird", "tree"), width
     return read_vectors(path, wanted, width)
 
 
-def test_the_form_of_a_file_is_seen_whatever_its_name(tmp_path):
+def test_the_format_is_recognized_whatever_the_name(tmp_path):
     expected = dict(ROWS)
     for form in FORMS:
         found = _read(tmp_path, _file(ROWS, form), "vectors")
@@ -76,7 +76,7 @@ def test_the_form_of_a_file_is_seen_whatever_its_name(tmp_path):
     assert {word: vector.tolist() for word, vector in found.items()} == expected
 
 
-def test_a_line_longer_than_what_is_looked_at_is_text_all_the_same(tmp_path):
+def test_a_line_longer_than_the_peek_is_still_text(tmp_path):
     values = np.random.default_rng(0).normal(size=40_000).astype(np.float32).tolist()
     found = _read(tmp_path, _file([("the", values)], "word2vec"), "text.bin", width=40_000)
     assert found["the"].tolist() == values
@@ -86,7 +86,7 @@ def test_a_line_longer_than_what_is_looked_at_is_text_all_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [" \n", "\r\n", "\n\n"])
-def test_lines_that_end_otherwise(tmp_path, ending):
+def test_other_line_endings_are_accepted(tmp_path, ending):
     for form in ("word2vec", "glove"):
         found = _read(tmp_path, _file(ROWS, form, ending))
         assert found["bird"].tolist() == [1.5, 0.25, 3.0] and len(found) == 3
@@ -165,7 +165,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 
 @given(content=st.binary(max_size=80), headed=st.booleans())
-def test_whatever_the_bytes_it_is_read_or_refused(tmp_path_factory, content, headed):
+def test_any_bytes_are_read_or_refused(tmp_path_factory, content, headed):
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(b"2 2\n" * headed + content)
     try:
@@ -175,7 +175,7 @@ def test_whatever_the_bytes_it_is_read_or_refused(tmp_path_factory, content, hea
     assert all(vector.shape == (2,) and np.isfinite(vector).all() for vector in found.values())
 
 
-def test_only_what_is_wanted_is_kept(tmp_path):
+def test_only_requested_words_are_returned(tmp_path):
     rows = [(f"w{number}", [1.0, 2.0, 3.0]) for number in range(500)]
     for form in FORMS:
         assert list(_read(tmp_path, _file(rows, form), _name(form), wanted=("w7", "w499"))) == ["w7", "w499"]
@@ -213,7 +213,7 @@ def test_tokens_find_their_words(tmp_path):
     assert found == {" the": [1, 2], " bird": [3, 4], " The": [5, 6]}
 
 
-def test_where_a_words_own_case_is_missing_it_is_looked_for_in_lower_case(tmp_path):
+def test_missing_words_are_looked_up_in_lower_case(tmp_path):
     assert _found(tmp_path, ["the 1 2"]) == {" the": [1, 2], " The": [1, 2]}
 
 
@@ -239,7 +239,7 @@ def test_tokens_and_vectors_are_arrays_in_step(tmp_path):
     ("line", "expected"),
     [("zzzz 1 2", "has a word for none of the tokenizer's 280 tokens"), ("the 0 -0.0", "words are zero")],
 )
-def test_a_file_that_says_nothing_of_the_tokens_is_refused(tmp_path, line, expected):
+def test_a_file_without_any_token_is_refused(tmp_path, line, expected):
     (tmp_path / "v.txt").write_text(line)
     with pytest.raises(UserError, match=expected):
         token_vectors(tmp_path / "v.txt", BPE, 2)

@@ -43,7 +43,7 @@ def test_the_text_may_be_files(tmp_path: Path):
     assert trained + parts[0].manifest.splits["validation"].documents == 60
 
 
-def test_files_of_one_document_are_told(tmp_path: Path):
+def test_single_document_files_are_reported(tmp_path: Path):
     (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"document {i} of the first file" for i in range(30)))
     files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), str(tmp_path / "c.txt")]
     for name in files[1:]:

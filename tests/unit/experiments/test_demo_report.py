@@ -28,7 +28,7 @@ def pictures(found: DemoFigures) -> dict[str, Picture]:
     return {part.name: part for part in found.page() if isinstance(part, Picture)}
 
 
-def test_the_page_tells_stories_time_machine_and_origin(tmp_path):
+def test_the_page_has_stories_times_machine_and_origin(tmp_path):
     text = re.sub(
         r"</?b>", "", write_page(figures(), tmp_path, "linnet demo", figures().made).read_text(encoding="utf-8")
     )
@@ -66,7 +66,7 @@ def test_curves_of_a_single_point_are_drawn(tmp_path):
     write_page(figures(models=short), tmp_path, "linnet demo")
 
 
-def test_a_story_that_was_cut_ends_in_dots_and_says_so():
+def test_a_cut_story_ends_in_dots_and_has_a_note():
     samples = (WrittenText(prompt="Max", text=" ran.", complete=done) for done in (True, False))
     whole, cut = (with_sample(sample).tables()[1] for sample in samples)
     assert isinstance(whole, Passage) and isinstance(cut, Passage)
@@ -74,7 +74,7 @@ def test_a_story_that_was_cut_ends_in_dots_and_says_so():
     assert cut.text == " ran. …" and cut.note.startswith("Cut at 256 tokens")
 
 
-def test_without_a_prompt_a_story_of_its_own_begins(tmp_path):
+def test_without_a_prompt_each_model_begins_a_story(tmp_path):
     found = with_sample(WrittenText(prompt="", text="Max ran.", complete=True))
     assert "Each model begins a story, sampled" in write_page(found, tmp_path, "linnet demo").read_text()
 
@@ -104,7 +104,7 @@ def test_smoothing_does_not_bend_a_straight_line_and_averages_its_neighbors():
     assert smooth([(0, 0.0), (1, 3.0), (2, 0.0)], 3) == [(0, 0.0), (1, 1.0), (2, 0.0)]
 
 
-def test_every_command_line_is_one_that_linnet_takes():
+def test_every_suggested_command_is_valid():
     found = figures(command="'my tools/linnet'")
     lines = [line for lines in commands(found).values() for line in lines]
     assert len(lines) >= 8

@@ -53,7 +53,7 @@ def test_two_processes_find_what_one_finds(straight: Path, tmp_path: Path):
     assert quality(tmp_path / "out") == quality(straight) and len(quality(straight)) == 4
 
 
-def test_a_job_that_cannot_be_trained_is_named_and_the_next_call_goes_on(straight: Path, tmp_path: Path):
+def test_a_failed_job_is_named_and_the_next_call_continues(straight: Path, tmp_path: Path):
     suite, out = Suite.parse(PLAIN, "test"), tmp_path / "out"
     foreign = out / "runs" / "wide-seed-0"
     foreign.mkdir(parents=True)
@@ -91,7 +91,7 @@ def _start_and_wait(words: list[str], out: Path) -> "subprocess.Popen[str]":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_processes_that_are_stopped_or_killed_go_on(tmp_path: Path, capsys, number: signal.Signals):
+def test_stopped_or_killed_processes_continue(tmp_path: Path, capsys, number: signal.Signals):
     _, words = _slow(tmp_path)
     (tmp_path / "straight").mkdir()
     _, alone = _slow(tmp_path / "straight")
@@ -201,13 +201,13 @@ def test_a_run_that_takes_a_calibration_waits_for_the_other(tmp_path: Path):
         (("local", 1, ["--time=1"]), "slurm_option: --time=1: expected only with the slurm executor"),
     ],
 )
-def test_an_executor_that_is_not_there_is_refused(arguments: tuple[Any, ...], message: str):
+def test_an_unknown_executor_is_refused(arguments: tuple[Any, ...], message: str):
     with pytest.raises(UserError) as refused:
         make_executor(*arguments)
     assert str(refused.value) == message
 
 
-def test_rows_say_what_they_depend_on_and_where_they_were_made(straight: Path):
+def test_rows_record_their_inputs_and_origin(straight: Path):
     rows: list[ResultRow] = read_rows(straight / "results.jsonl")
     assert {row.measure for row in rows} == {"training", "likelihood"} and len(rows) == 8
     assert all({"model", "training", "text", "weights"} <= row.inputs.keys() for row in rows)

@@ -70,7 +70,7 @@ def runner(reporter: Reporter, said: list[str], titles: list[str] | None = None)
     return Runner(said.append, "linnet test", watching)
 
 
-def test_what_watches_is_handed_on_and_a_finished_run_is_left_alone(data: Path, tmp_path: Path):
+def test_the_display_is_passed_on_and_a_finished_run_is_not_changed(data: Path, tmp_path: Path):
     reporter, titles = Steps(), []
     first = runner(reporter, [], titles).train(planned(data, tmp_path / "run"))
     assert (reporter.made, titles, first.summary["command"]) == ([1, 2, 3], ["one, seed 0"], "linnet test")
@@ -79,7 +79,7 @@ def test_what_watches_is_handed_on_and_a_finished_run_is_left_alone(data: Path, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_ends_the_experiment_and_the_next_call_goes_on(data: Path, tmp_path: Path, number: signal.Signals):
+def test_a_stop_ends_the_experiment_and_the_next_call_continues(data: Path, tmp_path: Path, number: signal.Signals):
     with pytest.raises(ExperimentStopped, match=r"^stopped at step 2 of 3 of one, seed 0$") as stopped:
         runner(Steps(2, number), []).attempt(planned(data, tmp_path / "run"))
     assert stopped.value.signal == number
@@ -104,12 +104,12 @@ def test_a_run_that_diverges_is_recorded_and_not_tried_again(data: Path, tmp_pat
     steps = list(reporter.made)
     assert runner(reporter, said).attempt(planned(data, tmp_path / "run", **TOO_FAST)) == found
     assert reporter.made == steps
-    assert said[1] == f"{said[0]}; not trained again (remove {tmp_path / 'run'} to train it anew)"
+    assert said[1] == f"{said[0]}; not trained again (remove {tmp_path / 'run'} to train it again)"
     with pytest.raises(UserError, match="holds a run with training"):
         runner(reporter, said).attempt(planned(data, tmp_path / "run", **TOO_FAST, batch_size=3))
 
 
-def test_alone_it_is_an_error(data: Path, tmp_path: Path):
+def test_a_single_run_that_diverges_is_an_error(data: Path, tmp_path: Path):
     with pytest.raises(DivergedError, match="not finite, stopped at step"):
         runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
     assert "loss nan" in str(Diverged.read(tmp_path / "run"))
@@ -117,7 +117,7 @@ def test_alone_it_is_an_error(data: Path, tmp_path: Path):
         runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
 
 
-def test_what_was_finished_after_all_did_not_diverge(data: Path, tmp_path: Path):
+def test_a_run_that_finished_later_did_not_diverge(data: Path, tmp_path: Path):
     one = planned(data, tmp_path / "run")
     runner(Steps(), []).train(one)
     (one.folder / "diverged.json").write_text('{"step": 3, "reason": "loss nan"}')

@@ -45,14 +45,14 @@ def test_questions_are_limited_and_belong_to_scores(models, tmp_path):
         run_protocol(protocol(scores=SCORES), [models["plga"]], contestants)
 
 
-def test_no_two_models_have_one_name(models):
+def test_names_of_models_are_unique(models):
     name = str(models["plga"])
     timed = protocol(cache_times=CacheTimes(tokens=1, against=[OtherModel(name=name, folder="x")]))
     with pytest.raises(UserError, match=r"^cache_times\.against: .* has that name too"):
         run_protocol(timed, [name], contestants)
 
 
-def test_an_interrupted_call_goes_on_from_its_rows(models, tmp_path, monkeypatch):
+def test_an_interrupted_call_continues_from_its_rows(models, tmp_path, monkeypatch):
     files, name = save_questions(tmp_path / "tasks"), str(models["plga"])
     scores = SCORES.model_copy(update={"calibrations": ["identity"], "without_kv_cache": True})
     inspected = {"caches": {"prompt": "a", "tokens": 3}}

@@ -36,7 +36,7 @@ def scores_of(result):
     return {task.task.name: task.mean.value for task in result.tasks}
 
 
-def test_each_row_is_what_evaluate_says(found, places):
+def test_each_row_equals_the_result_of_evaluate(found, places):
     models, files = places
     plga = next(one for one in found if one.own.model == "plga")
     (own,) = evaluate_suite([models["plga"]], "pldr", files).results
@@ -47,13 +47,13 @@ def test_each_row_is_what_evaluate_says(found, places):
         assert scores_of(result) != scores_of(own), "this model depends on its operator"
 
 
-def test_the_kv_cache_moves_nothing(found):
+def test_the_kv_cache_does_not_change_scores(found):
     for one in found:
         assert one.without_cache is not None and one.cache_effect < 1e-5
     assert not next(one for one in found if one.own.model == "attention").with_calibration
 
 
-def test_models_are_rows_with_what_belongs_to_them_below(found):
+def test_models_are_rows_followed_by_their_variants(found):
     table = scores_table(found, SPEC)
     assert table.columns == ("model", *COLUMNS)
     names = ["chance", "attention", "  no KV-cache", "plga", "  identity", "  random", "  no KV-cache"]
@@ -64,7 +64,7 @@ def test_models_are_rows_with_what_belongs_to_them_below(found):
     assert table.rows[0][2] == "66.7" and "changes a score by at most" in table.meaning
 
 
-def test_a_task_whose_file_is_not_there_has_a_dash(places, tmp_path):
+def test_a_task_without_a_file_has_a_dash(places, tmp_path):
     models, files = places
     (tmp_path / "arc_easy.jsonl").write_text((files / "arc_easy.jsonl").read_text())
     plain = SPEC.model_copy(update={"calibrations": [], "without_kv_cache": False})
@@ -76,7 +76,7 @@ def test_a_task_whose_file_is_not_there_has_a_dash(places, tmp_path):
     assert result_of(found).to_dict()["scores"]["models"][0]["without_kv_cache"] is None
 
 
-def test_differences_are_from_the_first_model_and_from_each_ones_own_operator(found):
+def test_differences_are_from_the_first_model_and_from_the_own_calibration(found):
     titles = [table.title for table in result_of(found).tables()][1:]
     assert titles == ["plga against attention", "plga, identity against plga", "plga, random against plga"]
     told = result_of(found).to_dict()["scores"]["differences"]

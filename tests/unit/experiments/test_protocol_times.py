@@ -30,13 +30,13 @@ def models(tmp_path_factory):
     return {name: load(path) for name, path in save_models(tmp_path_factory.mktemp("times")).items()}
 
 
-def test_settings_are_those_that_a_model_has(models):
+def test_cache_settings_depend_on_the_model(models):
     said = {name: [one.caches.label for one in contestants(model, name, SPEC)] for name, model in models.items()}
     assert said == {"plga": ["none", "KV", "calibration", "KV and calibration"], "attention": ["none", "KV"]}
 
 
 @pytest.mark.parametrize("name", ["plga", "attention"])
-def test_every_way_is_checked(models, name):
+def test_every_cache_setting_is_checked(models, name):
     for one in contestants(models[name], name, SPEC):
         check(one, SPEC.tokens)
         ids = one.generate()
@@ -47,7 +47,7 @@ def test_every_way_is_checked(models, name):
             check(replace(one, generate=lambda ids=ids: ids[1:]), SPEC.tokens)
 
 
-def test_what_is_wrong_is_not_timed(models):
+def test_wrong_output_is_not_timed(models):
     one = contestants(models["attention"], "a", SPEC)[0]
     nan = replace(one, logits_NV=lambda ids: torch.full((len(ids), 257), torch.nan))
     with pytest.raises(UserError, match="not timed"):

@@ -83,7 +83,7 @@ def summary(run: Path) -> dict[str, Any]:
     return json.loads((run / "model" / "run.json").read_text())
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_with_a_spread(runs: Path):
+def test_runs_that_differ_only_in_their_seed_are_one_row_with_a_spread(runs: Path):
     narrow, wide = recorded([runs / "narrow-seed-0", runs / "wide", runs / "narrow-seed-1"]).runs
     assert (narrow.name, narrow.seeds, wide.name, wide.seeds) == ("narrow", "2", "wide", "1")
     each = [summary(runs / f"narrow-seed-{seed}") for seed in (0, 1)]
@@ -94,32 +94,32 @@ def test_runs_that_differ_in_their_seed_alone_are_one_with_a_spread(runs: Path):
     assert [step for step, *_ in narrow.curve] == [2, 4]
 
 
-def test_what_a_run_cost_is_exact(runs: Path):
+def test_the_cost_of_a_run_is_exact(runs: Path):
     wide = recorded([runs / "wide"]).runs[0]
     cost = model_cost(ModelSpec.parse(MODEL | {"d_model": 12}, "test"))
     assert (wide.parameters, wide.tokens) == (cost.parameters, 4 * 2 * 16)
     assert wide.training_flops == pytest.approx(3 * cost.flops_per_token(16, with_head=True) * wide.tokens)
 
 
-def test_each_run_counts_once_and_its_model_stands_for_it(runs: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_run_counts_once_and_its_model_folder_represents_it(runs: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(runs)
     found = recorded([Path("wide"), Path("wide/model"), Path("../") / runs.name / "wide"])
     assert [(run.name, run.seeds) for run in found.runs] == [("wide", "1")]
 
 
-def test_a_folder_that_holds_runs_stands_for_them(runs: Path, tmp_path: Path):
+def test_a_folder_of_runs_represents_its_runs(runs: Path, tmp_path: Path):
     shutil.copytree(runs, tmp_path / "study" / "runs")
     assert [(run.name, run.seeds) for run in recorded([tmp_path / "study"]).runs] == [("narrow", "2"), ("wide", "1")]
 
 
-def test_runs_of_one_seed_are_told_apart(runs: Path, tmp_path: Path):
+def test_runs_of_one_seed_are_separate_rows(runs: Path, tmp_path: Path):
     again = tmp_path / "again" / "wide"
     shutil.copytree(runs / "wide", again)
     found = recorded([runs / "wide", again])
     assert [run.name for run in found.runs] == [str(runs / "wide"), str(again)]
 
 
-def test_a_model_that_began_with_another_file_is_another(runs: Path, tmp_path: Path):
+def test_a_model_with_another_initial_file_is_another_run(runs: Path, tmp_path: Path):
     for seed in (0, 1):
         shutil.copytree(runs / f"narrow-seed-{seed}", tmp_path / f"narrow-seed-{seed}")
         (tmp_path / f"narrow-seed-{seed}" / "files.json").write_text(json.dumps({"G": str(seed)}))
@@ -127,7 +127,7 @@ def test_a_model_that_began_with_another_file_is_another(runs: Path, tmp_path: P
     assert [(run.name, run.seeds) for run in found.runs] == [("narrow-seed-0", "1"), ("narrow-seed-1", "1")]
 
 
-def test_where_a_seed_has_lost_its_lines_the_curve_is_of_what_is_left(runs: Path, tmp_path: Path):
+def test_a_curve_uses_the_lines_that_remain(runs: Path, tmp_path: Path):
     for seed in (0, 1):
         shutil.copytree(runs / f"narrow-seed-{seed}", tmp_path / f"narrow-seed-{seed}")
     (tmp_path / "narrow-seed-1" / "metrics.jsonl").unlink()
@@ -144,13 +144,13 @@ def test_where_a_seed_has_lost_its_lines_the_curve_is_of_what_is_left(runs: Path
         (("0", "1"), ["0"]),
     ],
 )
-def test_what_seeds_have_in_common_is_their_name(runs: Path, tmp_path: Path, names: tuple[str, str], expected):
+def test_the_common_part_of_seed_folders_is_their_name(runs: Path, tmp_path: Path, names: tuple[str, str], expected):
     for seed, name in enumerate(names):
         shutil.copytree(runs / f"narrow-seed-{seed}", tmp_path / name)
     assert [run.name for run in recorded([tmp_path / name for name in names]).runs] == expected
 
 
-def test_what_cannot_be_compared_is_refused(runs: Path, data: Path, tmp_path: Path):
+def test_incomparable_runs_are_refused(runs: Path, data: Path, tmp_path: Path):
     wide = runs / "wide"
     assert refusal(wide, tmp_path / "no") == (
         f"{tmp_path / 'no'}: no such folder; expected the folder of a run or of a comparison"
@@ -170,14 +170,14 @@ def test_what_cannot_be_compared_is_refused(runs: Path, data: Path, tmp_path: Pa
         assert refusal(wide, half).startswith(f"{half}: another {what} than {wide}: their losses are not comparable")
 
 
-def test_a_comparison_shows_again_what_it_found(compared: tuple[Path, Findings]):
+def test_a_comparison_is_shown_again_from_its_rows(compared: tuple[Path, Findings]):
     folder, findings = compared
     again = recorded([folder])
     assert again == findings
     assert [run.name for run in again.runs] == ["narrow", "wide", "too fast"] and len(again.failures) == 2
 
 
-def test_of_a_run_that_diverged_its_curve_is_shown_again(compared: tuple[Path, Findings], tmp_path: Path):
+def test_the_curve_of_a_diverged_run_is_shown_again(compared: tuple[Path, Findings], tmp_path: Path):
     folder = tmp_path / "out"
     shutil.copytree(compared[0], folder)
     rows = read_rows(folder / "results.jsonl")
@@ -189,7 +189,7 @@ def test_of_a_run_that_diverged_its_curve_is_shown_again(compared: tuple[Path, F
     assert [len(one.curve) for one in lost] == [0, 1] and lost[1].curve[0].bits_per_byte == 9.0
 
 
-def test_beside_a_run_alone_a_comparison_is_measured_as_that_was(compared: tuple[Path, Findings], tmp_path: Path):
+def test_next_to_a_single_run_a_comparison_uses_the_last_evaluation(compared: tuple[Path, Findings], tmp_path: Path):
     folder, findings = compared
     alone = made(tmp_path / "narrow", folder / "data" / "part-1", seed=5)
     found = recorded([alone, folder])

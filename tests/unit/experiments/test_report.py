@@ -33,14 +33,14 @@ def test_the_markdown_is_one_table_with_models_as_columns(tmp_path: Path):
     assert "| GPT | 31.0 |" in text and "Made by linnet compare x" in text
 
 
-def test_what_was_not_measured_has_no_place(tmp_path: Path):
+def test_unmeasured_figures_are_left_out(tmp_path: Path):
     bare = compared(extras={name: ModelMeasures() for name in NAMES}, differences=[], further=[])
     titles = [part.title for part in bare.tables()]
     assert titles == ["Held-out text", "In pictures", "Memory against context", "Memory against context"]
     assert all(not name.startswith(("task", "ability", "continuation", "decoding")) for name, *_ in bare.summary().rows)
 
 
-def test_a_model_may_be_called_as_a_column_is():
+def test_a_model_may_have_the_name_of_a_column():
     names = ("chance", "chance, %")
     of_models = dict(zip(names, compared().extras.values(), strict=False))
     memory = dict(zip(names, compared().memory.values(), strict=False))
@@ -55,7 +55,7 @@ def test_a_table_without_a_title_has_a_note_without_one():
     assert compared(quality=[Table("", ("run", "x"), [["a", "1"]], "what x is")]).notes()[0] == "what x is"
 
 
-def test_abilities_that_nobody_could_be_asked_are_named_and_have_no_row():
+def test_abilities_that_no_model_can_be_asked_are_named_without_a_row():
     (table,) = [part for part in compared().tables() if part.title == "Abilities"]
     assert [row[0] for row in table.rows] == ["recall pairs=8"]
     assert "Not asked of any model: too long for the context: needle." in table.meaning

@@ -10,7 +10,7 @@ from linnet.experiments.report import write_report
 
 @pytest.mark.parametrize("names", [NAMES, TEN_NAMES])
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_blank_cut_off_or_said_on_the_console(width: int, names: tuple[str, ...], tmp_path):
+def test_nothing_is_blank_cut_off_or_logged_to_the_console(width: int, names: tuple[str, ...], tmp_path):
     page = write_report(compared(names), tmp_path, "linnet compare a.yaml --out runs/a")
     assert "<script" not in page.read_text()
     seen = shown(page, width)
@@ -22,7 +22,7 @@ def test_nothing_is_blank_cut_off_or_said_on_the_console(width: int, names: tupl
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_shadow_at_the_edge_tells_which_tables_go_on_behind_it(dark: bool, tmp_path):
+def test_a_shadow_at_the_edge_marks_tables_that_scroll(dark: bool, tmp_path):
     page = write_report(compared(), tmp_path, "linnet compare a.yaml --out runs/a")
     narrow, wide = shown(page, 400, dark), shown(page, 1400, dark)
     assert any(goes_on for *_, goes_on in narrow.tables) and not any(goes_on for *_, goes_on in wide.tables)

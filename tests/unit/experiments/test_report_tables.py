@@ -18,7 +18,7 @@ def test_memory_is_weights_and_state_from_1k_to_1m_and_every_line_has_marks_of_i
 
 
 @pytest.mark.parametrize("names", [NAMES, TEN_NAMES[:5], TEN_NAMES])
-def test_long_names_of_many_models_are_whole_and_apart_and_leave_the_lines_their_room(names: tuple[str, ...]):
+def test_long_names_of_many_models_do_not_overlap_each_other_or_the_lines(names: tuple[str, ...]):
     figure = memory_picture(compared(names).memory).drawing.figure()
     assert faults(figure) == []
     assert {name.replace("\n", "") for name, _ in boxes(figure)} >= set(names)
@@ -26,7 +26,7 @@ def test_long_names_of_many_models_are_whole_and_apart_and_leave_the_lines_their
     assert axes.bbox.width > 0.7 * figure.bbox.width and axes.bbox.height > 300
 
 
-def test_lines_of_the_same_memory_have_their_marks_at_lengths_of_their_own():
+def test_lines_of_equal_memory_have_marks_at_different_lengths():
     (panel,) = memory_picture(compared(TEN_NAMES).memory).drawing.panels
     marked = [set(series.dots) for series in panel.series]
     assert all(marked) and len(set().union(*marked)) == sum(map(len, marked)) == len(CONTEXTS)
@@ -36,7 +36,7 @@ def test_twenty_four_lines_differ_without_color():
     assert len({line_style(number) for number in range(24)}) == 24
 
 
-def test_few_lines_have_their_names_at_the_ends_and_many_in_a_legend():
+def test_few_lines_are_named_at_their_ends_and_many_in_a_legend():
     def names(count: int) -> str:
         return chart(Panel(Axis(), Axis(), [Series([1], [1], f"line {number}") for number in range(count)])).names
 

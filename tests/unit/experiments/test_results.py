@@ -48,7 +48,7 @@ def broken(run: str, seed: int, step: int | None = 7) -> Failure:
     return Failure(run, seed, step, "loss nan" if step else "no calibration", curve)
 
 
-def test_a_seed_that_came_to_nothing_has_no_part_in_the_means():
+def test_a_seed_without_a_result_is_left_out_of_the_means():
     whole = RunSummary("a", 1, 1, [outcome(1, 400.0), outcome(2, 300.0)])
     figures = RunSummary("a", 1, 1, whole.results, [broken("a", 3), broken("a", 4, step=None)])
     for name in ("bits_per_byte", "accuracy"):
@@ -59,7 +59,7 @@ def test_a_seed_that_came_to_nothing_has_no_part_in_the_means():
     assert str(figures.failures[1]) == "a, seed 4: not trained: no calibration"
 
 
-def test_without_any_seed_there_are_no_figures():
+def test_without_a_trained_seed_there_are_no_figures():
     plain = RunSummary("a", None, None, [], [broken("a", 1)]).to_dict()
     assert plain == {
         "name": "a",

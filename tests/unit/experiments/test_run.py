@@ -57,7 +57,7 @@ def test_every_shown_run_has_figures_of_every_seed(compared):
 
 @torch.no_grad()
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_transferred_operators_are_those_that_the_first_half_taught(compared, seed: int):
+def test_the_transferred_operators_are_those_of_the_first_half(compared, seed: int):
     source = load(compared[1] / "runs" / f"first-half-seed-{seed}")
     inferred = deductive_outputs(source.decoder, torch.tensor([source.prompt_tokens("")]))
     taken = load_decoder(compared[1] / "runs" / f"transferred-seed-{seed}" / "model").state_dict()
@@ -87,7 +87,7 @@ def test_a_changed_recipe_is_refused_in_the_same_folder(compared, tmp_path: Path
     assert "holds a suite with training.batch_size: 2, not 3; choose another --out" in capsys.readouterr().err
 
 
-def test_what_is_set_for_all_runs_is_trained_recorded_and_refused_elsewhere(compared, tmp_path: Path, capsys):
+def test_fields_set_for_all_runs_are_trained_recorded_and_checked(compared, tmp_path: Path, capsys):
     runs = [{"name": "learned"}, {"name": "random", "set": {"model.calibration": "random"}}]
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"runs": runs, "seeds": [0]}))
     changes = ["--set", "training.steps=2", "--set", "model.blocks.0.repeat=1"]
@@ -102,7 +102,7 @@ def test_what_is_set_for_all_runs_is_trained_recorded_and_refused_elsewhere(comp
     assert "holds a suite with training.steps: 4, not 2; choose another --out" in capsys.readouterr().err
 
 
-def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Path):
+def test_a_missing_text_is_reported_with_the_file_that_names_it(tmp_path: Path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"], "parts": 2}}))
     with pytest.raises(UserError, match=r"^c\.yaml: text\.files: mine\.txt: no such file"):
         run_suite(Suite.load(tmp_path / "c.yaml"), tmp_path / "out", Runner(print), origin="c.yaml")
@@ -115,7 +115,7 @@ def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Pa
         ({"runs": [SMALL["runs"][0] | {"part": 2}, *SMALL["runs"][1:]]}, "holds another run 'first half'"),
     ],
 )
-def test_what_was_trained_on_another_text_is_not_shown(compared, tmp_path: Path, capsys, changes, message: str):
+def test_runs_on_another_text_are_not_shown(compared, tmp_path: Path, capsys, changes, message: str):
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(SMALL | changes))
     assert main(["compare", str(tmp_path / "other.yaml"), "--out", str(compared[1])]) == 2
     assert message in capsys.readouterr().err

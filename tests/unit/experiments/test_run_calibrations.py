@@ -41,7 +41,7 @@ def refusal(path: Path) -> str:
     return line.removeprefix(f"{path}: runs: ")
 
 
-def test_what_fits_is_accepted(tmp_path: Path):
+def test_fitting_calibrations_are_accepted(tmp_path: Path):
     save_operators([{"G": FIT}] * 2, tmp_path / "G.safetensors")
     for source in (tmp_path / "G.safetensors", "identity", "random", "text"):
         check(write(tmp_path, [given(source)]))
@@ -57,7 +57,7 @@ def test_what_fits_is_accepted(tmp_path: Path):
         ([FIT, FIT[:2]], "{file}: layer1.G: shape [2, 32, 32]: the model's is [4, 32, 32]"),
     ],
 )
-def test_a_file_that_is_none_or_does_not_fit_is_named(tmp_path: Path, layers, message: str):
+def test_an_invalid_or_unfitting_file_is_named(tmp_path: Path, layers, message: str):
     file = tmp_path / "G.safetensors"
     if layers is not None:
         save_operators([{"G": layer} for layer in layers], file)
@@ -65,7 +65,7 @@ def test_a_file_that_is_none_or_does_not_fit_is_named(tmp_path: Path, layers, me
     assert refusal(path).startswith(f"given: set: model.calibration: {message.format(file=file)}")
 
 
-def test_a_damaged_file_and_a_word_that_is_none(tmp_path: Path):
+def test_damaged_files_and_unknown_names_are_refused(tmp_path: Path):
     (tmp_path / "G.npz").write_bytes(b"half a fil")
     assert "set: model.calibration: " in refusal(write(tmp_path, [given(tmp_path / "G.npz")]))
     line = refusal(write(tmp_path, [given("idenity")]))
@@ -79,7 +79,7 @@ def test_operators_in_the_model_of_all_runs(tmp_path: Path):
     assert line.startswith("one: model.initialization.calibration: no.npz: no such file")
 
 
-def test_nothing_is_made_before_the_files_are_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_nothing_is_written_before_the_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = write(tmp_path, [{"name": "learned"}, given(tmp_path / "no.npz")])
     assert main(["compare", str(path), "--out", str(tmp_path / "out")]) == 2
     out, err = capsys.readouterr()
@@ -88,7 +88,7 @@ def test_nothing_is_made_before_the_files_are_right(tmp_path: Path, capsys: pyte
     assert not (tmp_path / "out").exists()
 
 
-def test_what_an_earlier_run_will_have_made_may_be_missing(tmp_path: Path):
+def test_files_that_an_earlier_run_makes_may_be_missing(tmp_path: Path):
     teacher, student = {"name": "first"}, {"name": "second", "calibration_of": "first"}
     spec = Suite.load(write(tmp_path, [teacher, student]))
     made = given(spec.calibration_file(tmp_path / "out", spec.run("first"), seed=3))
@@ -98,7 +98,7 @@ def test_what_an_earlier_run_will_have_made_may_be_missing(tmp_path: Path):
     assert "no such file" in refusal(write(tmp_path, [teacher, student, made])), "so is that of the second seed"
 
 
-def test_what_is_needed_no_more_may_be_missing(tmp_path: Path):
+def test_files_that_are_no_longer_needed_may_be_missing(tmp_path: Path):
     path = write(tmp_path, [given(tmp_path / "gone.npz")])
     spec = Suite.load(path)
     folders = [spec.run_folder(tmp_path / "out", spec.runs[0], seed) for seed in (3, 4)]
@@ -125,5 +125,5 @@ def test_what_is_needed_no_more_may_be_missing(tmp_path: Path):
         ),
     ],
 )
-def test_operators_of_another_run_fit_too(tmp_path: Path, runs: list[dict[str, Any]], message: str):
+def test_operators_of_another_run_are_checked(tmp_path: Path, runs: list[dict[str, Any]], message: str):
     assert refusal(write(tmp_path, runs)).startswith(message)

@@ -30,7 +30,7 @@ def spec(folder: Path, operator: str, **changes: Any) -> Suite:
     return Suite.load(folder / "c.yaml")
 
 
-def test_operators_are_their_content_however_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_operators_are_compared_by_content_and_not_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     claim(spec(tmp_path, save(tmp_path / "G.safetensors")), tmp_path / "out")
     claim(spec(tmp_path, "G.safetensors"), tmp_path / "out")
@@ -59,7 +59,7 @@ def test_operators_in_the_model_of_all_runs(tmp_path: Path):
         claim(spec(tmp_path, path, model=model | {"calibration": other}, runs=runs), tmp_path / "out")
 
 
-def test_a_file_that_is_gone_is_taken_for_what_it_was(tmp_path: Path):
+def test_a_removed_file_keeps_its_recorded_content(tmp_path: Path):
     path = save(tmp_path / "G.safetensors")
     claim(spec(tmp_path, path), tmp_path / "out")
     Path(path).unlink()
@@ -69,7 +69,7 @@ def test_a_file_that_is_gone_is_taken_for_what_it_was(tmp_path: Path):
         claim(spec(tmp_path, path), tmp_path / "out")
 
 
-def test_what_the_comparison_makes_itself_is_compared_by_name(tmp_path: Path):
+def test_files_that_the_suite_makes_are_compared_by_name(tmp_path: Path):
     made = tmp_path / "out" / CALIBRATIONS / "first-seed-0.safetensors"
     claim(spec(tmp_path, str(made)), tmp_path / "out")
     made.parent.mkdir()
@@ -78,7 +78,7 @@ def test_what_the_comparison_makes_itself_is_compared_by_name(tmp_path: Path):
 
 
 @pytest.mark.parametrize("field", ["runs", "model"])
-def test_a_description_that_is_none_is_refused(tmp_path: Path, field: str):
+def test_an_incomplete_description_is_refused(tmp_path: Path, field: str):
     of = spec(tmp_path, save(tmp_path / "G.safetensors"))
     claim(of, tmp_path / "out")
     kept = tmp_path / "out" / SUITE

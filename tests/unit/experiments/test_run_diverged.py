@@ -74,7 +74,7 @@ def again(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tu
     return code, out, err.splitlines()
 
 
-def test_the_others_go_on_and_means_are_over_what_was_trained(compared: Path):
+def test_other_runs_continue_and_means_are_over_the_trained_seeds(compared: Path):
     found = recorded([compared / "out"]).to_dict()
     seeds = {run["name"]: [each["seed"] for each in run["seeds"]] for run in found["runs"]}
     assert seeds == {"too fast": [], "transferred": [0], "again": [0]}
@@ -85,7 +85,7 @@ def test_the_others_go_on_and_means_are_over_what_was_trained(compared: Path):
     assert (compared / "out" / "curves.png").stat().st_size > 5000
 
 
-def test_where_and_why_is_recorded(compared: Path):
+def test_the_step_and_the_reason_are_recorded(compared: Path):
     found = recorded([compared / "out"]).to_dict()["failures"]
     lost = {(each["run"], each["seed"]): each for each in found}
     assert {key: each["outcome"] for key, each in lost.items()} == {
@@ -104,7 +104,7 @@ def test_where_and_why_is_recorded(compared: Path):
     assert record == {"step": 3, "reason": first["reason"]}
 
 
-def test_a_second_call_trains_nothing_and_says_what_it_does(compared: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_second_call_trains_nothing_and_reports_it(compared: Path, capsys: pytest.CaptureFixture[str]):
     kept = sorted((compared / "out" / "runs").rglob("metrics.jsonl"))
     before = [path.stat().st_mtime_ns for path in kept]
     code, out, err = again(compared, capsys)
@@ -124,7 +124,7 @@ def test_a_second_call_trains_nothing_and_says_what_it_does(compared: Path, caps
     assert code == 1 and len(found["failures"]) == 5 and found["folder"] == str(compared / "out")
 
 
-def test_without_its_folder_a_run_is_trained_anew(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_without_its_folder_a_run_is_trained_again(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     shutil.copytree(compared, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "out" / "runs" / "first-half-seed-1")
     code, _, err = again(tmp_path, capsys)
@@ -133,7 +133,7 @@ def test_without_its_folder_a_run_is_trained_anew(compared: Path, tmp_path: Path
     assert [each["seed"] for each in found["runs"][1]["seeds"]] == [0, 1]
 
 
-def test_what_another_verb_finished_is_taken(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_finished_by_another_verb_is_accepted(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """`linnet train` went on from the last checkpoint, and this time the loss stayed finite."""
     shutil.copytree(compared, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "out" / "runs" / "first-half-seed-1"
@@ -143,9 +143,7 @@ def test_what_another_verb_finished_is_taken(compared: Path, tmp_path: Path, cap
     assert again(tmp_path, capsys)[2][-1].startswith("error: 2 of 8 trainings have no result")
 
 
-def test_another_configuration_is_not_taken_for_the_one_that_diverged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_another_configuration_is_refused_in_the_same_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(MODEL))
     changes = {"model": str(tmp_path / "model.yaml"), "seeds": [0], "runs": [{"name": "one", "set": TOO_FAST}]}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(PLAIN | changes))

@@ -27,7 +27,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_what_is_wanted_is_measured_kept_and_read_again(tmp_path: Path):
+def test_further_measures_are_recorded_and_read_again(tmp_path: Path):
     rows = [{"context": "A bird", "choices": ["sang", "was"], "gold": 0}] * 3
     (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     wanted = {"tasks": {"task_file": str(tmp_path / "q.jsonl")}, "samples": {"tokens": 3}}
@@ -43,7 +43,7 @@ def test_what_is_wanted_is_measured_kept_and_read_again(tmp_path: Path):
     assert "| task q (chance 50.0 %) |" in text and "decoding" not in text
 
 
-def test_questions_that_cannot_be_read_are_told_before_anything_is_made(tmp_path: Path):
+def test_unreadable_questions_are_refused_before_anything_is_written(tmp_path: Path):
     wanted = {"tasks": {"task_file": str(tmp_path / "none.jsonl")}}
     with pytest.raises(UserError, match=r"measures: tasks: .*none\.jsonl"):
         compare({**PLAIN, "measures": wanted}, tmp_path / "out")
@@ -55,7 +55,7 @@ def test_an_unknown_section_is_refused():
         Suite.parse({**PLAIN, "measures": {"task_file": "q.jsonl"}}, "test")
 
 
-def test_questions_that_do_not_fit_cost_nothing_that_was_trained(tmp_path: Path):
+def test_unfitting_questions_do_not_lose_trained_runs(tmp_path: Path):
     rows = [{"context": "A bird " * 20, "choices": ["sang", "was " * 40], "gold": 0}] * 3
     (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with pytest.raises(UserError):
@@ -63,7 +63,7 @@ def test_questions_that_do_not_fit_cost_nothing_that_was_trained(tmp_path: Path)
     assert len(recorded([tmp_path / "out"]).runs) == 2
 
 
-def test_baselines_and_speeds_are_rows_that_are_kept(tmp_path: Path):
+def test_baselines_and_speeds_are_recorded_rows(tmp_path: Path):
     wanted = {"ngram": {"order": 2}, "training_speed": {}}
     first = compare({**PLAIN, "measures": wanted}, tmp_path / "out")
     rows = {(row.run, row.measure): row for row in read_rows(tmp_path / "out" / "results.jsonl")}

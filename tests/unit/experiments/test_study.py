@@ -61,7 +61,7 @@ def test_every_shape_is_a_run_that_can_be_compared(space):
     assert (on_files.text.files, on_files.text.stories) == (["a.txt"], None)
 
 
-def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
+def test_scores_are_compared_with_the_losses(space, pretended, tmp_path):
     groups = study(space, SETTINGS, {}, tmp_path, Runner(print)).groups
     assert [group.name for group in groups] == ["all", "no shared weights"]  # of the others five are left
     everything, own = groups
@@ -76,7 +76,7 @@ def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
     assert len(pretended) == 1
 
 
-def test_what_is_shown(space, pretended, tmp_path):
+def test_tables_of_the_study(space, pretended, tmp_path):
     found = study(space, SETTINGS, {}, tmp_path, Runner(print))
     groups, figures = found.groups, json.loads(json.dumps(found.to_dict()))
     assert len(figures["shapes"]) == 11

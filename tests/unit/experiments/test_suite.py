@@ -23,7 +23,7 @@ def load(tmp_path: Path, **changes) -> Suite:
     return Suite.load(path)
 
 
-def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_operator():
+def test_the_shipped_ablation_has_runs_that_differ_in_their_operator():
     spec = Suite.load(ABLATION)
     runs = {
         run.name: spec.run_spec(run, 1, Path("data"), Path("G.npz") if run.calibration_of else None)
@@ -44,7 +44,7 @@ def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_opera
     assert [run.name for run in spec.runs if not run.shown] == ["first half"]
 
 
-def test_the_example_of_the_documentation_compares_what_it_says(tmp_path: Path):
+def test_the_example_of_the_documentation_is_valid(tmp_path: Path):
     page = (ABLATION.parents[2] / "docs" / "comparison.md").read_text()
     (tmp_path / "example.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     spec = Suite.load(tmp_path / "example.yaml")
@@ -65,7 +65,7 @@ def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
     assert (one.training.seed, one.training.steps) == (7, 5)
 
 
-def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
+def test_assignments_set_fields_of_all_runs(tmp_path: Path):
     runs = [{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, {"name": "two"}]
     load(tmp_path, runs=runs)
     path = tmp_path / "compared.yaml"
@@ -95,7 +95,7 @@ def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
         ("model.calibration=identity", "set: model.calibration=identity: run 'two' has calibration_of; change it"),
     ],
 )
-def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):
+def test_refused_assignments_are_one_line(tmp_path: Path, assignment: str, message: str):
     taught = {"name": "two", "calibration_of": "one"} if "calibration" in assignment else {"name": "two"}
     load(tmp_path, runs=[{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, taught])
     with pytest.raises(UserError, match=re.escape(message)):
@@ -137,7 +137,7 @@ def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str,
         ({"model": "no-such"}, "runs: first: no-such: no such file, and no preset of that name"),
     ],
 )
-def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_path: Path, changes, message: str):
+def test_an_impossible_suite_is_refused_before_training(tmp_path: Path, changes, message: str):
     with pytest.raises(UserError) as refused:
         load(tmp_path, **changes)
     assert message in str(refused.value)

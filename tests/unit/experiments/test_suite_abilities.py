@@ -54,7 +54,7 @@ def test_the_text_is_the_items_of_both_sides(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
-def test_text_is_encoded_by_the_tokenizer_that_is_asked_for(tmp_path: Path, kind: str):
+def test_text_is_encoded_by_the_configured_tokenizer(tmp_path: Path, kind: str):
     described = spec({"ability": {"kind": "facts", "people": 2}, "items": 40}, tokenizer={"kind": kind})
     (part,) = prepare_data(described, tmp_path)
     data = TokenData.open(part)
@@ -101,7 +101,7 @@ def outcome(seed: int, right: float, above: bool, symbols_chance: float | None =
     return SeedResult(seed, evaluation, [], 50.0)
 
 
-def test_a_row_tells_answers_and_what_they_take():
+def test_a_row_has_answers_and_their_cost():
     one = RunSummary("a", 1000, 9, [outcome(0, 0.5, True), outcome(1, 0.7, False)], [], 1e9)
     lost = RunSummary("b", None, None, [], [Failure("b", 0, 3, "loss nan")])
     table = results_table(Findings("two", [lost, one], lost.failures))
@@ -122,7 +122,7 @@ def test_the_picture_has_a_point_for_each_run_and_the_line_of_chance():
     assert not state_panel(words).rules
 
 
-def test_what_is_no_ability_has_the_other_table():
+def test_text_has_the_other_table():
     plain = RunSummary("a", 1, 1, [SeedResult(0, {"bits_per_byte": 1.0, "accuracy": 0.5, "tokens": 9}, [])])
     assert not measures_ability([plain]) and not measures_ability([])
     assert not measures_ability([plain, RunSummary("b", 1, 1, [outcome(0, 0.5, True)])])
@@ -146,7 +146,7 @@ def test_what_is_no_ability_has_the_other_table():
         ({"ability": RECALL}, {"tokenizer": {"kind": "bytes"}}, "tokenizer: is decided by text.ability"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(text: dict[str, Any], more: dict[str, Any], said: str):
+def test_unfitting_settings_are_refused(text: dict[str, Any], more: dict[str, Any], said: str):
     with pytest.raises(UserError) as refused:
         spec(text, **more)
     assert said in str(refused.value)

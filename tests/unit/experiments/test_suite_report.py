@@ -21,7 +21,7 @@ def row(one: RunSummary) -> dict[str, str]:
     return dict(zip(table.columns, table.rows[0], strict=True))
 
 
-def test_a_row_tells_quality_and_cost():
+def test_a_row_has_quality_and_cost():
     one = RunSummary("a", 12345, 678, [outcome(0, 1.0, leak=0.01), outcome(1, 1.5, leak=0.03)], [], 4.56e9)
     assert row(one) == {
         "run": "a",
@@ -36,12 +36,12 @@ def test_a_row_tells_quality_and_cost():
     }
 
 
-def test_of_one_seed_no_spread_is_known_and_a_causal_model_leaks_nothing():
+def test_one_seed_has_no_spread_and_a_causal_model_no_leak():
     cells = row(RunSummary("a", 1, 1, [outcome(0, 1.0)]))
     assert (cells["bits per byte"], cells["leak"], cells["training FLOPs"]) == ("1.0000", "none", "–")
 
 
-def test_a_run_that_came_to_nothing_says_so_in_its_row():
+def test_a_run_without_a_result_has_its_outcome_in_its_row():
     lost = RunSummary("a", None, None, [], [Failure("a", 0, 3, "loss nan"), Failure("a", 1, 4, "loss nan")])
     assert list(row(lost).values()) == ["a", "0 of 2", "diverged", *["–"] * 6]
 
@@ -56,10 +56,10 @@ def test_a_run_that_came_to_nothing_says_so_in_its_row():
         ([[outcome(0, 1.0)], [outcome(0, 1.0, 2000)]], "on 100 to 2,000 held-out tokens, not the same for all: linnet"),
     ],
 )
-def test_the_table_says_what_means_are_over_and_what_they_were_measured_on(runs: list[list[SeedResult]], said: str):
+def test_the_table_states_its_seeds_and_its_text(runs: list[list[SeedResult]], said: str):
     assert said in table_meaning(found(*(RunSummary("a", 1, 1, outcomes) for outcomes in runs)))
 
 
-def test_means_without_those_that_came_to_nothing_say_so():
+def test_means_state_that_seeds_are_missing():
     lost = RunSummary("a", 1, 1, [outcome(0, 1.0)], [Failure("a", 1, 3, "loss nan")])
     assert "over the seeds that were trained to the end;" in table_meaning(found(lost))

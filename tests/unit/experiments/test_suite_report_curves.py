@@ -51,7 +51,7 @@ def test_the_first_evaluation_is_within_the_axis_and_runs_evaluated_once_are_see
     assert low < 3.0 and high > 6.2 and [line.get_marker() for line in axes.lines] == ["o", "s"]
 
 
-def test_it_is_told_where_a_run_diverged_and_what_runs_away_does_not_flatten_the_others():
+def test_diverged_runs_are_marked_and_do_not_flatten_the_others():
     figures = [
         RunSummary("a", 1, 1, [outcome(1, 4.0, 2.0)], [broken("a", 2)]),
         RunSummary("b", None, None, [], [broken("b", 1, 6), broken("b", 2, 9)]),

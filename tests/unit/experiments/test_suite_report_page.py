@@ -22,7 +22,7 @@ def compared(*runs: RunSummary) -> Findings:
     return Findings("two", list(runs), [each for one in runs for each in one.failures])
 
 
-def test_what_the_seeds_have_in_common_cancels():
+def test_effects_common_to_a_seed_cancel():
     (table,) = difference_table(compared(run("a", 1.0, 2.0, 3.0), run("b", 1.11, 2.10, 3.12), run("c", 9.0, 2.0, 3.5)))
     assert table.columns == ("", "b", "c")
     less, interval = table.rows
@@ -32,17 +32,17 @@ def test_what_the_seeds_have_in_common_cancels():
     assert (low, high) == pytest.approx((0.11 - 4.303 * 0.005774, 0.11 + 4.303 * 0.005774), abs=2e-4)
 
 
-def test_of_one_common_seed_no_difference_is_told():
+def test_one_common_seed_gives_no_difference():
     assert difference_table(compared(run("a", 1.0, 2.0), run("b", 1.1))) == []
 
 
-def test_a_seed_that_came_to_nothing_is_told_and_has_no_column():
+def test_a_run_without_a_result_is_named_and_has_no_column():
     lost = RunSummary("lost", None, None, [], [Failure("lost", 0, 3, "loss nan")])
     found = side_by_side(compared(run("a", 1.0, 2.0), lost))
     assert list(found.memory) == ["a"] and found.conclusion() == "lost, seed 0: diverged at step 3: loss nan."
 
 
-def test_own_numbers_are_named_as_published_ones_and_in_their_units():
+def test_own_numbers_have_the_names_and_units_of_published_ones():
     speed = DecodingSpeed(tokens_per_s=50.0, runs=5, tokens=10, machine={})
     score = TaskScore(task="arc_easy", value=0.3125, standard_error=None, chance=0.25, items=16)
     own = own_values(run("a", 1.0, 2.0, extra=ModelMeasures(speed=speed, tasks=[score])))

@@ -31,7 +31,7 @@ def load(folder: Path, tasks: tuple[str, ...] = (), **changes: Any) -> Published
     return PublishedTable.load(path, tasks)
 
 
-def test_own_numbers_stand_below_the_papers_with_the_differences(tmp_path: Path):
+def test_own_numbers_follow_published_ones_with_differences(tmp_path: Path):
     table = published_table(load(tmp_path), {"mine": {"arc_easy": 33.0, "parameters": 900}})
     assert table.columns == ("model", "ARC-e", "size", "year")
     assert [list(row) for row in table.rows] == [
@@ -42,7 +42,7 @@ def test_own_numbers_stand_below_the_papers_with_the_differences(tmp_path: Path)
     assert "Somebody, arXiv 1" in table.meaning and "the first row that has the value" in table.meaning
 
 
-def test_the_reference_decides_what_differences_are_from_and_what_is_not_measured_is_said(tmp_path: Path):
+def test_differences_are_from_the_reference_and_unmeasured_metrics_are_named(tmp_path: Path):
     table = published_table(load(tmp_path, reference="new"), {"mine": {"arc_easy": 33.0}})
     assert table.rows[2][1:3] == ["33.00\n-7.00", "–"] and "Not measured here: parameters." in table.meaning
 
@@ -65,7 +65,7 @@ def test_a_table_that_does_not_fit_is_refused_in_a_line(changes: dict[str, Any],
     assert "p.json" in said and message in said and "\n" not in said
 
 
-def test_tasks_that_are_asked_are_metrics_too(tmp_path: Path):
+def test_measured_tasks_are_metrics_too(tmp_path: Path):
     columns = [{"name": "ARC-e", "metric": "my_questions"}, *PLAIN["columns"][1:]]
     assert load(tmp_path, ("my_questions",), columns=columns).columns[0].metric == "my_questions"
     with pytest.raises(UserError, match="my_questions"):

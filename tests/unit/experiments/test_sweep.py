@@ -70,7 +70,7 @@ def test_each_value_is_a_run_of_its_own_and_trained_as_it_is_alone(data: Path, t
     assert (tmp_path / "out" / "sweep.png").is_file()
 
 
-def test_after_a_stop_it_goes_on_and_what_is_added_stands_beside_the_rest(data: Path, tmp_path: Path):
+def test_a_stopped_sweep_continues_and_new_values_join_it(data: Path, tmp_path: Path):
     out, reporter = tmp_path / "out", Counting(("lr-0.01", 2))
     with pytest.raises(ExperimentStopped, match=r"^stopped at step 2 of 4 of lr-0\.01$"):
         sweep("lr=0.001,0.01,0.02", described(data), out, runner(reporter))
@@ -86,7 +86,7 @@ def test_after_a_stop_it_goes_on_and_what_is_added_stands_beside_the_rest(data: 
     assert [run.value for run in more.runs] == [0.001, 0.01, 0.02, 0.04]
 
 
-def test_a_value_that_diverges_is_part_of_what_is_found_and_not_tried_again(data: Path, tmp_path: Path):
+def test_a_value_that_diverges_is_a_result_and_not_tried_again(data: Path, tmp_path: Path):
     run, out = described(data, schedule={"warmup_steps": 0}), tmp_path / "out"
     found = sweep("lr=0.001,1e38", run, out, runner(Counting()))
     assert [each.state.split()[0] for each in found.runs] == ["finished", "diverged"]
@@ -103,7 +103,7 @@ def test_a_share_of_the_steps_and_the_same_tokens_for_every_batch(data: Path, tm
     assert {run.tokens for run in found.runs} == {128}
 
 
-def test_what_would_be_another_sweep_is_refused_before_anything_is_trained(data: Path, tmp_path: Path):
+def test_another_sweep_is_refused_before_training(data: Path, tmp_path: Path):
     out, reporter = tmp_path / "out", Counting()
     sweep("lr=0.001,0.01", described(data), out, runner(Counting()), steps=2)
     with pytest.raises(UserError, match=r"holds a suite with training\.steps: 2, not 4; choose another `out`"):
@@ -121,7 +121,7 @@ def test_what_would_be_another_sweep_is_refused_before_anything_is_trained(data:
 
 
 @pytest.mark.parametrize("plain", [{}, {"field": "training.optimizer.lr", "runs": [3]}, {"field": "x", "runs": None}])
-def test_results_of_something_else(data: Path, tmp_path: Path, plain: dict[str, object]):
+def test_other_results_are_refused(data: Path, tmp_path: Path, plain: dict[str, object]):
     write_checked_json(tmp_path / "sweep.json", plain)
     if plain.get("field") == "x":
         assert len(sweep("lr=0.001,0.01", described(data), tmp_path, runner(Counting()), steps=1).runs) == 2

@@ -28,7 +28,7 @@ def found(path: str, values: dict[float, float | None], steps: int | None = None
     return SweepFindings(sweep, RUN, runs, steps)
 
 
-def test_the_best_has_the_fewest_bits_and_within_the_sweep_nothing_remains_open():
+def test_the_best_value_has_the_fewest_bits():
     findings = found("optimizer.lr", {0.001: 2.0, 0.002: 1.5, 0.004: 1.6})
     assert findings.best is findings.runs[1]
     assert (findings.edge, findings.further) == (None, [])
@@ -49,7 +49,7 @@ def test_at_an_edge_values_beyond_it_are_proposed(values: dict[float, float | No
     assert (findings.edge, findings.further) == (edge, further)
 
 
-def test_only_values_that_the_field_may_have_are_proposed():
+def test_only_valid_values_are_proposed():
     assert found("batch_size", {4: 1.0, 8: 2.0}).further == [1, 2, 4]
     assert found("batch_size", {1: 1.0, 8: 2.0}).further == []
     assert found("optimizer.weight_decay", {0: 1.0, 0.1: 2.0}).further == []
@@ -58,14 +58,14 @@ def test_only_values_that_the_field_may_have_are_proposed():
     assert found("context_length", {8: 2.0, 16: 1.0}).further == []
 
 
-def test_where_all_diverged_there_is_no_best():
+def test_without_a_finished_value_there_is_no_best():
     findings = found("optimizer.lr", {1.0: None, 2.0: None})
     assert (findings.best, findings.edge, findings.further, findings.flags) == (None, None, [], [])
     assert findings.to_dict()["best"] is None
     assert findings.to_dict()["runs"][0]["state"] == "diverged at step 3"
 
 
-def test_the_flags_are_of_the_whole_run_and_make_it():
+def test_the_flags_reproduce_the_whole_run():
     findings = found("batch_size", {4: 1.0, 8: 2.0}, steps=10)
     changes = findings.flags[1::2]
     assert findings.flags[::2] == ["--set"] * len(changes)

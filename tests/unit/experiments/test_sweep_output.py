@@ -23,7 +23,7 @@ RUNS = [
 FOUND = SweepFindings(Sweep("optimizer.lr", (0.001, 0.004, 0.016)), RUN, RUNS, folder=Path("out"))
 
 
-def test_the_table_marks_the_best_and_tells_what_diverged():
+def test_the_table_marks_the_best_and_the_diverged():
     (table,) = FOUND.tables()
     assert table.columns[0] == "lr"
     assert table.rows == [
@@ -36,7 +36,7 @@ def test_the_table_marks_the_best_and_tells_what_diverged():
     assert "--set training.precision=float32 avoids that" in other.tables()[0].meaning
 
 
-def test_what_follows():
+def test_the_conclusion_names_the_flags():
     assert FOUND.conclusion().split("\n") == [
         "picture: out/sweep.png",
         "to train with the best lr, 0.004: --set training.optimizer.lr=0.004",

@@ -64,13 +64,13 @@ def test_a_learning_rate_alone_is_swept_about_the_one_that_is_configured():
         ("nothing.of.the.kind=1,2", "expected a number of training that decides what is learned"),
     ],
 )
-def test_mistakes(text: str, message: str):
+def test_mistakes_are_one_line(text: str, message: str):
     with pytest.raises(UserError) as error:
         read_sweep(text, run_of())
     assert message in str(error.value)
 
 
-def test_a_value_that_the_field_cannot_have_is_named():
+def test_an_invalid_value_is_named():
     run = run_of()
     with pytest.raises(UserError, match=r"^`sweep` training.optimizer.lr: -1: must be greater than 0$"):
         read_sweep("lr=-1,1", run).run(run, -1)
@@ -78,14 +78,14 @@ def test_a_value_that_the_field_cannot_have_is_named():
         read_sweep("context_length=8,32", run).run(run, 32)
 
 
-def test_folders_are_named_by_the_field_in_short_where_it_is_the_only_one():
+def test_folders_have_the_short_name_of_a_unique_field():
     labels = [Sweep(path, ()).label(0.001) for path in ("optimizer.lr", "optimizer.muon.lr", "averaging.decay")]
     assert labels == ["lr-0.001", "optimizer.muon.lr-0.001", "averaging.decay-0.001"]
     assert Sweep("batch_size", ()).label(8) == "batch_size-8"
 
 
 @given(st.floats(1e-9, 1e9) | st.integers(1, 1 << 30))
-def test_a_value_is_said_as_it_is_read(value: float):
+def test_values_are_printed_as_they_are_typed(value: float):
     (again, _) = read_sweep(f"lr={typed(value)},1e12", run_of()).values
     assert again == value
 

@@ -78,8 +78,9 @@ def attention_reference(
     if relative is None:
         return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N)
     at, groups = distances(queries, keys, device, key_range.last_BT), q_BNTK.shape[1] // k_BMSK.shape[1]
+    scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
     k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
-    return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, _scale(q_BNTK, scale), relative, sinks_N)
+    return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative, sinks_N)
 
 
 def attention(
@@ -104,7 +105,7 @@ def attention(
         # PyTorch has no kernel for these. A whole text is computed in blocks, so that no tensor has an entry for each
         # pair of query and key; few queries after a long past are computed by gathering.
         relative = Relative() if relative is None else relative
-        scale = _scale(q_BNTK, scale)
+        scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
         if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
             return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
         mask_TS, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
@@ -143,7 +144,8 @@ def _mixed_precision_attention(
         lengths_B = torch.full((streams,), keys, device="cpu")
     else:
         lengths_B = 1 + key_range.last_BT[:, 0].clamp(min=0)
-    return attention_past(native, q_BMPK, k_BMSK, v_BMSK, _scale(q_BNTK, scale), lengths_B).view(q_BNTK.shape)
+    scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
+    return attention_past(native, q_BMPK, k_BMSK, v_BMSK, scale, lengths_B).view(q_BNTK.shape)
 
 
 def full_attention_reference(
@@ -161,7 +163,8 @@ def full_attention_reference(
     """
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
     k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
-    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * _scale(q_BNTK, scale)
+    scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
+    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
     if bias_NTS is not None:
         scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
     if mask is not None:
@@ -189,7 +192,7 @@ def _fused(
     """PyTorch's kernel. On a CPU it has one width for keys and values, so the narrower ones are padded with zeros."""
     key, value = q_BNTK.shape[3], v_BMSK.shape[3]
     if key != value and q_BNTK.device.type == "cpu" and q_BNTK.shape[2] == k_BMSK.shape[2]:
-        scale = _scale(q_BNTK, scale)
+        scale = key**-0.5 if scale is None else scale
         if key < value:
             q_BNTK, k_BMSK = F.pad(q_BNTK, (0, value - key)), F.pad(k_BMSK, (0, value - key))
         else:
@@ -199,10 +202,6 @@ def _fused(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
     return out_BNTK if out_BNTK.shape[3] == value else out_BNTK[..., :value]
-
-
-def _scale(q_BNTK: Tensor, scale: float | None) -> float:
-    return float(q_BNTK.shape[-1] ** -0.5) if scale is None else scale
 
 
 def uses_blocks(queries: int, window: int) -> bool:

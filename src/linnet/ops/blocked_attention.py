@@ -363,7 +363,7 @@ class _NearBand:
             _add_right_aligned(*self._with_bias(scores_xGqs, self.bias_MGqW, heads))
 
     def add_values(self, mixed_xqK: Tensor, weights_xGqs: Tensor) -> None:
-        """Add the values of distances to what is read."""
+        """Add the weighted values of distances to the result."""
         if self.values_RK is not None:
             near_RK = self.values_RK[-weights_xGqs.shape[3] :]
             sums_YqR = _from_pairs(weights_xGqs.flatten(0, 1), len(near_RK))

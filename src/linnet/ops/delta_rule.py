@@ -48,7 +48,7 @@ class DeltaRule(NamedTuple):
     """A recurrence.
 
     within: computes `read, q, u, w, k, decay` of chunks from their tokens and from the parameters of heads; w may be
-    None. fills: the padding after the last token in each tensor of tokens, which writes nothing and decays nothing.
+    None. fills: the padding after the last token in each tensor of tokens, which causes no write and no decay.
     trial: tests the kernels of its pass on a device.
     """
 

@@ -1,4 +1,4 @@
-"""A state-space model with a diagonal matrix, for each channel by itself (Gu et al., 2022, arXiv 2206.11893).
+"""A state-space model with a diagonal matrix, separately for each channel (Gu et al., 2022, arXiv 2206.11893).
 
     h_t = a h_(t-1) + x_t,   y_t = Re(c . h_t) + d x_t      (eq. 2, discrete, with the input's factors in c)
 

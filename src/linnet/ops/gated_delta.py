@@ -6,7 +6,7 @@ token replaces the value under its key. A gate for each channel of the key is as
 
     S_t = (I - beta_t k_t k_t^T) Diag(alpha_t) S_(t-1) + beta_t k_t v_t^T,   o_t = S_t^T q_t / sqrt(K)
 
-GLA (Yang et al., 2023, arXiv 2312.06635, eq. 3 with a gate for each channel of the key alone, and the scale of the
+GLA (Yang et al., 2023, arXiv 2312.06635, eq. 3 with gates only for channels of the key, and the scale of the
 published code) replaces nothing:
 
     S_t = Diag(alpha_t) S_(t-1) + k_t v_t^T,   o_t = S_t^T q_t / sqrt(K)

@@ -32,7 +32,7 @@ SCALE_FACTORS = (1.0, 0.95, 0.9, 1.05)
 largest elements and resolves the others better. Still smaller ones reduce the error of the matrix but increase the
 loss of models (`experiments/LOG.md`)."""
 MAX_PACKED_ROWS = 16
-"""With more rows a float32 matrix is faster, although it is made at each call."""
+"""With more rows a float32 matrix is faster, although it is computed at each call."""
 BLOCK = 64
 """Outputs that are packed together at most; a remainder is padded."""
 MIN_PACKED_OUTPUTS = 16
@@ -205,7 +205,7 @@ def int4_linear(x: Tensor, packed: PackedInt4Weight, bias_O: Tensor | None = Non
 
 
 def int4_packed_rows(x_RI: Tensor, packed: PackedInt4Weight) -> Tensor:
-    """The product of a few rows in bfloat16, `[R, I] -> [R, O]`; added to float32 it needs no cast of its own."""
+    """The product of a few rows in bfloat16, `[R, I] -> [R, O]`; it can be added to float32 without a cast."""
     numbers, steps_GO2, inputs, outputs = packed
     width = 2 * numbers.shape[1]
     x_RJ = x_RI.bfloat16() if inputs == width else F.pad(x_RI.bfloat16(), (0, width - inputs))

@@ -137,7 +137,7 @@ def int8_row(x_1I: Tensor, weight: Int8Weight | PackedInt8Weight) -> Tensor:
         row_1J = _pad(x_1I.bfloat16(), weight.numbers_OJ.shape[1])
         out_1O: Tensor = torch.ops.aten._weight_int8pack_mm(row_1J, weight.numbers_OJ, weight.scale_O)
         return out_1O
-    # Fixed point as in `int8_linear`, with fewer operations: for one row each operation takes time of its own.
+    # Fixed point as in `int8_linear`, with fewer operations: for one row their overhead dominates.
     step = max(torch.linalg.vector_norm(x_1I, torch.inf).item(), SMALLEST) / MAX_INPUT
     fixed_1J = torch.add(_ROUNDED_ZERO, _pad(x_1I, weight.numbers.shape[0]), alpha=1 / step)
     return torch.mm(_DIGIT_WEIGHTS_13, _integer_products(fixed_1J, weight)).mul_(step)

@@ -108,7 +108,7 @@ def scan(factors: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states
     """
     h_BH = h_B[:, None]
     if factors[0].shape[1] > 1:
-        # What each chunk adds to the state by itself, and the factor by which the state before it decays.
+        # The state of each chunk from a state of zero, and the factor by which the state before the chunk decays.
         own_BH, decay_BH = added[0], reduce(torch.mul, factors)
         for factor_BH, added_BH in zip(factors[1:], added[1:], strict=True):
             own_BH = torch.addcmul(added_BH, factor_BH, own_BH)

@@ -32,7 +32,7 @@ SMALLEST_NORM = 1e-30
 """A matrix with a smaller norm has no direction and becomes zeros."""
 
 GRAM_ASPECT = 1.5
-"""For a larger ratio of columns to rows, products of the small side alone are less work, for any number of steps."""
+"""For a larger ratio of columns to rows, products of only the small side are less work, for any number of steps."""
 
 GRAM_STEPS = 4
 """Steps between two products with the matrix: more would amplify the rounding of squares of small singular values."""

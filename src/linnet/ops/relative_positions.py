@@ -42,7 +42,7 @@ class Relative(NamedTuple):
 class RelativePositionRow:
     """Keys and values of distances for one token of one stream, that of the furthest key first.
 
-    beyond_K: added to what is read, whatever the distance.
+    beyond_K: added to the result for every distance.
     """
 
     def __init__(self, keys_RK: Tensor, values_RK: Tensor, beyond_K: Tensor) -> None:
@@ -55,7 +55,7 @@ class RelativePositionRow:
         scores_MGS[..., -near:] += scale * (q_MGK @ self._keys_KR[:, -near:])
 
     def read(self, read_MGK: Tensor, weights_MGS: Tensor) -> Tensor:
-        """What has been read of the keys' values, plus the values of their distances."""
+        """The weighted values of the keys, plus the weighted values of their distances."""
         near = min(weights_MGS.shape[2], len(self._values_RK))
         return read_MGK + weights_MGS[..., -near:] @ self._values_RK[-near:] + self._beyond_K
 
@@ -159,7 +159,7 @@ def _expand_entries(at: Tensor, entries: int, like_BNTS: Tensor) -> Tensor:
 def position_buckets(offsets: Tensor, buckets: int = 32, furthest: int = 128, both_ways: bool = False) -> Tensor:
     """The bucket of each offset (the key's position minus the query's): int64, below `buckets`.
 
-    With `both_ways` keys after the query have buckets of their own; else they share that of the query's own key.
+    With `both_ways` keys after the query have separate buckets; else they share the bucket of the query's own key.
     """
     if both_ways:
         buckets //= 2

@@ -1,4 +1,4 @@
-"""Retention: a sum over the past in which each head forgets at a rate of its own, fixed (Sun et al., arXiv 2307.08621).
+"""Retention: a sum over the past in which each head decays at its own fixed rate (Sun et al., arXiv 2307.08621).
 
     o_t = sum over j <= t of  gamma^(t - j) (q_t . k_j) v_j
 

@@ -123,7 +123,7 @@ def rotary_table(
     positions: Tensor, width: int, base: float, highest: int, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
-    if is_exporting():  # a graph knows no highest position: it computes what it needs
+    if is_exporting():  # the highest position is unknown in a graph, so it computes the entries
         cos, sin = _cos_and_sin(positions.float(), width, base, scaling)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
     # The table has a power of two of positions, so that a growing stream rarely needs another one.

@@ -114,7 +114,7 @@ def rwkv7_row(
 def _rwkv7_chunks(
     r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tensor, mixed: Tensor
 ) -> tuple[Tensor, ...]:
-    """The parts of the chunks (`DeltaRule`). Writes are first the values, then what is found and removed."""
+    """The parts of the chunks (`DeltaRule`). Writes are first the values, then what is removed."""
     chunk = k.shape[-2]
     log_d, eta, e, k = _keys_and_decays(w, k, a, erased, mixed)
     sums = log_d.cumsum(-2)

@@ -18,7 +18,7 @@ SEGMENT_NUMBERS_DEVICE = 2**24
 
 
 def _is_intel() -> bool:
-    """True for a processor made by Intel. MKL asks the same question before it selects its code."""
+    """True for a processor of Intel. MKL makes the same check before it selects its code."""
     cpuinfo = Path("/proc/cpuinfo")
     description = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else platform.processor()
     return "GenuineIntel" in description

@@ -1,6 +1,6 @@
 """The weighted average of RWKV version 4 (Peng et al., 2023, arXiv 2305.13048, section 3.1, equation 14).
 
-Each channel by itself, with a rate `w > 0` and a bonus `u` for the token at the output:
+Separately for each channel, with a rate `w > 0` and a bonus `u` for the token at the output:
 
     out_t = (sum over i < t of  e^(k_i - (t-1-i) w) v_i  +  e^(u + k_t) v_t)  /  (the same with 1 for v)
 

@@ -175,7 +175,7 @@ def _logs(input_BNT: Tensor, forget_BNT: Tensor, peak_BN: Tensor) -> tuple[Tenso
 def _read_gradients(
     grad_h_BTNV: Tensor, h_BTNV: Tensor, normalizer_BNT: Tensor, peaks_BNT: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of what is read, `[B, N, T, U]`; of b, which cancels except for eps; of F, through exp(-m) alone."""
+    """Gradients of what is read, `[B, N, T, U]`; of b, which cancels except for eps; of F, only through exp(-m)."""
     peaks_BNT = peaks_BNT.to(h_BTNV.dtype)
     denominator_BNT = _denominator(normalizer_BNT, peaks_BNT)
     along_BNT = torch.linalg.vecdot(grad_h_BTNV, h_BTNV).transpose(1, 2)

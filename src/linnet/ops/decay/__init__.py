@@ -1,1 +1,1 @@
-"""Sums of exponentially decaying quantities, each source token with a rate of its own."""
+"""Sums of exponentially decaying quantities, where each source token has its own rate."""

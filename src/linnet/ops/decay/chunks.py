@@ -80,7 +80,7 @@ class Segment:
 
 
 def segments(v_BSNH: Tensor, chunk: int, factor: int = 1) -> Iterator[Segment]:
-    """The segments of a batch, rows by rows. Long rows come one by one, which saves copies.
+    """The segments of a batch, by groups of rows. Long rows are taken one by one, which saves copies.
 
     factor: number of intermediate elements for each element of the quantities.
     """
@@ -211,7 +211,7 @@ def bank_sums(
 ) -> Tensor:
     """The sums that each chunk of the segment reads, and those that the chunk after it will read, `[K + 1, P, R, H]`.
 
-    Backwards: of the factors of readers and the gradients of what they read, from the end: the gradients of the sums.
+    Backwards: the gradients of the sums, from the end; the arguments are then factors and gradients of readers.
     """
     chunks, streams, _, channels = x_KPCH.shape
     sums_KPRH = x_KPCH.new_empty(chunks + 1, streams, factors_KPCR.shape[3], channels)
@@ -244,7 +244,7 @@ def add_far_sums(
     carried_PRH: Tensor | None,
     keys: Keys | None = None,
 ) -> Tensor:
-    """Add to each chunk of the segment what it reads through the bank, from all before the chunk before it.
+    """Add to each chunk of the segment what it reads through the bank: all tokens before the previous chunk.
 
     Takes the sums that its first chunk reads and returns those that the next segment's first chunk reads: `[P, R, H]`.
     With keys R is the number of fixed rates times M.
@@ -316,7 +316,7 @@ def add_source_gradients(
     grad_rates_KPC = ((grad_entries @ k_KPCM[..., None])[..., 0] * slopes_KPCR).sum(-1)
     of_chunks = grad_rates_KPC[..., None], grad_k_KPCM, grad_v_KPCH
     for grad, of_chunk in zip((grads[0][..., None], *grads[2:]), of_chunks, strict=True):
-        segment.add(F.pad(of_chunk.transpose(0, 1), (0, 0, 0, 0, 0, 1)), grad)  # nothing of the last chunk
+        segment.add(F.pad(of_chunk.transpose(0, 1), (0, 0, 0, 0, 0, 1)), grad)  # zeros for the last chunk
     return grad_sums_KPFH[0]
 
 

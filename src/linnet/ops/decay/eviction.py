@@ -185,7 +185,7 @@ def fading_ages(norms_XN: Tensor, rates_XN: Tensor, levels_X: Tensor) -> Tensor:
     """
     rates_XN = widen(rates_XN)
     logs_XN = widen(norms_XN).log() - widen(levels_X).log()[..., None]
-    # Up to this age the head that lasts longest is above alone. A head exactly at the level: forever or not at all.
+    # Up to this age the longest-lasting head alone is above. A head exactly at the level is above forever or never.
     alone_XN = torch.where(logs_XN == 0, torch.where(rates_XN == 0, math.inf, 0.0), logs_XN / rates_XN)
     ages_X = alone_XN.amax(dim=-1).clamp(min=0)
     for _ in range(MAX_NEWTON_STEPS):

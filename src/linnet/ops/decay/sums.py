@@ -164,7 +164,7 @@ def _chunked_sums(rates_BSN: Tensor, v_BSNH: Tensor, keys: Keys | None, chunk: i
 
 
 class _Chunked(torch.autograd.Function):
-    """Both passes are explicit: what they share is cheaper to recompute than to save."""
+    """Both passes are explicit: shared intermediate results are cheaper to recompute than to save."""
 
     @staticmethod
     def forward(ctx: Any, rates_BSN: Tensor, v_BSNH: Tensor, chunk: int, bank: RateBank | None) -> Tensor:
@@ -177,7 +177,7 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, grad_BSNH: Tensor) -> tuple[Tensor, Tensor, None, None]:
         rates_BSN, v_BSNH = ctx.saved_tensors
         grad_rates_BSN = torch.zeros_like(rates_BSN, memory_format=torch.contiguous_format)
-        # A token gets the gradients of at most two segments, so sums in the precision of the quantities lose nothing.
+        # A token receives gradients of at most two segments, so the precision of the quantities suffices for the sums.
         grad_v_BSNH = torch.zeros_like(v_BSNH, memory_format=torch.contiguous_format)
         carried = None
         with torch.autocast(v_BSNH.device.type, enabled=False):
@@ -239,7 +239,7 @@ class _Keyed(torch.autograd.Function):
                 segment.put(grad_q, q)
                 segment.add(grad_k, k)
                 segment.add(grad_v, v)
-            # From the end: gradients of what enters the bank.
+            # From the end: gradients of the inputs of the bank.
             for segment in reversed(whole) if bank is not None else ():
                 carried = None if segment.end == grad_BSNH.shape[1] else carried
                 grad_PKCH = segment.cut(grad_BSNH)[:, 1:].to(inputs[0])

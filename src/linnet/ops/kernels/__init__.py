@@ -30,7 +30,7 @@ _forced: bool | None = None
 
 @dataclass(frozen=True, eq=False)
 class KernelTrial:
-    """A small problem for the kernels of an operation: the function, and a function that makes its inputs."""
+    """A small problem for the kernels of an operation: the function, and a function that creates its inputs."""
 
     name: str
     function: Callable[..., tuple[Tensor, ...]]

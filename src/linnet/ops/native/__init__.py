@@ -1,8 +1,8 @@
 """Native products of rows with weights of 32, 16, 8 and 4 bits, and the operations between them, compiled on first use.
 
-Decoding a stream is reading weights, and PyTorch's products with weights of few bits do not reach the bandwidth of the
-memory; these do (`benchmarks/quantized_decode.py`). The C++ code is compiled on Linux, for x86 processors with AVX2 and
-for 64-bit ARM. Elsewhere, and without a compiler, PyTorch computes, and a note says so once.
+Decoding a stream reads all weights for each token, and PyTorch's products with weights of few bits do not reach the
+memory bandwidth; these do (`benchmarks/quantized_decode.py`). The C++ code is compiled on Linux, for x86 processors
+with AVX2 and for 64-bit ARM. Elsewhere, and without a compiler, PyTorch computes, and a note says so once.
 """
 
 import ctypes

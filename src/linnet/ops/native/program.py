@@ -45,7 +45,7 @@ def contiguous_float32(x: Tensor) -> Tensor:
 
 
 def empty(*shape: int) -> Tensor:
-    """Uninitialized float32 on the CPU, whatever PyTorch's defaults are."""
+    """Uninitialized float32 on the CPU, regardless of PyTorch's defaults."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 

@@ -3,10 +3,10 @@
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,7 +17,7 @@ from linnet.present.show import write, write_json
 if TYPE_CHECKING:
     from linnet.interop.exporters import ExportResult
     from linnet.model.decoder import Decoder
-    from linnet.present.result import Part, Picture, Result
+    from linnet.present.result import Result
 
 
 def note(line: str) -> None:
@@ -35,22 +35,6 @@ def show_result(result: "Result", out: Path | None, as_json: bool) -> None:
     from linnet.present.show import show
 
     show(result, invocation(), as_json, out)
-
-
-def show(
-    title: str,
-    facts: Mapping[str, str],
-    figures: Any,
-    parts: "Sequence[Part]",
-    pictures: "Callable[[], Sequence[Picture]]" = list,
-    out: Path | None = None,
-    as_json: bool = False,
-    conclusion: str = "",
-) -> None:
-    """Show a result that is put together from its parts."""
-    from linnet.present.result import Answer
-
-    show_result(Answer(title, facts, figures, parts, pictures, conclusion), out, as_json)
 
 
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from linnet.cli.options import (
 )
 from linnet.core.bounds import MAX_ABILITY_SHOTS, MAX_AMOUNT, MAX_RESAMPLES, MAX_TASK_ITEMS, MAX_TASK_SHOTS
 from linnet.core.errors import UserError
-from linnet.present.result import Answer, Result
+from linnet.present.result import Result
 
 if TYPE_CHECKING:
     from linnet.evaluation.models import ModelOptions
@@ -358,7 +358,7 @@ def evaluate(
     if protocol is not None:
         others = [name for name in ctx.params if name not in PROTOCOL_OPTIONS]
         refuse_options(ctx, others, "the protocol says how is measured")
-        found: Any = _follow_protocol(models, protocol, tasks, page, compute.device)
+        found: Result = _follow_protocol(models, protocol, tasks, page, compute.device)
     elif tasks.suite == ABILITIES:
         found = _measure_abilities(ctx, models, tasks, text, calibrated, compute)
     elif tasks.wanted:
@@ -366,8 +366,6 @@ def evaluate(
     else:
         refuse_options(ctx, TASK_OPTIONS, "goes with `suite`, `task_file` or `tasks`")
         found = _measure_text(models, text, calibrated, compute, resamples, page)
-    if not isinstance(found, Result):
-        found = Answer("", {}, found.figures(), found.tables())
     show_result(found, None, as_json)
     _write_plot(found, text.plot)  # after the figures, so that a plot that fails does not lose them
 

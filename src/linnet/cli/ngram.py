@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import check_out_folder, invocation, note, show
+from linnet.cli.console import check_out_folder, invocation, note, show_result
 from linnet.cli.generate import MaxTokens, SamplingSeed, Temperature, TextAsJson, TopK, TopP
 from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option
 from linnet.core.bounds import MAX_NGRAM_ORDER
@@ -68,13 +68,9 @@ def evaluate(
     Example: linnet ngram evaluate runs/ngram --data data/stories --out inspected
     """
     check_out_folder(out, "--out")
-    from linnet.training.ngram.evaluation import likelihood_table, seen_picture, seen_table
     from linnet.training.ngram.interface import evaluate_ngram
 
-    found = evaluate_ngram(model, data, split)
-    facts = {"model": str(model), "data": str(data), "split": split}
-    parts = [likelihood_table(found), seen_table(found)]
-    show("An n-gram model", facts, facts | found.figures(), parts, lambda: [seen_picture(found)], out, as_json)
+    show_result(evaluate_ngram(model, data, split), out, as_json)
 
 
 @ngram.command()

@@ -381,7 +381,7 @@ class _SuiteRun:
             self.runner.log(f"counting n-grams up to order {order}")
             if not model.exists():
                 train_ngram(data, model, order, self.runner.command)
-            bits = evaluate_ngram(model, data, "validation").figures()["bits_per_byte"]
+            bits = evaluate_ngram(model, data, "validation").to_dict()["bits_per_byte"]
             row = ResultRow(
                 suite=self.suite.name, run=NGRAM, seed=seed, measure=LIKELIHOOD,
                 values={"bits_per_byte": bits, "order": order}, inputs=inputs, origin=origin(),

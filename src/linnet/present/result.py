@@ -5,7 +5,7 @@ these forms.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -97,33 +97,3 @@ class Result(ABC):
     def conclusion(self) -> str:
         """Return one line that follows from the figures, or an empty string."""
         return ""
-
-
-@dataclass(frozen=True)
-class Answer(Result):
-    """A result put together from its parts. `pictures` is called only if a page is written."""
-
-    heading: str
-    about: Mapping[str, str]
-    figures: Any
-    parts: Sequence[Part]
-    pictures: Callable[[], Sequence[Picture]] = tuple
-    ending: str = ""
-
-    def title(self) -> str:
-        return self.heading
-
-    def to_dict(self) -> Any:
-        return self.figures
-
-    def facts(self) -> Mapping[str, str]:
-        return self.about
-
-    def tables(self) -> Sequence[Part]:
-        return self.parts
-
-    def plots(self) -> Sequence[Picture]:
-        return self.pictures()
-
-    def conclusion(self) -> str:
-        return self.ending

@@ -8,8 +8,9 @@ import pytest
 
 from linnet.present.page import page, timestamp, write_page
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.result import Answer, Commands, Facts, Paragraph, Passage, Picture
+from linnet.present.result import Commands, Facts, Paragraph, Passage, Picture
 from linnet.present.table import Table
+from parts_result import PartsResult
 
 COMMAND = "linnet inspect operator x"
 HOSTILE = "<script src='http://example.com/x.js'></script>\"&\x1b"
@@ -35,12 +36,12 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def _report(title: str = "Operators of x", facts: str = "2 layers", **changes) -> Answer:
+def _report(title: str = "Operators of x", facts: str = "2 layers", **changes) -> PartsResult:
     tables, conclusion = changes.get("tables", TABLES), changes.get("conclusion", "")
-    return Answer(title, {"operators": facts}, {}, tables, lambda: PICTURES, conclusion)
+    return PartsResult(title, {"operators": facts}, tables, PICTURES, conclusion)
 
 
-def _page(report: Answer) -> str:
+def _page(report: PartsResult) -> str:
     svgs = {picture.name: f"<svg>{picture.name}</svg>" for picture in PICTURES}
     return page(report, report.page(), svgs, COMMAND, timestamp())
 
@@ -117,7 +118,7 @@ def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
         Facts(HOSTILE, {HOSTILE: HOSTILE}),
         Commands(HOSTILE, {HOSTILE: [HOSTILE, "second"]}),
     ]
-    text = page(Answer("x", {}, {}, ()), parts, {}, HOSTILE, "now")
+    text = page(PartsResult("x"), parts, {}, HOSTILE, "now")
     Balanced(text)
     assert "<script" not in text and "\x1b" not in text and text.count("&lt;script") == 13
     assert text.count('<div class="cards passages">') == 1, "what follows each other stands side by side"
@@ -126,5 +127,5 @@ def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
 @pytest.mark.parametrize("end", ["", " …"])
 def test_what_a_passage_was_given_is_bold_across_its_lines(end: str):
     passage = Passage("one", "Max ran.\nMax", f" fell.\n\nThe end.{end}", 0)
-    story = page(Answer("x", {}, {}, ()), [passage], {}, "y", "now").split('<div class="text">')[1].split("</div>")[0]
+    story = page(PartsResult("x"), [passage], {}, "y", "now").split('<div class="text">')[1].split("</div>")[0]
     assert story.strip() == f"<p><b>Max ran.</b></p>\n<p><b>Max</b> fell.</p>\n<p>The end.{end}</p>"

@@ -7,7 +7,7 @@ from browser import dumped
 from linnet.layers.mixers.plga.inspect import operator_pictures, operator_tables
 from linnet.layers.mixers.plga.matrices import operator_figures
 from linnet.present.page import write_page
-from linnet.present.result import Answer
+from parts_result import PartsResult
 
 OUTER = """<!DOCTYPE html><meta charset="utf-8">
 <iframe src="report.html" width="1200" height="900"></iframe><pre id="found"></pre>
@@ -34,7 +34,7 @@ def test_every_picture_and_row_is_shown(tmp_path):
     ]
     figures = operator_figures(layers)
     pictures, tables = operator_pictures(figures, layers), operator_tables(figures)
-    write_page(Answer("x", {}, {}, tables, lambda: pictures), tmp_path, "linnet inspect operator x")
+    write_page(PartsResult("x", {}, tables, pictures), tmp_path, "linnet inspect operator x")
     (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
     seen, _ = dumped(tmp_path / "outer.html")
     assert seen["width"] <= seen["room"]

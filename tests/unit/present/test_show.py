@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from linnet.present.result import Answer, Commands, Facts, Paragraph, Passage, Result
+from linnet.present.result import Commands, Facts, Paragraph, Passage, Result
 from linnet.present.show import parts_lines, result_text, show, terminal_width
 from linnet.present.table import Table
+from parts_result import PartsResult
 
 COMMAND = "linnet train --model planned.yaml --data DIR --out runs/planned --set training.tokens=219333628"
-REPORT = Answer(
+REPORT = PartsResult(
     "Plan",
     {"law": "replication, " + "of a law " * 12},
-    {},
     [
         Paragraph("for a page", "alone"),
         Facts("for a page", {"too": "alone"}),

@@ -3,7 +3,8 @@
 Legend: `T` tokens of the text, `N` its documents, `C` contexts of one length.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from linnet.evaluation.likelihood import DocumentLosses
 from linnet.evaluation.results import error_basis, with_error
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.result import Picture
+from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 from linnet.training.ngram.model import NONE, Level, NGram, max_lengths
 
@@ -41,17 +42,27 @@ class SeenNGrams:
 
 
 @dataclass(frozen=True)
-class NGramEvaluation:
-    """The loss of each document of a text, and for each length how many of its n-grams were seen."""
+class NGramEvaluation(Result):
+    """The loss of each document of a text, and for each length how many of its n-grams were seen.
+
+    about: the model, the data folder and the split.
+    """
 
     losses: DocumentLosses
     seen: list[SeenNGrams]
     vocab_size: int
+    about: Mapping[str, str] = field(default_factory=dict)
 
-    def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
+    def title(self) -> str:
+        return "An n-gram model"
+
+    def facts(self) -> Mapping[str, str]:
+        return self.about
+
+    def to_dict(self) -> dict[str, Any]:
         found, bits = self.losses.likelihood, self.losses.bits_per_byte
         return {
+            **self.about,
             "bits_per_byte": found.bits_per_byte,
             "standard_error": bits.standard_error,
             "interval": None if (interval := bits.interval()) is None else list(interval),
@@ -71,6 +82,55 @@ class NGramEvaluation:
                 for one in self.seen
             ],
         }
+
+    def tables(self) -> list[Table]:
+        """The likelihood as in `linnet evaluate`; for each length, the n-grams possible, trained on and never seen."""
+        one, bits = self.losses.likelihood, self.losses.bits_per_byte
+        likelihood = [
+            ("bits per byte", with_error(bits), f"causal{error_basis(bits)}"),
+            ("perplexity", f"{one.perplexity:,.2f}", "per token"),
+            ("accuracy", f"{one.accuracy:.1%}", "of tokens guessed first"),
+            ("tokens", f"{one.tokens:,}", f"{one.bytes:,} bytes of text"),
+        ]
+        orders = [
+            (
+                str(one.length),
+                numbers.scientific(float(self.vocab_size**one.length)),
+                f"{one.trained:,}",
+                f"{one.ngrams:,}",
+                "" if one.share_never_seen is None else f"{one.share_never_seen:.1%}",
+            )
+            for one in self.seen
+        ]
+        note = "Never seen: the share of the n-grams in the text, each occurrence counted, that training did not have."
+        columns = ("order", "possible", "different in training", "in the text", "never seen")
+        return [Table("", ("", "", ""), likelihood, text=True), Table("N-grams", columns, orders, note)]
+
+    def plots(self) -> list[Picture]:
+        """The number of n-grams and the share of new ones, as curves over the order."""
+        lengths = [one.length for one in self.seen]
+        order = Axis("order", places={length: str(length) for length in lengths})
+        possible = [float(self.vocab_size**length) for length in lengths]
+        trained = [max(1, one.trained) for one in self.seen]
+        counts = [
+            Series(lengths, possible, "possible", "o-", 1),
+            Series(lengths, trained, "different ones in training", "o-", 0),
+        ]
+        measured = [(one.length, one.share_never_seen) for one in self.seen if one.share_never_seen is not None]
+        measured_lengths, values = [length for length, _ in measured], [share for _, share in measured]
+        shares = Series(measured_lengths, values, "never seen in training", "o-", 2)
+        count_axis = Axis("n-grams", scale="log", format=numbers.scientific)
+        share_axis = Axis("share of the text's n-grams", format=lambda share: f"{share:.0%}", low=0.0, high=1.0)
+        panels = [
+            Panel(order, count_axis, counts, title="How many there are"),
+            Panel(order, share_axis, [shares], title="How many are new"),
+        ]
+        caption = (
+            "Possible n-grams grow with a power of the vocabulary, those of a text at most with its length: the longer"
+            " they are, the more of those in a new text were never seen."
+        )
+        plot = Plot(panels, size=(5.0, 4.0), columns=2)
+        return [Picture("never_seen", "The curse of dimensionality", plot, caption)]
 
 
 def evaluate_tokens(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvaluation:
@@ -165,65 +225,3 @@ def order_table(model: NGram) -> Table:
     meaning = "With count 1: seen once; below the highest order, seen after one token alone."
     columns = ("order", "possible", "different ones", "with count 1", "discounts of 1, 2, 3+", "discounts")
     return Table("N-grams", columns, rows, meaning=meaning)
-
-
-def likelihood_table(found: NGramEvaluation) -> Table:
-    """The likelihood in the rows of `linnet evaluate`."""
-    one, bits = found.losses.likelihood, found.losses.bits_per_byte
-    rows = [
-        ("bits per byte", with_error(bits), f"causal{error_basis(bits)}"),
-        ("perplexity", f"{one.perplexity:,.2f}", "per token"),
-        ("accuracy", f"{one.accuracy:.1%}", "of tokens guessed first"),
-        ("tokens", f"{one.tokens:,}", f"{one.bytes:,} bytes of text"),
-    ]
-    return Table("", ("", "", ""), rows, text=True)
-
-
-def seen_table(found: NGramEvaluation) -> Table:
-    """For each length how many n-grams are possible, were trained on, and were never seen."""
-    rows = [
-        (
-            str(one.length),
-            numbers.scientific(float(found.vocab_size**one.length)),
-            f"{one.trained:,}",
-            f"{one.ngrams:,}",
-            "" if one.share_never_seen is None else f"{one.share_never_seen:.1%}",
-        )
-        for one in found.seen
-    ]
-    meaning = "Never seen: the share of the n-grams in the text, each occurrence counted, that training did not have."
-    columns = ("order", "possible", "different in training", "in the text", "never seen")
-    return Table("N-grams", columns, rows, meaning=meaning)
-
-
-def seen_picture(found: NGramEvaluation) -> Picture:
-    """The same as two curves over the order."""
-    lengths = [one.length for one in found.seen]
-    order = Axis("order", places={length: str(length) for length in lengths})
-    counts = Panel(
-        order,
-        Axis("n-grams", scale="log", format=numbers.scientific),
-        [
-            Series(lengths, [float(found.vocab_size**length) for length in lengths], "possible", "o-", 1),
-            Series(lengths, [max(1, one.trained) for one in found.seen], "different ones in training", "o-", 0),
-        ],
-        title="How many there are",
-    )
-    measured = [(one.length, one.share_never_seen) for one in found.seen if one.share_never_seen is not None]
-    shares = Panel(
-        order,
-        Axis("share of the text's n-grams", format=lambda share: f"{share:.0%}", low=0.0, high=1.0),
-        [
-            Series(
-                [length for length, _ in measured], [share for _, share in measured], "never seen in training", "o-", 2
-            )
-        ],
-        title="How many are new",
-    )
-    return Picture(
-        "never_seen",
-        "The curse of dimensionality",
-        Plot([counts, shares], size=(5.0, 4.0), columns=2),
-        "Possible n-grams grow with a power of the vocabulary, those of a text at most with its length: the longer "
-        "they are, the more of those in a new text were never seen.",
-    )

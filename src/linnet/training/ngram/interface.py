@@ -6,7 +6,7 @@ length), `tokenizer.json`, `run.json` (how it was made), and `manifest.json` wit
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,7 +106,8 @@ def evaluate_ngram(model: str | Path | StoredNGram, data: str | Path, split: Spl
     stored = model if isinstance(model, StoredNGram) else load_ngram(model)
     source = TokenData.open(data)
     source.check_tokenizer(stored.folder / TOKENIZER)
-    return evaluate_tokens(stored.model, _tokens(source, split), stored.tokenizer.token_bytes())
+    found = evaluate_tokens(stored.model, _tokens(source, split), stored.tokenizer.token_bytes())
+    return replace(found, about={"model": str(stored.folder), "data": str(data), "split": split})
 
 
 def continue_ngram(stored: StoredNGram, prompt: str, max_tokens: int, sampling: Sampling) -> Continuation:

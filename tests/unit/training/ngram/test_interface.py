@@ -55,12 +55,12 @@ def test_the_share_of_ngrams_never_seen(trained, data):
     assert shares == sorted(shares) and 0 < shares[0] < shares[3] <= 1
     assert [one.ngrams for one in known.seen][:2] == [len(training) - 1] * 2
     assert known.seen[3].ngrams == len(training) - 1 - 2 * len(TRAIN)
-    assert evaluate_ngram(trained, data).figures() == new.figures()
+    assert evaluate_ngram(trained, data).to_dict() == new.to_dict()
 
 
 def test_a_folder_is_the_model(trained, data):
     read = load_ngram(trained.folder)
-    assert evaluate_ngram(trained.folder, data).figures() == evaluate_ngram(trained, data).figures()
+    assert evaluate_ngram(trained.folder, data).to_dict() == evaluate_ngram(trained, data).to_dict()
     assert (read.model.order, read.model.end_id) == (4, trained.model.end_id)
     made = json.loads((trained.folder / "run.json").read_text())
     assert made["command"] == "linnet ngram train" and made["tokens"] == len(TokenData.open(data).split("train"))

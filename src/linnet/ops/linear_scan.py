@@ -113,7 +113,7 @@ def scan(factors: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states
         for factor_BH, added_BH in zip(factors[1:], added[1:], strict=True):
             own_BH = torch.addcmul(added_BH, factor_BH, own_BH)
         chunks = zip(own_BH.unbind(1)[:-1], decay_BH.unbind(1)[:-1], strict=True)
-        h_BH = torch.stack([*accumulate(chunks, lambda h, own: torch.addcmul(*own, h), initial=h_B)], dim=1)
+        h_BH = torch.stack([*accumulate(chunks, lambda h, own: torch.addcmul(own[0], own[1], h), initial=h_B)], dim=1)
     for factor_BH, added_BH, state_BH in zip(factors, added, states, strict=True):
         h_BH = torch.addcmul(added_BH, factor_BH, h_BH, out=state_BH)
     return h_BH[:, -1].clone()  # a view would keep all of them alive
@@ -131,7 +131,7 @@ def scan_back(factors: Sequence[Tensor], added: Sequence[Tensor], carried_B: Ten
             own_BH = torch.addcmul(added_BH, factor_BH, own_BH)
         own_BH = factors[0] * own_BH
         chunks = zip(own_BH.unbind(1)[:0:-1], decay_BH.unbind(1)[:0:-1], strict=True)
-        before = accumulate(chunks, lambda carried, own: torch.addcmul(*own, carried), initial=carried_B)
+        before = accumulate(chunks, lambda carried, own: torch.addcmul(own[0], own[1], carried), initial=carried_B)
         carried_BH = torch.stack([*before][::-1], dim=1)
     g_BH = added[-1].add_(carried_BH)
     for factor_BH, added_BH in zip(factors[:0:-1], added[-2::-1], strict=True):

@@ -105,6 +105,10 @@ class RealGates(nn.Module):
         input_BTE, recurrent_BTE = logits
         return input_BTE, recurrent_BTE
 
+    def rates(self, dtype: torch.dtype) -> Tensor:
+        """The maximum decay rate of each channel, `[E]`: minus the logarithm of its decay with an open gate."""
+        return SHARPNESS * F.softplus(self.recurrent_param.to(dtype))
+
 
 class Rglru(RecurrentMixer):
     """The product of a GeLU branch and a branch with convolution and recurrence, and an output projection."""
@@ -156,7 +160,7 @@ class Rglru(RecurrentMixer):
             wide = torch.promote_types(x_BTE.dtype, torch.float32)
             input_BTE, recurrent_BTE = (part.to(wide).sigmoid() for part in logits)
             hidden_BE = x_BTE.new_zeros(x_BTE[:, 0].shape, dtype=wide) if state is None else state.hidden
-            rates_E = SHARPNESS * F.softplus(self.rg_lru.recurrent_param.to(wide))
+            rates_E = self.rg_lru.rates(wide)
             states_BTE, hidden_BE = self.scan(x_BTE.to(wide), input_BTE, recurrent_BTE, rates_E, begins_B1, hidden_BE)
             if state is not None:
                 state.hidden = hidden_BE.detach().clone()  # a view would keep the states of all tokens

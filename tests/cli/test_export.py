@@ -59,7 +59,7 @@ def test_a_llama_of_transformers(tmp_path: Path, capsys):
     )
     made = json.loads(capsys.readouterr().out)
     assert (made["model"], made["model_type"], made["dtype"]) == (str(out), "llama", "bfloat16")
-    assert made["greedy_tokens"] == 200 and 0 <= made["logits_error"] < made["most_logits_error"] == 1e-4
+    assert made["greedy_tokens"] == 200 and 0 <= made["logits_error"] < made["accepted_logits_error"] == 1e-4
     assert made["rounding_logits_error"] > 0
     assert main(["import", "transformers", str(out), "--out", str(tmp_path / "back")]) == 0
     capsys.readouterr()

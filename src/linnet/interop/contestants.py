@@ -58,7 +58,7 @@ def _contestant(model: Any, name: str, prompt: list[int], tokens: int, kv: bool)
 
     def logits_NV(ids: list[int]) -> Tensor:
         read_1T = torch.tensor([prompt + ids[:-1]], device=model.device)
-        found: Tensor = model(read_1T, use_cache=False).logits[0, len(prompt) - 1 :]
-        return found
+        logits: Tensor = model(read_1T, use_cache=False).logits[0, len(prompt) - 1 :]
+        return logits
 
     return Contestant(name, parameters, Caches(kv, calibration=False), generate, logits_NV)

@@ -102,11 +102,11 @@ def export(
     of a model folder and of graphs. Raises `UserError` if no form is given, an option does not apply to it, the form
     does not support the model, or the written files differ from the model.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
     if to is not None and to not in EXPORTERS:
         raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}")
     exporter = None if to is None else EXPORTERS[to]
-    for name, value in given.items():
+    for name, value in chosen.items():
         if exporter is None or name not in exporter.options:
             takers = " or ".join(kind for kind, each in EXPORTERS.items() if name in each.options)
             text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -126,7 +126,7 @@ def export(
     if source.spec.prefix:
         raise UserError(f"{model}: model.prefix: true: {to} has no prefix with bidirectional attention; expected false")
     record = {"origin": str(model), "command": command} if exporter.records_command else {}
-    return exporter.write(source, path, **given, **record)
+    return exporter.write(source, path, **chosen, **record)
 
 
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:

@@ -59,26 +59,26 @@ class Expected:
 class Agreement:
     """Agreement between another program and the model here.
 
-    by: the other program. error, most: the largest difference of logits in standard deviations, and the accepted one.
-    steps: greedy tokens compared, fewer than `STEPS` if learned positions end before. same: how many of them are the
-    likeliest there too.
+    by: the other program. error: the largest difference of logits in standard deviations; accepted: its limit. steps:
+    greedy tokens compared, fewer than `STEPS` if learned positions end before. same: how many of them are the likeliest
+    in the other program too.
     """
 
     by: str
     error: float
-    most: float
+    accepted: float
     steps: int
     same: int
 
     @property
     def figures(self) -> dict[str, float]:
         tokens = {"greedy_tokens": self.steps, "same_tokens": self.same}
-        return {"logits_error": self.error, "most_logits_error": self.most, **tokens}
+        return {"logits_error": self.error, "accepted_logits_error": self.accepted, **tokens}
 
     def __str__(self) -> str:
         ended = "" if self.steps == STEPS else " (learned positions end there)"
         same = f"{self.same} of {self.steps} greedy tokens the same{ended}"
-        return f"by {self.by}: {same}, logits within {self.error:.1e} of their spread (accepted: {self.most:g})"
+        return f"by {self.by}: {same}, logits within {self.error:.1e} of their spread (accepted: {self.accepted:g})"
 
 
 def in_float32(decoder: Decoder) -> Decoder:
@@ -114,21 +114,21 @@ def expected_of(decoder: Decoder) -> Expected:
     return Expected(torch.tensor(tokens[:-1]), torch.cat(rows), steps)
 
 
-def compare(expected: Expected, logits_TV: Tensor, most: float, by: str, origin: str) -> Agreement:
-    """Compare the logits of another program; `UserError` if they differ by more than `most`."""
-    error = check_logits(expected.logits, logits_TV, most, by, origin)
+def compare(expected: Expected, logits_TV: Tensor, accepted: float, by: str, origin: str) -> Agreement:
+    """Compare the logits of another program; `UserError` if they differ by more than `accepted`."""
+    error = check_logits(expected.logits, logits_TV, accepted, by, origin)
     ours, theirs = (logits[-expected.steps :].argmax(1) for logits in (expected.logits, logits_TV))
-    return Agreement(by, error, most, expected.steps, int((ours == theirs).sum()))
+    return Agreement(by, error, accepted, expected.steps, int((ours == theirs).sum()))
 
 
-def check_logits(ours: Tensor, theirs: Tensor, most: float, by: str, origin: str) -> float:
-    """Return the `largest_error` of logits `[..., T, V]`; `UserError` names the first token with more than `most`."""
+def check_logits(ours: Tensor, theirs: Tensor, accepted: float, by: str, origin: str) -> float:
+    """Return the `largest_error` of logits `[..., T, V]`; `UserError` names the first token above `accepted`."""
     errors_T = ((ours - theirs).abs() / ours.std()).amax(-1).reshape(-1, ours.shape[-2]).amax(0)
-    wrong_T = ~(errors_T <= most)  # also for NaN
+    wrong_T = ~(errors_T <= accepted)  # also for NaN
     if wrong_T.any():
         first = int(wrong_T.nonzero()[0])
         problem = f"after {first + 1} tokens logits by {by} differ by {float(errors_T[first]):.1e} of their spread"
-        raise UserError(f"{origin}: {problem} from those of the model: expected at most {most:g}")
+        raise UserError(f"{origin}: {problem} from those of the model: expected at most {accepted:g}")
     return float(errors_T.max())
 
 
@@ -152,8 +152,8 @@ def check_same_ids(
         ours, theirs = tokenizer.encode(text), encode(text)
         if ours != theirs:
             place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
-            found = f"from token {place} on {theirs[place : place + 5]} by {by}"
-            raise UserError(f"{origin}: {text[:40]!r}: {found}: expected {ours[place : place + 5]}, as here")
+            actual = f"from token {place} on {theirs[place : place + 5]} by {by}"
+            raise UserError(f"{origin}: {text[:40]!r}: {actual}: expected {ours[place : place + 5]}, as here")
         total += len(ours)
     return total
 

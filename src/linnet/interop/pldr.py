@@ -144,11 +144,11 @@ def _only_file(source: Path, suffix: str, what: str) -> Path:
     """Return the file itself, or the only file with the suffix in a folder."""
     if not source.is_dir():
         return source
-    found = sorted(path for path in source.iterdir() if path.suffix == suffix)
-    if len(found) != 1:
-        names = f"{len(found)} of them ({', '.join(path.name for path in found)})" if found else "none"
+    files = sorted(path for path in source.iterdir() if path.suffix == suffix)
+    if len(files) != 1:
+        names = f"{len(files)} of them ({', '.join(path.name for path in files)})" if files else "none"
         raise UserError(f"{source}: expected one {suffix} file, {what}, found {names}")
-    return found[0]
+    return files[0]
 
 
 def _norm_eps(value: float) -> float:

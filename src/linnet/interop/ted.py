@@ -177,8 +177,8 @@ def _faults(vocabulary: CharacterVocabulary) -> Iterator[str]:
         places[character] = place
     for character, token in vocabulary.char_to_int.items():
         if places.get(character) != token:
-            found = places.get(character, "not there")
-            yield f"char_to_int: {character!r}: {token}: expected its index in int_to_char, which is {found}"
+            index = places.get(character, "not there")
+            yield f"char_to_int: {character!r}: {token}: expected its index in int_to_char, which is {index}"
     for character in places.keys() - vocabulary.char_to_int.keys():
         yield f"char_to_int: {character!r}: missing; expected {places[character]}, its index in int_to_char"
     if UNKNOWN not in places:

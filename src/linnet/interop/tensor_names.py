@@ -52,9 +52,9 @@ class PublishedTensors:
     def from_published(self, named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
         """Convert published tensors to the tensors of a model of this description."""
         tensors: dict[str, Tensor] = {}
-        for mine, theirs in self._pairs(shapes_of(meta_decoder(spec)), spec).items():
+        for ours, theirs in self._pairs(shapes_of(meta_decoder(spec)), spec).items():
             parts = [self._reordered(name, named[name], spec, to_published=False) for name in theirs]
-            tensors[mine] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
         if self.padding_positions:
             tensors["embedding.positions.weight"] = tensors["embedding.positions.weight"][self.padding_positions :]
         return tensors
@@ -62,8 +62,8 @@ class PublishedTensors:
     def to_published(self, tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
         """Invert `from_published`, except for padding positions; joint tensors become views of their parts."""
         decoder, named = meta_decoder(spec), dict[str, Tensor]()
-        for mine, theirs in self._pairs(tensors, spec).items():
-            owner, joint = decoder.get_submodule(mine.rpartition(".")[0]), tensors[mine]
+        for ours, theirs in self._pairs(tensors, spec).items():
+            owner, joint = decoder.get_submodule(ours.rpartition(".")[0]), tensors[ours]
             if len(theirs) > 1 and isinstance(owner, FusedLinear):
                 parts: Sequence[Tensor] = torch.split(joint, list(owner.parts))
             else:
@@ -114,7 +114,7 @@ class PublishedTensors:
 def _of_layers(layer: str, table: NameTable) -> NameTable:
     """Return the lines of a layer's tensors; `layer`: prefix of the published names."""
     return {
-        f"blocks.#.layers.#.{mine}": " ".join(layer + name for name in theirs.split()) for mine, theirs in table.items()
+        f"blocks.#.layers.#.{ours}": " ".join(layer + name for name in theirs.split()) for ours, theirs in table.items()
     }
 
 
@@ -281,8 +281,8 @@ def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
     named = content if key is None else content.get(key) if isinstance(content, dict) else None
     if not isinstance(named, dict):
         keys = ", ".join(sorted(map(str, content))[:5]) if isinstance(content, dict) else None
-        found = type(content).__name__ if keys is None else f"the keys {keys or '(none)'}"
-        raise UserError(f"{path}: expected a dictionary {f'with {key}' if key else 'of tensors'}, found {found}")
+        actual = type(content).__name__ if keys is None else f"the keys {keys or '(none)'}"
+        raise UserError(f"{path}: expected a dictionary {f'with {key}' if key else 'of tensors'}, found {actual}")
     for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             place = f"{path}: {key}" if key else str(path)
@@ -292,6 +292,6 @@ def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
 
 def check_one_precision(named: dict[str, Tensor], path: Path) -> None:
     """Raise `UserError` for tensors of mixed precisions."""
-    found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in named.values()})
-    if len(found) > 1:
-        raise UserError(f"{path}: tensors of {' and '.join(found)}: expected one precision")
+    precisions = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in named.values()})
+    if len(precisions) > 1:
+        raise UserError(f"{path}: tensors of {' and '.join(precisions)}: expected one precision")

@@ -73,19 +73,19 @@ def import_transformers(
     tokenizer = read_tokenizer(folder, family, model)
     tensors, files = read_weights(folder, family, model)
     decoder = decoder_with_weights(model, tensors)
-    found = None
+    parity = None
     if check:
         theirs, their_tokenizer = load_original(folder)
         check_same_ids(tokenizer, encoder(their_tokenizer), NAME, str(folder), SAMPLES)
-        found = check_with_transformers(decoder, theirs, str(folder))
+        parity = check_with_transformers(decoder, theirs, str(folder))
     ends = end_tokens(folder)
     if ends and tokenizer.end_id not in ends:
         tokens = ", ".join(map(tokenizer.describe_token, ends))
         note(f"{folder}: Transformers ends a text at {tokens}; linnet at {tokenizer.describe_token(tokenizer.end_id)}")
     hashes = {path.name: sha256_of(path) for path in files}
     made = {"imported_from": str(folder), "sha256": hashes, "command": command}
-    write_model(out, decoder, tokenizer, made if found is None else {**made, "parity": found.figures})
-    return decoder, found
+    write_model(out, decoder, tokenizer, made if parity is None else {**made, "parity": parity.figures})
+    return decoder, parity
 
 
 def export_transformers(model: LanguageModel, out: Path, precision: str | None = None) -> ExportResult:
@@ -113,9 +113,9 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
             ours, others = model.tokenizer.decode(ids), their_tokenizer.decode(ids, skip_special_tokens=True)
             if ours != others:
                 raise UserError(f"{out}: {ours!r} here, {others!r} in Transformers: expected the same text")
-        found = check_with_transformers(decoder, theirs, str(out))
-    figures: dict[str, Any] = {"model_type": family.model_type, "dtype": dtype_name(decoder), **found.figures}
-    messages = [*messages, str(found)]
+        parity = check_with_transformers(decoder, theirs, str(out))
+    figures: dict[str, Any] = {"model_type": family.model_type, "dtype": dtype_name(decoder), **parity.figures}
+    messages = [*messages, str(parity)]
     if loss is not None:
         figures, messages = {**figures, **loss.figures}, [*messages, str(loss)]
     return ExportResult.of(out, decoder, out / WEIGHTS, figures=figures, messages=tuple(messages))
@@ -185,5 +185,5 @@ def check_with_transformers(decoder: Decoder, theirs: Any, origin: str) -> Agree
             cache = out.past_key_values
             rows.append(out.logits[0])
             advance(1)
-    found = compare(expected, torch.cat(rows), MAX_ERROR, NAME, origin)
-    return replace(found, error=max(error, found.error))
+    agreement = compare(expected, torch.cat(rows), MAX_ERROR, NAME, origin)
+    return replace(agreement, error=max(error, agreement.error))

@@ -31,16 +31,16 @@ def match_family(spec: ModelSpec) -> Family:
     plain = plain_form(spec)
     others: list[tuple[str, list[Difference]]] = []
     for member in filter(None, (nearest_member(kind, plain, spec) for kind in FAMILIES)):
-        found = list(differences(plain, plain_form(member.model(spec.name, spec.name))))
-        if not found:
+        fields = list(differences(plain, plain_form(member.model(spec.name, spec.name))))
+        if not fields:
             return member
-        others.append((member.model_type, found))
+        others.append((member.model_type, fields))
     if not others:
         head_dim = plain["blocks"][0]["mixer"]["head_dim"]
         raise UserError(f"{spec.name}: blocks[0].mixer.head_dim: {head_dim}, with these positions: {reason}")
     # The distance is the number of differing fields; a field inside a section that both have is closer.
-    family, found = min(others, key=lambda other: (len(other[1]), -other[1][0][0].count(".")))
-    field, ours, theirs = found[0]
+    family, fields = min(others, key=lambda other: (len(other[1]), -other[1][0][0].count(".")))
+    field, ours, theirs = fields[0]
     ours, theirs = format_value(ours), format_value(theirs)
     raise UserError(f"{spec.name}: {field}: {ours}: {reason}; the nearest, {family}, has {theirs}")
 
@@ -113,11 +113,11 @@ def differences(ours: Plain, theirs: Plain) -> Iterator[Difference]:
 
 def _differences(ours: Plain, theirs: Plain, prefix: str) -> Iterator[Difference]:
     for name in {**ours, **theirs}:
-        mine, other, path = ours.get(name, _ABSENT), theirs.get(name, _ABSENT), f"{prefix}{name}"
-        if isinstance(mine, dict) and isinstance(other, dict):
-            if mine.get("kind") == other.get("kind"):
-                yield from _differences(mine, other, f"{path}.")
+        value, other, path = ours.get(name, _ABSENT), theirs.get(name, _ABSENT), f"{prefix}{name}"
+        if isinstance(value, dict) and isinstance(other, dict):
+            if value.get("kind") == other.get("kind"):
+                yield from _differences(value, other, f"{path}.")
             else:
-                yield f"{path}.kind", mine, other
-        elif mine != other:
-            yield path, mine, other
+                yield f"{path}.kind", value, other
+        elif value != other:
+            yield path, value, other

@@ -82,8 +82,8 @@ class StorageLoss:
     def __str__(self) -> str:
         before, after = self.bits_per_byte
         moved = f"rounding to {self.precision} moves logits by at most {self.error:.1e} of their spread"
-        kept = f"{self.same} of {STEPS} greedy tokens stay"
-        return f"{moved}, {kept}; {before:.3f} bits per byte of stories become {after:.3f}"
+        same = f"{self.same} of {STEPS} greedy tokens stay"
+        return f"{moved}, {same}; {before:.3f} bits per byte of stories become {after:.3f}"
 
 
 def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> ExportResult:

@@ -70,16 +70,16 @@ def _angles(file: GgufFile, length: int) -> tuple[Tensor, Tensor]:
     width, base = file.of_model("rope.dimension_count"), file.of_model("rope.freq_base")
     kind, factor = file.of_model("rope.scaling.type", "none"), file.of_model("rope.scaling.factor", 1.0)
     as_trained = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    kept, gain = torch.zeros(width // 2, dtype=torch.float64), 1.0
+    unscaled, gain = torch.zeros(width // 2, dtype=torch.float64), 1.0
     if kind == "yarn":
         # YaRN's ramp, `[K/2]`, between 32 turns and 1 turn: 1 for unscaled pairs, 0 for divided ones.
         trained = file.of_model("rope.scaling.original_context_length")
         low, high = (width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
         first, last = max(0, math.floor(low)), min(width - 1, math.ceil(high))
         pairs = torch.arange(width // 2, dtype=torch.float64)
-        kept = 1 - ((pairs - first) / max(0.001, last - first)).clamp(0, 1)
+        unscaled = 1 - ((pairs - first) / max(0.001, last - first)).clamp(0, 1)
         gain = file.of_model("rope.scaling.attn_factor", 1.0) * (1 + 0.1 * math.log(factor))
-    frequencies = as_trained / factor * (1 - kept) + as_trained * kept
+    frequencies = as_trained / factor * (1 - unscaled) + as_trained * unscaled
     turns = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)[:, None]
     return (turns.cos() * gain).float(), (turns.sin() * gain).float()
 
@@ -188,9 +188,9 @@ class UnigramTokenizer:
         best: list[tuple[float, int, int]] = [(0.0, 0, 0)] + [(-math.inf, 0, 0)] * len(marked)
         for start in range(len(marked)):
             for end in range(start + 1, min(len(marked), start + self._longest) + 1):
-                found = self._pieces.get(marked[start:end], self._unknown if end == start + 1 else None)
-                if found is not None and best[start][0] + found[1] > best[end][0]:
-                    best[end] = best[start][0] + found[1], start, found[0]
+                piece = self._pieces.get(marked[start:end], self._unknown if end == start + 1 else None)
+                if piece is not None and best[start][0] + piece[1] > best[end][0]:
+                    best[end] = best[start][0] + piece[1], start, piece[0]
         ids, end = list[int](), len(marked)
         while end > 0:
             _, start, token = best[end]
@@ -224,7 +224,7 @@ class Charsmap:
         return out.decode()
 
     def _longest(self, text: bytes, start: int) -> tuple[int, bytes | None]:
-        end, found, node = start, None, self._base(0)
+        end, replacement, node = start, None, self._base(0)
         for place in range(start, len(text)):
             node ^= text[place]
             if text[place] == 0 or self._nodes[node] & (1 << 31 | 0xFF) != text[place]:
@@ -233,8 +233,8 @@ class Charsmap:
             node ^= self._base(node)
             if is_end:
                 at = self._nodes[node] & (1 << 31) - 1
-                end, found = place + 1, self._texts[at : self._texts.index(0, at)]
-        return end, found
+                end, replacement = place + 1, self._texts[at : self._texts.index(0, at)]
+        return end, replacement
 
     def _base(self, node: int) -> int:
         packed = self._nodes[node]

@@ -128,7 +128,7 @@ def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: boo
     cuts = _cuts(definition.get("pre_tokenizer"), origin)
     if not merges:
         return "gpt-2"
-    names = [name for name, found in PRE_TOKENIZERS.items() if found == (cuts, whole_words)]
+    names = [name for name, rule in PRE_TOKENIZERS.items() if rule == (cuts, whole_words)]
     if not names:
         expressions = "; ".join(cuts) or "none"
         raise UserError(

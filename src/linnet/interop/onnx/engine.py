@@ -109,23 +109,23 @@ class GraphReader:
         self._places, self._bound = 1 << (end - 1).bit_length(), None
         for state in self._description.states:
             if state.grows == "places":
-                kept, larger = self._states[state.input], state.initial(self._places)
-                larger[tuple(map(slice, kept.shape))] = kept
+                before, larger = self._states[state.input], state.initial(self._places)
+                larger[tuple(map(slice, before.shape))] = before
                 self._states[state.input] = larger
 
     def _pieces(self, tokens: list[int]) -> Iterator[list[int]]:
         """Yield pieces as long as the graph for prompts takes them, then single tokens."""
-        done, prompt = 0, self._description.prompt
-        while done < len(tokens):
-            left = len(tokens) - done
+        start, prompt = 0, self._description.prompt
+        while start < len(tokens):
+            left = len(tokens) - start
             if prompt is None:
                 count = 1
             elif prompt.length is None:
                 count = min(left, MAX_PIECE)
             else:
                 count = prompt.length if prompt.length <= left and self.position % prompt.length == 0 else 1
-            yield tokens[done : done + count]
-            done += count
+            yield tokens[start : start + count]
+            start += count
 
     def _read_piece(self, tokens: list[int]) -> Array:
         if len(tokens) > 1:

@@ -123,8 +123,8 @@ def export_folder(
     if policy != FULL:
         check_chooses(model.decoder, "cache_policy")
     made = export_onnx(model, out, precision=precision, cache_policy=policy, origin=origin, command=command)
-    found = made.parity
-    logits = f"logits within {found.error:.1e} of their spread (root mean square; largest {found.largest_error:.1e})"
+    parity = made.parity
+    logits = f"logits within {parity.error:.1e} of their spread (root mean square; largest {parity.largest_error:.1e})"
     products = [f"{count} {name}" for name, count in made.nodes.items() if name.startswith(("MatMul", "Gemm"))]
     if made.prompt is None:
         prompt = f"prompts token by token ({made.token_by_token})"
@@ -133,8 +133,8 @@ def export_folder(
     else:
         prompt = "prompts of any length at once"
     messages = (
-        f"{found.tokens} tokens: {logits}, {found.greedy:.1%} of the likeliest tokens the same",
-        f"{found.graph_bits_per_byte:.4f} bits per byte of its own text ({found.bits_per_byte:.4f} in PyTorch)",
+        f"{parity.tokens} tokens: {logits}, {parity.greedy:.1%} of the likeliest tokens the same",
+        f"{parity.graph_bits_per_byte:.4f} bits per byte of its own text ({parity.bits_per_byte:.4f} in PyTorch)",
         ", ".join(products),
         prompt,
     )

@@ -156,10 +156,10 @@ def _move_weights(graphs: dict[str, "ModelProto"], path: Path) -> None:
                 length = len(tensor.raw_data)
                 if length < MIN_EXTERNAL_BYTES:
                     continue
-                found = digest(tensor.raw_data)
-                if found not in places:
+                key = digest(tensor.raw_data)
+                if key not in places:
                     file.seek(-(-file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
-                    places[found] = file.tell()
+                    places[key] = file.tell()
                     file.write(tensor.raw_data)
-                set_external_data(tensor, location=path.name, offset=places[found], length=length)
+                set_external_data(tensor, location=path.name, offset=places[key], length=length)
                 tensor.ClearField("raw_data")

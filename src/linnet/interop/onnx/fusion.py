@@ -116,13 +116,13 @@ def replace_nodes(graph: "GraphProto", nodes: "Iterable[NodeProto]") -> None:
 
 def drop_unread(graph: "GraphProto") -> None:
     """Remove nodes and constants that lead to no output; nodes are in execution order."""
-    used, kept = {value.name for value in graph.output}, []
+    used, nodes = {value.name for value in graph.output}, []
     for node in reversed(graph.node):
         if used & set(node.output):
             used.update(node.input)
-            kept.append(node)
+            nodes.append(node)
     del graph.node[:]
-    graph.node.extend(reversed(kept))
+    graph.node.extend(reversed(nodes))
     for tensor in [tensor for tensor in graph.initializer if tensor.name not in used]:
         graph.initializer.remove(tensor)
 
@@ -147,8 +147,8 @@ def fuse_step(model: "ModelProto") -> None:
     """Replace attention and residual norms in the graph for one token, in place."""
     from onnx import helper
 
-    found = fuse_attention(model.graph) + fuse_residual_norms(model.graph)
-    if found and all(known.domain != DOMAIN for known in model.opset_import):
+    fused = fuse_attention(model.graph) + fuse_residual_norms(model.graph)
+    if fused and all(known.domain != DOMAIN for known in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
 
 
@@ -158,7 +158,7 @@ def fuse_residual_norms(graph: "GraphProto") -> int:
 
     edges = Edges(graph)
     norms = {nodes[-2].input[0]: nodes for nodes in (_norm(edges, node) for node in graph.node) if nodes is not None}
-    found: dict[str, NodeProto] = {}
+    fused: dict[str, NodeProto] = {}
     for node in graph.node:
         x = node.output[0]
         if node.op_type != "Add" or x not in norms:
@@ -169,10 +169,10 @@ def fuse_residual_norms(graph: "GraphProto") -> int:
         gain, epsilon = norms[x][-1].input[1], edges.number(norms[x][2].input[1])
         outputs = [norms[x][-1].output[0], "", "", x]
         inputs = [*node.input, gain]
-        found[x] = helper.make_node(RESIDUAL_NORM, inputs, outputs, domain=DOMAIN, epsilon=epsilon)
-    replaced = {norms[x][-1].output[0] for x in found}
-    replace_nodes(graph, (found.get(node.output[0], node) for node in graph.node if node.output[0] not in replaced))
-    return len(found)
+        fused[x] = helper.make_node(RESIDUAL_NORM, inputs, outputs, domain=DOMAIN, epsilon=epsilon)
+    replaced = {norms[x][-1].output[0] for x in fused}
+    replace_nodes(graph, (fused.get(node.output[0], node) for node in graph.node if node.output[0] not in replaced))
+    return len(fused)
 
 
 def _norm(edges: Edges, square: "NodeProto") -> "list[NodeProto] | None":
@@ -208,18 +208,18 @@ class Rotation:
         """Match queries and keys that are rotated together in their whole width; None for anything else."""
         for match in (cls._halves, cls._neighbors):
             try:
-                turned, parts = edges.split(q, [q, k]), edges.split(v, None)
+                rotated, parts = edges.split(q, [q, k]), edges.split(v, None)
                 _same(parts.output[1], v)
-                cos, sin = match(edges, turned, parts.output[0])
+                cos, sin = match(edges, rotated, parts.output[0])
                 return cls(edges.made(parts.input[0], "Reshape").input[0], cos, sin, match == cls._neighbors)
             except MismatchError:
                 continue
         return None
 
     @staticmethod
-    def _halves(by: Edges, turned: "NodeProto", x: str) -> tuple[str, str]:
-        """Match that `turned` splits `x` rotated by halves; return cos and sin."""
-        straight, crossed = (by.made(name, "Mul").input for name in by.made(turned.input[0], "Add").input)
+    def _halves(by: Edges, rotated: "NodeProto", x: str) -> tuple[str, str]:
+        """Match that `rotated` splits `x`, rotated by halves; return cos and sin."""
+        straight, crossed = (by.made(name, "Mul").input for name in by.made(rotated.input[0], "Add").input)
         low, high = by.split(by.made(crossed[0], "Concat").input[1], None).output
         cos, sin = by.made(straight[1], "Concat").input, by.made(crossed[1], "Concat").input
         _same([straight[0], by.made(low, "Split").input[0]], [x, x])
@@ -228,9 +228,9 @@ class Rotation:
         return cos[0], sin[1]
 
     @staticmethod
-    def _neighbors(by: Edges, turned: "NodeProto", x: str) -> tuple[str, str]:
-        """Match that `turned` splits `x` rotated by pairs of neighbors; return cos and sin."""
-        pairs = by.made(by.made(turned.input[0], "Reshape").input[0], "Concat").input
+    def _neighbors(by: Edges, rotated: "NodeProto", x: str) -> tuple[str, str]:
+        """Match that `rotated` splits `x`, rotated by pairs of neighbors; return cos and sin."""
+        pairs = by.made(by.made(rotated.input[0], "Reshape").input[0], "Concat").input
         first, second = (by.made(name, "Unsqueeze").input[0] for name in pairs)
         difference = [by.made(name, "Mul").input for name in by.made(first, "Sub").input]
         total = [by.made(name, "Mul").input for name in by.made(second, "Add").input]
@@ -244,16 +244,16 @@ class Rotation:
         from onnx import helper
 
         q, k, v = parts
-        both, turned, tables = f"{q}.both", f"{q}.turned", [f"{q}.cos", f"{q}.sin"]
-        sizes = {f"{both}.sizes": [widths[0] + widths[1], widths[2]], f"{turned}.sizes": widths[:2]}
+        both, rotated, tables = f"{q}.both", f"{q}.rotated", [f"{q}.cos", f"{q}.sin"]
+        sizes = {f"{both}.sizes": [widths[0] + widths[1], widths[2]], f"{rotated}.sizes": widths[:2]}
         reshapes = zip((self.cos, self.sin), tables, strict=True)
         inputs, interleaved = [both, FIRST, *tables], int(self.adjacent)
         return [
             *(helper.make_node("Constant", [], [name], value_ints=size) for name, size in sizes.items()),
             helper.make_node("Split", [self.joint, f"{both}.sizes"], [both, v], axis=-1),
             *(helper.make_node("Reshape", [name, TABLE], [table]) for name, table in reshapes),
-            helper.make_node(ROTARY, inputs, [turned], domain=DOMAIN, interleaved=interleaved),
-            helper.make_node("Split", [turned, f"{turned}.sizes"], [q, k], axis=-1),
+            helper.make_node(ROTARY, inputs, [rotated], domain=DOMAIN, interleaved=interleaved),
+            helper.make_node("Split", [rotated, f"{rotated}.sizes"], [q, k], axis=-1),
         ]
 
 

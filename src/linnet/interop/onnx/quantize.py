@@ -73,12 +73,12 @@ def _matrices(decoder: Decoder) -> list[Tensor]:
     """Return the weights of linear maps, without parts that skip quantization, and the embedding's table."""
     parts = [part for sublayer in sublayers_of(decoder) for part in sublayer.skip_quantization()]
     skipped = {id(module) for part in parts for module in part.modules()}
-    found = []
+    weights = []
     for module in decoder.modules():
         if (isinstance(module, nn.Linear) and id(module) not in skipped) or module is decoder.embedding.tokens:
             assert isinstance(module.weight, Tensor)
-            found.append(module.weight)
-    return found
+            weights.append(module.weight)
+    return weights
 
 
 def _transpose_weights(graph: "GraphProto") -> None:
@@ -93,7 +93,7 @@ def _transpose_weights(graph: "GraphProto") -> None:
         if node.op_type == "Transpose" and node.input[0] in weights and len(weights[node.input[0]].dims) == 2
     }
     for node in graph.node:
-        transposed = any(found.name == "transB" and found.i for found in node.attribute)
+        transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
         if node.op_type == "Gemm" and transposed and node.input[1] in weights:
             sources[node.input[1]] = node.input[1]
     nodes: list[NodeProto] = []
@@ -102,7 +102,7 @@ def _transpose_weights(graph: "GraphProto") -> None:
             nodes.append(node)
             continue
         source = sources[node.input[1]]
-        name = f"{source}.turned"
+        name = f"{source}.transposed"
         if name not in known:
             known.add(name)
             matrix = np.ascontiguousarray(numpy_helper.to_array(weights[source]).T)

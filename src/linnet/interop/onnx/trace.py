@@ -179,9 +179,9 @@ def graph_of(step: Step, tokens: int | None) -> "onnx.ModelProto":
     with _quiet(), torch.no_grad():
         # The states of a stream that has begun: growing tensors have a length other than 0 and 1, which are traced as
         # constants. This pass also makes the tables that layers keep as numbers; made in a trace they would be symbols.
-        begun = [tensor.clone() for tensor in flat.tensors.values()]
+        tensors = [tensor.clone() for tensor in flat.tensors.values()]
         first = torch.arange(EXAMPLE_TOKENS)[None] % step.decoder.spec.vocab_size
-        states: list[Tensor] = step(first, torch.zeros(1, dtype=torch.int64), begun)[1]
+        states: list[Tensor] = step(first, torch.zeros(1, dtype=torch.int64), tensors)[1]
         example = (torch.zeros(1, traced, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), states)
         places = Dim("places", min=2)
         of_states = [

@@ -200,12 +200,12 @@ class StateCache(Cache):
             if not self._past:
                 raise UserError(f"crop: {removed} positions more than were recorded since the last crop")
             last = self._past.pop()
-            kept = max(last.chunk.length - removed, 0)
+            remaining = max(last.chunk.length - removed, 0)
             if last.before is None:
-                self._go_back(last.chunk.length - kept)
+                self._go_back(last.chunk.length - remaining)
             else:
-                self.state, self._unread = last.before, last.chunk.cut(slice(None, kept)) if kept else None
-            removed -= last.chunk.length - kept
+                self.state, self._unread = last.before, last.chunk.cut(slice(None, remaining)) if remaining else None
+            removed -= last.chunk.length - remaining
 
     def _go_back(self, removed: int) -> None:
         """Make the state forget its last tokens, which all rows have in common."""

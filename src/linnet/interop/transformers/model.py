@@ -140,8 +140,8 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if self.decoder.embedding.positions is not None and seen + longest > length:
             raise UserError(f"input_ids: {seen + longest} tokens: the model's learned positions end at {length}")
         x_BTD = self._hidden(chunk, cache, record)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BTV = self.decoder.logits(x_BTD[:, kept])
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits_BTV = self.decoder.logits(x_BTD[:, positions])
         loss = None if labels is None else self._loss(logits_BTV, labels, num_items_in_batch, record)
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=cache)
 

@@ -56,9 +56,9 @@ def export_page(
     name, first = next(iter(made.models.items()))
     weights = [out / MODELS / name / file for file in first.files if file.startswith(STEP)]
     messages = [
-        f"{name}: {precision}, {kept.parity.graph_bits_per_byte:.4f} bits per byte of its own text "
-        f"({kept.parity.bits_per_byte:.4f} in floats), {kept.parity.greedy:.1%} of its likeliest tokens"
-        for name, kept in made.models.items()
+        f"{name}: {precision}, {export.parity.graph_bits_per_byte:.4f} bits per byte of its own text "
+        f"({export.parity.bits_per_byte:.4f} in floats), {export.parity.greedy:.1%} of its likeliest tokens"
+        for name, export in made.models.items()
     ]
     figures = {"models": {name: one.figures for name, one in made.models.items()}, "files": made.files}
     messages.append(f"any web server shows it: python -m http.server --directory {out}")

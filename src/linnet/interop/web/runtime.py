@@ -29,8 +29,8 @@ def copy_runtime(out: Path, source: str | Path | None = None) -> list[str]:
     source: a folder of the package (`node_modules/onnxruntime-web`), or the result of its `npm pack`; None: the user's
     cache, or npm if it is not there. `UserError` if there is no such package.
     """
-    found = _packed() if source is None else Path(source)
-    files = _from_folder(found) if found.is_dir() else _from_package(found)
+    package = _packed() if source is None else Path(source)
+    files = _from_folder(package) if package.is_dir() else _from_package(package)
     for name, content in files.items():
         (out / name).write_bytes(content)
     return list(files)

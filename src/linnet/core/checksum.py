@@ -122,42 +122,34 @@ def write_file_checksums(folder: Path, names: Iterable[str]) -> None:
     write_checked_json(folder / MANIFEST, {"version": VERSION, "files": files})
 
 
-def check_files(folder: Path, names: Iterable[str]) -> None:
-    """`UserError` for a file that differs from what the manifest says; a note if the folder has no manifest."""
-    listed = _files(folder)
-    if listed is None:
-        note(f"{folder}: has no {MANIFEST}: its files are taken as they are")
-        return
-    for name in names:
-        if name in listed:
-            _check(folder / name, listed[name])
-        elif (folder / name).exists():
-            raise UserError(f"{folder / name}: not in {folder / MANIFEST}; expected files that linnet wrote{_REMEDY}")
-
-
 _REMEDY = f" (without {MANIFEST} they are taken as they are)"
 
 
-def _files(folder: Path) -> dict[str, Any] | None:
-    path = folder / MANIFEST
-    if not path.exists():
-        return None
-    plain = read_checked_json(path)
+def check_files(folder: Path, names: Iterable[str]) -> None:
+    """`UserError` for a file that differs from what the manifest says; a note if the folder has no manifest."""
+    manifest = folder / MANIFEST
+    if not manifest.exists():
+        note(f"{folder}: has no {MANIFEST}: its files are taken as they are")
+        return
+    plain = read_checked_json(manifest)
     if isinstance(plain, dict):
-        refuse_later_version(path, plain.get("version"), VERSION)
-    files = plain.get("files") if isinstance(plain, dict) and plain.get("version") == VERSION else None
-    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
-        raise UserError(f"{path}: expected version {VERSION} and files, each with bytes and blake3")
-    return files
-
-
-def _check(path: Path, entry: Mapping[str, Any]) -> None:
-    if not path.is_file():
-        raise UserError(f"{path}: missing, {MANIFEST} lists it")
-    size_bytes = path.stat().st_size
-    if size_bytes != entry.get("bytes"):
-        raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {entry.get('bytes')}{_REMEDY}")
-    with errors_naming(path):  # errors of the hashing library do not
-        found = file_digest(path)
-    if found != entry.get("blake3"):
-        raise UserError(f"{path}: {CHECKSUM_MISMATCH}{_REMEDY}")
+        refuse_later_version(manifest, plain.get("version"), VERSION)
+    listed = plain.get("files") if isinstance(plain, dict) and plain.get("version") == VERSION else None
+    if not isinstance(listed, dict) or not all(isinstance(entry, dict) for entry in listed.values()):
+        raise UserError(f"{manifest}: expected version {VERSION} and files, each with bytes and blake3")
+    for name in names:
+        path = folder / name
+        if name not in listed:
+            if path.exists():
+                raise UserError(f"{path}: not in {manifest}; expected files that linnet wrote{_REMEDY}")
+            continue
+        entry = listed[name]
+        if not path.is_file():
+            raise UserError(f"{path}: missing, {MANIFEST} lists it")
+        size_bytes = path.stat().st_size
+        if size_bytes != entry.get("bytes"):
+            raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {entry.get('bytes')}{_REMEDY}")
+        with errors_naming(path):  # errors of the hashing library do not name it
+            found = file_digest(path)
+        if found != entry.get("blake3"):
+            raise UserError(f"{path}: {CHECKSUM_MISMATCH}{_REMEDY}")

@@ -129,29 +129,24 @@ def open_file(path: str | Path, pipes: bool = False) -> io.BufferedReader:
         reason = _REASONS.get(getattr(error, "errno", None) or 0, getattr(error, "strerror", None) or str(error))
         raise UserError(f"{path}: {reason}") from None
     try:
-        _check_kind(handle, path, pipes)
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise UserError(f"{path}: {_REASONS[errno.EISDIR]}")
+        if not stat.S_ISREG(mode):
+            if not pipes or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+                raise UserError(f"{path}: a device or pipe, expected a file")
+            if hasattr(select, "poll"):  # on Windows a pipe is read as it comes
+                poll = select.poll()
+                poll.register(handle, select.POLLIN)
+                if not poll.poll(PIPE_WAIT_S * 1000):
+                    waited = f"a pipe into which nobody wrote for {PIPE_WAIT_S:.0f} s"
+                    raise UserError(f"{path}: {waited}, expected a file")
         if NO_WAIT:
             os.set_blocking(handle, True)
     except BaseException:
         os.close(handle)
         raise
     return os.fdopen(handle, "rb")
-
-
-def _check_kind(handle: int, path: str | Path, pipes: bool) -> None:
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
-        return
-    if stat.S_ISDIR(mode):
-        raise UserError(f"{path}: {_REASONS[errno.EISDIR]}")
-    if not pipes or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        raise UserError(f"{path}: a device or pipe, expected a file")
-    if not hasattr(select, "poll"):  # Windows: a pipe is read as it comes
-        return
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    if not poll.poll(PIPE_WAIT_S * 1000):
-        raise UserError(f"{path}: a pipe into which nobody wrote for {PIPE_WAIT_S:.0f} s, expected a file")
 
 
 def check_extent(value: Any, origin: str) -> None:

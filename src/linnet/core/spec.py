@@ -53,7 +53,9 @@ class Spec(BaseModel):
         """Checked first, because a misspelled key is also a missing one."""
         for key in data if isinstance(data, dict) else ():
             if key not in cls.model_fields:
-                within = [f"{name}.{key}" for name, fields in cls._sections().items() if key in fields]
+                kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+                sections = {n: kind for n, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Spec)}
+                within = [f"{name}.{key}" for name, spec in sections.items() if key in spec.model_fields]
                 raise ValueError(unknown_key(key, data[key], cls._keys(), within))
         return data
 
@@ -61,13 +63,6 @@ class Spec(BaseModel):
     def _keys(cls) -> Collection[str]:
         """The accepted keys: the fields, and what may stand in their place."""
         return cls.model_fields
-
-    @classmethod
-    def _sections(cls) -> dict[str, Collection[str]]:
-        """The fields of each field that is a configuration itself."""
-        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
-        specs = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Spec)}
-        return {name: spec.model_fields for name, spec in specs.items()}
 
     @model_validator(mode="before")
     @classmethod
@@ -182,14 +177,11 @@ def field_path(location: tuple[int | str, ...], data: Any) -> str:
         if isinstance(data, dict) and part not in data and data.get("kind") == part:
             continue
         path += f"[{part}]" if isinstance(data, list) else f".{part}" if path else str(part)
-        data = _child(data, part)
+        if isinstance(data, list):
+            data = data[part] if isinstance(part, int) and part < len(data) else None
+        else:
+            data = data.get(part) if isinstance(data, dict) else None
     return path
-
-
-def _child(data: Any, part: int | str) -> Any:
-    if isinstance(data, dict):
-        return data.get(part)
-    return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
 
 
 _VALUE_ERRORS = (ValueError, OverflowError, AttributeError, LookupError, TypeError)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch
 
 _CGROUP = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 62
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Parameters of glibc's `mallopt`."""
@@ -51,25 +50,17 @@ def available_bytes(device: "torch.device") -> int:
 
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    return min(int(psutil.virtual_memory().available), _address_space_bytes(), _container_bytes())
-
-
-def _address_space_bytes() -> int:
-    if resource is None:
-        return _UNLIMITED
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return _UNLIMITED if limit == resource.RLIM_INFINITY else max(0, limit - int(psutil.Process().memory_info().vms))
-
-
-def _container_bytes() -> int:
-    """What is left of the memory of a container (cgroup 2). The page cache in it can be reclaimed, so it counts."""
-    try:
-        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    limits = [int(psutil.virtual_memory().available)]
+    if resource is not None and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        limits.append(max(0, limit - int(psutil.Process().memory_info().vms)))
+    with suppress(OSError):  # no container, or not Linux
+        most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         counts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-    except OSError:  # no container, or not Linux
-        return _UNLIMITED
-    cached = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
-    return _UNLIMITED if limit == "max" else max(0, int(limit) - int(used) + cached)
+        # The page cache in a container (cgroup 2) can be reclaimed, so it counts as free.
+        cached = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+        if most != "max":
+            limits.append(max(0, int(most) - int(used) + cached))
+    return min(limits)
 
 
 def keep_freed_memory() -> bool:
@@ -130,14 +121,12 @@ def exit_process(code: int) -> None:
 
 def scatter(times_s: Sequence[float]) -> float:
     """The 90th percentile of times of the same work over their median: near 1 on a quiet machine."""
-    ordered = sorted(times_s)
-    return _quantile(ordered, 0.9) / _quantile(ordered, 0.5)
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    below, rest = divmod(share * (len(ordered) - 1), 1)
-    first = ordered[int(below)]
-    return first if rest == 0 else first + rest * (ordered[int(below) + 1] - first)
+    ordered, quantiles = sorted(times_s), []
+    for share in (0.9, 0.5):
+        below, rest = divmod(share * (len(ordered) - 1), 1)
+        first = ordered[int(below)]
+        quantiles.append(first if rest == 0 else first + rest * (ordered[int(below) + 1] - first))
+    return quantiles[0] / quantiles[1]
 
 
 class OtherPrograms:

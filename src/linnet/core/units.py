@@ -62,30 +62,23 @@ def read_rows(path: Path, needed: Sequence[Sequence[str]]) -> list[Row]:
     rows = []
     try:
         columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
-        _check_columns(path, columns, needed)
-        for row in reader:
+        for name in columns:
+            if name and columns.count(name) > 1:
+                raise UserError(f"{path}: column {name} occurs {columns.count(name)} times; expected once")
+        for group in needed:
+            if not set(group) & set(columns):
+                found = ", ".join(columns) or "nothing"
+                raise UserError(f"{path}: column {' or '.join(group)} is missing; found {found}")
+        cells: Mapping[Any, Any]
+        for cells in reader:
             origin = f"{path}, line {reader.line_num}"
-            _check_cells(origin, row, columns)
-            rows.append(Row(origin, {name: (row[name] or "").strip() for name in columns}))
+            extra = [cell for cell in cells.get(None) or () if cell.strip()]
+            if extra:
+                raise UserError(
+                    f"{origin}: {', '.join(extra)}: more cells than the {len(columns)} columns; expected quotes around"
+                    ' a number with commas in it: "340,000"'
+                )
+            rows.append(Row(origin, {name: (cells[name] or "").strip() for name in columns}))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num + 1}: not valid CSV ({error})") from None
     return rows
-
-
-def _check_columns(path: Path, columns: Sequence[str], needed: Sequence[Sequence[str]]) -> None:
-    for name in columns:
-        if name and columns.count(name) > 1:
-            raise UserError(f"{path}: column {name} occurs {columns.count(name)} times; expected once")
-    for group in needed:
-        if not set(group) & set(columns):
-            found = ", ".join(columns) or "nothing"
-            raise UserError(f"{path}: column {' or '.join(group)} is missing; found {found}")
-
-
-def _check_cells(origin: str, row: Mapping[Any, Any], columns: Sequence[str]) -> None:
-    extra = [cell for cell in row.get(None) or () if cell.strip()]
-    if extra:
-        raise UserError(
-            f"{origin}: {', '.join(extra)}: more cells than the {len(columns)} columns; expected quotes around a"
-            ' number with commas in it: "340,000"'
-        )

@@ -172,9 +172,6 @@ class Precision(Spec):
     def dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.name == "bfloat16" else torch.float32
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
-
 
 def configured_precision(spec: TrainingSpec, device: torch.device) -> Precision | None:
     """The precision that the configuration or the device determines; None if it has to be measured."""

@@ -6,6 +6,7 @@ Files that have no checksum may have been edited; their fields are checked again
 import json
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,11 @@ SUMMARY = _schema(
 """`run.json` of a training run."""
 
 
+@dataclass(frozen=True)
 class Metrics:
     """`metrics.jsonl`: one JSON object per line, in ascending order of steps, each with its checksum."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def append(self, line: dict[str, Any]) -> None:
         with errors_naming(self.path), open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:

@@ -6,7 +6,7 @@ Legend: `B` batch, `T` tokens.
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,10 +74,8 @@ def next_token_loss(
 
 def configure_objective(objective: Callable[..., Loss], spec: TrainingSpec, decoder: Decoder) -> Objective:
     """The objective with the run's settings; `UserError` for a penalty that no layer of the model has."""
-    settings: dict[str, Any] = {"penalties": check_penalties(decoder, spec.penalties)}
-    if spec.z_loss:
-        settings["z_loss"] = spec.z_loss
-    return partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
+    settings = {"penalties": check_penalties(decoder, spec.penalties), "z_loss": spec.z_loss}
+    return partial(objective, **{name: value for name, value in settings.items() if value})
 
 
 def mean_losses(losses: list[AuxiliaryLoss]) -> dict[str, Tensor]:

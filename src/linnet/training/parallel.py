@@ -7,7 +7,7 @@ in float32 and are those of the mean over all tokens. With bfloat16 products, sh
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
 from typing import Any
@@ -165,11 +165,6 @@ def with_fitting_shard(spec: TrainingSpec, processes: Processes, note: Callable[
     shard = max(each for each in range(1, min(configured, count) + 1) if count % each == 0)
     there = "one process" if count == 1 else f"{count} processes"
     note(f"note: training.parallel.shard: {shard} instead of {configured} in {there}; the result is the same")
-    return with_shard(spec, shard)
-
-
-def with_shard(spec: TrainingSpec, shard: int) -> TrainingSpec:
-    """The same configuration with another `training.parallel.shard`."""
     return spec.model_copy(update={"parallel": spec.parallel.model_copy(update={"shard": shard})})
 
 
@@ -237,7 +232,10 @@ def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes:
 
 
 class Hidden:
-    """Wraps what FSDP must not look into: it would copy auxiliary outputs that hold tensors, and lose what is added."""
+    """Hides the layout from FSDP, which would copy its auxiliary outputs and lose those that are added.
+
+    FSDP looks into dataclasses, so this is none.
+    """
 
     def __init__(self, layout: BatchLayout) -> None:
         self.layout = layout
@@ -255,11 +253,11 @@ def _hide_layout(unit: nn.Module) -> None:
     unit.forward = lambda x, states, hidden, *rest: forward(x, states, hidden.layout, *rest)
 
 
+@dataclass(frozen=True)
 class _TimedCollective:
     """A collective operation of FSDP whose time counts as waiting."""
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
+    processes: Processes
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """FSDP's interface: memory for the result."""
@@ -273,10 +271,10 @@ class AllGather(_TimedCollective):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         """FSDP's interface."""
-        if self._processes.left_group:  # as much memory; its own shard stands for those of the others
+        if self.processes.left_group:  # as much memory; its own shard stands for those of the others
             output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.clone())
             return None
-        with self._processes.waits.running(output_tensor.device):
+        with self.processes.waits.running(output_tensor.device):
             work: dist.Work | None = _all_gather(output_tensor, input_tensor, group, async_op)
         return work
 
@@ -288,9 +286,9 @@ class ReduceScatter(_TimedCollective):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> dist.Work | None:
         """FSDP's interface."""
-        if self._processes.left_group:
+        if self.processes.left_group:
             output_tensor.copy_(input_tensor.view(group.size(), *output_tensor.shape)[group.rank()])
             return None
-        with self._processes.waits.running(output_tensor.device):
+        with self.processes.waits.running(output_tensor.device):
             work: dist.Work | None = _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
         return work

@@ -6,7 +6,6 @@ continues to other widths and lengths is common practice and not measured.
 """
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +124,3 @@ def has_low_lr_parameters(model: ModelSpec) -> bool:
     """True if a layer has parameters for `optimizer.low_lr`; found without drawing weights."""
     decoder = meta_decoder(without_calibration_file(model))
     return any(True for sublayer in decoder.sublayers for _ in sublayer.low_lr_parameters())
-
-
-def note_unused_low_lr(training: Mapping[str, Any], model: ModelSpec) -> None:
-    """A note if a run sets `low_lr`, and the model has nothing to which it applies.
-
-    training: the fields that the run names, without those of its recipe, which is for many models.
-    """
-    value = (training.get("optimizer") or {}).get("low_lr")
-    if value is not None and not has_low_lr_parameters(model):
-        note(f"training.{LOW_LR}: {value}: {NO_LOW_LR_PARAMETERS}; it changes nothing")

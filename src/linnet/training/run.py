@@ -171,7 +171,7 @@ def train_run(
                 reporter.note(vocabulary_note(requested, run))
             processes.broadcast_from_rank0(lambda: folder.start(run))
             if trainer.precision.measured and processes.broadcast_from_rank0(folder.precision) is None:
-                reporter.note(f"precision {trainer.precision}")
+                reporter.note(f"precision {trainer.precision.name}: {trainer.precision.reason}")
                 if processes.is_rank0:
                     folder.write_precision(trainer.precision)
             with closing(trainer):

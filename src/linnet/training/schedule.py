@@ -198,13 +198,3 @@ def read_budget(path: Path, steps: int) -> StepBudget:
     if history and [*begins, steps] != [begins[0], *ends]:
         raise UserError(f"{path}: extended to {ends} steps, and config.yaml says {steps}; expected the last of them")
     return StepBudget(steps, history)
-
-
-def extension_note(schedule: ScheduleSpec, peak: float, latest: Extension) -> str:
-    """A line about an extension and the learning rate around it."""
-    note = f"extended at step {latest.step}: {latest.steps} steps instead of {latest.before}"
-    if latest.step == 0:
-        return note
-    before = learning_rate(schedule, peak, latest.step, latest.before)
-    now = learning_rate(schedule, peak, latest.step + 1, latest.steps)
-    return f"{note}; the schedule ({schedule.kind}) spans all steps: learning rate {now:.2e} now, {before:.2e} before"

@@ -6,10 +6,18 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
 from linnet.model.spec import ModelSpec, model_folder, read_description
-from linnet.training.recipe import AUTO, automatic, merge_fields, note_unused_low_lr, read_recipe
+from linnet.training.recipe import (
+    AUTO,
+    LOW_LR,
+    NO_LOW_LR_PARAMETERS,
+    automatic,
+    has_low_lr_parameters,
+    merge_fields,
+    read_recipe,
+)
 from linnet.training.schedule import Growth, resolved_growth, steps_for
 from linnet.training.sections import (
     AveragingSpec,
@@ -205,7 +213,9 @@ def read_run(
     run = run_of(plain, assignments or [], str(config) if config is not None else "run")
     of_training = [each for each in assignments or [] if read_assignment(each)[0].startswith("training")]
     named = override({"training": plain.get("training") or {}}, of_training)["training"]
-    note_unused_low_lr(named, run.model)
+    low_lr = (named.get("optimizer") or {}).get("low_lr")  # without that of a recipe, which is for many models
+    if low_lr is not None and not has_low_lr_parameters(run.model):
+        note(f"training.{LOW_LR}: {low_lr}: {NO_LOW_LR_PARAMETERS}; it changes nothing")
     return run
 
 

@@ -54,7 +54,7 @@ from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel, with_fitting_shard
 from linnet.training.reporter import Reporter
 from linnet.training.run_folder import RunFolder, diverged_error
-from linnet.training.schedule import StepBudget, extension_note, learning_rate
+from linnet.training.schedule import StepBudget, learning_rate
 from linnet.training.spec import RunSpec
 from linnet.training.state import TrainState
 from linnet.training.step import NonFiniteError, Stepper, StepResult, too_large
@@ -146,7 +146,13 @@ class Trainer:
         before = processes.broadcast_from_rank0(lambda: folder.configuration().training.steps)
         budget = processes.broadcast_from_rank0(lambda: folder.step_budget(context.run, context.state.step))
         if before != budget.steps:
-            note = extension_note(training.schedule, training.optimizer.lr, budget.history[-1])
+            step, steps = budget.history[-1].step, budget.steps
+            note = f"extended at step {step}: {steps} steps instead of {budget.history[-1].before}"
+            if step > 0:
+                old = learning_rate(training.schedule, training.optimizer.lr, step, budget.history[-1].before)
+                new = learning_rate(training.schedule, training.optimizer.lr, step + 1, steps)
+                rates = f"learning rate {new:.2e} now, {old:.2e} before"
+                note += f"; the schedule ({training.schedule.kind}) spans all steps: {rates}"
             context.reporter.note(note)
         context.budget = budget
 

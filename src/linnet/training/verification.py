@@ -31,7 +31,6 @@ from linnet.core.spec import parse_yaml
 from linnet.model.spec import WEIGHTS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import OPTIMIZER, checkpoint_path, checkpoint_steps, read_state
-from linnet.training.parallel import with_shard
 from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import train_run
 from linnet.training.run_folder import PRECISION, DivergedError, RunFolder
@@ -143,7 +142,8 @@ def _in_one_process(run: RunSpec) -> RunSpec:
     if shard == 1:
         return run
     note(f"verified in one process, with training.parallel.shard 1 instead of {shard}: the result is the same")
-    return run.model_copy(update={"training": with_shard(run.training, 1)})
+    parallel = run.training.parallel.model_copy(update={"shard": 1})
+    return run.model_copy(update={"training": run.training.model_copy(update={"parallel": parallel})})
 
 
 def _with_precision(run: RunSpec, path: Path) -> RunSpec:
@@ -232,9 +232,10 @@ def _compare(straight: Path, other: Path, case: str) -> Iterator[Compared]:
         count = sum(tensor.numel() for tensor in tensors[0].values())
         yield Compared(case, what, count, _differing(*tensors))
     states = [list(_without_measured(read_state(end).to_dict()).items()) for end in ends]
-    yield Compared(case, "state", len(states[0]), _unequal(*states))
     lines = [[_without_measured(line) for line in RunFolder(path).metrics.read()] for path in (straight, other)]
-    yield Compared(case, "lines of figures", len(lines[0]), _unequal(*lines))
+    for what, (one, two) in (("state", states), ("lines of figures", lines)):
+        differs = sum(bool(a != b) for a, b in zip(one, two, strict=False)) + abs(len(one) - len(two))
+        yield Compared(case, what, len(one), differs)
 
 
 def _differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
@@ -249,10 +250,6 @@ def _differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
             unequal = (bits[0] != bits[1]).reshape(-1, one[name].element_size())
             count += int(unequal.any(dim=1).sum().item())
     return count
-
-
-def _unequal(one: list[Any], other: list[Any]) -> int:
-    return sum(bool(a != b) for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
 
 
 def _without_measured(plain: Any) -> Any:

@@ -122,11 +122,6 @@ class TrainingContext:
     callbacks: list[Callback] = field(default_factory=list)
     save_requested: bool = False
 
-    @property
-    def is_last_step(self) -> bool:
-        """True if the run ends, or once ended, with the step just made."""
-        return self.budget.ends(self.state.step)
-
     def diverged(self, problem: str) -> DivergedError:
         """The error to raise if the update of this step made something that is not finite."""
         state = self.state

@@ -1,4 +1,4 @@
-"""The guard against loss spikes: it judges a batch before its update, and refuses the update of a spike.
+"""The guard against loss spikes, which checks a batch before its update and refuses the update of a spike.
 
 Loss and gradient norm are compared with their medians over the steps before, in robust deviations (1.4826 times the
 median absolute deviation, which is that of a normal distribution). OLMo 2 (arXiv 2501.00656) skips updates in the same
@@ -42,12 +42,6 @@ class GuardState:
     spikes: list[dict[str, Any]] = field(default_factory=list)
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def accept(self, loss: float, gradient_norm: float, window: int) -> None:
-        """Count a batch whose update is made."""
-        self.losses = [*self.losses, loss][-window:]
-        self.gradient_norms = [*self.gradient_norms, gradient_norm][-window:]
-        self.consecutive = 0
-
 
 class Guard(Callback):
     """Refuses the update of a spike; then its batch, or all data since the last scheduled checkpoint, is skipped."""
@@ -59,28 +53,29 @@ class Guard(Callback):
         self.state: GuardState = GuardState()
 
     def check_update(self, loss: float, gradient_norm: float) -> SkipStepError | None:
-        """A refusal if the batch is a spike.
+        """An error if the batch is a spike.
 
-        After `max_consecutive` spikes the next batch is accepted whatever it is: the level has changed, and the
-        statistics start again. (A batch that is not finite then ends the run, as it does without a guard.)
+        After `max_consecutive` spikes the level has changed: the next batch is accepted, and the statistics start
+        again. (A batch that is not finite then ends the run, as it does without a guard.)
         """
         spec, state = self.spec, self.state
-        judged = {"loss": (loss, state.losses), "gradient_norm": (gradient_norm, state.gradient_norms)}
-        chosen = judged if spec.metric == "either" else [spec.metric]
-        problem = next(filter(None, (_problem(name, *judged[name], spec) for name in chosen)), None)
-        if problem is None:
-            state.accept(loss, gradient_norm, spec.window)
-            return None
-        state.consecutive += 1
-        if state.consecutive > spec.max_consecutive:
-            if math.isfinite(loss) and math.isfinite(gradient_norm):
-                state.losses, state.gradient_norms = [], []
-                state.accept(loss, gradient_norm, spec.window)
-            return None
-        # Go back only to a checkpoint that exists, and not to the same one endlessly.
-        rewinds = spec.action == "rewind" and state.checkpoint is not None
-        rewinds = rewinds and (state.rewound_to != state.checkpoint or state.rewinds < spec.max_consecutive)
-        return SkipStepError(problem, state.checkpoint if rewinds else None)
+        metrics = {"loss": (loss, state.losses), "gradient_norm": (gradient_norm, state.gradient_norms)}
+        chosen = metrics if spec.metric == "either" else [spec.metric]
+        problem = next(filter(None, (_problem(name, *metrics[name], spec) for name in chosen)), None)
+        if problem is not None:
+            state.consecutive += 1
+            if state.consecutive <= spec.max_consecutive:
+                # Go back only to a checkpoint that exists, and not to the same one endlessly.
+                rewinds = spec.action == "rewind" and state.checkpoint is not None
+                rewinds = rewinds and (state.rewound_to != state.checkpoint or state.rewinds < spec.max_consecutive)
+                return SkipStepError(problem, state.checkpoint if rewinds else None)
+            if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+                return None
+            state.losses, state.gradient_norms = [], []
+        state.losses = [*state.losses, loss][-spec.window :]
+        state.gradient_norms = [*state.gradient_norms, gradient_norm][-spec.window :]
+        state.consecutive = 0
+        return None
 
     def on_skip(self, skipped: SkipStepError, step: int, before: dict[str, Any]) -> None:
         """Count the spike; after a rewind in the state that was loaded, which continues the counts of before."""

@@ -115,7 +115,7 @@ class Checkpointing(Callback):
 
     def after_step(self) -> None:
         context, step = self.context, self.context.state.step
-        if context.is_last_step or context.save_requested or step % context.spec.checkpoint.every == 0:
+        if context.budget.ends(step) or context.save_requested or step % context.spec.checkpoint.every == 0:
             context.state.callbacks_done = True  # this is the last of them
             self.save(scheduled=True)
 

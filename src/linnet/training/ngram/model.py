@@ -150,9 +150,6 @@ class Discounts:
     amounts: tuple[float, float, float]
     estimated: bool
 
-    def of(self, counts: Indices) -> Numbers:
-        return np.array([0.0, *self.amounts])[np.minimum(counts, 3)]
-
 
 def estimate_discounts(counts: Indices) -> Discounts:
     """By Chen and Goodman's equation 26, if there are counts of 1, 2 and 3 and each discount is within its bounds.
@@ -204,7 +201,7 @@ class NGram:
         for table in self.tables:
             shorter = found[-1] if found else None
             discounts = estimate_discounts(table.counts)
-            taken = discounts.of(table.counts)
+            taken = np.array([0.0, *discounts.amounts])[np.minimum(table.counts, 3)]
             contexts, size = table.contexts, 1 if shorter is None else len(shorter.table)
             totals, left = (np.bincount(contexts, weights, size) for weights in (table.counts, taken))
             backoffs = np.divide(left, totals, out=np.ones(size), where=totals > 0)

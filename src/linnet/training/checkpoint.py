@@ -99,19 +99,20 @@ class CheckpointWriter:
         self,
         folder: Path,
         decoder: Decoder,
-        optimizer_tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor],
         tokenizer: Tokenizer,
         state: TrainState,
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """Write the checkpoint of `state.step`, replacing an older one; afterwards rank 0 calls `then`.
 
-        `OSError` before anything is written if there is no room for it.
+        tensors: those of the optimizer, and what callbacks save with them, as
+        `parameter/key`. `OSError` before anything is written if there is no room for it.
         """
         self.wait()
         processes, target, opened = self._processes, checkpoint_path(folder, state.step), ExitStack()
-        files = {WEIGHTS: decoder.state_dict(), OPTIMIZER: dict(optimizer_tensors)}
-        layouts = {name: _layout(tensors) for name, tensors in files.items()}
+        files = {WEIGHTS: decoder.state_dict(), OPTIMIZER: dict(tensors)}
+        layouts = {name: _layout(of_file) for name, of_file in files.items()}
         summary = {"version": VERSION, "state": state.to_dict()}  # a copy: training continues meanwhile
 
         def begin() -> str:
@@ -127,8 +128,8 @@ class CheckpointWriter:
             temporary = Path(processes.broadcast_from_rank0(begin))
             pieces = [
                 (name, offset, part if self._executor is None else part.clone())
-                for name, tensors in files.items()
-                for offset, part in self._own_pieces(tensors, layouts[name][1])
+                for name, of_file in files.items()
+                for offset, part in self._own_pieces(of_file, layouts[name][1])
             ]
         except BaseException as error:
             opened.__exit__(type(error), error, error.__traceback__)

@@ -1,4 +1,4 @@
-"""A run and its data folder: whether they fit each other, which data it is, and its batches."""
+"""The data folder of a run: its compatibility with the model, its identity, and its batches."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
 
 
 def check_data(known: str | None, data: TokenData, trained: Path) -> None:
-    """`UserError` unless a data folder is the one that the run in the folder `trained` was trained on: `known`."""
+    """`UserError` unless `data` has the hash `known`, that of the data of the run in the folder `trained`."""
     found = data.hash
     if known is not None and known != found:
         raise UserError(
@@ -81,7 +81,7 @@ def check_data(known: str | None, data: TokenData, trained: Path) -> None:
 
 
 def vocabulary_note(requested: RunSpec, run: RunSpec) -> str:
-    """A message that `run`, fitted to its data, has another vocabulary than `requested`."""
+    """A message that the vocabulary of `run`, which is that of its data, differs from the requested one."""
     before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (requested, run))
     return (
         f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the"

@@ -1,4 +1,4 @@
-"""The weights that a run begins with: random ones, word vectors among them, or another model's, and their files."""
+"""The initial weights of a run (random, with word vectors, or from another model) and the files that determine them."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def initial_decoder(run: RunSpec, data: TokenData) -> Decoder:
 
 
 def uninitialized_decoder(run: RunSpec) -> Decoder:
-    """A decoder of a run whose weights are in a checkpoint; the files that it began with may be gone."""
+    """A decoder for a run whose weights are in a checkpoint; its initial files are not needed."""
     decoder = _random_decoder(run, without_calibration_file(run.model))
     decoder.spec = run.model
     return decoder
@@ -71,7 +71,7 @@ def flatten(plain: Any, path: str = "") -> dict[str, Any]:
 
 @torch.no_grad()
 def load_word_vectors(decoder: Decoder, run: RunSpec, data: TokenData, processes: Processes) -> int | None:
-    """Replace the embeddings of tokens that the run's file of word vectors knows; returns how many these are.
+    """Replace the embeddings of the tokens that are in the run's file of word vectors; returns their number.
 
     The vectors are scaled by one number, so that their root mean square is that of the embeddings that they replace.
     None: the run names no file. Rank 0 reads it for all processes. `UserError` as from `token_vectors`.

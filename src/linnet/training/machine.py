@@ -1,4 +1,4 @@
-"""The machine under a run: its memory, threads and peak speed, and the precision of products that is fastest on it.
+"""The machine of a run: its memory, threads and peak speed, and the precision of products that is fastest on it.
 
 Weights, optimizer state and sums are float32 in any case. On a CUDA device the hardware decides the precision of
 products. Processors differ more: with AVX512-BF16 or AMX a step in bfloat16 takes a third to nine tenths of the time,

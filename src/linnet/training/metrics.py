@@ -1,4 +1,4 @@
-"""`metrics.jsonl`, and the schemas of what a run writes about itself as far as linnet reads it again.
+"""`metrics.jsonl`, and schemas of the files of a run that linnet reads again.
 
 Files that have no checksum may have been edited; their fields are checked against these schemas.
 """

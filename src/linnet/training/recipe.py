@@ -23,7 +23,7 @@ AUTO = "auto"
 RECIPES = Path(__file__).parent / "recipes"
 
 TOKENS_PER_PARAMETER = 20
-"""Of a run that does not say how long it is (Hoffmann et al., arXiv 2203.15556)."""
+"""For a run without a given length (Hoffmann et al., arXiv 2203.15556)."""
 
 WIDTH, TOKENS, STEP_TOKENS, LEARNING_RATE = 128, 1_660_000, 1024, 5.5e-3
 """Where `auto` was measured: the best of the batches and learning rates."""

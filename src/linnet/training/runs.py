@@ -1,4 +1,4 @@
-"""Runs as their folders describe them: finished runs with their losses, and lists of runs in any state.
+"""Runs read from their folders: finished runs with their losses, and lists of runs in any state.
 
 A list reads only small files, so that thousands of runs can be listed.
 """
@@ -74,7 +74,7 @@ def read_run_folder(path: Path) -> FinishedRun:
     if summary is None and (path / DIVERGED).is_file():
         raise NotARunError(f"{path}: the run diverged; it has no loss")
     if summary is None:
-        raise NotARunError(f"{path}: the run is not finished; go on with it by the same command that began it")
+        raise NotARunError(f"{path}: the run is not finished; the command that began it resumes it")
     if not summary.get("validation"):
         raise NotARunError(f"{path}: the run was never evaluated; it has no loss of held-out text")
     data = summary.get("data")
@@ -120,7 +120,7 @@ def runs_of(source: Path) -> list[Path]:
 
 
 def check_comparable(runs: Sequence[FinishedRun]) -> None:
-    """`UserError` naming two runs whose losses are not of the same tokens of the same text."""
+    """`UserError` that names two runs with different tokenizers or data, whose losses cannot be compared."""
     for run in runs[1:]:
         for what, first, other in (
             ("tokenizer", runs[0].tokenizer, run.tokenizer),
@@ -141,7 +141,7 @@ def training_flops_per_token(model: ModelSpec, context_length: int | None) -> fl
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run in any state, as its small files describe it; None for what they do not say yet.
+    """A run in any state, read from its small files; None for values that they do not contain yet.
 
     state: `finished`, `running`, `stopped`, `diverged` or `damaged`; problem: details of the last two. step: that of
     the last checkpoint. bits_per_byte: of the latest evaluation, causal. seconds: time in steps.
@@ -179,7 +179,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """What a run folder says; a run that cannot be read is `damaged`."""
+    """The state of the run in a folder; a run that cannot be read is `damaged`."""
     try:
         return _finished_info(path) or _unfinished_info(path)
     except (UserError, KeyError, TypeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What follows from the number of a step: learning rate, sizes of windows and batches, and how many steps a run has."""
+"""Functions of the step number (learning rate, sizes of windows and batches) and the number of steps of a run."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -171,7 +171,7 @@ class StepBudget:
     history: tuple[Extension, ...] = ()
 
     def of(self, step: int) -> int:
-        """The steps of the run when the update number `step` (from 1) was first taken, or is going to be."""
+        """The number of steps that the run had when update number `step` (from 1) was first made, or has now."""
         return next((each.before for each in self.history if step <= each.step), self.steps)
 
     def ends(self, step: int) -> bool:
@@ -182,7 +182,7 @@ class StepBudget:
 def read_budget(path: Path, steps: int) -> StepBudget:
     """The budget of the run whose `config.yaml` says `steps`, from its file of extensions, if there is one.
 
-    A last entry that `config.yaml` does not know of was written by a process that was killed then: it does not count.
+    A last entry that is missing in `config.yaml` was written by a process that was killed then, and is ignored.
     """
     if not path.is_file():
         return StepBudget(steps)

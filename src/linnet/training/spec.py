@@ -115,7 +115,7 @@ class TrainingSpec(Spec):
 class RunSpec(Spec):
     """A whole run: which model, which data folder, how it is trained.
 
-    start_from: a model folder, or a run's, whose weights the model begins with; null for what the seed draws.
+    start_from: a model folder, or a run's, whose weights the model begins with; null: random weights.
     """
 
     model: ModelSpec

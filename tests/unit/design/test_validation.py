@@ -138,7 +138,7 @@ def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
     assert [(model.name, model.losses) for model in found.models] == [
         ("a0", (2.0, 2.2)), ("b", (1.5,)), ("c", (1.2,)),
     ]  # fmt: skip
-    reason = "the run is not finished; go on with it by the same command that began it"
+    reason = "the run is not finished; the command that began it resumes it"
     assert found.left_out == [f"{tmp_path / 'broken'}: {reason}"]
     assert found.unit == "bits per byte"
     assert found.noise == pytest.approx(math.sqrt(0.02))

@@ -162,7 +162,7 @@ def test_incomparable_runs_are_refused(runs: Path, data: Path, tmp_path: Path):
     shutil.copytree(wide, half)
     (half / "model" / "manifest.json").unlink()
     (half / "model" / "run.json").write_text(json.dumps(summary(wide) | {"finished": False}))
-    assert refusal(wide, half).startswith(f"{half}: the run is not finished; go on with it")
+    assert refusal(wide, half).startswith(f"{half}: the run is not finished; the command that began it")
     for field, what in (("manifest_sha256", "data folder"), ("tokenizer_hash", "tokenizer")):
         other = summary(wide)
         other["data"][field] = "x"

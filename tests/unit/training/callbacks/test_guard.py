@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runs_alike import metrics_of, weights_of
 
 from linnet.model.store import load_decoder
-from linnet.training.callbacks.guard import Guard
+from linnet.training.callbacks.guard import Guard, GuardState
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.objectives import Loss, next_token_loss
 from linnet.training.reporter import Reporter
@@ -39,8 +39,7 @@ class Notes(Reporter):
 
 def _guard(values, spec):
     guard = Guard(spec)
-    for value in values:
-        guard.state.accept(value, 1.0, spec.window)
+    guard.state = GuardState(values[-spec.window :], [1.0] * min(len(values), spec.window))
     return guard
 
 

@@ -90,9 +90,8 @@ class ProcessStats:
     def __init__(self, processes: Processes, device: torch.device, peak_tokens_per_s: float) -> None:
         """peak_tokens_per_s: of this process."""
         self._processes, self._device, self._peak = processes, device, peak_tokens_per_s
-        self._line, self._total = (
-            [0.0, 0.0, processes.waits.seconds] for _ in range(2)
-        )  # tokens, seconds, waited before
+        # Tokens, seconds, and the time waited before: since the last line of metrics, and since the start.
+        self._line, self._total = ([0.0, 0.0, processes.waits.seconds] for _ in range(2))
 
     def add(self, result: StepResult) -> None:
         """Count a step, whose tokens are divided equally among the processes."""
@@ -100,18 +99,13 @@ class ProcessStats:
             sums[0] += result.tokens / self._processes.count
             sums[1] += result.elapsed_s
 
-    def since_last_line(self) -> dict[str, Any]:
-        """`processes`: the figures of each since the line before. Called by all processes."""
-        sums, self._line = self._line, [0.0, 0.0, self._processes.waits.seconds]
-        return self._gathered(*sums)
-
-    def total(self) -> dict[str, Any]:
-        """`processes`: the figures of each since it was started. Called by all processes."""
-        return self._gathered(*self._total)
-
-    def _gathered(self, tokens: float, seconds: float, waited_before_s: float) -> dict[str, Any]:
+    def figures(self, since_last_line: bool) -> dict[str, Any]:
+        """`processes`: the figures of each since the last line, or since it was started. Called by all processes."""
         if self._processes.count == 1:
             return {}
+        tokens, seconds, waited_before_s = self._line if since_last_line else self._total
+        if since_last_line:
+            self._line = [0.0, 0.0, self._processes.waits.seconds]
         tokens_per_s = tokens / seconds if seconds else 0.0
         own = {
             "process": self._processes.rank,
@@ -202,7 +196,7 @@ class Log(Callback):
             line |= callback.line_fields()
         if meter.terms:
             line["terms"] = {name: value / meter.tokens for name, value in meter.terms.items()}
-        line |= self._stats.since_last_line()
+        line |= self._stats.figures(since_last_line=True)
         if evaluated:
             line["validation"] = progress.validation
         return line
@@ -220,7 +214,7 @@ class Log(Callback):
             "orthogonalizing_share": self.state.orthogonalizing_s / state.elapsed_s if is_muon else None,
             "share_of_peak": peak_share,
             "memory_bytes": peak_memory_bytes(self.context.device),
-            **self._stats.total(),
+            **self._stats.figures(since_last_line=False),
         }
 
 

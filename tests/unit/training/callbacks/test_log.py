@@ -27,7 +27,7 @@ def _step(tokens, elapsed_s):
 def test_a_single_process_has_no_process_figures():
     stats = ProcessStats(SINGLE_PROCESS, torch.device("cpu"), 1e9)
     stats.add(_step(8, 0.5))
-    assert stats.since_last_line() == stats.total() == {}
+    assert stats.figures(since_last_line=True) == stats.figures(since_last_line=False) == {}
 
 
 def test_each_process_is_measured_since_the_last_line_and_in_total():
@@ -36,11 +36,11 @@ def test_each_process_is_measured_since_the_last_line_and_in_total():
     stats = ProcessStats(several, torch.device("cpu"), 100.0)
     stats.add(_step(80, 2.0))
     several.waits.seconds += 0.5
-    first, second = stats.since_last_line()["processes"]
+    first, second = stats.figures(since_last_line=True)["processes"]
     assert (first["process"], second["process"]) == (0, 1)
     assert first["tokens_per_s"] == 20 and first["share_of_peak"] == 0.2 and first["memory_bytes"] > 1e7
     assert first["waiting_s"] == 0.5
     stats.add(_step(40, 2.0))
-    assert stats.since_last_line()["processes"][0]["tokens_per_s"] == 10
-    total = stats.total()["processes"][0]
+    assert stats.figures(since_last_line=True)["processes"][0]["tokens_per_s"] == 10
+    total = stats.figures(since_last_line=False)["processes"][0]
     assert total["tokens_per_s"] == 15 and total["waiting_s"] == pytest.approx(2.5)

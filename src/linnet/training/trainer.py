@@ -57,7 +57,7 @@ from linnet.training.run_folder import RunFolder, diverged_error
 from linnet.training.schedule import StepBudget, learning_rate
 from linnet.training.spec import RunSpec
 from linnet.training.state import TrainState
-from linnet.training.step import NonFiniteError, Stepper, StepResult, too_large
+from linnet.training.step import Iterate, NonFiniteError, Stepper, StepResult, too_large
 
 
 class Trainer:
@@ -228,7 +228,7 @@ class Trainer:
         """Update the weights; None if a stop was requested, or a callback refused the update."""
         context, step, checkpoints = self.context, self.context.state.step, self.context.folder.checkpoints
         # One process may stop between two batches, several only after the step.
-        iterate = context.stop.until_requested if context.processes.count == 1 else iter
+        iterate: Iterate = context.stop.until_requested if context.processes.count == 1 else iter
         try:
             return self.take_step(batches, lr, iterate)
         except Stopped:

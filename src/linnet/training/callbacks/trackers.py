@@ -132,8 +132,12 @@ class Trackers(Callback):
     def on_load(self) -> None:
         state = self.context.state
         step = state.step if state.callbacks_done else state.step - 1
-        # So that all processes raise its error.
-        self.context.processes.broadcast_from_rank0(lambda: [tracker.begin(step) for tracker in self._trackers])
+
+        def begin() -> None:
+            for tracker in self._trackers:
+                tracker.begin(step)
+
+        self.context.processes.broadcast_from_rank0(begin)  # so that all processes raise its error
 
     def on_log(self, line: dict[str, Any]) -> None:
         for tracker in self._trackers:

@@ -10,7 +10,7 @@ a checkpoint appears whole or not at all. When a checkpoint is read, each proces
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -106,37 +106,21 @@ class CheckpointWriter:
     ) -> None:
         """Write the checkpoint of `state.step`, replacing an older one; afterwards rank 0 calls `then`.
 
-        tensors: those of the optimizer, and what callbacks save with them, as
-        `parameter/key`. `OSError` before anything is written if there is no room for it.
+        tensors: those of the optimizer, and what callbacks save with them, as `parameter/key`. `OSError` before
+        anything is written if there is no room for it.
         """
         self.wait()
         processes, target, opened = self._processes, checkpoint_path(folder, state.step), ExitStack()
         files = {WEIGHTS: decoder.state_dict(), OPTIMIZER: dict(tensors)}
-        layouts = {name: _layout(of_file) for name, of_file in files.items()}
         summary = {"version": VERSION, "state": state.to_dict()}  # a copy: training continues meanwhile
-
-        def begin() -> str:
-            temporary = opened.enter_context(atomic_directory(target))
-            check_free_space(target, sum(size_bytes for _, _, size_bytes in layouts.values()))
-            for name, (header, _, size_bytes) in layouts.items():
-                with (temporary / name).open("wb") as file:
-                    file.write(header)
-                    file.truncate(size_bytes)
-            return str(temporary)
-
         try:
-            temporary = Path(processes.broadcast_from_rank0(begin))
-            pieces = [
-                (name, offset, part if self._executor is None else part.clone())
-                for name, of_file in files.items()
-                for offset, part in self._own_pieces(of_file, layouts[name][1])
-            ]
+            temporary, pieces = self._begin(target, files, opened)
         except BaseException as error:
             opened.__exit__(type(error), error, error.__traceback__)
             raise
 
         def write_pieces() -> None:
-            for name in files:
+            for name in dict.fromkeys(name for name, _, _ in pieces):
                 with (temporary / name).open("r+b") as file:
                     for _, offset, part in (piece for piece in pieces if piece[0] == name):
                         file.seek(offset)
@@ -169,14 +153,36 @@ class CheckpointWriter:
             with self._processes.waits.running(torch.device("cpu")):
                 pending.result()
 
-    def _own_pieces(self, tensors: Mapping[str, Tensor], offsets: Mapping[str, int]) -> Iterator[tuple[int, Tensor]]:
-        """The parts of these tensors that this process writes, each with its offset in the file, in bytes."""
-        for name, tensor in tensors.items():
-            if self._writes_shards if is_sharded(tensor) else self._processes.is_rank0:
+    def _begin(
+        self, target: Path, files: Mapping[str, Mapping[str, Tensor]], opened: ExitStack
+    ) -> tuple[Path, list[tuple[str, int, Tensor]]]:
+        """Make the temporary folder of a checkpoint, with tensor files that have a header and their final size.
+
+        Returns the folder, which `opened` closes, and what this process writes: file, offset in bytes, and values.
+        """
+        layouts = {name: _layout(tensors) for name, tensors in files.items()}
+
+        def make() -> str:
+            temporary = opened.enter_context(atomic_directory(target))
+            check_free_space(target, sum(size_bytes for _, _, size_bytes in layouts.values()))
+            for name, (header, _, size_bytes) in layouts.items():
+                with (temporary / name).open("wb") as file:
+                    file.write(header)
+                    file.truncate(size_bytes)
+            return str(temporary)
+
+        temporary, pieces = Path(self._processes.broadcast_from_rank0(make)), list[tuple[str, int, Tensor]]()
+        for file_name, tensors in files.items():
+            for name, tensor in tensors.items():
+                if not (self._writes_shards if is_sharded(tensor) else self._processes.is_rank0):
+                    continue
                 part = local(tensor.detach()).cpu().contiguous()
                 if part.numel():
                     row_bytes = part.nbytes // part.shape[0] if part.dim() else 0
-                    yield offsets[name] + _rows_of(tensor)[0] * row_bytes, part
+                    offset = layouts[file_name][1][name] + _rows_of(tensor)[0] * row_bytes
+                    # What is written in the background must not change meanwhile.
+                    pieces.append((file_name, offset, part if self._executor is None else part.clone()))
+        return temporary, pieces
 
     def _together(self, act: Callable[[], None]) -> None:
         """Call a function in every process; if it fails in one, raise the first error in all."""

@@ -148,7 +148,7 @@ class Trainer:
         if before != budget.steps:
             step, steps = budget.history[-1].step, budget.steps
             note = f"extended at step {step}: {steps} steps instead of {budget.history[-1].before}"
-            if step > 0:
+            if step > 0:  # the rate may jump
                 old = learning_rate(training.schedule, training.optimizer.lr, step, budget.history[-1].before)
                 new = learning_rate(training.schedule, training.optimizer.lr, step + 1, steps)
                 rates = f"learning rate {new:.2e} now, {old:.2e} before"

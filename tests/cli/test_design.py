@@ -44,10 +44,10 @@ def output(capsys, *arguments: str) -> str:
 def test_the_written_description_trains(space: str, tmp_path: Path, capsys):
     best = tmp_path / "best.yaml"
     limits = ["--max-flops", "150k", "--max-parameters", "9k"]
-    for told_first in ("", f"replaced: {best}\n"):
+    for first_line in ("", f"replaced: {best}\n"):
         assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
         shown, err = capsys.readouterr()
-        assert err == f"{told_first}description: {best}\n"
+        assert err == f"{first_line}description: {best}\n"
     assert shown.splitlines()[0] == "Design by penalized_parameters: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())

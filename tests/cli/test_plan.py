@@ -170,9 +170,9 @@ def test_files_that_are_replaced_are_named(
     planned = ["--flops", "1e15", *GIVEN, "--out", str(plain)]
     fitted = ["fit", str(table), "--bootstrap", "20", "--out", str(law)]
     for arguments, files in ((planned, (plain, space)), (fitted, (law,))):
-        for told in ([], [f"replaced: {file}" for file in files]):
+        for notes in ([], [f"replaced: {file}" for file in files]):
             assert main(["plan", *arguments]) == 0
-            assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("replaced")] == told
+            assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("replaced")] == notes
 
 
 def test_a_report_has_pictures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

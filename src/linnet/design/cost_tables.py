@@ -11,8 +11,9 @@ import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.design.metrics import Metric
-from linnet.design.scores import Score, ScoreSettings, parts_of, penalty, projection_part, unit_part, width_term
+from linnet.design.scores import Part, Score, ScoreSettings, parts_of, penalty, unit_part, width_term
 from linnet.design.space import Space
+from linnet.model.cost import projection_cost
 
 
 class CandidateScores(NamedTuple):
@@ -86,7 +87,11 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
         score_B=np.array([score.of_part(part, settings) for part in parts], dtype=np.float64),
         metrics_BM=of_blocks.reshape(len(parts), len(metrics)).astype(np.float64),
         join_score_WW=np.array(
-            [[score.of_part(projection_part(a, b), settings) for b in widths] for a in widths], dtype=np.float64
+            [
+                [score.of_part(Part(0, b, (), (), projection_cost(a, b).parameters), settings) for b in widths]
+                for a in widths
+            ],
+            dtype=np.float64,
         ),
         join_metrics_WWM=joins.reshape(len(widths), len(widths), len(metrics)).astype(np.float64),
         fixed_score=float(sum(score.of_part(part, settings) for part in outside)),

@@ -56,9 +56,6 @@ class Labels:
     def at(self, rows: Indices) -> "Labels":
         return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
 
-    def concat(self, other: "Labels") -> "Labels":
-        return Labels(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
-
 
 def optimum(
     tables: CostTables, limits_M: Numbers, known: float = -np.inf, advance: Advance = lambda *_: None
@@ -133,8 +130,12 @@ class _Program:
             part = self._with_each_block(labels.at(np.arange(start, min(start + step, len(labels.bound)))), missing)
             self.examined += len(part.bound)
             self.advance(len(part.bound))
-            kept = part.at(np.flatnonzero((part.bound >= known) & (part.bound > -np.inf)))
-            found = kept if found is None else found.concat(kept)
+            promising = part.at(np.flatnonzero((part.bound >= known) & (part.bound > -np.inf)))
+            if found is None:
+                found = promising
+            else:
+                both = ([getattr(found, f.name), getattr(promising, f.name)] for f in fields(promising))
+                found = Labels(*(np.concatenate(arrays) for arrays in both))
             if beam is not None and len(found.bound) > beam:
                 found = found.at(np.argpartition(-found.bound, beam)[:beam])
             if len(found.bound) > MAX_LABELS or (beam is None and self.examined > self.most):

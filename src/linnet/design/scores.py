@@ -66,18 +66,15 @@ def unit_part(blocks: Sequence[BlockSpec], spec: ModelSpec) -> Part:
     )
 
 
-def projection_part(inputs: int, outputs: int) -> Part:
-    """Return the projection between two widths; it is empty for equal widths."""
-    return Part(0, outputs, (), (), projection_cost(inputs, outputs).parameters)
-
-
 def parts_of(spec: ModelSpec) -> tuple[Part, ...]:
     """Return all parts of a model in the order of a token's path; their parameters add up to the model's."""
     # Embedding and head, with both projections of token vectors that are narrower than the model.
     cost, narrow = model_cost(spec), spec.embedding.width or spec.d_model
     back = projection_cost(spec.d_model, narrow).parameters if spec.head.tied else 0
     outside = Part(0, spec.d_model, (), (), cost.parameters - cost.blocks.parameters + back, outside=True)
-    first, *joins = (projection_part(*widths) for widths in joined_widths(spec))
+    first, *joins = (
+        Part(0, after, (), (), projection_cost(before, after).parameters) for before, after in joined_widths(spec)
+    )
     inner = (part for block, join in zip(spec.blocks, joins, strict=True) for part in (block_part(block, spec), join))
     return (outside, first, *inner)
 

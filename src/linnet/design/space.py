@@ -125,7 +125,13 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     for key, value in spec.block.items():
         if key not in FIELDS:
             raise UserError(f"{origin}: block: {unknown_key(key, value, FIELDS)}")
-    common = _common(spec, origin, assigned)
+    if "blocks" in spec.model:
+        raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
+    # The fields common to all models are checked with a block that is valid for every width.
+    of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
+    plain_model = {**spec.model, "blocks": [{"mixer": PLAIN_MIXER}]}
+    common = ModelSpec.parse(plain_model, f"{origin}: model", of_model, "`set` model.")
+
     source, spec = spec, spec.model_copy(update={"block": _with_numbered_pattern(spec.block, origin)})
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
@@ -141,15 +147,6 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     left_out = len(refused), refused[0][1] if refused else ""
     size = int(len(plain) ** spec.blocks)
     return Space(source, choices, plain, units, coordinates, numbers, left_out, size, described)
-
-
-def _common(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> ModelSpec:
-    """Check the fields common to all models, with a block that is valid for every width."""
-    if "blocks" in spec.model:
-        raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
-    of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
-    plain = {**spec.model, "blocks": [{"mixer": PLAIN_MIXER}]}
-    return ModelSpec.parse(plain, f"{origin}: model", of_model, "`set` model.")
 
 
 def _with_numbered_pattern(block: dict[str, Any], origin: str) -> dict[str, Any]:

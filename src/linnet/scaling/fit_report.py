@@ -1,6 +1,5 @@
 """The result of `linnet plan fit`: tables, and pictures of the law, of the three approaches and of the predictions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,7 +215,8 @@ def _frontier_picture(fit: Fit) -> Picture:
 def _envelope_picture(fit: Fit) -> Picture:
     found = fit.chosen.envelope
     assert isinstance(found, Exponents) and found.frontier is not None
-    colors = _color_shares([run.parameters[fit.settings.counted] for run in fit.runs])
+    logs = np.log([run.parameters[fit.settings.counted] for run in fit.runs])
+    colors = ((logs - logs.min()) / (np.ptp(logs) or 1.0)).tolist()
     lines = [Series(run.flops_T, run.loss_T, color=one, faint=True) for run, one in zip(fit.runs, colors, strict=True)]
     lines.append(Series(found.frontier.flops_M, found.frontier.loss_M, "envelope, used", ".", INK))
     caption = (
@@ -230,7 +230,9 @@ def _envelope_picture(fit: Fit) -> Picture:
 def _isoflop_picture(fit: Fit) -> Picture:
     groups, drawn = fit.chosen.groups, []
     flops = [float(group.flops.mean()) for group in groups]
-    for group, color, budget in zip(groups, _color_shares(flops), flops, strict=True):
+    logs = np.log(flops)
+    colors = ((logs - logs.min()) / (np.ptp(logs) or 1.0)).tolist()
+    for group, color, budget in zip(groups, colors, flops, strict=True):
         name = f"{numbers.scientific(budget, 2)} FLOPs"
         drawn.append(Series(group.parameters, group.loss, name, style="o", color=color))
         found = parabola(group)
@@ -264,9 +266,3 @@ def _prediction_picture(found: HeldOutPrediction, points: Points) -> Picture:
         " on the diagonal."
     )
     return Picture("held_out", "Larger runs, predicted from smaller ones", Plot(panels, PAIR, columns=2), caption)
-
-
-def _color_shares(values: Sequence[float]) -> list[float]:
-    """Return the place of each value between the smallest and the largest, 0 to 1, in the logarithm."""
-    logs = np.log(values)
-    return [float(share) for share in (logs - logs.min()) / (np.ptp(logs) or 1.0)]

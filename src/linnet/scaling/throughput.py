@@ -52,7 +52,9 @@ def estimate_flops_per_s(device: torch.device) -> float:
 
 def max_parameters(device: torch.device, context_length: int) -> float:
     """Return the size up to which a step over one window fits in memory and takes a few seconds."""
-    fitting = MAX_MEMORY_SHARE * _free_bytes(device) / BYTES_PER_PARAMETER
+    is_cuda = device.type == "cuda"
+    free_bytes = torch.cuda.mem_get_info(device)[0] if is_cuda else psutil.virtual_memory().available
+    fitting = MAX_MEMORY_SHARE * free_bytes / BYTES_PER_PARAMETER
     quick = MAX_STEP_S * estimate_flops_per_s(device) / (6 * context_length)
     return min(fitting, quick)
 
@@ -116,10 +118,3 @@ def _timed_s(take_step: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - start_s
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
-        return free
-    return int(psutil.virtual_memory().available)

@@ -1,5 +1,7 @@
 """The measured speed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from known_laws import small_model
@@ -66,8 +68,8 @@ def test_a_real_measurement_is_a_speed_and_leaves_random_numbers_alone():
 
 def test_the_largest_timed_size_shrinks_with_the_window_and_with_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(throughput, "estimate_flops_per_s", lambda device: 1e11)
-    monkeypatch.setattr(throughput, "_free_bytes", lambda device: 10**12)
+    monkeypatch.setattr(throughput.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
     assert max_parameters(CPU, 1000) == pytest.approx(3e11 / 6000)
     assert max_parameters(CPU, 2000) == pytest.approx(3e11 / 12000)
-    monkeypatch.setattr(throughput, "_free_bytes", lambda device: 10**8)
+    monkeypatch.setattr(throughput.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**8))
     assert max_parameters(CPU, 1000) == pytest.approx(0.4 * 10**8 / 16)

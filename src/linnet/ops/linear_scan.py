@@ -120,7 +120,7 @@ def scan(factors: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states
 
 
 def scan_back(factors: Sequence[Tensor], added: Sequence[Tensor], carried_B: Tensor) -> Tensor:
-    """`scan` from the end: `g_t = added_t + kept_(t+1) g_(t+1)`, in place of `added`.
+    """`scan` from the end: `g_t = added_t + factor_(t+1) g_(t+1)`, in place of `added`.
 
     carried_B: the last term for the last token, `[B, ...]`; returns the term for the token before the first.
     """

@@ -327,8 +327,8 @@ def _chunks(
     q, k, v, log_alpha, beta = (x.contiguous() for x in (q, k, v, log_alpha, beta))
     shape, (chunk, keys) = v.shape[:4], q.shape[4:]
     read, decay = v.new_empty(*shape, chunk, chunk), v.new_empty(*shape, 1, 1)
-    faded, w, left = (v.new_empty(*shape, chunk, keys) for _ in range(3))
-    outs = (read, faded, torch.empty_like(v), w, left, decay)
+    faded, w, to_end = (v.new_empty(*shape, chunk, keys) for _ in range(3))
+    outs = (read, faded, torch.empty_like(v), w, to_end, decay)
     programs, scale, sizes = _chunk_grid(q, v)
     with torch.cuda.device_of(v):
         _chunk[(programs,)](q, k, v, log_alpha, beta, *outs, scale, v.shape[3], **sizes, **CHUNK_OPTIONS)

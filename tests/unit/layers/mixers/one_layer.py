@@ -1,4 +1,4 @@
-"""A mixer by itself: with weights away from where they start, its state in bfloat16, the memory that it keeps."""
+"""A single mixer: with random weights, its state in bfloat16, and its activation memory."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,7 +13,7 @@ CONTEXT = 32
 
 
 def drawn(spec: MixerSpec, width: int) -> Mixer:
-    """In float64, all weights drawn."""
+    """A mixer in float64 with random weights."""
     torch.manual_seed(0)
     mixer = spec.build(Place(width, CONTEXT)).double()
     for parameter in mixer.parameters():
@@ -23,7 +23,7 @@ def drawn(spec: MixerSpec, width: int) -> Mixer:
 
 @torch.no_grad()
 def states_in_bfloat16(spec: MixerSpec, width: int) -> Iterator[State]:
-    """The state of three rows in a layer in bfloat16, after four tokens, after a fifth, after a sixth."""
+    """The state of three rows of a layer in bfloat16, after four, five and six tokens."""
     mixer = spec.build(Place(width, CONTEXT)).bfloat16()
     state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
     for start, tokens in ((0, 4), (4, 1), (5, 1)):
@@ -32,7 +32,7 @@ def states_in_bfloat16(spec: MixerSpec, width: int) -> Iterator[State]:
 
 
 def bytes_kept(mixer: Mixer, width: int, tokens: int, tables: Iterable[Tensor] = ()) -> int:
-    """What the forward pass of three rows keeps for the backward one, but for weights and `tables`."""
+    """The elements that a forward pass of three rows saves for backward, without weights and `tables`."""
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         mixer(torch.randn(3, tokens, width, requires_grad=True)).sum()

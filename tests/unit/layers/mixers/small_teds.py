@@ -1,4 +1,4 @@
-"""Small TED layers, empty states of theirs, and streams cut into chunks."""
+"""Small TED layers, their empty states, and streams in chunks."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def build(heads: int = 2, tolerance: float = 1e-9, key_width: int | None = None,
 
 
 def build_all() -> Ted:
-    """With keys, and a convolution over three tokens."""
+    """A layer with keys and a convolution over three tokens."""
     return build(key_width=3, conv=3)
 
 

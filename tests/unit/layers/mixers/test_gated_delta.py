@@ -16,7 +16,7 @@ SPECS = [
 
 
 def of_one_stream(mixer: GatedDelta, spec: GatedDeltaSpec, x_TD: Tensor) -> Tensor:
-    """The equations of the page, token by token and head by head."""
+    """The equations of the documentation, token by token and head by head."""
     (key, value), groups = spec.widths(WIDTH), spec.heads // (spec.key_heads or spec.heads)
     parts = x_TD @ mixer.query_key_value_gate.weight.t()
     mixed_TF, gate = parts[:, : sum(mixer.parts)], parts[:, sum(mixer.parts) :]

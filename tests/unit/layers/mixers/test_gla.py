@@ -13,7 +13,7 @@ SPECS = GlaSpec.examples()
 
 
 def drawn(spec: GlaSpec) -> Gla:
-    """With decays from next to nothing to next to all."""
+    """A layer with decays from almost 0 to almost 1."""
     torch.manual_seed(0)
     mixer = spec.build(Place(WIDTH, 32))
     for parameter in mixer.parameters():
@@ -26,7 +26,7 @@ def drawn(spec: GlaSpec) -> Gla:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 def test_is_stable_in_low_precision_at_any_decay(spec: GlaSpec, dtype: torch.dtype, error: float):
-    """Against the definition in float64, on the same rounded weights and inputs."""
+    """Compared with the definition in float64, with the same rounded weights and inputs."""
     mixer = drawn(spec).to(dtype)
     x_BTD = torch.randn(2, LENGTH, WIDTH).to(dtype)
     found = mixer(x_BTD)

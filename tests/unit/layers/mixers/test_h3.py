@@ -1,4 +1,4 @@
-"""Against the recurrences of the published block, written out plainly in float64, each state a vector."""
+"""H3 against the recurrences of the published block in float64, with each state as a vector."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def built(**changes: object) -> H3:
 
 
 def shifted(k_BTD: Tensor, b_DW: Tensor, c_DW: Tensor, d_D: Tensor) -> Tensor:
-    """A state that moves on by one place with each token; what is shifted out is lost."""
+    """A state that is shifted by one place with each token."""
     state_BDW, outs = torch.zeros(len(k_BTD), *b_DW.shape, dtype=torch.float64), []
     for k_BD in k_BTD.unbind(1):
         moved_BDW = torch.cat([torch.zeros_like(state_BDW[..., :1]), state_BDW[..., :-1]], dim=-1)
@@ -29,7 +29,7 @@ def shifted(k_BTD: Tensor, b_DW: Tensor, c_DW: Tensor, d_D: Tensor) -> Tensor:
 
 
 def published(mixer: H3, x_BTD: Tensor, k_BTD: Tensor, bilinear: bool) -> Tensor:
-    """Queries, shifted keys and values of each head, whose products a diagonal model remembers."""
+    """The block with separate heads: queries, shifted keys, values, and the diagonal model."""
     kernel, size = mixer.kernel, mixer.head_dim
     q_BTHI, k_BTHI, v_BTHJ = (
         part.unflatten(2, (-1, size))
@@ -106,7 +106,7 @@ def test_state_is_float32_except_for_the_keys():
 
 
 def test_random_initial_values_have_the_published_scale():
-    """D of both models has variance 1; that of the shift stands on the weight of a token itself."""
+    """D of both models has variance 1; that of the shift is in the weight of the current token."""
     torch.manual_seed(0)
     mixer = H3Spec(shift=4).build(Place(512, 128))
     own_D, before_D = mixer.shift.weight[:, 0, -1], mixer.shift.weight[:, 0, 0]

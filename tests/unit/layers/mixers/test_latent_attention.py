@@ -22,7 +22,7 @@ SPECS = [
 
 
 def of_one_stream(mixer: LatentAttention, spec: LatentAttentionSpec, x_TD: Tensor) -> Tensor:
-    """The equations of the page, token by token and head by head."""
+    """The equations of the documentation, token by token and head by head."""
     content, value = spec.widths(WIDTH)
     turned_width, tokens = spec.rotary_dim, len(x_TD)
     cos, sin = rotary_range(0, tokens, turned_width, spec.rotary.base, x_TD.device)
@@ -72,7 +72,7 @@ def test_the_state_is_a_latent_and_a_rotary_key_for_each_token(spec: LatentAtten
 
 @pytest.mark.parametrize(("length", "past", "expands"), [(1, 40, False), (9, 40, False), (70, 40, True), (20, 0, True)])
 def test_a_chunk_behind_a_past_expands_it_only_where_it_is_long(length: int, past: int, expands: bool, monkeypatch):
-    """And gives the same."""
+    """Both forms give the same outputs."""
     torch.manual_seed(0)
     mixer = SPECS[0].build(Place(WIDTH, 32)).double()
     x_BTD, taken = torch.randn(2, past + length, WIDTH, dtype=torch.float64), []
@@ -87,7 +87,7 @@ def test_a_chunk_behind_a_past_expands_it_only_where_it_is_long(length: int, pas
 
 
 def test_the_flops_of_a_token_do_not_include_projections_of_past_tokens():
-    """Its products grow with the past by the scores and the sum over latents alone."""
+    """With a longer past only the scores and the sum over latents grow."""
     mixer, spec = SPECS[0].build(Place(WIDTH, 32)), SPECS[0]
     flops = []
     for past in (100, 1100):

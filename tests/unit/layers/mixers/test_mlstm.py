@@ -13,7 +13,7 @@ SPECS = [MlstmSpec(heads=2, gate_cap=1.0), MlstmSpec(heads=3, head_dim=5, value_
 
 
 def of_one_stream(mixer: Mlstm, spec: MlstmSpec, x_TD: Tensor) -> Tensor:
-    """The equations of the page, token by token and head by head."""
+    """The equations of the documentation, token by token and head by head."""
     key, value = spec.widths(WIDTH)
     keys, values = spec.heads * key, spec.heads * value
     q_TE, k_TE, v_TF, gate_TF = (x_TD @ mixer.query_key_value_gate.weight.t()).split(

@@ -20,7 +20,7 @@ def built(**changes: object) -> Rglru:
 
 @torch.no_grad()
 def test_matches_the_block_of_the_paper():
-    """Equations 1 to 4, token after token; the first is not scaled."""
+    """Equations 1 to 4, token by token; the first token is not scaled."""
     mixer = built(channels=24).double()
     for parameter in mixer.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -44,7 +44,7 @@ def test_matches_the_block_of_the_paper():
 @torch.no_grad()
 @pytest.mark.parametrize("starts", [(0, 5), (5, 0), 0, 5])
 def test_only_the_first_token_of_a_stream_is_not_scaled(starts: int | tuple[int, int]):
-    """Rows of one batch may stand at different positions."""
+    """Rows of a batch can be at different positions."""
     mixer, x_BTD, told = built(), torch.randn(2, 3, WIDTH), []
 
     def scan(*inputs: Tensor) -> tuple[Tensor, Tensor]:

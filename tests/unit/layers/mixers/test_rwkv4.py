@@ -17,7 +17,7 @@ def built(index: int = 0, layers: int = 3) -> Rwkv4:
 
 @torch.no_grad()
 def test_matches_the_block_of_the_paper():
-    """Section 3.1, token after token, with sums of exponentials."""
+    """Section 3.1, token by token, with sums of exponentials."""
     mixer = built().double()
     for parameter in mixer.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -55,7 +55,7 @@ def test_a_state_holds_a_token_and_two_numbers_for_each_channel_whatever_the_pre
 @torch.no_grad()
 @pytest.mark.parametrize("index", [0, 2])
 def test_initial_weights_depend_on_the_age_alone(index: int):
-    """And the last token for its bonus: keys are 0, gates half open."""
+    """And on the bonus of the last token: keys are 0, gates half open."""
     mixer, x_BTD = built(index), torch.randn(1, 2, WIDTH)
     before_BTD = nn.functional.pad(x_BTD, (0, 0, 1, 0))[:, :-1]
     v_TE = mixer.value(torch.lerp(before_BTD, x_BTD, mixer.time_mix_value))[0]

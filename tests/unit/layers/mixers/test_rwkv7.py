@@ -64,7 +64,7 @@ def published(mixer: Rwkv7, p: dict[str, Tensor], x_BTD: Tensor, first_BTE: Tens
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("length", [1, 31, LENGTH])
 def test_two_layers_match_the_published_code_with_all_gradients(spec: Rwkv7Spec, length: int):
-    """The second reads values that the first left; gradients reach it through them too."""
+    """The second layer reads values that the first saved; gradients flow through them."""
     mixers = [built(spec), built(spec)]
     x_BTD, results = torch.randn(2, length, WIDTH, dtype=torch.float64, requires_grad=True), []
     parameters = [parameter for mixer in mixers for parameter in mixer.parameters()]
@@ -105,7 +105,7 @@ def test_without_first_values_a_layer_reads_its_own_values_and_saves_none():
 
 @pytest.mark.parametrize("index", [0, 1, 5])
 def test_initialization_matches_the_published_code(index: int):
-    """flash-linear-attention's formulas, number by number; maps of low rank start as their bias."""
+    """The formulas of flash-linear-attention for every element; low-rank maps are initially their bias."""
     width, layers, head = 64, 6, 16
     mixer = Rwkv7Spec(heads=4).build(Place(width, 32, index, layers))
     later, earlier = index / (layers - 1), 1 - index / layers
@@ -161,7 +161,7 @@ def test_muon_optimizes_the_four_maps_and_nothing_else_has_weight_decay():
 
 @torch.no_grad()
 def test_its_first_values_and_those_of_attention_are_separate():
-    """Each kind has first values of its own, in its own shape."""
+    """Each kind has its own first values, with its own shape."""
     attention = {"kind": "attention", "heads": 2, "value_residual": {}}
     blocks = [{"mixer": mixer, "feed_forward": None} for mixer in (attention, {"kind": "rwkv7", "heads": 4}) * 2]
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}

@@ -1,4 +1,4 @@
-"""Against the recurrence of the published block, written out plainly in float64, complex numbers and all."""
+"""S4D against the recurrence of the published block in float64 with complex numbers."""
 
 import math
 
@@ -22,7 +22,7 @@ def built(**changes: object) -> S4d:
 
 
 def discrete(kernel, discretization: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a step keeps of the state, and takes in of the input (the paper's equation 3)."""
+    """The factors of the state and of the input in a step (equation 3 of the paper)."""
     step_D1 = kernel.log_dt.exp()[:, None]
     rate_DN = -kernel.log_A_real.exp() + 1j * kernel.A_imag
     if discretization == "zoh":
@@ -34,7 +34,7 @@ def discrete(kernel, discretization: str) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
 @pytest.mark.parametrize("frequencies", ["lin", "inv"])
 def test_matches_the_published_block(discretization: str, frequencies: str):
-    """Outputs and all gradients; pairs of conjugates are written out, so nothing is doubled."""
+    """Outputs and all gradients; pairs of conjugates are explicit, so no factor of two is needed."""
     mixer = built(discretization=discretization, frequencies=frequencies, longest_step=0.5).double()
     x_BTD = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
     kept_DN, taken_DN = discrete(mixer.kernel, discretization)
@@ -54,7 +54,7 @@ def test_matches_the_published_block(discretization: str, frequencies: str):
 
 
 def test_initialization_matches_the_paper():
-    """Equations 8 and 9, rates of a half, steps between the bounds."""
+    """Equations 8 and 9, rates of a half, and steps within the bounds."""
     lin, inv = built(state=8), built(state=8, frequencies="inv", shortest_step=0.01, longest_step=0.02)
     torch.testing.assert_close(lin.kernel.A_imag[3], math.pi * torch.arange(4.0))
     expected = [8 / math.pi * (8 / (2 * n + 1) - 1) for n in range(4)]
@@ -65,7 +65,7 @@ def test_initialization_matches_the_paper():
 
 
 def test_random_initial_values_have_the_published_scale():
-    """Complex C of variance 1, D too."""
+    """Complex C and D have variance 1."""
     torch.manual_seed(0)
     mixer = S4dSpec(state=16).build(Place(512, 128))
     assert mixer.kernel.C.std().item() == pytest.approx(0.5**0.5, rel=0.03)
@@ -80,7 +80,7 @@ def test_state_has_no_autograd_graph():
 
 
 def test_short_steps_are_accurate():
-    """`exp(z) - 1` of a step of a millionth would have none of them left in float32."""
+    """`exp(z) - 1` has no correct digits in float32 for a step of a millionth."""
     kernel = built(shortest_step=1e-7, longest_step=1e-7).kernel
     _, rough = kernel(torch.float32)
     _, exact = kernel.double()(torch.float64)

@@ -13,7 +13,7 @@ SPECS = [SlstmSpec(heads=2, conv=3), SlstmSpec(heads=3, channels=12, conv=None)]
 
 
 def of_one_stream(mixer: Slstm, spec: SlstmSpec, x_TD: Tensor) -> Tensor:
-    """The equations of the page, token by token and head by head."""
+    """The equations of the documentation, token by token and head by head."""
     near_TD = x_TD
     if spec.conv is not None:
         before_TD = torch.cat([torch.zeros(spec.conv - 1, WIDTH, dtype=x_TD.dtype), x_TD])
@@ -57,7 +57,7 @@ def test_state_is_four_float32_numbers_for_each_channel_in_any_precision(spec: S
 
 @pytest.mark.parametrize(("index", "middle"), [(0, 5 - 12 * 0.5**0.3), (3, 5 - 12 * 0.5**1.6)])
 def test_forget_gates_start_as_published(index: int, middle: float):
-    """Spread from 5 to -7 over a head, bent by the depth of the layer; heads do not mix, other biases are 0."""
+    """From 5 to -7 over a head, with an exponent by depth; recurrent matrices and other biases are 0."""
     mixer = SlstmSpec(heads=2, channels=6).build(Place(8, 32, index, 4))
     torch.testing.assert_close(mixer.input_forget.bias[6:], torch.tensor([5.0, middle, -7.0] * 2))
     assert not any(part.any() for part in (mixer.input_forget.bias[:6], mixer.cell_output.bias, mixer.recurrent))

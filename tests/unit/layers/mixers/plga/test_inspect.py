@@ -275,7 +275,7 @@ def test_determinants(log10: float, text: str):
 
 
 def _rows(table) -> dict[str, tuple[str, ...]]:
-    """By name, a part's below that of its whole."""
+    """The rows by label; the label of a layer follows that of its output."""
     rows, whole = {}, ""
     for name, *cells in table.rows:
         whole = whole if name.startswith(" ") else name

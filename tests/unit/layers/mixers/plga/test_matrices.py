@@ -177,7 +177,7 @@ def _layers(count: int = 2, heads: int = 3, width: int = 4) -> list[dict[str, to
 
 
 def _figures(layers: list[dict[str, torch.Tensor]], **settings: float):
-    """As JSON has them; fails on what JSON does not know."""
+    """The figures after JSON; fails on numbers that JSON cannot represent."""
     return json.loads(json.dumps(operator_figures(layers, **settings).figures(), allow_nan=False))
 
 

@@ -3,7 +3,7 @@ from linnet.layers.mixers.plga import PlgaSpec
 
 
 def test_the_matrices_of_the_operator_have_weight_decay():
-    """As in the paper; biases and norms do not."""
+    """As in the paper; biases and norms have none."""
     mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
     no_weight_decay = {id(parameter) for parameter in mixer.no_weight_decay()}
     free = {name for name, parameter in mixer.named_parameters() if id(parameter) in no_weight_decay}

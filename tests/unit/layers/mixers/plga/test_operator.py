@@ -24,7 +24,7 @@ def test_the_initialization_of_the_paper_is_not_the_identity():
 
 
 def _plain(x):
-    """The formula as the specification writes it."""
+    """The formula of the specification."""
     traces = torch.linalg.matrix_exp(x * x).diagonal(dim1=-2, dim2=-1).sum(-1)
     return (traces / x.shape[-1]).log().abs().mean()
 

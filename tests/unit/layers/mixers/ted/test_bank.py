@@ -1,4 +1,4 @@
-"""Sums in the place of the stream: exact to the bank's bound, of one size, and with no way back."""
+"""The bank: within its error bound, of constant size, and without cropping."""
 
 import pytest
 import torch

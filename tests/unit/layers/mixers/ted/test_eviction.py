@@ -1,4 +1,4 @@
-"""What a policy leaves of a stream."""
+"""States with an eviction policy."""
 
 import pytest
 import torch

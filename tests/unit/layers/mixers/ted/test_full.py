@@ -1,4 +1,4 @@
-"""All of a stream: exact, and it goes back to an earlier token where no convolution looks before it."""
+"""The full state: exact, and it can be cropped without a convolution."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_stateful_passes_match_the_pass_without_a_state(build):
 @torch.no_grad()
 @pytest.mark.parametrize("key_width", [None, 3])
 def test_state_can_be_cropped(key_width):
-    """What was read behind it is as if it had never been."""
+    """Cropped tokens have no effect."""
     mixer, x = build(key_width=key_width), inputs()
     state, other = empty(mixer, FULL), inputs() + 1
     whole = feed(mixer, x, empty(mixer, FULL), [0, LENGTH])

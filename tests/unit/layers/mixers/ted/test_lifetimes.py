@@ -1,4 +1,4 @@
-"""How long tokens live: of a text, against a decoder that drops them, and of the vocabulary."""
+"""Lifetimes of a text's tokens, against a decoder with eviction, and of the vocabulary."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_figures_of_a_layer():
 
 @pytest.mark.parametrize("mixer", [TedSpec(), TED])
 def test_the_average_context_matches_a_decoder_with_eviction(mixer):
-    """Exactly in the lowest layer; higher up what has been dropped changes the text's contributions a little."""
+    """Exact in the lowest layer; in higher layers evicted tokens change the contributions a little."""
     decoder, windows = small_decoder(mixer), _windows(3, 40)
     found = text_lifetimes(inspected(decoder), windows, [0, 1], 1e-3)
     assert (found.windows, found.tokens, found.whole_context) == (3, 40, 20.5)

@@ -1,4 +1,4 @@
-"""What tokens contribute, against what the layer makes of it."""
+"""TED layers: contributions of tokens, keys, convolution, initialization."""
 
 import pytest
 import torch

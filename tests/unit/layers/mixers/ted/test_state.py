@@ -1,4 +1,4 @@
-"""What TED's three states have in common, whichever it is: cuts, padding, forks, documents, rows."""
+"""Properties of all three states of TED: chunks, padding, forks, documents, rows."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The sizes of TED's contexts over a stream: as if each had been looked at after every single token."""
+"""The sizes of TED's states over a stream, against the sizes after every single token."""
 
 from itertools import pairwise
 
@@ -140,7 +140,7 @@ def test_a_loaded_state_counts_on(context, tmp_path):
 @every_context
 @pytest.mark.parametrize("more", [{}, {"key_width": 3, "conv": 3}], ids=["plain", "keys"])
 def test_mean_bytes_match_states_without_spare_capacity(context, more):
-    """A full state is allocated for its capacity at once: one of just the tokens seen is what is held."""
+    """A full state is allocated for its capacity, so it is compared with one for the tokens so far."""
     ted = TedSpec(heads=2, chunk=3, **more).build(Place(WIDTH, 64)).double()
     x_BTD, held = inputs(1), []
     for step in range(1, LENGTH + 1):

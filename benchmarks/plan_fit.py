@@ -1,6 +1,6 @@
 """Approach 3 of `linnet plan fit` from the paper's 4,500 starts against SciPy's L-BFGS-B, one start after another.
 
-240 points: `scaling/chinchilla_points.csv` in `$LINNET_DATA` without its five highest losses, else as many made up.
+240 points: `scaling/chinchilla_points.csv` in `$LINNET_DATA` without its five highest losses, else as many synthetic ones.
 `python benchmarks/plan_fit.py`
 """
 
@@ -16,20 +16,20 @@ from linnet.scaling.law import read_law
 from linnet.scaling.parametric import HuberSum, fit, grid
 from linnet.scaling.runs import Points, read_run_table, without_highest
 
-MADE_UP = 240
+SYNTHETIC = 240
 LIMIT_S = 60
 
 
 def points() -> tuple[str, Points]:
-    """Where they come from, and the points."""
+    """Return the origin of the points, and the points."""
     path = Path(os.environ.get("LINNET_DATA", ".")) / "scaling" / "chinchilla_points.csv"
     if path.is_file():
         return path.name, Points.of(without_highest(read_run_table(path), 5), "total")
     random = np.random.default_rng(0)
-    parameters = np.exp(random.uniform(np.log(6e7), np.log(2e10), MADE_UP))
-    tokens = parameters * np.exp(random.uniform(np.log(2), np.log(200), MADE_UP))
-    loss = read_law("replication").loss(parameters, tokens) * np.exp(0.005 * random.standard_t(3, MADE_UP))
-    return "made up by the replication's law", Points(parameters, tokens, 6 * parameters * tokens, loss)
+    parameters = np.exp(random.uniform(np.log(6e7), np.log(2e10), SYNTHETIC))
+    tokens = parameters * np.exp(random.uniform(np.log(2), np.log(200), SYNTHETIC))
+    loss = read_law("replication").loss(parameters, tokens) * np.exp(0.005 * random.standard_t(3, SYNTHETIC))
+    return "synthetic, by the replication's law", Points(parameters, tokens, 6 * parameters * tokens, loss)
 
 
 def main() -> None:

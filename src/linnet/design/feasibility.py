@@ -29,7 +29,7 @@ class UnmetError(UserError):
 
 
 def limits(budgets: Sequence[Budget], tables: CostTables) -> Numbers:
-    """Return the upper limit of each metric of the tables: `[M]`, infinite where no budget limits it."""
+    """Return the upper limit of each metric of the tables: `[M]`, infinite without a budget."""
     of_each = ([b.limit for b in budgets if b.metric.name == metric.name] for metric in tables.metrics)
     return np.array([min(most, default=np.inf) for most in of_each])
 
@@ -44,7 +44,7 @@ def find_within_budgets(budgets: Sequence[Budget], tables: CostTables) -> Candid
     found = find_feasible(tables, most_M)
     if found is not None:
         return found
-    # Each budget can be met alone, but not all together: the error says how far the first would have to give way.
+    # Each budget can be met alone, but not all together: the error states the smallest value for the first of them.
     first = int(np.isfinite(most_M).argmax())
     _, metrics_LM = cheapest_candidates(tables, np.where(np.arange(len(most_M)) == first, np.inf, most_M))
     if len(metrics_LM):

@@ -221,7 +221,7 @@ def measure_latency(model: ModelSpec, timing: Timing) -> float:
 
 @dataclass(frozen=True)
 class LatencyResult:
-    """A search result that keeps its latency limit when it is run.
+    """A search result whose model met its latency limit when it was run.
 
     task: the task, with the limit among its budgets. found: with the measured time as its latency. predicted_s: from
     all timings of its parts. rounds_s: the median of each round; measured_s: the fastest of them, as other programs can
@@ -247,7 +247,7 @@ def search_with_latency(
 
     run: returns the seconds that a model takes. again: times the model's parts once more, between rounds, so that both
     see the same state of the machine; this changes what the budget's metric predicts. `UserError` if no model is
-    predicted to meet the limit, or no winner kept it.
+    predicted to meet the limit, or no winner met it.
     """
     tightened, last = limit, None
     for attempt in range(1, ATTEMPTS + 1):
@@ -276,7 +276,7 @@ def search_with_latency(
     assert last is not None
     ms = limit.metric.format
     raise UserError(
-        f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
+        f"{limit.option}: no model met it when it was run; the last of {last.attempts} was predicted to take"
         f" {ms(last.predicted_s)} and took {ms(last.measured_s)} to {ms(max(last.rounds_s))} in {len(last.rounds_s)}"
         " rounds; expected a larger limit, or a machine without other load"
     )

@@ -1,4 +1,4 @@
-"""Pareto fronts of several goals: the models of which no other is better in one goal and as good in the others.
+"""Pareto fronts of several goals: the models than which no other is better in one goal and as good in the others.
 
 For each limit of a grid on the metrics the model with the highest score within it is found, so every point of the front
 is an optimum of its own; dominated points are removed.

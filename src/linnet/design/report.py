@@ -177,7 +177,7 @@ def latency_table(checked: LatencyResult, timing: Timing) -> Table:
     rows = [[what, ms(limit.limit), ms(checked.predicted_s), ms(checked.measured_s), rounds, ratio]]
     columns = ["one stream, float32", "limit", "predicted", "measured", "its rounds", "ratio"]
     if attempts == 1:
-        history = "The first winner kept the limit."
+        history = "The first winner met the limit."
     else:
         before = "The previous winner took" if attempts == 2 else f"The {attempts - 1} previous winners took"
         history = (

@@ -206,14 +206,14 @@ def repeats(model) -> list[int]:
 def test_a_limit_that_no_winner_meets_is_an_error(small_space):
     """Either no model is predicted to be fast enough, or every next winner is too slow as well."""
     machine = Machine(small_space(), lambda model: 1.0)
-    with pytest.raises(UserError, match=r"--max-latency 5.5ms: no model kept it when it was run; the last of 1 was"):
+    with pytest.raises(UserError, match=r"--max-latency 5.5ms: no model met it when it was run; the last of 1 was"):
         machine.search()
     seconds = iter([9.7e-3, 9.61e-3, 9.9e-3, 9.8e-3, 9.65e-3] * ATTEMPTS)
     machine = Machine(small_space(blocks=4), lambda model: next(seconds), 9.6e-3)
     with pytest.raises(UserError) as error:
         machine.search()
     assert str(error.value) == (
-        f"--max-latency 9.6ms: no model kept it when it was run; the last of {len(machine.winners)} was predicted to"
+        f"--max-latency 9.6ms: no model met it when it was run; the last of {len(machine.winners)} was predicted to"
         f" take {machine.winners[-1]}.50 ms and took 9.61 ms to 9.90 ms in 5 rounds; expected a larger limit, or a"
         " machine without other load"
     )

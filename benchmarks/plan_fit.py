@@ -1,6 +1,6 @@
 """Approach 3 of `linnet plan fit` from the paper's 4,500 starts against SciPy's L-BFGS-B, one start after another.
 
-240 points: `scaling/chinchilla_points.csv` in `$LINNET_DATA` without its five highest losses, else as many synthetic ones.
+240 points: `scaling/chinchilla_points.csv` in `$LINNET_DATA` without its five highest losses, else 240 synthetic ones.
 `python benchmarks/plan_fit.py`
 """
 

@@ -29,7 +29,7 @@ from linnet.layers.state import State, write_chunk
 from linnet.nn.cost import Cost
 from linnet.nn.linear import WeightedSum
 from linnet.nn.norms import NormKind
-from linnet.nn.packed_linear import QuantizedLinear, RowMap, gemv_of, native_library_of
+from linnet.nn.packed_linear import QuantizedLinear, gemv_of, native_library_of
 from linnet.ops.attention import uses_blocks, windowed_pairs
 from linnet.ops.blocked_attention import blocked_is_faster, blocked_pairs
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
@@ -357,15 +357,15 @@ def key_value_decode_step(
     compiled = native_library_of(joint) if bias is None and near is None and sinks_N is None else None
     extras = (norm, operator_NKK, values, bias, near, gate, sinks_N)
     in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, QuantizedLinear)
-    if compiled is None and in_bfloat16 and all(part is None for part in extras):
-        return _bfloat16_step(joint_row, out_row, state, heads, rotary, scale)
     _, kv_heads, capacity, width = state.keys.shape
     rotate = None if rotary is None else row_rotation(rotary, width, capacity, compiled)
     factor = width**-0.5 if scale is None else scale
-    if compiled is None:
-        read = _attention_row(state, factor, bias, near, sinks_N)
-    else:
+    if compiled is not None:
         read = attention_row(compiled, state.keys[0], state.values[0], factor)
+    elif in_bfloat16 and all(part is None for part in extras):
+        read = _bfloat16_attention_row(state, scale)
+    else:
+        read = _attention_row(state, factor, bias, near, sinks_N)
     multiply = None if operator_NKK is None or compiled is None else operator_row(compiled, operator_NKK)
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
@@ -420,24 +420,15 @@ def _attention_row(
     return read
 
 
-def _bfloat16_step(
-    joint: RowMap, out: RowMap, state: KeyValueState, heads: int, rotary: RotarySpec | None, scale: float | None
-) -> DecodeStep:
-    """The decode step over keys and values in bfloat16, with PyTorch's attention, which accumulates in float32."""
-    _, kv_heads, capacity, width = state.keys.shape
+def _bfloat16_attention_row(state: KeyValueState, scale: float | None) -> AttentionRow:
+    """The same over keys and values in bfloat16, with PyTorch's attention, which accumulates in float32."""
     keys_1MCK, values_1MCK = state.keys, state.values
-    rotate = None if rotary is None else row_rotation(rotary, width, capacity)
 
-    def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-        joint_JK = joint.of(x_1D).view(heads + 2 * kv_heads, width)
-        query_key_JK = joint_JK[: heads + kv_heads]
-        if rotate is not None:
-            query_key_JK = rotate(query_key_JK, position)
-        keys_1MCK[0, :, position] = query_key_JK[heads:]
-        values_1MCK[0, :, position] = joint_JK[heads + kv_heads :]
-        q_1MPK = query_key_JK[:heads].view(1, kv_heads, heads // kv_heads, width).bfloat16()
+    def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
+        keys_1MCK[0, :, position] = k_MK
+        values_1MCK[0, :, position] = v_MK
         keys_1MSK, values_1MSK = keys_1MCK[:, :, : position + 1], values_1MCK[:, :, : position + 1]
-        read_1MPK = F.scaled_dot_product_attention(q_1MPK, keys_1MSK, values_1MSK, scale=scale)
-        return out.added(sum_1D, read_1MPK.reshape(1, -1))
+        read_1MPK = F.scaled_dot_product_attention(q_MPK[None].bfloat16(), keys_1MSK, values_1MSK, scale=scale)
+        return read_1MPK.reshape(1, -1)
 
-    return step
+    return read

@@ -49,23 +49,20 @@ class Layer(nn.Module):
         if layout.record is not None and layout.record.outputs is not None:
             layout.record.outputs.append({})
         x_BTW = self.mix_embedding(x_BTW, embedded_BTW)
-        if not self.pre:
-            x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, states.mixer, layout))
-            if self.cross_attention is not None and self.cross_attention_norm is not None:
-                x_BTW = self.cross_attention_norm(
-                    x_BTW + run(self.cross_attention, x_BTW, states.cross_attention, layout)
-                )
-            if self.feed_forward is not None and self.feed_forward_norm is not None:
-                x_BTW = self.feed_forward_norm(x_BTW + run(self.feed_forward, x_BTW, states.feed_forward, layout))
-            return x_BTW
-        before_BTW = x_BTW
-        x_BTW = x_BTW + run(self.mixer, self.mixer_norm(x_BTW), states.mixer, layout)
-        if self.cross_attention is not None and self.cross_attention_norm is not None:
-            read_BTW = self.cross_attention_norm(x_BTW)
-            x_BTW = x_BTW + run(self.cross_attention, read_BTW, states.cross_attention, layout)
-        if self.feed_forward is not None and self.feed_forward_norm is not None:
-            read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
-            x_BTW = x_BTW + run(self.feed_forward, read_BTW, states.feed_forward, layout)
+        input_BTW = x_BTW
+        for sublayer, norm, state in (
+            (self.mixer, self.mixer_norm, states.mixer),
+            (self.cross_attention, self.cross_attention_norm, states.cross_attention),
+            (self.feed_forward, self.feed_forward_norm, states.feed_forward),
+        ):
+            if sublayer is None or norm is None:
+                continue
+            if self.pre:
+                # Parallel branches, of a mixer and a feed-forward, read the same input.
+                read_BTW = norm(input_BTW if self.parallel else x_BTW)
+                x_BTW = x_BTW + run(sublayer, read_BTW, state, layout)
+            else:
+                x_BTW = norm(x_BTW + run(sublayer, x_BTW, state, layout))
         return x_BTW
 
     def initial_states(

@@ -181,11 +181,6 @@ class Rounding:
         )
 
 
-def dtype_name(decoder: Decoder) -> str:
-    """Return the name of the weights' type in PyTorch and Transformers."""
-    return str(decoder.dtype).removeprefix("torch.")
-
-
 @torch.no_grad()
 def round_weights(decoder: Decoder, dtype: str) -> tuple[Decoder, Rounding]:
     """Return the decoder with its weights in `dtype`, and the effect of the rounding.

@@ -29,7 +29,6 @@ from linnet.interop.parity import (
     check_logits,
     check_same_ids,
     compare,
-    dtype_name,
     expected_of,
     in_float32,
     random_tokens,
@@ -99,7 +98,7 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
     optional_package("transformers", "to")
     family, messages = _family_of(model.spec)
     decoder, loss = model.decoder, None
-    if precision is not None and precision != dtype_name(decoder):
+    if precision is not None and precision != str(decoder.dtype).removeprefix("torch."):
         decoder, loss = round_weights(decoder, precision)
     with atomic_directory(out) as temporary:
         write_folder(temporary, family, decoder, model.tokenizer)
@@ -114,7 +113,11 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
             if ours != others:
                 raise UserError(f"{out}: {ours!r} here, {others!r} in Transformers: expected the same text")
         parity = check_with_transformers(decoder, theirs, str(out))
-    figures: dict[str, Any] = {"model_type": family.model_type, "dtype": dtype_name(decoder), **parity.figures}
+    figures: dict[str, Any] = {
+        "model_type": family.model_type,
+        "dtype": str(decoder.dtype).removeprefix("torch."),
+        **parity.figures,
+    }
     messages = [*messages, str(parity)]
     if loss is not None:
         figures, messages = {**figures, **loss.figures}, [*messages, str(loss)]

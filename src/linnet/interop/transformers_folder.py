@@ -17,7 +17,6 @@ from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import END
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family, Linnet
-from linnet.interop.parity import dtype_name
 from linnet.interop.tensor_names import check_one_precision
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -121,7 +120,7 @@ def write_folder(folder: Path, family: Family, decoder: Decoder, tokenizer: Toke
     """
     begin = _write_tokenizer(folder, tokenizer, decoder.spec.context_length, family.begins_with_end)
     ends = {"bos_token_id": begin, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.end_id}
-    write_json(folder / CONFIG, {**family.config(), **ends, "dtype": dtype_name(decoder)})
+    write_json(folder / CONFIG, {**family.config(), **ends, "dtype": str(decoder.dtype).removeprefix("torch.")})
     unused = list(range(tokenizer.vocab_size, decoder.spec.vocab_size))
     write_json(folder / GENERATION, {**ends, **({"suppress_tokens": unused} if unused else {})})
     write_tensors(folder / WEIGHTS, family.tensors.to_published(decoder.state_dict(), decoder.spec), FORMAT)

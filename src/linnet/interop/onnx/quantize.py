@@ -55,14 +55,6 @@ def quantized(graph: "ModelProto", precision: str, decoder: Decoder) -> "ModelPr
     return small
 
 
-def products_in_floats(graph: "ModelProto") -> list[str]:
-    """Return the weights of products and embedding lookups that are not quantized."""
-    matrices = {tensor.name for tensor in graph.graph.initializer if len(tensor.dims) == 2}
-    products = (node for node in graph.graph.node if node.op_type in ("MatMul", "Gemm"))
-    left = [name for node in products for name in node.input[1:2] if name in matrices]
-    return left + [node.input[0] for node in graph.graph.node if node.op_type == "Gather" and node.input[0] == TABLE]
-
-
 def block_of(decoder: Decoder, precision: str) -> int:
     """Return the block size: wide for 8 bits, unless a matrix is too narrow and would have to be padded much."""
     wide = precision == "int8" and min(weight.shape[1] for weight in _matrices(decoder)) >= WIDE_BLOCK

@@ -118,7 +118,7 @@ class StateCache(Cache):
         whole, self._unread = chunk if self._unread is None else self._unread.join(chunk), None
         state = self._with_room(decoder, whole)
         if self._past is not None:
-            alone = self._goes_back and whole.real_BT is None and _rows_agree(state)
+            alone = self._goes_back and whole.real_BT is None and len(set(state.positions)) == 1
             self._past.append(ReadChunk(whole, None if alone else state.fork()))
         return whole.hidden(decoder, state, record)[:, again:]
 
@@ -211,7 +211,7 @@ class StateCache(Cache):
         """Make the state forget its last tokens, which all rows have in common."""
         if removed == 0 or self.state is None:
             return
-        if not (self._goes_back and self._unread is None and _rows_agree(self.state)):
+        if not (self._goes_back and self._unread is None and len(set(self.state.positions)) == 1):
             raise UserError("crop: this state cannot go back by itself; call `activate_past_recording` before the pass")
         self.state.crop(self.state.position - removed)
 
@@ -240,7 +240,3 @@ class StateCache(Cache):
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Refuse keys and values: layers of linnet keep states, which include them only in some layers."""
         raise UserError("past_key_values: a cache of linnet's models holds states; expected one of their own")
-
-
-def _rows_agree(state: DecoderState) -> bool:
-    return len(set(state.positions)) == 1

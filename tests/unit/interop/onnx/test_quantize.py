@@ -8,11 +8,19 @@ import pytest
 from small_decoders import decoder_with_weights
 
 from linnet.inference.language_model import load
-from linnet.interop.onnx.quantize import LOOK_UP, PRODUCT, block_of, products_in_floats, quantized
+from linnet.interop.onnx.quantize import LOOK_UP, PRODUCT, TABLE, block_of, quantized
 
 onnx = pytest.importorskip("onnx")
 LINEAR_MAPS = 2 + 2 + 2 * 2 + 1
 """Attention's two; TED's two; two of each feed-forward, gate and value joined; the head."""
+
+
+def products_in_floats(graph: Any) -> list[str]:
+    """Return the weights of products and embedding lookups that are not quantized."""
+    matrices = {tensor.name for tensor in graph.graph.initializer if len(tensor.dims) == 2}
+    products = (node for node in graph.graph.node if node.op_type in ("MatMul", "Gemm"))
+    left = [name for node in products for name in node.input[1:2] if name in matrices]
+    return left + [node.input[0] for node in graph.graph.node if node.op_type == "Gather" and node.input[0] == TABLE]
 
 
 @pytest.mark.parametrize(("weights", "bits"), [("int4", 4), ("int8", 8)])

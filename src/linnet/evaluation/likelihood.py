@@ -186,19 +186,16 @@ class PositionLoss:
         }
 
 
-def position_edges(context_length: int) -> list[int]:
-    """Bounds of the ranges of positions: 0, 1, 2, 4, 8, ... up to the context length."""
-    edges = [0, 1]
-    while edges[-1] < context_length:
-        edges.append(min(2 * edges[-1], context_length))
-    return edges
-
-
 class LossSums:
-    """Sums of losses by document and range of positions, while batches are read."""
+    """Sums of losses by document and range of positions, while batches are read.
+
+    The ranges of positions are bounded by 0, 1, 2, 4, 8, ... and the context length.
+    """
 
     def __init__(self, documents: int, token_bytes_V: Tokens, context_length: int) -> None:
-        self._edges, self._token_bytes_V = position_edges(context_length), token_bytes_V
+        self._edges, self._token_bytes_V = [0, 1], token_bytes_V
+        while self._edges[-1] < context_length:
+            self._edges.append(min(2 * self._edges[-1], context_length))
         shape = documents, len(self._edges) - 1
         self._nats_NK = np.zeros(shape)
         self._tokens_NK, self._bytes_NK, self._correct_NK = (np.zeros(shape, np.int64) for _ in range(3))

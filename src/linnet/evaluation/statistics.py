@@ -12,7 +12,6 @@ Shapes: `N` documents or items, `R` resamples, `P` tests, `E` estimates.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,15 +113,6 @@ def accuracy(right: int, items: int) -> Estimate:
     assert 0 <= right <= items and items, (right, items)
     share = right / items
     return Estimate(share, math.sqrt(share * (1 - share) / (items - 1)) if items > 1 else None, items)
-
-
-def accuracy_interval(right: int, items: int, level: float = LEVEL) -> Interval:
-    """Wilson's interval (1927): within 0 and 1, and not empty if all items are right, or none."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, widened = right / items, 1 + z * z / items
-    middle = (share + z * z / (2 * items)) / widened
-    reach = z / widened * math.sqrt(share * (1 - share) / items + (z / (2 * items)) ** 2)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def paired_difference(first_N: ArrayLike, second_N: ArrayLike, denominators_N: ArrayLike | None = None) -> Estimate:

@@ -175,25 +175,21 @@ def inspect_causality(
     """
     found = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
     context = found.context_length
-    checked = _checked_cuts(cuts, context)
+    if context < 2:
+        raise UserError(field="context_length", value=context, accepted="at least 2, to cut in between")
+    if cuts is None:
+        cuts = [max(1, int(share * context)) for share in CUT_SHARES]
+    for cut in cuts:
+        if not 0 < cut < context:
+            raise UserError(field="cut", value=cut, accepted=f"1 to {context - 1}, inside a window")
+    cuts = sorted(set(cuts))
     windows_NT = differing_windows(found.sequence, windows, context)
-    with progress("comparing logits", 2 * len(windows_NT) * (1 + len(checked)), "passes") as advance:
-        whole = logit_changes(uncached_pass(found.decoder), windows_NT, checked, advance)
+    with progress("comparing logits", 2 * len(windows_NT) * (1 + len(cuts)), "passes") as advance:
+        whole = logit_changes(uncached_pass(found.decoder), windows_NT, cuts, advance)
         calibrated = calibrated_pass(found.decoder, found.calibration(), context)
-        frozen = logit_changes(calibrated, windows_NT, checked, advance)
+        frozen = logit_changes(calibrated, windows_NT, cuts, advance)
     about = {"model": str(model), "data": str(data_folder), "split": split, "calibrate_on": calibrate_on}
     return Causality(len(windows_NT), context, whole, frozen, evaluate_split(found, limit_tokens), about)
-
-
-def _checked_cuts(cuts: Sequence[int] | None, context_length: int) -> list[int]:
-    if context_length < 2:
-        raise UserError(field="context_length", value=context_length, accepted="at least 2, to cut in between")
-    if cuts is None:
-        return sorted({max(1, int(share * context_length)) for share in CUT_SHARES})
-    for cut in cuts:
-        if not 0 < cut < context_length:
-            raise UserError(field="cut", value=cut, accepted=f"1 to {context_length - 1}, inside a window")
-    return sorted(set(cuts))
 
 
 def differing_windows(sequence: TokenSequence, count: int, context_length: int) -> Tensor:

@@ -129,11 +129,6 @@ class CachePolicyComparison(TextInspection):
                 found.setdefault(one.policy.series[0], []).append(one)
         return found
 
-    @property
-    def singles(self) -> list[CachePolicyOutcome]:
-        """The outcomes of policies that belong to no series."""
-        return [one for one in self.outcomes if one.policy.series is None]
-
     def to_dict(self) -> dict[str, Any]:
         return {
             **self.about,
@@ -292,7 +287,8 @@ def compare(
             for batch in batches:
                 parts.append(read_windows(evaluator, batch, policy))
                 advance(len(batch.lengths_B), policy.label)
-            found = WindowReadings.join(parts)
+            names = [one.name for one in fields(WindowReadings)]
+            found = WindowReadings(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
             full = full or found
             difference = ratio(((found.nats_B - full.nats_B) / math.log(2)).numpy(), bytes_N.numpy())
             means_L = (lengths_N.double() @ found.mean_sizes_BL / tokens).tolist()
@@ -322,11 +318,6 @@ class WindowReadings:
     mean_sizes_BL: Tensor
     largest_sizes_BL: Tensor
     nbytes_BL: Tensor
-
-    @classmethod
-    def join(cls, parts: Sequence["WindowReadings"]) -> "WindowReadings":
-        """The readings of several batches, concatenated."""
-        return cls(*(torch.cat([getattr(part, one.name) for part in parts]) for one in fields(cls)))
 
 
 @torch.no_grad()
@@ -367,21 +358,21 @@ def quality_plot(found: CachePolicyComparison) -> Plot:
     loss_axis = Axis("worse than the full cache", "log", lambda value: f"{numbers.exact(value)} %",
                      MIN_SHOWN_PERCENT / 3, high)  # fmt: skip
     within = [Rule(found.within_percent, style=":")] if found.within_percent > MIN_SHOWN_PERCENT else []
-    losses = _size_series(found, lambda one: _shown(one.worse_percent))
+
+    def shown(percent: float) -> float:
+        return max(percent, MIN_SHOWN_PERCENT) if math.isfinite(percent) else math.nan
+
+    losses = _size_series(found, lambda one: shown(one.worse_percent))
     for one in found.outcomes[1:]:
         if one.standard_error is not None and math.isfinite(one.worse_percent):
             error = 100 * one.standard_error / (one.bits_per_byte - one.difference)
-            ends = [_shown(one.worse_percent - error)], [_shown(one.worse_percent + error)]
-            losses.append(Series([one.state_bytes], [_shown(one.worse_percent)], "", ",", INK, *ends))
+            ends = [shown(one.worse_percent - error)], [shown(one.worse_percent + error)]
+            losses.append(Series([one.state_bytes], [shown(one.worse_percent)], "", ",", INK, *ends))
     panels = [
         Panel(x, bits_axis, _size_series(found, lambda one: one.bits_per_byte), rules=[Rule(full_bits, style="-")]),
         Panel(x, loss_axis, losses, rules=within),
     ]
     return Plot(panels, (9.0, 4.0), shared="x")
-
-
-def _shown(percent: float) -> float:
-    return max(percent, MIN_SHOWN_PERCENT) if math.isfinite(percent) else math.nan
 
 
 def _size_series(found: CachePolicyComparison, value: Callable[[CachePolicyOutcome], float]) -> list[Series]:
@@ -392,7 +383,9 @@ def _size_series(found: CachePolicyComparison, value: Callable[[CachePolicyOutco
         drawn.append(
             Series([one.state_bytes for one in line], list(map(value, line)), name, "o-", number, labels=labels)
         )
-    for one in found.singles:
+    for one in found.outcomes:
+        if one.policy.series is not None:
+            continue
         mark = "*" if one.policy == FULL else "D"
         drawn.append(Series([one.state_bytes], [value(one)], one.policy.label, mark, INK, large=True))
     return drawn
@@ -405,7 +398,11 @@ def layers_plot(found: CachePolicyComparison) -> Plot:
     def line(one: CachePolicyOutcome, name: str, style: str, color: Any) -> Series:
         return Series(layers, [layer.average_context for layer in one.layers], name, style, color)
 
-    singles = [line(one, one.policy.label, "o:" if one.policy == FULL else "o--", INK) for one in found.singles]
+    singles = [
+        line(one, one.policy.label, "o:" if one.policy == FULL else "o--", INK)
+        for one in found.outcomes
+        if one.policy.series is None
+    ]
     places = {number: str(layer.layer) for number, layer in enumerate(found.full.layers)}
     x = Axis("layer", low=-0.3, high=len(layers) - 0.7, places=places)
     y = Axis("average context, vectors", "log")

@@ -54,9 +54,6 @@ class VariantLosses:
     name: str
     ranges: Sequence[RangeLoss]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"positions": self.name, "parts": [json_safe(asdict(one)) for one in self.ranges]}
-
 
 @dataclass(frozen=True)
 class PositionLosses(TextInspection):
@@ -79,7 +76,10 @@ class PositionLosses(TextInspection):
             "trained_length": self.trained,
             "window_tokens": self.tokens,
             "windows": self.windows,
-            "variants": [one.to_dict() for one in self.variants],
+            "variants": [
+                {"positions": one.name, "parts": [json_safe(asdict(part)) for part in one.ranges]}
+                for one in self.variants
+            ],
         }
 
     def tables(self) -> list[Table]:
@@ -184,35 +184,27 @@ class Variant:
     dynamic: bool = False
 
     def decoder(self, decoder: Decoder, tokens: int) -> Decoder:
-        """A model for `tokens` tokens that shares the weights of `decoder`."""
-        factor = max(1.0, tokens / decoder.spec.context_length)
+        """A model for `tokens` tokens that shares the weights of `decoder`; all its rotary positions are scaled."""
+        spec = decoder.spec
+        factor = max(1.0, tokens / spec.context_length)
         if self.kind is None or (self.dynamic and factor == 1):
             return decoder
         scaling: dict[str, Any] = {"kind": self.kind, "factor": factor}
         if self.kind == "yarn":
-            scaling["trained"] = decoder.spec.context_length
-        return decoder_with_weights(with_scaling(decoder.spec, scaling), decoder.state_dict()).eval()
+            scaling["trained"] = spec.context_length
+        plain = spec.model_dump()
+        for block in plain["blocks"]:
+            if block["mixer"].get("rotary") is not None:
+                block["mixer"]["rotary"]["scaling"] = scaling
+        return decoder_with_weights(ModelSpec.parse(plain, spec.name), decoder.state_dict()).eval()
 
 
 def variants(spec: ModelSpec) -> list[Variant]:
     """The model as trained, and each scaling if it has rotary positions."""
-    if not any(_is_rotary(block) for block in spec.model_dump()["blocks"]):
+    if all(block["mixer"].get("rotary") is None for block in spec.model_dump()["blocks"]):
         return [Variant(AS_TRAINED)]
     fixed = [Variant(name, kind) for name, kind in (("interpolated", "linear"), ("NTK", "ntk"), ("YaRN", "yarn"))]
     return [Variant(AS_TRAINED), *fixed, Variant("NTK, dynamic", "ntk", dynamic=True)]
-
-
-def with_scaling(spec: ModelSpec, scaling: dict[str, Any]) -> ModelSpec:
-    """The same description with all rotary positions scaled."""
-    plain = spec.model_dump()
-    for block in plain["blocks"]:
-        if _is_rotary(block):
-            block["mixer"]["rotary"]["scaling"] = scaling
-    return ModelSpec.parse(plain, spec.name)
-
-
-def _is_rotary(block: dict[str, Any]) -> bool:
-    return block["mixer"].get("rotary") is not None
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """The model and the text of an inspection, as inspections that a kind of layer brings see them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,43 +20,21 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
-from linnet.layers.contract import Mixer
 from linnet.layers.registry import inspections
-from linnet.model.decoder import Decoder
 from linnet.model.stack import Block
 from linnet.present.result import Result
 
 
-@dataclass(frozen=True)
 class TextModel:
     """A model that reads text, as an inspection that a kind of layer brings sees it (`layers.inspection`)."""
 
-    language_model: LanguageModel
-    on_data: ModelOnData | None = None
-
-    @property
-    def decoder(self) -> Decoder:
-        return self.language_model.decoder
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.language_model.tokenizer
-
-    @property
-    def mixers(self) -> Sequence[Mixer]:
-        return self.decoder.mixers
-
-    @property
-    def kinds(self) -> Sequence[str]:
-        return self.decoder.spec.layer_kinds
-
-    @property
-    def context_length(self) -> int:
-        return self.decoder.spec.context_length if self.on_data is None else self.on_data.context_length
-
-    @property
-    def positions(self) -> str:
-        return self.decoder.spec.embedding.positions
+    def __init__(self, language_model: LanguageModel, on_data: ModelOnData | None = None) -> None:
+        decoder = language_model.decoder
+        self.language_model, self.on_data, self.decoder = language_model, on_data, decoder
+        self.tokenizer: Any = language_model.tokenizer
+        self.mixers, self.kinds = decoder.mixers, decoder.spec.layer_kinds
+        self.context_length = decoder.spec.context_length if on_data is None else on_data.context_length
+        self.positions: str = decoder.spec.embedding.positions
 
     def check_positions(self, tokens: int, field: str) -> None:
         known = self.decoder.spec.context_length
@@ -73,8 +50,17 @@ class TextModel:
 
     @torch.no_grad()
     def mixer_inputs(self, tokens_BT: Tensor) -> list[Tensor]:
-        with _inputs_of(self.decoder.mixers) as found:
+        found: list[Tensor] = []
+
+        def append(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            found.append(inputs[0])
+
+        hooks = [mixer.register_forward_pre_hook(append) for mixer in dict.fromkeys(self.mixers)]  # a shared mixer once
+        try:
             self.decoder.hidden(tokens_BT.to(self.decoder.device))
+        finally:
+            for hook in hooks:
+                hook.remove()
         return found
 
     @torch.no_grad()
@@ -144,22 +130,6 @@ def spread_windows(sequence: TokenSequence, count: int, context_length: int) -> 
     starts = document_windows(sequence, context_length).whole_windows(sequence, context_length).starts_N
     chosen = np.unique(np.linspace(0, len(starts) - 1, min(count, len(starts))).astype(int))
     return torch.from_numpy(np.stack([sequence.read(int(starts[i]), context_length) for i in chosen]))
-
-
-@contextmanager
-def _inputs_of(mixers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """A list to which each mixer appends what it reads in the meantime, in the order of the layers."""
-    found: list[Tensor] = []
-
-    def append(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        found.append(inputs[0])
-
-    hooks = [mixer.register_forward_pre_hook(append) for mixer in dict.fromkeys(mixers)]  # a shared mixer once
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def document_prompts(sequence: TokenSequence, count: int, tokens: int, seed: int) -> Tensor:

@@ -50,7 +50,9 @@ def table_lines(table: Table, width: int) -> list[str]:
     If there is too little room, heads are folded first, then words; then the columns are shown in several blocks below
     each other, and each block repeats the names of the rows.
     """
-    grid = [[_one_line(printable(cell)) for cell in row] for row in (table.columns, *table.rows)]
+    # A page shows the further lines of a cell below the first; here they stand in parentheses behind it.
+    cell_lines = [[printable(cell).split("\n") for cell in row] for row in (table.columns, *table.rows)]
+    grid = [[f"{first} ({', '.join(rest)})" if rest else first for first, *rest in row] for row in cell_lines]
     has_head = any(table.columns)
     grid = grid if has_head else grid[1:]
     words = word_columns(table)
@@ -64,12 +66,6 @@ def table_lines(table: Table, width: int) -> list[str]:
                 cells, [widths[n] for n in block], [n in words for n in block], bottom=has_head and not number
             )
     return lines
-
-
-def _one_line(text: str) -> str:
-    """Return the cell with its further lines, which a page shows below the first, in parentheses behind the first."""
-    first, *others = text.split("\n")
-    return f"{first} ({', '.join(others)})" if others else first
 
 
 def _widths(grid: Sequence[Sequence[str]], has_head: bool, width: int, words: set[int]) -> list[int]:

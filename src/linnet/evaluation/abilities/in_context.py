@@ -11,7 +11,7 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.evaluation.abilities.contract import Ability, TextAbility
-from linnet.evaluation.abilities.measure import AnswerCounts, measure, measured_model
+from linnet.evaluation.abilities.measure import AnswerCounts, measure
 from linnet.evaluation.abilities.symbols import Rules
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
@@ -79,10 +79,10 @@ class ShotsCurve:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        points = {"plain": self.plain, "instructed": self.instructed}
         return {
             "ability": self.ability.model_dump(),
-            **{name: [one.to_dict() for one in own] for name, own in points.items()},
+            "plain": [point.to_dict() for point in self.plain],
+            "instructed": [point.to_dict() for point in self.instructed],
         }
 
 
@@ -150,7 +150,8 @@ class ShotsReport(Result):
 
     def to_dict(self) -> dict[str, Any]:
         curves = [curve.to_dict() for curve in self.curves]
-        return {**measured_model(self.model, self.options), "shots": list(self.shots), "in_context": curves}
+        options = {name: getattr(self.options, name) for name in ("seed", "precision", "calibration")}
+        return {"model": self.model, **options, "shots": list(self.shots), "in_context": curves}
 
     def tables(self) -> list[Table]:
         """A row for each task and number of examples."""

@@ -117,11 +117,11 @@ class AbilityResult:
     final: AnswerCounts | None = None
 
     def to_dict(self, corrected_p_value: float | None = None) -> dict[str, Any]:
-        plain = {"ability": self.ability.model_dump(), "missing": self.missing or None}
+        figures: dict[str, Any] = {"ability": self.ability.model_dump(), "missing": self.missing or None}
         if self.score is None:
-            return plain
+            return figures
         own = self.score.to_dict(self.ability.chance, corrected_p_value)
-        return plain | own | final_answer_figures(self.ability, self.final)
+        return figures | own | final_answer_figures(self.ability, self.final)
 
 
 def corrected_figures(results: Sequence[AbilityResult]) -> list[dict[str, Any]]:
@@ -145,7 +145,8 @@ class AbilityReport(Result):
     results: Sequence[AbilityResult]
 
     def to_dict(self) -> dict[str, Any]:
-        return {**measured_model(self.model, self.options), "abilities": corrected_figures(self.results)}
+        options = {name: getattr(self.options, name) for name in ("seed", "precision", "calibration")}
+        return {"model": self.model, **options, "abilities": corrected_figures(self.results)}
 
     def tables(self) -> list[Table]:
         rows = []
@@ -168,12 +169,6 @@ class AbilityReport(Result):
             " for all abilities together (Holm)"
         )
         return [Table("Abilities", columns, rows, note)]
-
-
-def measured_model(model: str, options: ModelOptions) -> dict[str, Any]:
-    """The model and how it was read, for JSON."""
-    read = {"seed": options.seed, "precision": options.precision, "calibration": options.calibration}
-    return {"model": model, **read}
 
 
 def measure_all(

@@ -42,18 +42,16 @@ class WordRunIndex:
         self._short = [np.ones(len(task.items), dtype=np.bool_) for task in tasks]
         for number, task in enumerate(tasks):
             for place, item in enumerate(task.items):
-                for text in item.own_texts:
-                    self._add(words_of(text), number, place)
-
-    def _add(self, words: list[str], task: int, place: int) -> None:
-        length = min(RUN_WORDS, len(words))
-        if length < MIN_WORDS:
-            return
-        self._short[task][place] = False
-        self._lengths.add(length)
-        for start in range(len(words) - length + 1):
-            self._prefixes.add(" ".join(words[start : start + MIN_WORDS]))
-            self._items_of_run.setdefault(" ".join(words[start : start + length]), set()).add((task, place))
+                for words in map(words_of, item.own_texts):
+                    length = min(RUN_WORDS, len(words))
+                    if length < MIN_WORDS:
+                        continue
+                    self._short[number][place] = False
+                    self._lengths.add(length)
+                    for start in range(len(words) - length + 1):
+                        self._prefixes.add(" ".join(words[start : start + MIN_WORDS]))
+                        run = " ".join(words[start : start + length])
+                        self._items_of_run.setdefault(run, set()).add((number, place))
 
     def read(self, text: str) -> None:
         """Record the items that share a run with this text."""

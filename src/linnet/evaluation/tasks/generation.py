@@ -15,7 +15,6 @@ from linnet.evaluation.tasks.scorer import Advance, StateFactory
 from linnet.inference.engine import left_pad
 
 TOKENS_AT_ONCE = 8192
-"""Tokens of a batch that its state has room for."""
 
 FINISHED_SHARE = 0.25
 """Finished rows are removed when they are this share of the batch: copying the state costs about one step."""
@@ -64,11 +63,13 @@ class _Row:
             self.text, self.running = self.text[: min(found)], False
 
 
+@dataclass(frozen=True)
 class Generator:
-    """Answers prompts greedily by one decoder."""
+    """Answers prompts greedily by one decoder. tokens_at_once: tokens of a batch that its state has room for."""
 
-    def __init__(self, states: StateFactory, tokenizer: Tokenizer, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
-        self._states, self._tokenizer, self._tokens_at_once = states, tokenizer, tokens_at_once
+    states: StateFactory
+    tokenizer: Tokenizer
+    tokens_at_once: int = TOKENS_AT_ONCE
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest], advance: Advance = lambda _: None) -> list[str]:
@@ -76,8 +77,8 @@ class Generator:
         for request in requests:
             if request.max_tokens < 1 or not all(request.until):
                 raise UserError("until: an empty text, or no token to generate; expected at least one of each")
-        length = self._states.decoder.spec.context_length
-        rows = [_Row(request.within(length), self._tokenizer.stream()) for request in requests]
+        length = self.states.decoder.spec.context_length
+        rows = [_Row(request.within(length), self.tokenizer.stream()) for request in requests]
         for batch in self._batches(rows):
             self._run(batch)
             advance(len(batch))
@@ -89,7 +90,7 @@ class Generator:
         room = 0
         for row in sorted(rows, key=lambda row: len(row.request.prompt), reverse=True):
             room = max(room, len(row.request.prompt) + row.request.max_tokens)
-            if batch and (len(batch) + 1) * room > self._tokens_at_once:
+            if batch and (len(batch) + 1) * room > self.tokens_at_once:
                 yield batch
                 batch, room = [], len(row.request.prompt) + row.request.max_tokens
             batch.append(row)
@@ -98,10 +99,10 @@ class Generator:
 
     def _run(self, rows: list[_Row]) -> None:
         """Generate one token of each row at a time; finished rows leave the batch."""
-        decoder, vocab_size = self._states.decoder, self._tokenizer.vocab_size
+        decoder, vocab_size = self.states.decoder, self.tokenizer.vocab_size
         prompts = [row.request.prompt for row in rows]
         capacity = max(map(len, prompts)) + max(row.request.max_tokens for row in rows)
-        state = self._states.new_state(len(rows), capacity)
+        state = self.states.new_state(len(rows), capacity)
         tokens_BT, padding = left_pad(prompts, decoder.device)
         hidden_BTD = decoder.hidden(tokens_BT, state, padding=padding)
         while True:
@@ -109,7 +110,7 @@ class Generator:
             chosen_B = decoder.logits(hidden_BTD[:, -1:])[:, 0, :vocab_size].argmax(dim=-1)
             for row, token in zip(rows, chosen_B.tolist(), strict=True):
                 if row.running:
-                    row.append(token, self._tokenizer.end_id)
+                    row.append(token, self.tokenizer.end_id)
             running = [number for number, row in enumerate(rows) if row.running]
             if not running:
                 return

@@ -241,7 +241,8 @@ def _item(task: str, sample: Sample, chooses: bool, one_right: bool) -> TaskItem
     contexts, continuations = [before for before, _ in pairs], [after.strip() for _, after in pairs]
     labels = _labels(task, sample, continuations, one_right) if pairs else None
     if labels is None:
-        return TaskItem.of_answer(str(sample["arguments"][0][0]))
+        context = str(sample["arguments"][0][0])
+        return TaskItem(((context, ""),), (), (), (), (context,))
     if len(set(continuations)) == 1 < len(set(contexts)):
         return TaskItem.of_contexts(contexts, continuations[0], labels)
     return TaskItem.of_choices(contexts[0], continuations, labels)

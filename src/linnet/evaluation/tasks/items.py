@@ -68,11 +68,6 @@ class TaskItem:
             tuple(f"{context} {continuation}" for context in contexts),
         )
 
-    @classmethod
-    def of_answer(cls, context: str) -> Self:
-        """A question without choices, or with choices whose labels are unknown."""
-        return cls(((context, ""),), (), (), (), (context,))
-
     @property
     def chance(self) -> float:
         """The mean score of guessing, the same for every `ScoreName`; only for an item with choices."""
@@ -209,18 +204,41 @@ def _shortened(value: Any, max_length: int = 60) -> str:
 
 def normalize_row(task: str, row: Row) -> Row:
     """The plain form of a row of a known task; a plain row, or one of another task, is returned as it is."""
-    normalizer = NORMALIZERS.get(task)
-    return row if normalizer is None else normalizer(row)
-
-
-def _arc(row: Row) -> Row:
-    """ARC and OpenBookQA: choices with letters, and the letter of the answer."""
-    if "answerKey" not in row:
-        return row
-    choices = row["choices"]
-    question = row.get("question", row.get("question_stem"))
-    gold = choices["label"].index(row["answerKey"].lstrip())
-    return {"question": question, "choices": choices["text"], "gold": gold}
+    match task:
+        case "arc_challenge" | "arc_easy" | "openbookqa" if "answerKey" in row:
+            # Choices with letters, and the letter of the answer.
+            choices = row["choices"]
+            question = row.get("question", row.get("question_stem"))
+            gold = choices["label"].index(row["answerKey"].lstrip())
+            return {"question": question, "choices": choices["text"], "gold": gold}
+        case "hellaswag":
+            return _hellaswag(row)
+        case "piqa" if "goal" in row:
+            return {"question": row["goal"], "choices": [row["sol1"], row["sol2"]], "gold": int(row["label"])}
+        case "siqa" if "answerA" in row:
+            choices, gold = [row[f"answer{letter}"] for letter in "ABC"], int(row["label"]) - 1
+            return {"context": row["context"], "question": row["question"], "choices": choices, "gold": gold}
+        case "winogrande" if "sentence" in row:
+            # The sentence up to the gap with each option, and the text after the gap.
+            before, _, after = row["sentence"].partition("_")
+            contexts = [before + row[option] for option in ("option1", "option2")]
+            return {"contexts": contexts, "continuation": after.strip(), "gold": int(row["answer"]) - 1}
+        case "truthfulqa_mc2" if "mc2_targets" in row:
+            targets = row["mc2_targets"]
+            return {"question": row["question"], "choices": targets["choices"], "labels": targets["labels"]}
+        case "pubmedqa" if "CONTEXTS" in row:
+            gold = ("yes", "no", "maybe").index(row["final_decision"])
+            return {"abstract": "\n".join(row["CONTEXTS"]), "question": row["QUESTION"], "gold": gold}
+        case "logiqa":
+            # The choices are listed in the context too, each after a letter.
+            gold = row["gold"] if "gold" in row else "abcd".index(row["label"].strip())
+            choices = row["choices"] if "choices" in row else row["options"]
+            listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", choices, strict=False))
+            fields = {name: row[name] for name in ("context", "question")}
+            return {**fields, "listed": listed, "choices": choices, "gold": gold}
+        case "boolq" | "wic" | "cb" | "wsc" | "rte":
+            return _super_glue_row(task, row)
+    return row
 
 
 def _hellaswag(row: Row) -> Row:
@@ -240,65 +258,24 @@ def _hellaswag(row: Row) -> Row:
     return {"context": context, "choices": list(map(without_marks, row["endings"])), "gold": int(row["label"])}
 
 
-def _piqa(row: Row) -> Row:
-    if "goal" not in row:
+def _super_glue_row(task: str, row: Row) -> Row:
+    """A row of a SuperGLUE task; its label is the number of an answer, or the answer's name."""
+    published_field = {"wic": "start1", "wsc": "text"}.get(task)
+    is_plain = "gold" in row if published_field is None else published_field not in row
+    if is_plain:
         return row
-    return {"question": row["goal"], "choices": [row["sol1"], row["sol2"]], "gold": int(row["label"])}
+    names = {"cb": ("entailment", "contradiction", "neutral"), "rte": ("entailment", "not_entailment")}
+    label, answers = row["label"], names.get(task, (False, True))
+    gold = label if isinstance(label, int) and not isinstance(label, bool) else answers.index(label)
+    if task == "rte":  # GLUE's rows call the two texts sentences
+        fields = (("premise", "sentence1"), ("hypothesis", "sentence2"))
+        return {**{name: row.get(name, row.get(glue)) for name, glue in fields}, "gold": gold}
+    if task == "wic":  # the word as it stands in the first sentence
+        return {**row, "word": row["sentence1"][row["start1"] : row["end1"]], "gold": gold}
+    if task != "wsc":
+        return {**row, "gold": gold}
 
-
-def _siqa(row: Row) -> Row:
-    if "answerA" not in row:
-        return row
-    choices = [row[f"answer{letter}"] for letter in "ABC"]
-    return {"context": row["context"], "question": row["question"], "choices": choices, "gold": int(row["label"]) - 1}
-
-
-def _winogrande(row: Row) -> Row:
-    """The sentence up to the gap with each option, and the text after the gap."""
-    if "sentence" not in row:
-        return row
-    before, _, after = row["sentence"].partition("_")
-    contexts = [before + row[option] for option in ("option1", "option2")]
-    return {"contexts": contexts, "continuation": after.strip(), "gold": int(row["answer"]) - 1}
-
-
-def _truthfulqa(row: Row) -> Row:
-    if "mc2_targets" not in row:
-        return row
-    targets = row["mc2_targets"]
-    return {"question": row["question"], "choices": targets["choices"], "labels": targets["labels"]}
-
-
-def _boolq(row: Row) -> Row:
-    return row if "gold" in row else {**row, "gold": _label(row, (False, True))}
-
-
-def _wic(row: Row) -> Row:
-    """The word as it stands in the first sentence."""
-    if "start1" not in row:
-        return row
-    word = row["sentence1"][row["start1"] : row["end1"]]
-    return {**row, "word": word, "gold": _label(row, (False, True))}
-
-
-def _cb(row: Row) -> Row:
-    return row if "gold" in row else {**row, "gold": _label(row, ("entailment", "contradiction", "neutral"))}
-
-
-def _rte(row: Row) -> Row:
-    """SuperGLUE's row, or GLUE's, which calls its two texts sentences."""
-    if "gold" in row:
-        return row
-    names = (("premise", "sentence1"), ("hypothesis", "sentence2"))
-    premise, hypothesis = (row.get(name, row.get(glue)) for name, glue in names)
-    gold = _label(row, ("entailment", "not_entailment"))
-    return {"premise": premise, "hypothesis": hypothesis, "gold": gold}
-
-
-def _wsc(row: Row) -> Row:
-    """The passage with stars around the pronoun, whose index counts words."""
-    if "text" not in row:
-        return row
+    # The passage with stars around the pronoun, whose index counts words.
     spans = row.get("target", row)
     pronoun = spans["span2_text"]
     before = " ".join(row["text"].split()[: spans["span2_index"]])
@@ -308,44 +285,4 @@ def _wsc(row: Row) -> Row:
     for mark, closed in ((" n't", "n't"), (" )", ")"), ("( ", "("), ('" ', '"'), (' "', '"')):
         passage = passage.replace(mark, closed)
     passage = re.sub(r" (['.,])", r"\1", passage)
-    return {"passage": passage, "pronoun": pronoun, "noun": spans["span1_text"], "gold": _label(row, (False, True))}
-
-
-def _pubmedqa(row: Row) -> Row:
-    if "CONTEXTS" not in row:
-        return row
-    gold = ("yes", "no", "maybe").index(row["final_decision"])
-    return {"abstract": "\n".join(row["CONTEXTS"]), "question": row["QUESTION"], "gold": gold}
-
-
-def _logiqa(row: Row) -> Row:
-    """The choices are listed in the context too, each after a letter."""
-    gold = row["gold"] if "gold" in row else "abcd".index(row["label"].strip())
-    choices = row["choices"] if "choices" in row else row["options"]
-    listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", choices, strict=False))
-    return {"context": row["context"], "question": row["question"], "listed": listed, "choices": choices, "gold": gold}
-
-
-def _label(row: Row, names: Sequence[bool | str]) -> int:
-    """The number of a row's label, which is that number already or one of the names."""
-    label = row["label"]
-    return label if isinstance(label, int) and not isinstance(label, bool) else names.index(label)
-
-
-NORMALIZERS: dict[str, Callable[[Row], Row]] = {
-    "arc_challenge": _arc,
-    "arc_easy": _arc,
-    "hellaswag": _hellaswag,
-    "openbookqa": _arc,
-    "piqa": _piqa,
-    "siqa": _siqa,
-    "winogrande": _winogrande,
-    "truthfulqa_mc2": _truthfulqa,
-    "boolq": _boolq,
-    "wic": _wic,
-    "cb": _cb,
-    "wsc": _wsc,
-    "rte": _rte,
-    "pubmedqa": _pubmedqa,
-    "logiqa": _logiqa,
-}
+    return {"passage": passage, "pronoun": pronoun, "noun": spans["span1_text"], "gold": gold}

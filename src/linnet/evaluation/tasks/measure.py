@@ -107,10 +107,6 @@ class TaskSuiteResult:
         chance = sum(chances) / len(tasks) if len(chances) == len(tasks) else None
         return AveragedScore(name, mean_of([task.mean for task in tasks]), chance, sum(t.mean.count for t in tasks))
 
-    @property
-    def averages(self) -> list[AveragedScore]:
-        return [self.average(name) for name in self.suite.averages]
-
     def to_dict(self, overlaps: Sequence[Overlap] | None = None) -> dict[str, Any]:
         """The figures for JSON: null for what is not finite or unknown; shares, not per cent."""
         tasks: dict[str, Any] = {}
@@ -144,7 +140,7 @@ class TaskSuiteResult:
             tasks[task.name] = json_safe(figures)
         averages = {
             one.name: json_safe({"mean": one.mean.value, "standard_error": one.mean.standard_error})
-            for one in self.averages
+            for one in map(self.average, self.suite.averages)
         }
         return {
             "model": self.model,
@@ -268,7 +264,7 @@ def score_table(result: TaskSuiteResult) -> Table:
         )
         for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
     ]
-    for one in result.averages:
+    for one in map(result.average, result.suite.averages):
         shares = (one.mean.value, one.mean.standard_error, one.chance)
         rows.append((one.name, "mean", *map(percent, shares), "", "", "", numbers.grouped(one.items), ""))
     rows += [(Path(file).stem, *[""] * 8, f"no {file}") for file in result.suite.missing]

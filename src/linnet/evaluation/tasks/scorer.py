@@ -22,7 +22,6 @@ from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 
 TOKENS_AT_ONCE = 4096
-"""Tokens of a batch, including padding."""
 
 FULL_BATCH_TOKENS, MIN_LENGTH_RATIO = 512, 0.8
 """A batch of at least so many tokens takes no row shorter than this share of its longest: padding costs compute."""
@@ -131,11 +130,16 @@ class _TokenScores:
         return [LoglikelihoodResult(float(nats.sum()), bool(likeliest.all())) for nats, likeliest in parts]
 
 
+@dataclass(frozen=True)
 class LoglikelihoodScorer:
-    """Scores requests by one decoder. fork: read a context that several requests share once."""
+    """Scores requests by one decoder.
 
-    def __init__(self, states: StateFactory, fork: bool = True, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
-        self._states, self._fork, self._tokens_at_once = states, fork, tokens_at_once
+    fork: a context that several requests share is read once. tokens_at_once: tokens of a batch, including padding.
+    """
+
+    states: StateFactory
+    fork: bool = True
+    tokens_at_once: int = TOKENS_AT_ONCE
 
     @torch.inference_mode()
     def score(
@@ -145,19 +149,16 @@ class LoglikelihoodScorer:
 
         Contexts that are too long lose their first tokens (`LoglikelihoodRequest.within`).
         """
-        fitting = [request.within(self._states.decoder.spec.context_length) for request in requests]
+        fitting = [request.within(self.states.decoder.spec.context_length) for request in requests]
         groups: dict[tuple[int, ...], list[int]] = {}
         for place, request in enumerate(fitting):
             groups.setdefault(request.context, []).append(place)
-        shared = [places for places in groups.values() if self._fork and len(places) > 1]
+        shared = [places for places in groups.values() if self.fork and len(places) > 1]
         forked = {place for places in shared for place in places}
         single = [place for place in range(len(fitting)) if place not in forked]
         results: dict[int, LoglikelihoodResult] = {}
-
-        def read_length(place: int) -> int:
-            return len(fitting[place].context) + len(fitting[place].continuation) - 1
-
-        for places in self._batches(single, read_length):
+        read_lengths = [len(request.context) + len(request.continuation) - 1 for request in fitting]
+        for places in self._batches(single, read_lengths.__getitem__):
             results |= zip(places, self._score_whole([fitting[place] for place in places]), strict=True)
             advance(len(places))
         for together in self._batches(shared, lambda group: len(fitting[group[0]].context)):
@@ -173,7 +174,7 @@ class LoglikelihoodScorer:
         for thing in sorted(things, key=length, reverse=True):
             longest = length(batch[0]) if batch else 0
             full = len(batch) * longest >= FULL_BATCH_TOKENS and length(thing) < MIN_LENGTH_RATIO * longest
-            if batch and (full or (len(batch) + 1) * longest > self._tokens_at_once):
+            if batch and (full or (len(batch) + 1) * longest > self.tokens_at_once):
                 yield batch
                 batch = []
             batch.append(thing)
@@ -182,9 +183,9 @@ class LoglikelihoodScorer:
 
     def _score_whole(self, requests: Sequence[LoglikelihoodRequest]) -> list[LoglikelihoodResult]:
         """Read context and continuation in one pass."""
-        decoder = self._states.decoder
+        decoder = self.states.decoder
         tokens_BT = right_pad([(*request.context, *request.continuation[:-1]) for request in requests], decoder.device)
-        state = None if decoder.causal else self._states.new_state(*tokens_BT.shape)
+        state = None if decoder.causal else self.states.new_state(*tokens_BT.shape)
         hidden_BTD = decoder.hidden(tokens_BT, state)
         firsts = [len(request.context) - 1 for request in requests]
         rows, columns, targets = _predicted(firsts, [request.continuation for request in requests])
@@ -193,12 +194,12 @@ class LoglikelihoodScorer:
 
     def _score_forked(self, groups: Sequence[Sequence[LoglikelihoodRequest]]) -> list[LoglikelihoodResult]:
         """Read every context once, then its continuations; the results are concatenated group by group."""
-        decoder = self._states.decoder
+        decoder = self.states.decoder
         contexts = [group[0].context for group in groups]
         continuations = [request.continuation for group in groups for request in group]
         group_N = torch.tensor([row for row, group in enumerate(groups) for _ in group])
         capacity = max(map(len, contexts)) + max(map(len, continuations))
-        state = self._states.new_state(len(groups), capacity)
+        state = self.states.new_state(len(groups), capacity)
         tokens_BT, padding = left_pad(contexts, decoder.device)
         last_BD = decoder.hidden(tokens_BT, state, padding=padding)[:, -1]
         starts = torch.tensor([tokens[0] for tokens in continuations], device=decoder.device)

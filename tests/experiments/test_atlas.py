@@ -25,6 +25,7 @@ from linnet.experiments.jobs import Diverged, Planned, Runner
 from linnet.experiments.results import ABILITY, LIKELIHOOD, NAME_RECALL, ResultRow, ResultTable, inputs_of
 from linnet.experiments.run import TRAINING_SPEED, run_suite
 from linnet.experiments.suite import Suite
+from linnet.experiments.suite_report import side_by_side
 from linnet.layers.registry import MIXERS
 from linnet.model.cost import model_cost
 from linnet.present.plot import Plot
@@ -92,7 +93,9 @@ def test_recorded_results_are_not_trained_again(
     key: str, suites: dict[str, Suite], record: ResultTable, trained: list[str], tmp_path: Path
 ):
     logged: list[str] = []
-    run_suite(suites[key], tmp_path / "work", Runner(logged.append), record=record)
+    findings = run_suite(suites[key], tmp_path / "work", Runner(logged.append), record=record)
+    rows = side_by_side(findings).summary().rows
+    assert len(rows) > 1 and all(run.results for run in findings.runs if run.name != suites[key].equal_time_as)
     assert trained == [] and f"{suites[key].name}: 0 to train;" in logged[0]
 
 

@@ -98,43 +98,40 @@ def upgrade_train_state(summary: Mapping[str, Any], origin: str) -> dict[str, An
     `UserError`, which begins with `origin`, if it is not one.
     """
     try:
-        return _train_state(summary["standing"])
+        standing = summary["standing"]
+        guard, meter = standing.get("guard"), standing.get("meter", {})
+        callbacks: dict[str, Any] = {
+            "evaluation": {
+                "step": standing.get("evaluation_step"),
+                "sums": standing.get("evaluation"),
+                "best_step": standing.get("best_step"),
+                "best_bits_per_byte": standing.get("best_bits_per_byte"),
+            },
+            "log": {
+                "orthogonalizing_s": standing.get("orthogonalising_s", 0.0),
+                "meter": {_STATE.get(name, name): meter[name] for name in meter if name not in ("lr", "gradient_norm")},
+            },
+        }
+        skipped = 0
+        if guard is not None:
+            skipped = guard.get("skipped", 0)
+            callbacks["guard"] = {_STATE.get(name, name): value for name, value in guard.items() if name != "skipped"}
+            for spike in callbacks["guard"].get("spikes", []):
+                spike["action"] = _STATE.get(spike["action"], spike["action"])
+        return {
+            "data_hash": standing["data_hash"],
+            "step": standing["step"],
+            "tokens": standing["tokens"],
+            "data_position": standing["step"] + skipped,
+            "lr": meter.get("lr", 0.0),
+            "gradient_norm": meter.get("gradient_norm", 0.0),
+            "elapsed_s": standing["seconds"],
+            "callbacks_done": standing["closed"],
+            "word_vectors": standing.get("embedded"),
+            "callbacks": callbacks,
+        }
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{origin}: standing: not the state of a run ({error!r})") from None
-
-
-def _train_state(standing: dict[str, Any]) -> dict[str, Any]:
-    guard, meter = standing.get("guard"), standing.get("meter", {})
-    callbacks: dict[str, Any] = {
-        "evaluation": {
-            "step": standing.get("evaluation_step"),
-            "sums": standing.get("evaluation"),
-            "best_step": standing.get("best_step"),
-            "best_bits_per_byte": standing.get("best_bits_per_byte"),
-        },
-        "log": {
-            "orthogonalizing_s": standing.get("orthogonalising_s", 0.0),
-            "meter": {_STATE.get(name, name): meter[name] for name in meter if name not in ("lr", "gradient_norm")},
-        },
-    }
-    skipped = 0
-    if guard is not None:
-        skipped = guard.get("skipped", 0)
-        callbacks["guard"] = {_STATE.get(name, name): value for name, value in guard.items() if name != "skipped"}
-        for spike in callbacks["guard"].get("spikes", []):
-            spike["action"] = _STATE.get(spike["action"], spike["action"])
-    return {
-        "data_hash": standing["data_hash"],
-        "step": standing["step"],
-        "tokens": standing["tokens"],
-        "data_position": standing["step"] + skipped,
-        "lr": meter.get("lr", 0.0),
-        "gradient_norm": meter.get("gradient_norm", 0.0),
-        "elapsed_s": standing["seconds"],
-        "callbacks_done": standing["closed"],
-        "word_vectors": standing.get("embedded"),
-        "callbacks": callbacks,
-    }
 
 
 def _upgrade_layers(value: Any) -> Any:

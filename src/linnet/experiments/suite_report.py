@@ -68,10 +68,11 @@ def results_table(findings: Findings) -> Table:
             quality += [f"{sum(above)} of {len(above)}", numbers.grouped(state)]
         else:
             bits, accuracy, leak = (run.spread(name) for name in ("bits_per_byte", "accuracy", "leak"))
+            measured = any("tokens" in result.evaluation for result in run.results)  # rows of a record may have less
             quality = [
                 MISSING if bits is None else _with_deviation(bits, 4),
                 MISSING if accuracy is None else _with_deviation(accuracy, 2, 100),
-                "none" if leak is None else numbers.signed(leak.mean, 4),
+                numbers.signed(leak.mean, 4) if leak is not None else "none" if measured else MISSING,
             ]
         if recall and not ability:
             shares = [result.evaluation.get("name_recall", {}).get("share") for result in run.results]
@@ -185,10 +186,11 @@ def difference_table(findings: Findings) -> list[Table]:
     p-values are corrected for the number of runs (Holm).
     """
     first, *others = [run for run in findings.runs if run.results] or [RunSummary("", None, None, [])]
-    by_seed = {result.seed: result.bits_per_byte for result in first.results}
+    bits = {run.name: {one.seed: one.value("bits_per_byte") for one in run.results} for run in (first, *others)}
     known = {}
     for run in others:
-        pairs = [(by_seed[one.seed], one.bits_per_byte) for one in run.results if one.seed in by_seed]
+        both = [(bits[first.name].get(seed), own) for seed, own in bits[run.name].items()]
+        pairs = [(theirs, own) for theirs, own in both if theirs is not None and own is not None]
         if pairs and (one := paired_difference(*zip(*pairs, strict=True))).standard_error is not None:
             known[run.name] = one
     if not known:

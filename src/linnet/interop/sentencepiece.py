@@ -39,7 +39,7 @@ def tokenizer_from_sentencepiece(path: str | Path) -> Tokenizer:
     definition = SentencePieceDefinition(
         kind=kind,
         pieces=pieces,
-        scores=_scores(model) if kind == "Unigram" else _ranks(model),
+        scores=_scores(model, kind),
         reserved=_of_type(model, "UNKNOWN", "CONTROL", "BYTE"),
         user_defined=_of_type(model, "USER_DEFINED"),
         unused=_of_type(model, "UNUSED"),
@@ -81,12 +81,17 @@ def _of_type(model: Any, *names: str) -> list[int]:
     return [token for token, piece in enumerate(model.pieces) if piece.type in types]
 
 
-def _scores(model: Any) -> list[float]:
+def _scores(model: Any, kind: Literal["Unigram", "BPE"]) -> list[float]:
     """Return the score of each piece.
 
-    SentencePiece scores user-defined pieces by their bytes (`GetUserDefinedScore`). Pieces that no text produces get a
-    score so low that the tokenizers library, which does not know these types, always prefers another segmentation.
+    BPE: the negative merge order (0 first); pieces of equal score have equal ranks. Unigram: SentencePiece scores
+    user-defined pieces by their bytes (`GetUserDefinedScore`). Pieces that no text produces get a score so low that the
+    tokenizers library, which does not know these types, always prefers another segmentation.
     """
+    if kind == "BPE":
+        distinct = sorted({piece.score for piece in model.pieces}, reverse=True)
+        rank = {score: -float(place) for place, score in enumerate(distinct)}
+        return [rank[piece.score] for piece in model.pieces]
     normal = _of_type(model, "NORMAL")
     lowest = min(model.pieces[token].score for token in normal)
     never = (lowest - 10) * max(len(piece.piece) for piece in model.pieces)
@@ -96,10 +101,3 @@ def _scores(model: Any) -> list[float]:
     for token in _of_type(model, "USER_DEFINED"):
         scores[token] = float(np.float32(0.1 * (len(model.pieces[token].piece.encode()) - 1)))
     return scores
-
-
-def _ranks(model: Any) -> list[float]:
-    """Return the negative merge order of pieces (0 first) as scores; pieces of equal score have equal ranks."""
-    scores = sorted({piece.score for piece in model.pieces}, reverse=True)
-    rank = {score: -float(place) for place, score in enumerate(scores)}
-    return [rank[piece.score] for piece in model.pieces]

@@ -125,20 +125,21 @@ def read_json_weights(path: Path) -> dict[str, Tensor]:
     content = parse_json(read_text(path, MAX_JSON_WEIGHTS_BYTES), str(path))
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping of tensors, found {type(content).__name__}")
-    return {name: _tensor(value, f"{path}: tensor {name}") for name, value in content.items()}
-
-
-def _tensor(value: object, origin: str) -> Tensor:
-    published = PublishedTensor.parse(value, origin)
-    try:
-        numbers = base64.b64decode(published.data, validate=True)
-    except ValueError as error:
-        raise UserError(f"{origin}: data: not base64 ({error}); expected that of float32 numbers") from None
-    expected = 4 * math.prod(published.size)
-    if len(numbers) != expected:
-        accepted = f"expected {expected}, float32 numbers of size {published.size}"
-        raise UserError(f"{origin}: data: {len(numbers)} bytes: {accepted}")
-    return torch.from_numpy(np.frombuffer(numbers, dtype="<f4").astype(np.float32).reshape(published.size))
+    tensors: dict[str, Tensor] = {}
+    for name, value in content.items():
+        origin = f"{path}: tensor {name}"
+        published = PublishedTensor.parse(value, origin)
+        try:
+            numbers = base64.b64decode(published.data, validate=True)
+        except ValueError as error:
+            raise UserError(f"{origin}: data: not base64 ({error}); expected that of float32 numbers") from None
+        expected = 4 * math.prod(published.size)
+        if len(numbers) != expected:
+            accepted = f"expected {expected}, float32 numbers of size {published.size}"
+            raise UserError(f"{origin}: data: {len(numbers)} bytes: {accepted}")
+        array = np.frombuffer(numbers, dtype="<f4").astype(np.float32).reshape(published.size)
+        tensors[name] = torch.from_numpy(array)
+    return tensors
 
 
 def tokenizer_from_characters(path: str | Path, end: str) -> Tokenizer:

@@ -89,8 +89,14 @@ def vocabulary_of(tokenizer: Tokenizer, definition: Mapping[str, Any], size: int
     if definition["model"]["type"] != "BPE":
         kind = "unigram" if tokenizer.kind == "unigram" else definition["model"]["type"]
         raise UserError(f"{origin}: model.type: {kind}: llama.cpp has none over bytes; expected bytes, char or bpe")
-    if tokenizer.kind == "char":
-        return _of_characters(definition, tokenizer.end_id, size, origin)
+    if tokenizer.kind == "char":  # nothing merges; spaces are written with a mark
+        vocab = definition["model"]["vocab"]
+        if SPACE in vocab:
+            problem = f"has {SPACE!r}, which llama.cpp takes for a space; expected it not to"
+            raise UserError(f"{origin}: model.vocab: {problem}")
+        marked = {SPACE if name == " " else name: token for name, token in vocab.items()}
+        tokens, kinds = _listed(marked, definition, tokenizer.end_id, size)
+        return FileVocabulary("llama", "default", tokens, kinds, tokenizer.end_id, scores=[0.0] * size)
     return _of_byte_level(definition, tokenizer.end_id, size, origin)
 
 
@@ -152,16 +158,6 @@ def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
     if kind == "Split" and "Regex" in step["pattern"] and step["behavior"] == "Isolated" and not step["invert"]:
         return (str(step["pattern"]["Regex"]),)
     raise UserError(f"{origin}: pre_tokenizer.type: {kind}: llama.cpp has no such step; expected ByteLevel, as GPT-2's")
-
-
-def _of_characters(definition: Mapping[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
-    """Convert single characters: nothing merges. The mark for a space must not be among them."""
-    vocab = definition["model"]["vocab"]
-    if SPACE in vocab:
-        raise UserError(f"{origin}: model.vocab: has {SPACE!r}, which llama.cpp takes for a space; expected it not to")
-    marked = {SPACE if name == " " else name: token for name, token in vocab.items()}
-    tokens, kinds = _listed(marked, definition, end, size)
-    return FileVocabulary("llama", "default", tokens, kinds, end, scores=[0.0] * size)
 
 
 def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str) -> FileVocabulary:

@@ -377,7 +377,8 @@ def task_scores(result: TaskSuiteResult) -> list[TaskScore]:
         (one.task.name, one.mean, one.chance, one.mean.count, verdict, False)
         for one, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
     ]
-    rows += [(one.name, one.mean, one.chance, one.items, "", True) for one in result.averages]
+    averages = [result.average(name) for name in result.suite.averages]
+    rows += [(one.name, one.mean, one.chance, one.items, "", True) for one in averages]
     scores = []
     for name, mean, chance, items, verdict, averaged in rows:
         assert chance is not None, name

@@ -214,7 +214,7 @@ def test_standard_input_that_is_no_text_is_one_line(model: str, monkeypatch: pyt
     )
 
 
-def test_the_output_is_utf_8_whatever_the_terminal(model: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_output_is_utf_8_on_every_terminal(model: str, monkeypatch: pytest.MonkeyPatch):
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", terminal)
     assert main(["generate", model, "--prompt", "é", "--max-tokens", "5", "--seed", "1"]) == 0
@@ -264,7 +264,7 @@ def generated(capfdbinary, *arguments: str, temperature: str = "0") -> dict:
     return json.loads(out)
 
 
-def test_caches_that_are_switched_off_change_what_is_kept(pldr: str, capfdbinary):
+def test_disabled_caches_change_the_bytes_of_the_state(pldr: str, capfdbinary):
     both = generated(capfdbinary, pldr, "--prompt", "Once")
     no_g = generated(capfdbinary, pldr, "--prompt", "Once", "--cache-policy", "recalibrate")
     no_kv = generated(capfdbinary, pldr, "--prompt", "Once", "--no-kv-cache")
@@ -313,7 +313,7 @@ def test_a_model_without_operators_has_none_to_change(model: str, capfdbinary):
 
 
 @pytest.mark.parametrize("choice", [["--temperature", "0"], ["--temperature", "1", "--seed", "5"]])
-def test_a_stream_that_was_kept_goes_on_as_if_it_had_not_stopped(model: str, tmp_path: Path, capfdbinary, choice):
+def test_a_saved_stream_continues_exactly(model: str, tmp_path: Path, capfdbinary, choice):
     def said(*arguments: str) -> str:
         code, out, err = run(capfdbinary, model, *choice[:2], "--ignore-eos", *arguments)
         assert code == 0, err
@@ -327,7 +327,7 @@ def test_a_stream_that_was_kept_goes_on_as_if_it_had_not_stopped(model: str, tmp
     assert "".join(parts) == whole
 
 
-def test_a_stream_goes_on_behind_another_prompt_and_says_its_seed(model: str, tmp_path: Path, capfdbinary):
+def test_a_stream_continues_behind_another_prompt_and_reports_its_seed(model: str, tmp_path: Path, capfdbinary):
     path = str(tmp_path / "stream")
     code, out, err = run(capfdbinary, model, "--prompt", "On", "--seed", "7", "--max-tokens", "3", "--save-state", path)
     assert code == 0 and f"stream: {path}" in err
@@ -338,7 +338,7 @@ def test_a_stream_goes_on_behind_another_prompt_and_says_its_seed(model: str, tm
     assert code == 0 and f"replaced: {path}\nstream: {path}\n" in err
 
 
-def test_a_stream_that_cannot_be_kept_or_gone_on_with_is_refused_in_one_line(model: str, tmp_path: Path, capfdbinary):
+def test_a_stream_that_cannot_be_saved_or_continued_is_refused_in_one_line(model: str, tmp_path: Path, capfdbinary):
     path = tmp_path / "stream"
     assert run(capfdbinary, model, "--max-tokens", "2", "--save-state", str(path))[0] == 0
     for arguments, message in (

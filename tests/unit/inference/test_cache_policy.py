@@ -54,7 +54,7 @@ def run(decoder: Decoder, state: DecoderState, tokens_BT: Tensor, padding: tuple
 
 
 @contexts
-def test_a_saved_state_goes_on_exactly(context: CachePolicies, tmp_path: Path):
+def test_a_saved_state_continues_exactly(context: CachePolicies, tmp_path: Path):
     decoder, path = small_decoder(TED), tmp_path / "state.safetensors"
     state = cache_policy_state(decoder, 2, 40, context)
     run(decoder, state, torch.arange(20).reshape(2, 10), (0, 4))
@@ -117,7 +117,7 @@ def test_the_figures_tell_the_bytes_that_are_really_held():
     assert stream.figures.state_bytes == 2 * (3 * per_token + 2 * 8)
 
 
-def test_without_a_kv_cache_there_is_nothing_to_choose():
+def test_policies_are_refused_without_the_kv_cache():
     with pytest.raises(UserError, match="kv_cache: False: nothing is kept"):
         speaker(TED).stream("Once", 4, GREEDY, Caches(kv=False), POLICY)
 

@@ -231,7 +231,7 @@ def test_bfloat16_with_more_between_the_maps_takes_the_decoders_pass():
 
 
 @torch.inference_mode()
-def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
+def test_windows_and_recalibrated_operators_use_the_pass_of_the_decoder():
     windowed = decoder_with_weights(AttentionSpec(heads=2, window=4))
     assert DecodeSteps.of(windowed, after_prompt(windowed)) is None
     plga = decoder_with_weights(PlgaSpec(heads=2, metric_hidden=8))

@@ -47,7 +47,7 @@ def test_a_row_of_a_left_padded_batch_is_what_it_is_alone(mixer: MixerSpec, samp
 
 
 @every_mixer
-def test_a_fork_of_the_prompts_state_goes_on_alike(mixer: MixerSpec):
+def test_a_fork_of_the_state_of_a_prompt_continues_equally(mixer: MixerSpec):
     decoder = small_decoder(mixer)
     state = decoder.initial_state(1, 30)
     first = rows(decoder, [PROMPTS[1]], 4, state=state)[0]

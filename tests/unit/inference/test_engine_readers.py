@@ -33,7 +33,7 @@ def test_reading_all_again_gives_the_same_tokens_in_a_padded_batch(mixer: MixerS
     assert rows(decoder, Caches(kv=False)) == rows(decoder, Caches())
 
 
-def test_an_operator_inferred_from_the_kept_a_is_the_kept_operator():
+def test_recalibration_on_the_kept_prompt_gives_the_same_operator():
     decoder = small_decoder(LEARNED)
     assert rows(decoder, Caches(calibration=False)) == rows(decoder, Caches())
 
@@ -80,14 +80,14 @@ def test_without_the_g_cache_the_state_has_a_and_no_operator():
         assert layer.recalibrate and layer.cache_policy == RecalibratingCache()
 
 
-def test_a_state_is_refused_where_none_is_kept():
+def test_a_state_is_refused_without_the_kv_cache():
     decoder = small_decoder(LEARNED)
     with pytest.raises(ValueError, match="none can be given"):
         decode(decoder, PROMPTS, 4, GREEDY, state=new_state(decoder, PROMPTS, 4), caches=Caches(kv=False))
 
 
 @pytest.mark.parametrize("mixer", [m for m in EXAMPLES if getattr(m, "operator", None) != "learned"], ids=str)
-def test_the_g_cache_cannot_be_switched_off_where_there_is_none(mixer: MixerSpec):
+def test_recalibration_is_refused_for_models_without_calibration(mixer: MixerSpec):
     with pytest.raises(UserError, match="cache_policy: recalibrate: the model has no plga layer that calibrates"):
         decode(small_decoder(mixer), PROMPTS, 4, GREEDY, caches=Caches(calibration=False))
 
@@ -95,7 +95,7 @@ def test_the_g_cache_cannot_be_switched_off_where_there_is_none(mixer: MixerSpec
 @every_mixer
 @pytest.mark.parametrize("calibration", [True, False])
 @torch.no_grad()
-def test_the_bytes_kept_without_a_kv_cache_are_those_of_the_operators(mixer: MixerSpec, calibration: bool):
+def test_without_a_kv_cache_only_the_bytes_of_operators_are_kept(mixer: MixerSpec, calibration: bool):
     decoder = small_decoder(mixer)
     state = decoder.initial_state(1, 3)
     decoder(torch.tensor([[1, 2]]), state)
@@ -120,7 +120,7 @@ def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["full", "recalibrate"])
-def test_a_state_goes_on_with_its_own_cache_policy(policy: str):
+def test_a_state_continues_with_its_own_cache_policy(policy: str):
     decoder = small_decoder(LEARNED)
     state, other = (new_state(decoder, [[1, 2]], 9, policy) for _ in range(2))
     together = list(decode(decoder, [[1, 2]], 4, GREEDY, state=other))

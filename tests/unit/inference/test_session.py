@@ -37,7 +37,7 @@ def _ended(said: str, session: Session) -> str:
 
 @every_mixer
 @pytest.mark.parametrize("choice", CHOICES, ids=["greedy", "seeded"])
-def test_several_calls_say_what_one_says(mixer: MixerSpec, choice: dict[str, float]):
+def test_several_calls_generate_the_text_of_one_call(mixer: MixerSpec, choice: dict[str, float]):
     model, session = speaker(mixer), _session(speaker(mixer))
     parts = [session.generate(5, seed=3, ignore_eos=True, **choice)]
     parts += [session.generate(count, ignore_eos=True, **choice) for count in (1, 7, 3)]
@@ -47,7 +47,7 @@ def test_several_calls_say_what_one_says(mixer: MixerSpec, choice: dict[str, flo
 
 @every_mixer
 @pytest.mark.parametrize("choice", CHOICES, ids=["greedy", "seeded"])
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(mixer: MixerSpec, choice: dict[str, float], tmp_path: Path):
+def test_a_saved_and_loaded_session_continues_exactly(mixer: MixerSpec, choice: dict[str, float], tmp_path: Path):
     model, path = speaker(mixer), tmp_path / "stream.safetensors"
     session = _session(model)
     said = session.generate(6, seed=3, ignore_eos=True, **choice)
@@ -100,7 +100,7 @@ def test_behind_the_end_of_a_document_the_next_one_begins():
 
 
 @pytest.mark.parametrize("context", [EvictionCache(top_k=3), BankCache(64)], ids=["policy", "bank"])
-def test_it_keeps_the_past_as_it_was_told(context: EvictionCache | BankCache, tmp_path: Path):
+def test_a_session_uses_its_cache_policy(context: EvictionCache | BankCache, tmp_path: Path):
     model, path = speaker(TED), tmp_path / "stream.safetensors"
     whole = model.generate("Once", 30, temperature=0, cache_policy=context, ignore_eos=True)
     session = _session(model, cache_policy=context)

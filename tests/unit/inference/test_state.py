@@ -45,7 +45,7 @@ def test_going_on_after_loading_gives_identical_logits(
 
 @every_mixer
 @torch.no_grad()
-def test_a_state_that_has_seen_nothing_can_be_kept_too(mixer: MixerSpec, tmp_path: Path):
+def test_an_empty_state_can_be_saved(mixer: MixerSpec, tmp_path: Path):
     decoder, path, tokens_BT = small_decoder(mixer), tmp_path / "state.safetensors", torch.tensor([[1, 2], [3, 4]])
     save_state(state_after(decoder, tokens=0), path)
     expected = decoder(tokens_BT, decoder.initial_state(2, 12))
@@ -53,7 +53,7 @@ def test_a_state_that_has_seen_nothing_can_be_kept_too(mixer: MixerSpec, tmp_pat
 
 
 @torch.no_grad()
-def test_a_frozen_operator_can_be_kept_without_tokens(tmp_path: Path):
+def test_a_frozen_operator_can_be_saved_without_tokens(tmp_path: Path):
     decoder, path = small_decoder(PLGA), tmp_path / "state.safetensors"
     state = state_after(decoder)
     frozen = state.forget()

@@ -234,7 +234,7 @@ def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("weights", get_args(Precision))
-def test_whatever_was_stored(stored: torch.dtype, weights: str):
+def test_conversion_from_every_stored_dtype(stored: torch.dtype, weights: str):
     decoder = decoder_with_weights(EXAMPLES[0], tied=False).to(stored)
     convert_weights(decoder, weights)
     assert decoder.dtype == (torch.bfloat16 if weights == "bfloat16" else torch.float32)
@@ -255,7 +255,7 @@ def test_generating(weights: str):
     assert len(together) == 6
 
 
-def test_only_once_and_only_to_what_there_is():
+def test_a_second_conversion_and_unknown_precisions_are_refused():
     decoder = decoder_with_weights(EXAMPLES[0], tied=False)
     with pytest.raises(UserError, match="precision: 'int2': expected float32, bfloat16, int8, int4"):
         convert_weights(decoder, "int2")

@@ -19,7 +19,9 @@ def told(decoder: Decoder, weights: str, seconds: list[float], monkeypatch, capl
     return [record.getMessage() for record in caplog.records]
 
 
-def test_what_is_not_faster_is_said_with_both_times(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_a_conversion_that_is_not_faster_is_noted_with_both_times(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     decoder = Decoder(small_spec(EXAMPLES[0]))
     (line,) = told(decoder, "int4", [0.002, 0.003], monkeypatch, caplog)
     assert line.startswith("note: precision int4: not faster than as stored")
@@ -32,7 +34,7 @@ def test_what_is_faster_is_not(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
-def test_nothing_is_measured_for_what_is_no_question_of_speed(weights: str, monkeypatch, caplog):
+def test_float32_and_bfloat16_are_not_timed(weights: str, monkeypatch, caplog):
     decoder = Decoder(small_spec(EXAMPLES[0]))
     assert told(decoder, weights, [], monkeypatch, caplog) == []
 

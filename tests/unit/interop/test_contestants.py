@@ -22,7 +22,7 @@ SPEC = CacheTimes(prompt_tokens=4, tokens=6, runs=1)
 CPU = torch.device("cpu")
 
 
-def test_with_and_without_its_cache_it_says_the_same():
+def test_generation_with_and_without_the_cache_is_equal():
     without, with_cache = contestants(OtherModel(name="neo", config=SMALL), SPEC, CPU)
     assert (without.caches.label, with_cache.caches.label) == ("none", "KV")
     assert without.generate() == with_cache.generate()

@@ -56,7 +56,7 @@ def test_an_option_that_no_way_was_asked_with(pldr: Path, tmp_path: Path, monkey
         export(pldr, tmp_path / "a", to="elsewhere", precision="float16")
 
 
-def test_a_way_that_keeps_a_record_is_told_where_from(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_exporters_that_record_the_command_get_the_origin(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere", records_command=True))
     export(pldr, tmp_path / "a", to="elsewhere", command="linnet export")
     assert (tmp_path / "a").read_text() == f"['learned'] {{'origin': '{pldr}', 'command': 'linnet export'}}"
@@ -80,7 +80,7 @@ def test_a_prompt_that_nothing_is_inferred_from(pldr: Path, tmp_path: Path):
         export(pldr, tmp_path / "a", to="gguf", prompt="Once")
 
 
-def test_what_was_made_is_told(pldr: Path, tmp_path: Path):
+def test_the_result_describes_the_export(pldr: Path, tmp_path: Path):
     made = export(pldr, tmp_path / "frozen", freeze=True)
     decoder = load(tmp_path / "frozen").decoder
     assert made.parameters == sum(parameter.numel() for parameter in decoder.parameters())

@@ -61,7 +61,7 @@ def test_a_prompt_beyond_the_learned_positions_is_refused(tmp_path: Path):
         export(source, tmp_path / "frozen", freeze=True, prompt="x" * 100)
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
+def test_an_existing_folder_is_not_changed(tmp_path: Path):
     source = folder(tmp_path / "model", LEARNED)
     with pytest.raises(UserError, match=f"out: {source}: exists already"):
         export(source, source, freeze=True)

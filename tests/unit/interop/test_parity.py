@@ -22,7 +22,7 @@ def decoder(**fields: object) -> Decoder:
 @pytest.mark.parametrize(
     ("context", "length", "steps"), [(400, 263, 200), (220, 220, 200), (80, 80, 73), (2, 2, 2), (1, 1, 1)]
 )
-def test_what_is_expected_is_what_one_pass_says_and_ends_with_learned_positions(context: int, length: int, steps: int):
+def test_expected_logits_are_those_of_one_pass_and_end_with_learned_positions(context: int, length: int, steps: int):
     model = decoder(context_length=context, embedding={"positions": "learned"})
     found = expected_of(model)
     torch.testing.assert_close(found.logits, model(found.tokens[None])[0], rtol=1e-4, atol=1e-5)

@@ -113,7 +113,7 @@ def test_a_description_of_another_architecture_is_refused(weights, pieces: Path,
         import_pldr(checkpoint, name, pieces, tmp_path / "model")
 
 
-def test_nothing_that_is_there_is_overwritten(weights, spec: Path, pieces: Path, tmp_path: Path):
+def test_existing_folders_are_not_overwritten(weights, spec: Path, pieces: Path, tmp_path: Path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine").write_text("x")
     with pytest.raises(UserError, match="exists already; expected a new folder"):

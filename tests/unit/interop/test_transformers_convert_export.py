@@ -79,7 +79,7 @@ def test_there_and_back_is_where_it_was(tmp_path: Path, monkeypatch: pytest.Monk
 @torch.no_grad()
 @settings(max_examples=6, deadline=None)
 @given(members())
-def test_any_member_says_the_same_in_transformers(found: tuple[str, dict[str, Any]]):
+def test_any_member_of_a_family_computes_the_same_in_transformers(found: tuple[str, dict[str, Any]]):
     made = model({**found[1], "context_length": 20})
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         out, back = Path(name) / "out", Path(name) / "back"
@@ -130,7 +130,7 @@ def test_what_begins_a_text_elsewhere_begins_it_still(tmp_path: Path):
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "again")("Once")["input_ids"][0] == first
 
 
-def test_where_learned_positions_end_the_gate_ends_and_says_so(tmp_path: Path):
+def test_the_check_ends_with_learned_positions_and_reports_it(tmp_path: Path):
     found = export_transformers(model(GPT2), tmp_path / "out")
     assert found.figures["greedy_tokens"] == 73
     assert found.messages[0] == "of the family gpt2"

@@ -98,7 +98,7 @@ def changed(folder: Path, **fields: Any) -> None:
         ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 1.5}}, "rope_parameters.partial_rotary_factor: 1.5"),
     ],
 )
-def test_what_linnet_cannot_say_is_refused_by_field(tmp_path: Path, name: str, fields: dict, said: str):
+def test_unsupported_features_are_refused_by_field(tmp_path: Path, name: str, fields: dict, said: str):
     write(tmp_path / "theirs", name)
     changed(tmp_path / "theirs", **fields)
     with pytest.raises(UserError) as refused:

@@ -57,7 +57,7 @@ def members(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @settings(max_examples=40, deadline=None)
 @given(members())
-def test_a_member_is_found_and_its_config_says_all_of_it(found: tuple[str, dict[str, Any]]):
+def test_a_member_is_found_and_its_config_describes_all_of_it(found: tuple[str, dict[str, Any]]):
     kind, plain = found
     spec = ModelSpec.parse(plain, "mine")
     member = match_family(spec)

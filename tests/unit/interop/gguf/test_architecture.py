@@ -67,7 +67,7 @@ YARN = {"kind": "yarn", "factor": 4.0, "trained": 64}
         (model(context_length=1 << 40), "context_length: 1099511627776: .* expected less than"),
     ],
 )
-def test_what_a_file_cannot_say_is_refused_by_field(spec: ModelSpec, said: str):
+def test_what_a_file_cannot_express_is_refused_by_field(spec: ModelSpec, said: str):
     start, accepted = said.split(" .* ")
     with pytest.raises(UserError) as refused:
         check_architecture(spec, "config.json")
@@ -82,7 +82,7 @@ def test_every_layer_of_equal_blocks_counts():
     assert architecture_metadata(spec)["llama.block_count"] == 3
 
 
-def test_the_gain_of_yarn_is_said_beside_the_papers_own():
+def test_the_gain_of_yarn_is_relative_to_that_of_the_paper():
     """llama.cpp multiplies `attn_factor` by `0.1 ln(factor) + 1`."""
     said = architecture_metadata(model({"rotary": {"scaling": YARN}}))
     assert said["llama.rope.scaling.attn_factor"] == pytest.approx(1)

@@ -23,7 +23,7 @@ MadeModel = Callable[..., Path]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
+def test_the_file_computes_what_the_model_computes(tmp_path: Path, made_model: MadeModel, shape: str):
     found = export_gguf(load(made_model(**SHAPES[shape]), device="cpu"), tmp_path / "small.gguf")
     said = found.figures
     assert said["architecture"] == ("qwen3" if "qwen3" in shape else "llama")
@@ -104,14 +104,14 @@ def test_a_gate_that_fails_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_there_stays(tmp_path: Path, made_model: MadeModel):
+def test_an_existing_file_is_not_overwritten(tmp_path: Path, made_model: MadeModel):
     (tmp_path / "small.gguf").write_text("mine")
     with pytest.raises(UserError, match="exists already"):
         linnet.export(made_model(), tmp_path / "small.gguf", to="gguf")
     assert (tmp_path / "small.gguf").read_text() == "mine"
 
 
-def test_linnet_export_says_what_was_measured(tmp_path: Path, made_model: MadeModel):
+def test_linnet_export_returns_the_measurements(tmp_path: Path, made_model: MadeModel):
     made = linnet.export(made_model(), tmp_path / "small.gguf", to="gguf", precision="q8_0")
     assert made.weights_bytes == (tmp_path / "small.gguf").stat().st_size
     assert made.figures["weights"] == "q8_0" and made.figures["same_ids"] > 0

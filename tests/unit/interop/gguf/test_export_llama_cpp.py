@@ -20,7 +20,7 @@ MadeModel = Callable[..., Path]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_llama_cpp_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
+def test_llama_cpp_computes_what_the_model_computes(tmp_path: Path, made_model: MadeModel, shape: str):
     found = export_gguf(load(made_model(**SHAPES[shape]), device="cpu"), tmp_path / "small.gguf")
     run = found.figures["llama_cpp"]
     assert 0 < run["logits_error"] < 2e-4 and run["same_tokens"] == 200
@@ -56,7 +56,7 @@ def test_llama_cpp_makes_the_same_ids_of_unigrams(tmp_path: Path, made_model: Ma
         check_same_ids(ours.tokenizer, llama_cpp_encoder(model), "llama.cpp", "unigram", [*TEXTS, *texts])
 
 
-def test_what_llama_cpp_says_otherwise_is_no_file(
+def test_no_file_is_written_if_llama_cpp_differs(
     tmp_path: Path, made_model: MadeModel, monkeypatch: pytest.MonkeyPatch
 ):
     def unturned(tensors_: Any, spec: Any) -> Any:

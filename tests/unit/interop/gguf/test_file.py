@@ -30,7 +30,7 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "any.gguf"
 
 
-def test_a_file_says_what_was_written_as_the_package_reads_it(written: Path):
+def test_the_package_reads_what_was_written(written: Path):
     found = read_gguf(written)
     package = {name: field.contents() for name, field in gguf.GGUFReader(written).fields.items()}
     assert found.metadata == package

@@ -45,7 +45,7 @@ def test_neighbors_stay_for_llama_and_become_halves_for_qwen3():
 @pytest.mark.parametrize(
     ("weights", "most"), [("f32", 0), ("f16", 2**-11), ("bf16", 2**-8), ("q8_0", 8e-3), ("q4_0", 0.13)]
 )
-def test_numbers_are_as_far_off_as_their_storage_says(weights: str, most: float):
+def test_rounding_errors_match_the_storage(weights: str, most: float):
     generator = torch.Generator().manual_seed(0)
     matrix, gain = torch.rand(8, 64, generator=generator) - 0.5, torch.rand(64, generator=generator)
     found = rounded({"matrix": matrix, "gain": gain}, weights)
@@ -63,7 +63,7 @@ def test_numbers_are_as_far_off_as_their_storage_says(weights: str, most: float)
         (model({"heads": 2}, hidden=40), "q4_0", "config.json: blocks[0].feed_forward.hidden: 40: q4_0 stores rows"),
     ],
 )
-def test_storage_that_there_is_not(spec: ModelSpec, weights: str, said: str):
+def test_an_unknown_precision_is_refused(spec: ModelSpec, weights: str, said: str):
     with pytest.raises(UserError) as refused:
         check_precision(weights, spec, "config.json")
     assert str(refused.value).startswith(said)

@@ -14,7 +14,7 @@ from linnet.interop.onnx.export import STEPS, Allowed, export_onnx
 onnx = pytest.importorskip("onnx")
 
 
-def test_the_graphs_say_what_the_model_says(exported: tuple[Path, Any]):
+def test_the_graphs_compute_what_the_model_computes(exported: tuple[Path, Any]):
     parity = exported[1].parity
     assert parity.error < 1e-5 and parity.tokens > STEPS
     assert parity.greedy == 1
@@ -36,7 +36,7 @@ def test_both_graphs_share_one_file_of_weights(exported: tuple[Path, Any]):
     assert all(graph.opset_import[0].version == report.opset["ai.onnx"] for graph in both)
 
 
-def test_each_graph_says_how_it_is_run(exported: tuple[Path, Any]):
+def test_each_graph_contains_its_description(exported: tuple[Path, Any]):
     folder, _ = exported
     graph = onnx.load(folder / "model.onnx", load_external_data=False)
     (entry,) = [prop.value for prop in graph.metadata_props if prop.key == "linnet"]
@@ -125,7 +125,7 @@ def test_pieces_are_of_full_length_where_so_few_tokens_are_none(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("made")
-def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told):
+def test_a_missing_prompt_graph_is_noted(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told):
     def refuses(step: Any, tokens: int | None) -> Any:
         raise RuntimeError("Error in translating") from NotImplementedError(f"nothing for {tokens} tokens\nat line 3")
 

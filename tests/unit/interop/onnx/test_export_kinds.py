@@ -9,7 +9,7 @@ from small_decoders import written
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_graphs_of_every_kind_say_what_the_model_says(name: str, tmp_path: Path):
+def test_graphs_of_every_kind_compute_what_the_model_computes(name: str, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     from linnet.interop.onnx.export import export_onnx
     from linnet.layers.mixers.ted import EvictionCache

@@ -34,7 +34,7 @@ def test_a_number_is_a_constant_of_one(graph):
     assert [Edges(graph).number(name) for name in ("one", "two", "x")] == [2.5, None, None]
 
 
-def test_what_leads_nowhere_is_gone_when_a_graph_is_remade(graph):
+def test_nodes_without_readers_are_removed(graph):
     replace_nodes(graph, [onnx.helper.make_node("Mul", ["x", "one"], ["out"]), *graph.node[:2]])
     assert [one.op_type for one in graph.node] == ["Mul"]
     assert [tensor.name for tensor in graph.initializer] == ["one"]

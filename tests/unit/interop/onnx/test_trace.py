@@ -17,7 +17,7 @@ FEW = 12
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", CASES)
-def test_a_step_with_explicit_states_says_what_the_model_says(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_step_with_explicit_states_computes_what_the_model_computes(name: str, monkeypatch: pytest.MonkeyPatch):
     decoder, cache_policy = decoder_of_case(name)
     if isinstance(cache_policy, BankCache):
         cache_policy = BankCache(decoder.spec.context_length)

@@ -58,7 +58,7 @@ def test_keys_and_values_go_back_without_a_record():
         torch.testing.assert_close(read(model, cache, text_BT[:, 5:]), model.decoder(text_BT)[:, 5:])
 
 
-def test_what_cannot_go_back_says_so():
+def test_a_state_that_cannot_go_back_is_refused():
     cache = StateCache()
     model = model_of("mamba")
     read(model, cache, tokens(1, 5))

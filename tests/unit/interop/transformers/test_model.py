@@ -40,7 +40,7 @@ def test_greedy_tokens_of_a_padded_batch_are_those_of_our_engine_for_each_row_al
 
 @torch.no_grad()
 @few_fast()
-def test_padding_may_stand_anywhere_and_the_cache_goes_on_behind_it(kind):
+def test_padding_may_be_anywhere_and_the_cache_continues_behind_it(kind):
     model = model_of(kind)
     mask_BT = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1, 1, 0, 1, 0, 1, 1]])
     rows_BT, next_B1 = tokens(2, 7), tokens(2, 1, seed=1)
@@ -56,7 +56,7 @@ def test_padding_may_stand_anywhere_and_the_cache_goes_on_behind_it(kind):
 
 @torch.no_grad()
 @few_fast()
-def test_a_pass_goes_on_in_a_second_call_and_a_copy_goes_its_own_way(kind):
+def test_a_second_call_continues_the_cache_and_a_copy_is_independent(kind):
     model = model_of(kind)
     tokens_BT = tokens(2, 9)
     cache = model(tokens_BT[:, :5], use_cache=True).past_key_values
@@ -122,7 +122,7 @@ def test_logits_of_some_places():
 
 
 @few_fast()
-def test_saved_and_loaded_it_says_the_same(kind, tmp_path):
+def test_a_saved_and_loaded_model_computes_the_same(kind, tmp_path):
     model = model_of(kind)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -80,7 +80,7 @@ def test_a_draft_from_the_prompt_changes_no_token(kind):
 
 
 @few_fast("attention", "rwkv4", "plga")
-def test_a_text_goes_on_in_a_second_call(kind):
+def test_a_second_call_continues_a_text(kind):
     model, prompt_1T = model_of(kind), tokens(1, PROMPT)
     whole_1T = model.generate(prompt_1T, max_new_tokens=2 * NEW, do_sample=False)
     first = model.generate(prompt_1T, max_new_tokens=NEW, do_sample=False, return_dict_in_generate=True)

@@ -42,7 +42,7 @@ def test_the_folder_passes_the_gate_and_comes_back_bit_for_bit(folders, tmp_path
         assert (tmp_path / "back" / name).read_bytes() == (ours / name).read_bytes()
 
 
-def test_a_folder_that_says_something_else_is_not_written(folders, tmp_path, monkeypatch):
+def test_a_folder_that_computes_something_else_is_not_written(folders, tmp_path, monkeypatch):
     ours, _, _ = folders
     from linnet.interop.transformers import cache
 
@@ -64,7 +64,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, monkeypatch):
         linnet.export(tmp_path / "ours", tmp_path / "theirs", to="transformers")
 
 
-def test_a_pipeline_says_what_ours_says(folders):
+def test_a_pipeline_generates_the_text_of_the_model(folders):
     ours, theirs, _ = folders
     made = pipeline("text-generation", model=str(theirs))("A little", max_new_tokens=12, do_sample=False)
     assert made[0]["generated_text"] == "A little" + load(ours).generate("A little", 12, temperature=0)

@@ -211,7 +211,7 @@ def load_on(page: Page, number: int, file: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_state_of_the_page_goes_on_in_python_and_on_the_page(number: int, page: Page, made: Made, tmp_path: Path):
+def test_a_state_of_the_page_continues_in_python_and_on_the_page(number: int, page: Page, made: Made, tmp_path: Path):
     source = load(list(made.models.values())[number], device="cpu")
     cache_policy = POLICY if number != 1 else FULL
     set_to(page, **SLIDERS)
@@ -242,7 +242,7 @@ def greedily_more(source: LanguageModel, begun: list[int], cache_policy: CachePo
 
 @pytest.mark.parametrize("cache_policy", [FULL, POLICY])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_state_of_python_goes_on_on_the_page(number: int, cache_policy, page: Page, made: Made, tmp_path: Path):
+def test_a_state_of_python_continues_on_the_page(number: int, cache_policy, page: Page, made: Made, tmp_path: Path):
     source = load(list(made.models.values())[number], device="cpu")
     session = Session(source, FULL if number == 1 else cache_policy)
     session.feed(PROMPT)
@@ -266,7 +266,7 @@ def test_a_state_of_another_model_is_refused_in_one_line(page: Page, made: Made,
     assert tokens_on(page, 1) == before
 
 
-def test_a_stop_stops_and_more_goes_on(page: Page, made: Made):
+def test_stop_ends_a_text_and_more_continues_it(page: Page, made: Made):
     set_to(page, temperature=20, tokens=100_000)
     page.value("document.getElementById('write').click()")
     page.until("document.querySelectorAll('.text span').length > 60")
@@ -312,7 +312,7 @@ def test_threads_where_the_host_allows(made: Made, tmp_path: Path):
         assert page.errors == []
 
 
-def test_the_page_goes_on_without_a_network(made: Made, tmp_path: Path):
+def test_the_page_works_without_a_network(made: Made, tmp_path: Path):
     with browser_page(tmp_path) as page:
         with served(made.site) as server:
             address = f"http://127.0.0.1:{server.server_port}/"
@@ -331,7 +331,7 @@ def opened_and_kept(page: Page, address: str) -> None:
     page.until("document.getElementById('note').innerText.includes('opens without one.')")
 
 
-def test_the_page_opens_anew_without_a_network(made: Made, tmp_path: Path):
+def test_the_page_opens_again_without_a_network(made: Made, tmp_path: Path):
     with browser_page(tmp_path) as page:
         with served(made.site, ISOLATED) as server:
             address = f"http://127.0.0.1:{server.server_port}/"
@@ -345,7 +345,7 @@ def test_the_page_opens_anew_without_a_network(made: Made, tmp_path: Path):
         assert page.value(f"fetch('{address}none').then(() => 'there', () => 'gone')") == "gone"
 
 
-def test_a_site_that_was_made_anew_is_shown_whole_from_the_next_visit_on(made: Made, tmp_path: Path):
+def test_a_rebuilt_site_is_shown_as_a_whole_from_the_next_visit(made: Made, tmp_path: Path):
     site = tmp_path / "site"
     shutil.copytree(made.site, site)
     with served(site) as server, browser_page(tmp_path / "browser") as page:
@@ -368,7 +368,7 @@ def test_a_site_that_was_made_anew_is_shown_whole_from_the_next_visit_on(made: M
         assert len(page.value("caches.keys()")) == 1
 
 
-def test_a_file_that_is_not_the_sites_is_not_kept(made: Made, tmp_path: Path):
+def test_files_of_other_sites_are_not_cached(made: Made, tmp_path: Path):
     site = tmp_path / "site"
     shutil.copytree(made.site, site)
     with (site / "style.css").open("a") as file:

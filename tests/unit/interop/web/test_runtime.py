@@ -112,7 +112,7 @@ def test_another_package_is_refused(package: Path, tmp_path: Path):
         ("exit 0", r"npm cannot fetch .*No such file"),
     ],
 )
-def test_what_npm_cannot_do_is_told_in_one_line(script: str, message: str, npm: Path, tmp_path: Path):
+def test_failures_of_npm_are_one_line(script: str, message: str, npm: Path, tmp_path: Path):
     write_program(npm, script)
     with pytest.raises(UserError, match=message) as caught:
         copy_runtime(tmp_path)

@@ -14,6 +14,7 @@ import torch
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.weights import Precision
+from linnet.layers.cache_policy import RecalibratingCache
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, write_model
@@ -183,7 +184,7 @@ def test_general_help_shows_an_example_and_no_options_of_layers(capfdbinary):
 def test_help_of_a_model_shows_the_options_of_its_layers(pldr: str, model: str, capfdbinary):
     words = " ".join(run(capfdbinary, pldr, "--help")[1].split())
     assert "the layers calibrate on the whole prompt in one pass" in words
-    assert "--cache-policy POLICY" in words and "recalibrate: Keep what a calibration is computed from" in words
+    assert "--cache-policy POLICY" in words and f"recalibrate: {RecalibratingCache.__doc__}" in words
     assert f"Options of the layers of {pldr} (plga): --calibration, --cache-policy" in words
     assert "--show-context" not in words and "bank" not in words
     code, out, _ = run(capfdbinary, "--help", model)

@@ -168,8 +168,8 @@ def test_help_of_a_model_describes_the_policies_of_its_layers(mixed: str, capfd)
     code, out, _ = run(capfd, mixed, "--help")
     words = " ".join(out.split())
     assert code == 0 and f"Options of the layers of {mixed} (ted, attention): --cache-policy, --show-context" in words
-    assert "bank: Keep two chunks of tokens and one sum per fixed rate: the memory is constant." in words
-    assert "eviction or top_k=16,threshold=1e-4: Keep the tokens that are most relevant;" in words
+    for name, policy in (("bank", BankCache), ("eviction or top_k=16,threshold=1e-4", EvictionCache)):
+        assert f"{name}: {policy.__doc__.splitlines()[0]}" in words
     assert "--calibration" not in words
 
 

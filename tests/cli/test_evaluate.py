@@ -146,7 +146,7 @@ def test_mistakes_are_one_line(capsys, ted, data, tmp_path):
         assert "--device 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")
 
 
-def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path, monkeypatch):
+def test_nested_errors_are_named(capsys, ted, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # short names: a long line is cut
     tmp_path = Path()
     for part in ("part-1", "whole"):
@@ -160,7 +160,7 @@ def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path, monkeypatch):
     assert f"the folder of a comparison; expected one of its runs, as {tmp_path / 'runs/one-seed-0'}" in message
 
 
-def test_other_operators_in_the_place_of_the_models(capsys, plga, ted, data, tmp_path):
+def test_other_operators_replace_those_of_the_model(capsys, plga, ted, data, tmp_path):
     own = _figures(capsys, plga, "--data", data, "--calibrate-on", "empty")
     found = {o: _figures(capsys, plga, "--data", data, "--calibration", o) for o in ("identity", "random")}
     assert len({own["bits_per_byte"], *(each["bits_per_byte"] for each in found.values())}) == 3
@@ -184,7 +184,7 @@ def test_random_operators_follow_the_seed(capsys, plga, data):
     assert f"{other['bits_per_byte']:.4f}" in table and "random" in table and "seed 1" in table
 
 
-def test_the_seed_is_of_random_operators_alone(capsys, plga, data):
+def test_the_seed_is_for_random_operators_only(capsys, plga, data):
     assert _figures(capsys, plga, "--data", data, "--calibration", "identity")["seed"] is None
     for operator in ([], ["--calibration", "identity"]):
         message = _fails(capsys, plga, "--data", data, *operator, "--seed", 1)
@@ -248,7 +248,7 @@ def test_several_models_with_other_operators(capsys, plga, data):
     assert {model["bits_per_byte"] for model in found["models"]} == {alone["bits_per_byte"]} != {own["bits_per_byte"]}
 
 
-def test_what_a_ted_model_keeps(capsys, ted, plga, data):
+def test_cache_policies_of_a_ted_model(capsys, ted, plga, data):
     found = _figures(capsys, ted, "--data", data, "--cache-policy", "top_k=1", "--limit-tokens", 60)["cache_policies"]
     assert [one["cache_policy"] for one in found] == ["full", "bank", "top_k 1"]
     assert main(["evaluate", str(ted), "--data", str(data), "--cache-policy", "top_k=1", "--limit-tokens", "60"]) == 0

@@ -37,7 +37,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return line
 
 
-def test_the_suite_says_what_it_measured_and_what_not(capsys: pytest.CaptureFixture[str], model: Path):
+def test_the_suite_reports_what_it_measured_and_what_it_did_not(capsys: pytest.CaptureFixture[str], model: Path):
     assert main(["evaluate", str(model), "--suite", "abilities", "--limit", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["abilities"]
     assert [one["ability"] for one in found] == [one.model_dump() for one in default_abilities()]
@@ -72,7 +72,7 @@ def test_items_are_drawn_from_the_seed(capsys: pytest.CaptureFixture[str], model
     assert printed[0] == printed[1] != printed[2]
 
 
-def test_what_belongs_to_a_text_or_to_tasks_is_refused(capsys: pytest.CaptureFixture[str], model: Path):
+def test_options_of_texts_and_tasks_are_refused(capsys: pytest.CaptureFixture[str], model: Path):
     own = "the suite of abilities makes its own questions"
     assert f"--data x: {own}" in fails(capsys, model, "--suite", "abilities", "--data", "x")
     assert f"--limit-tokens 5: {own}" in fails(capsys, model, "--suite", "abilities", "--limit-tokens", 5)
@@ -118,7 +118,7 @@ def test_accuracy_against_examples(capsys: pytest.CaptureFixture[str], model: Pa
     assert "Accuracy against examples" in capsys.readouterr().out
 
 
-def test_numbers_of_examples_that_cannot_be(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+def test_invalid_numbers_of_examples_are_refused(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
     own = [model, "--suite", "abilities"]
     for given in ("1,x", "65", "1,1", ""):
         assert f"--shots {given}: expected whole numbers from 0 to 64" in fails(capsys, *own, "--shots", given)

@@ -65,12 +65,12 @@ def test_the_shipped_times(workspace, monkeypatch, capsys):
     [
         (["--files", "none"], "--files none: no arc_challenge.jsonl"),
         ([], "--suite pldr: --files is missing"),
-        (["--files", "tasks", "--suite", "pldr"], "--suite pldr: the protocol says how is measured"),
-        (["--files", "tasks", "--precision", "int8"], "--precision int8: the protocol says how is measured"),
+        (["--files", "tasks", "--suite", "pldr"], "--suite pldr: the protocol defines how models are measured"),
+        (["--files", "tasks", "--precision", "int8"], "--precision int8: the protocol defines how models are measured"),
         (["--files", "tasks", "--report", "table.yaml"], "--report table.yaml: table.yaml is a file"),
     ],
 )
-def test_what_does_not_go_together(arguments, message, workspace, monkeypatch, capsys):
+def test_options_that_do_not_go_together_are_refused(arguments, message, workspace, monkeypatch, capsys):
     monkeypatch.chdir(workspace)
     assert main(["evaluate", "plga", "--protocol", "table.yaml", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()[-1:]

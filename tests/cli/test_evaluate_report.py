@@ -54,7 +54,7 @@ def rows_of(report: Path) -> dict[str, list[str]]:
     }
 
 
-def test_a_text_and_all_that_is_wanted_beside_it(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+def test_a_report_with_all_other_measurements(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     monkeypatch.chdir(workspace)
     arguments = ["--data", "data", "--limit-tokens", "60", "--report", "page", "--also", "also.yaml"]
     assert main(["evaluate", "attention", "ted", *arguments]) == 0
@@ -79,7 +79,7 @@ def test_the_precision_of_the_weights_is_that_of_all_on_the_page(
     assert "- precision: weights converted to int8\n" in report and "precision int8" in report
 
 
-def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+def test_other_operators_apply_to_all_of_the_report(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     """The text, questions, abilities, samples and memory: as of models whose own operators they are."""
     monkeypatch.chdir(workspace)
     save_decoder(with_calibration_from(load_decoder(Path("plga")), "random", 3), Path("fixed"))
@@ -105,7 +105,7 @@ def _without_names(report: Path) -> dict[str, list[str]]:
     return {name: cells for name, cells in rows_of(report).items() if name.startswith(beginnings)}
 
 
-def test_a_task_that_is_asked_in_two_ways_is_told_twice(
+def test_a_task_that_is_measured_in_two_ways_has_two_rows(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
     monkeypatch.chdir(workspace)
@@ -145,7 +145,7 @@ def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: C
         (["ted", "attention", "--tasks", "arc", "--report", "x"], "--report: has no place for tasks of the harness"),
     ],
 )
-def test_what_does_not_go_together(
+def test_options_that_do_not_go_together_are_refused(
     arguments: list[str], message: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
     monkeypatch.chdir(workspace)

@@ -77,7 +77,7 @@ def test_two_models_and_a_suite(capsys, models, files):
     assert f"{models['plga']} against {models['attention']}" in " ".join(table.split())
 
 
-def test_tasks_whose_files_are_not_there_are_named(capsys, models, tmp_path):
+def test_tasks_with_missing_files_are_named(capsys, models, tmp_path):
     for name in ("boolq", "wsc"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
     (tmp_path / "wsc_train.jsonl").write_text(json.dumps(ROWS["wsc"][0]) + "\n")
@@ -138,7 +138,7 @@ def test_other_operators_in_weights_of_few_bits(capsys, models, files):
     assert packed["mine"]["items"] == plain["mine"]["items"] == 12
 
 
-def test_what_does_not_go_together(capsys, models, files):
+def test_options_that_do_not_go_together_are_refused(capsys, models, files):
     model, mine = models["attention"], files / "mine.jsonl"
     for arguments, message in (
         ([], "nothing to measure on; expected one of --data, --suite, --task-file and --tasks"),

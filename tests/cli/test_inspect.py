@@ -202,7 +202,7 @@ def test_a_model_that_sees_the_future(figures, table, plga, data, capsys):
 
 
 @pytest.mark.parametrize("name", ["ted", "prefix", "fixed"])
-def test_a_causal_model_moves_nothing_and_has_no_leak(name, request, figures, table, data):
+def test_a_causal_model_changes_no_logits_and_has_no_leak(name, request, figures, table, data):
     model = request.getfixturevalue(name)
     found = figures("causality", model, "--data", data)
     for reading in ("whole_sequence", "frozen"):
@@ -242,7 +242,7 @@ def test_an_operator_of_the_end_token_alone_does_not_vary(figures, prefix, data)
     assert all(found[name]["variation"] == found[name]["largest"] == 0 for name in OUTPUTS)
 
 
-def test_caches_of_more_tokens_than_can_be_read_anew_each_time(plga, capsys):
+def test_caches_of_more_tokens_than_can_be_recomputed(plga, capsys):
     assert main(["inspect", "caches", str(plga), "--tokens", "1000000"]) == 2
     assert "expected a whole number, at least 1, at most 16384" in capsys.readouterr().err
 
@@ -365,7 +365,7 @@ def test_contexts(name, request, figures, table, data, capsys):
     assert text.splitlines()[-1].startswith(("The smallest state within 0.1 % ", "No smaller state stays within 0.1 %"))
 
 
-def test_policies_that_are_compared(figures, ted, data, tmp_path):
+def test_the_compared_policies(figures, ted, data, tmp_path):
     arguments = ("contexts", ted, "--data", data, "--windows", 3)
     assert len(figures(*arguments)["contexts"]) == 2 + 6 + 8
     fields = [f"top_k={k},threshold={x},min_tokens_to_keep=3" for k in (2, 4) for x in (-1, 0.5)]
@@ -380,7 +380,7 @@ def test_policies_that_are_compared(figures, ted, data, tmp_path):
     assert (lenient["smallest"], lenient["within_percent"]) == ("top_k 2", 1000)
 
 
-def test_what_has_no_context_or_is_no_number_is_refused(refusal, plga, ted, data):
+def test_models_without_a_choice_and_invalid_numbers_are_refused(refusal, plga, ted, data):
     assert refusal("contexts", plga, "--data", data) == (
         f"error: {plga}: has one cache policy: its token mixer is plga; expected a model with ted\n"
     )

@@ -17,7 +17,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def said(capsys, *arguments):
+def run_ngram(capsys, *arguments):
     assert main(["ngram", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
@@ -29,19 +29,19 @@ def fails(capsys, *arguments):
     return lines[0]
 
 
-def test_training_tells_of_every_order(capsys, folder, tmp_path):
-    table = said(capsys, "train", "--data", folder / "data", "--out", tmp_path / "one", "--order", 3)
+def test_training_reports_every_order(capsys, folder, tmp_path):
+    table = run_ngram(capsys, "train", "--data", folder / "data", "--out", tmp_path / "one", "--order", 3)
     assert "possible" in table and "1.70e7" in table and f"written to {tmp_path / 'one'}" in table
-    found = json.loads(said(capsys, "train", "--data", folder / "data", "--out", tmp_path / "two", "--json"))
+    found = json.loads(run_ngram(capsys, "train", "--data", folder / "data", "--out", tmp_path / "two", "--json"))
     assert [one["order"] for one in found["orders"]] == [1, 2, 3, 4, 5]
     assert found["orders"][1]["possible"] == 257**2 and len(found["orders"][4]["discounts"]) == 3
 
 
 def test_evaluating_prints_a_table_or_json_and_draws(capsys, folder, tmp_path):
-    found = json.loads(said(capsys, "evaluate", folder / "model", "--data", folder / "data", "--json"))
+    found = json.loads(run_ngram(capsys, "evaluate", folder / "model", "--data", folder / "data", "--json"))
     assert {"bits_per_byte", "perplexity", "accuracy", "tokens", "bytes", "split"} <= found.keys()
     assert [one["order"] for one in found["orders"]] == [1, 2, 3, 4]
-    table = said(capsys, "evaluate", folder / "model", "--data", folder / "data", "--out", tmp_path / "report")
+    table = run_ngram(capsys, "evaluate", folder / "model", "--data", folder / "data", "--out", tmp_path / "report")
     assert f"{found['bits_per_byte']:.4f}" in table and f"{found['orders'][3]['share_never_seen']:.1%}" in table
     assert "never seen" in table
     assert {"report.html", "never_seen.png"} <= {path.name for path in (tmp_path / "report").iterdir()}
@@ -59,11 +59,11 @@ def test_other_verbs_name_the_right_one(capsys, folder):
 
 def test_generating_prints_the_prompt_and_what_follows(capsys, folder):
     command = ("generate", folder / "model", "--prompt", "the", "--seed", 1, "--max-tokens", 40)
-    text = said(capsys, *command)
-    found = json.loads(said(capsys, *command, "--json"))
+    text = run_ngram(capsys, *command)
+    found = json.loads(run_ngram(capsys, *command, "--json"))
     assert text == f"the{found['text']}\n" and found["seed"] == 1 and 0 < found["tokens"] <= 40
     assert found["tokens_per_second"] > 0
-    greedy = [said(capsys, *command[:4], "--temperature", 0) for _ in range(2)]
+    greedy = [run_ngram(capsys, *command[:4], "--temperature", 0) for _ in range(2)]
     assert greedy[0] == greedy[1] != text
 
 

@@ -357,7 +357,7 @@ def evaluate(
     page.check(has_rows=len(models) > 1 or protocol is not None)
     if protocol is not None:
         others = [name for name in ctx.params if name not in PROTOCOL_OPTIONS]
-        refuse_options(ctx, others, "the protocol says how is measured")
+        refuse_options(ctx, others, "the protocol defines how models are measured")
         found: Result = _follow_protocol(models, protocol, tasks, page, compute.device)
     elif tasks.suite == ABILITIES:
         found = _measure_abilities(ctx, models, tasks, text, calibrated, compute)

@@ -95,8 +95,8 @@ class Excerpts:
 def take_excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None) -> Excerpts:
     """All documents, or evenly spaced ones with about `limit_tokens` tokens at most for every tokenizer, at least one.
 
-    The longest are truncated after a word. The length of a beginning is estimated from its characters, so its tokens
-    are only about as many.
+    The longest are truncated after a word. The length of a beginning is estimated from its characters, so the
+    number of its tokens is approximate.
     """
     if limit_tokens is None:
         return Excerpts(list(range(len(texts))), list(texts), [True] * len(texts))

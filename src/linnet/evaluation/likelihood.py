@@ -35,7 +35,7 @@ class Likelihood:
     def of_text(cls, nats: float, tokens: int, text_bytes: int, correct: int) -> Self:
         """`UserError` if the tokens contain no text."""
         if not tokens or not text_bytes:
-            raise UserError(f"the {tokens} tokens to evaluate hold no text; evaluate more tokens")
+            raise UserError(f"the {tokens} tokens to evaluate contain no text; evaluate more tokens")
         return cls(nats, tokens, text_bytes, correct)
 
     @property

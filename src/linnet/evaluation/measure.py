@@ -80,7 +80,7 @@ def packed_windows(
 def pair_rows(
     data: TokenData, split: Split, model: EvaluatedModel, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
-    """Pairs, of which only the targets count; each is a document of its own."""
+    """Pairs of an input and a target; only the targets count, and each pair is a document."""
     sequence = data.split(split)
     pairs = data.spans(sequence, model.context_length, model.decoder.encoder is not None)
     rows = max(1, tokens_at_once // model.context_length)
@@ -165,7 +165,7 @@ def evaluate_windows(
 
     token_bytes_V: bytes of text of each token. calibration_1T: required for a decoder that is not causal by itself.
     total: adds up the sums of several processes, each of which reads its part of the windows. `UserError` if the
-    targets hold no text.
+    targets contain no text.
     """
     evaluator = WindowEvaluator.create(decoder, calibration_1T, context_length, UNLIMITED)
     causal, whole = (LossSums(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))

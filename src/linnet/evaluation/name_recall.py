@@ -1,4 +1,4 @@
-"""Name recall: how often a model predicts the right name of somebody whom a text has mentioned before.
+"""Name recall: how often a model predicts the right name of a person whom the text has mentioned before.
 
 Shapes: `B` documents, `T` tokens.
 """
@@ -25,7 +25,7 @@ class NameRecall:
 
     @property
     def share(self) -> float | None:
-        """Share of right names; None if nobody is mentioned twice."""
+        """Share of right names; None if no name is mentioned twice."""
         return self.right / self.mentions if self.mentions else None
 
 
@@ -62,7 +62,7 @@ def measure_name_recall(model: ModelOnData, names: Sequence[str], documents: int
 
 
 def repeated_mentions(tokens: NDArray[np.int64], names: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """Indices of the tokens that begin the name of somebody who was mentioned before."""
+    """Indices of the tokens that begin a name that was mentioned before."""
     text, ends = tokenizer.decode(tokens.tolist()), np.cumsum(tokenizer.token_bytes()[tokens])
     known, starts = set[str](), list[int]()
     for found in re.finditer(rf"\b({'|'.join(map(re.escape, names))})\b", text):

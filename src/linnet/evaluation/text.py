@@ -78,7 +78,7 @@ def evaluate(
         text.folder.check_prefixes(loaded.decoder.spec.prefix_field)
         if text.folder.is_rows:
             if stride is not None:
-                raise UserError(f"{data}: holds pairs, which are read whole", field="stride", value=stride)
+                raise UserError(f"{data}: contains pairs, which are read whole", field="stride", value=stride)
             windows = pair_rows(text.folder, text.split, loaded, tokens_at_once, limit_tokens)
         elif stride is None:
             windows = packed_windows(text.folder, text.split, loaded.context_length, tokens_at_once, limit_tokens)
@@ -133,8 +133,8 @@ def evaluate_models(
 ) -> ModelComparison:
     """Evaluate several models on the same separate documents, each with its own tokenizer, and compare them.
 
-    Arguments as for `evaluate`. limit_tokens: all models read the same text, which has at most about so many tokens for
-    each of them. resamples: of the bootstrap intervals.
+    Arguments as for `evaluate`. limit_tokens: all models read the same text, which has at most about this many tokens
+    for each of them. resamples: of the bootstrap intervals.
     """
     if len(models) < 2:
         raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
@@ -145,7 +145,7 @@ def evaluate_models(
         texts = texts_of_file(data)
     else:
         if text.folder.is_rows:
-            raise UserError(f"{data}: holds pairs; expected text to compare several models on")
+            raise UserError(f"{data}: contains pairs; expected text to compare several models on")
         texts = texts_of_split(text.folder, text.split)
         sources_N = text.folder.sources(text.split)
         source_names = [source.file for source in text.folder.manifest.sources]

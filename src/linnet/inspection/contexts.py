@@ -257,7 +257,7 @@ def inspect_contexts(
     token_bytes_V = torch.from_numpy(found.data.tokenizer.token_bytes()).to(decoder.device)
     bytes_N = torch.stack([text_bytes(row_T, token_bytes_V) for batch in batches for row_T in batch.targets_BT]).cpu()
     if not bytes_N.any():
-        raise UserError(f"the {len(bytes_N)} windows hold no text; read more `windows`")
+        raise UserError(f"the {len(bytes_N)} windows contain no text; read more `windows`")
     evaluator = WindowEvaluator.create(decoder, found.calibration(), context, TOKENS_AT_ONCE)
     about = {"model": str(model), "data": str(data_folder), "split": split, "calibrate_on": calibrate_on}
     return compare(evaluator, batches, bytes_N, policies, layers, context, within_percent, about)

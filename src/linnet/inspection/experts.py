@@ -41,16 +41,6 @@ class LayerExpertUsage:
         """`exp` of the entropy of the shares: the number of equally used experts with the same entropy."""
         return math.exp(-sum(share * math.log(share) for share in self.shares if share))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "layer": self.layer,
-            "experts": len(self.shares),
-            "effective": self.effective,
-            "largest_load": max(self.loads),
-            "never_used": self.shares.count(0.0),
-            "shares": self.shares,
-        }
-
 
 @dataclass(frozen=True)
 class ExpertUsage(TextInspection):
@@ -64,7 +54,17 @@ class ExpertUsage(TextInspection):
     about: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        per_layer = [layer.to_dict() for layer in self.layers]
+        per_layer = [
+            {
+                "layer": layer.layer,
+                "experts": len(layer.shares),
+                "effective": layer.effective,
+                "largest_load": max(layer.loads),
+                "never_used": layer.shares.count(0.0),
+                "shares": layer.shares,
+            }
+            for layer in self.layers
+        ]
         return {**self.about, "windows": self.windows, "tokens": self.tokens, "per_layer": per_layer}
 
     def tables(self) -> list[Table]:

@@ -135,7 +135,7 @@ def spread_windows(sequence: TokenSequence, count: int, context_length: int) -> 
 def document_prompts(sequence: TokenSequence, count: int, tokens: int, seed: int) -> Tensor:
     """The beginnings `[N, T]` of documents drawn at random: the end token before them, then their own tokens.
 
-    Only documents with as many tokens are drawn from, none twice; all of them if there are no more than `count`.
+    Documents with at least `tokens` tokens are drawn without replacement; all of them if there are at most `count`.
     `UserError` if there are fewer than two.
     """
     ends = sequence.document_bounds
@@ -144,8 +144,8 @@ def document_prompts(sequence: TokenSequence, count: int, tokens: int, seed: int
     if len(long_enough) < 2:
         longest = int(lengths.max(initial=0))
         raise UserError(
-            f"{len(long_enough)} documents of {sequence.name} have as many (the longest has {longest}, its end token"
-            " counted): expected at least two",
+            f"{len(long_enough)} documents of {sequence.name} have at least this many (the longest has {longest}, with"
+            " its end token): expected at least two",
             field="tokens",
             value=tokens,
         )

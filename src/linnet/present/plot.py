@@ -142,8 +142,10 @@ def _figure(plot: Plot) -> Any:
 
     # The ends of axes are set once all panels are drawn, because panels may share them.
     for axes, panel in panels:
-        x_ends, y_ends = axes.get_xlim(), axes.get_ylim()
-        axes.set(xlim=_ends(x_ends, panel.x), ylim=_ends(y_ends, panel.y))
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        left, right = left if panel.x.low is None else panel.x.low, right if panel.x.high is None else panel.x.high
+        bottom, top = bottom if panel.y.low is None else panel.y.low, top if panel.y.high is None else panel.y.high
+        axes.set(xlim=(left, right), ylim=(bottom, top))
         if panel.diagonal:
             axes.axline((1, 1), slope=1, color=INK, linewidth=0.8)
         _set_ticks(axes.xaxis, panel.x)
@@ -194,10 +196,6 @@ def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
         line = axes.axvline if rule.upright else axes.axhline
         line(rule.at, color=_color(rule.color), linestyle=rule.style, linewidth=1, label=_verbatim(rule.name))
     axes.set_title(panel.title.replace("$", r"\$"))
-
-
-def _ends(found: tuple[float, float], spec: Axis) -> tuple[float, float]:
-    return found[0] if spec.low is None else spec.low, found[1] if spec.high is None else spec.high
 
 
 def _draw_series(axes: Any, series: Series, norm: Any) -> None:

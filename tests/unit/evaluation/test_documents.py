@@ -30,7 +30,7 @@ lengths = st.lists(st.integers(1, 200), min_size=1, max_size=20).map(np.array)
 
 
 @given(lengths_N=lengths, limit=st.integers(1, 2000))
-def test_the_longest_are_cut_and_no_more_than_needed(lengths_N, limit):
+def test_the_longest_are_truncated_as_little_as_possible(lengths_N, limit):
     most = max_tokens_each(lengths_N, limit)
 
     def kept(most):
@@ -42,7 +42,7 @@ def test_the_longest_are_cut_and_no_more_than_needed(lengths_N, limit):
 
 
 @pytest.mark.parametrize("documents", [TEXTS, [" ".join(TEXTS)], ["a", " ".join(TEXTS), "b c"]])
-def test_a_side_gives_no_more_targets_than_the_limit(documents, tmp_path):
+def test_a_split_gives_at_most_as_many_targets_as_the_limit(documents, tmp_path):
     prepare_texts(["some other text"], documents, tmp_path / "data", "bytes")
     found = documents_of_split(TokenData.open(tmp_path / "data"), "validation")
     for limit in (1, 7, 60, 100, 10_000, None):
@@ -74,7 +74,7 @@ def test_excerpts_are_those_of_the_tokenizer_that_makes_the_most_tokens():
     assert take_excerpts(TEXTS, [], None).texts == TEXTS
 
 
-def test_no_end_is_predicted_behind_a_beginning():
+def test_the_end_of_a_truncated_document_is_not_predicted():
     found = documents_of_texts(["ab", "ab", ""], BYTES, [True, False, False])
     end = BYTES.end_id
     assert [found.read(number).tolist() for number in range(3)] == [[end, 97, 98, end], [end, 97, 98], [end, end]]
@@ -91,7 +91,7 @@ def _sequence(documents):
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.data())
-def test_every_target_counts_once_with_so_many_tokens_before_it(targets, context_length, data):
+def test_every_target_counts_once_with_enough_tokens_before_it(targets, context_length, data):
     stride = data.draw(st.integers(1, context_length))
     counted = []
     for begin, end, first in sliding_bounds(targets, context_length, stride):
@@ -152,7 +152,7 @@ def test_batches_hold_every_target_once_and_no_more_than_asked(lengths, tokens_a
     assert seen == expected
 
 
-def test_windows_of_like_length_are_read_together():
+def test_windows_of_similar_length_are_read_together():
     windows = [Window(np.arange(n + 1), 0, np.zeros(n, np.int64)) for n in (2, 9, 2, 9, 3)]
     assert [tuple(batch.inputs_BT.shape) for batch in batches(windows, 18)] == [(3, 3), (2, 9)]
 

@@ -28,7 +28,7 @@ def test_windows_are_read_as_a_stream_is(weights: str):
 
 
 @pytest.mark.parametrize(("mixer", "rounds"), [(AttentionSpec(heads=2), True), (MambaSpec(), False)])
-def test_a_state_that_rounds_nothing_is_not_needed(mixer: AttentionSpec | MambaSpec, rounds: bool):
+def test_windows_are_read_without_a_state_that_does_not_round(mixer: AttentionSpec | MambaSpec, rounds: bool):
     decoder = small_decoder(mixer)
     assert not WindowEvaluator.create(decoder, None, 12, 100).rounds
     convert_weights(decoder, "int4")

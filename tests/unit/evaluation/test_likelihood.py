@@ -69,7 +69,7 @@ def _token_by_token(decoder, inputs_BT):
 
 @EVERY_MIXER
 @torch.no_grad()
-def test_it_is_what_decoding_token_by_token_gives(mixer):
+def test_losses_equal_those_of_decoding_token_by_token(mixer):
     decoder = _decoder(mixer)
     windows = _windows((1, 9), (3, 16), (2, 25), (1, 5))  # 25 is more than the calibration text has
     found = evaluate(decoder, windows, BYTES, CALIBRATION).causal
@@ -102,7 +102,7 @@ def test_no_prediction_depends_on_what_comes_after_it(mixers, cut, seed):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "plga"])
-def test_ignored_targets_count_for_nothing(mixer):
+def test_ignored_targets_do_not_count(mixer):
     decoder = _decoder(mixer)
     inputs, targets = _tokens(2, 16, seed=1), _tokens(2, 16, seed=2)
     targets[:, 9:] = IGNORE_INDEX
@@ -195,7 +195,7 @@ def test_the_operator_of_every_stream_is_that_of_the_calibration_text():
 
 
 def test_tokens_without_text_are_refused():
-    with pytest.raises(UserError, match="the 4 tokens to evaluate hold no text"):
+    with pytest.raises(UserError, match="the 4 tokens to evaluate contain no text"):
         evaluate(_decoder("ted"), [(torch.zeros(1, 4, dtype=torch.int64),) * 2], BYTES)
     with pytest.raises(UserError, match="the 0 tokens"):
         evaluate(_decoder("ted"), [], BYTES)

@@ -53,7 +53,7 @@ def _by_hand(folder, kind, stride):
 
 
 @pytest.mark.parametrize(("kind", "stride"), [("attention", 5), ("attention", CONTEXT), ("ted", 1), ("plga", 7)])
-def test_the_nats_of_each_document_are_those_of_each_token_by_itself(place, kind, stride):
+def test_the_nats_of_a_document_are_the_sum_over_its_tokens(place, kind, stride):
     found = evaluate(place / kind, place / "text.txt", stride=stride, device="cpu")
     np.testing.assert_allclose(found.losses.nats_N, _by_hand(place, kind, stride), rtol=1e-5)
     assert found.losses.bytes_N.tolist() == [len(text.encode()) for text in TEXTS]
@@ -82,7 +82,7 @@ def figures(found):
 
 
 @pytest.mark.parametrize("kind", MIXERS)
-def test_how_much_is_read_at_once_changes_nothing(place, kind):
+def test_tokens_at_once_do_not_change_the_figures(place, kind):
     wide, narrow = (
         figures(evaluate(place / kind, place / "data", stride=6, tokens_at_once=tokens, device="cpu"))
         for tokens in (8192, 7)
@@ -110,7 +110,7 @@ def test_positions_count_the_tokens_before_and_add_up_to_the_whole(place):
     ]
 
 
-def test_each_source_of_a_mixture_by_itself(place):
+def test_each_source_of_a_mixture_has_its_own_loss(place):
     found = evaluate(place / "ted", place / "mixture", split="train", stride=4, device="cpu")
     birds, numbers = found.sources
     assert (birds.name.endswith("birds.jsonl"), numbers.name.endswith("numbers.jsonl")) == (True, True)
@@ -126,7 +126,7 @@ def test_each_source_of_a_mixture_by_itself(place):
     assert max(numbers.losses.bytes_N) <= len(str(19**5)) < min(birds.losses.bytes_N)
 
 
-def test_a_folder_of_one_source_tells_of_none(place):
+def test_a_folder_of_one_source_reports_no_sources(place):
     assert "sources" not in evaluate(place / "ted", place / "data", device="cpu").to_dict()
 
 
@@ -149,7 +149,7 @@ def test_cache_policies_beside_the_full_cache_and_the_bank(place):
     ]
 
 
-def test_cache_policies_do_not_depend_on_how_much_is_read_at_once(place):
+def test_cache_policies_do_not_depend_on_tokens_at_once(place):
     wide, narrow = (
         evaluate(
             place / "ted", place / "text.txt", cache_policies=["top_k=2"], tokens_at_once=tokens, device="cpu"
@@ -176,7 +176,7 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         assert set(new.losses.tokens_N.tolist()) <= {2, 3, 4} and len(new.losses.tokens_N) > 5
         (context,) = [row for row in new.tables()[0].rows if row[0] == "context"]
         assert "each pair is read by itself" in context[2] and "windows" not in context[2]
-    with pytest.raises(UserError, match=r"stride: 4: .*holds pairs"):
+    with pytest.raises(UserError, match=r"stride: 4: .*contains pairs"):
         evaluate(model, tmp_path / "data", stride=4, device="cpu")
     with pytest.raises(UserError, match="reads pairs"):
         (tmp_path / "text.txt").write_text("abc")
@@ -196,7 +196,7 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         ({"cache_policies": ["top_k=-3"]}, "cache_policy: top_k=-3: top_k: -3: expected at least 0"),
     ],
 )
-def test_what_does_not_go_is_refused(place, changes, message):
+def test_options_that_do_not_fit_are_refused(place, changes, message):
     with pytest.raises(UserError, match=message):
         evaluate(place / "ted", place / "text.txt", **changes)
 
@@ -217,7 +217,7 @@ def test_it_is_what_python_calls_evaluate(place):
     assert linnet.evaluate is evaluate
 
 
-def test_a_model_whose_loss_is_no_number_tells_null(place, tmp_path):
+def test_a_loss_that_is_not_a_number_is_null_in_json(place, tmp_path):
     broken = shutil.copytree(place / "ted", tmp_path / "broken")
     decoder = load_decoder(broken)
     with torch.no_grad():

@@ -53,7 +53,7 @@ def test_every_later_mention_counts_once(data):
     assert measured(data, Knows(data)) == NameRecall(LATER_MENTIONS, LATER_MENTIONS)
 
 
-def test_wrong_names_are_counted_as_such(data):
+def test_wrong_names_are_not_counted_as_right(data):
     text = "Lily met Tom"
     first_of_tom = next(token for token in data.tokenizer.encode(text) if "T" in data.tokenizer.decode([token]))
     found = measured(data, Knows(data, wrong={first_of_tom}))
@@ -61,13 +61,13 @@ def test_wrong_names_are_counted_as_such(data):
     assert found.share == pytest.approx(0.75)
 
 
-def test_what_lies_behind_the_context_is_not_asked(data):
+def test_mentions_beyond_the_context_are_not_counted(data):
     assert measured(data, Knows(data), context_length=4).mentions < LATER_MENTIONS
     assert measured(data, Knows(data), context_length=4).share in (None, 1.0)
 
 
 @pytest.mark.parametrize("preset", ["tiny-attention", "tiny-pldr", "tiny-ted"])
-def test_models_that_learned_nothing_keep_few(data, preset):
+def test_untrained_models_recall_few_names(data, preset):
     torch.manual_seed(0)
     spec = ModelSpec.load(preset).model_copy(update={"vocab_size": data.manifest.tokenizer.vocab_size})
     assert measured(data, Decoder(spec)).right <= 1

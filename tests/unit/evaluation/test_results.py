@@ -37,7 +37,7 @@ def _measured(nats, sources=None):
     return TextEvaluation(losses, [], [], None, 16, 16)
 
 
-def test_each_model_is_what_it_is_alone(place):
+def test_each_evaluation_equals_that_of_the_model_alone(place):
     """On a file each reads with its own tokenizer; a folder's tokens become text for the third."""
     alone = [evaluate(place / name, place / "text.txt", device="cpu") for name in "abc"]
     found = evaluate_models([place / name for name in "abc"], place / "text.txt", device="cpu")
@@ -69,7 +69,7 @@ def test_a_limit_holds_for_each_model_and_all_read_the_same_text(place):
     assert [one.causal for one in found.evaluations] == [one.causal for one in turned.evaluations][::-1]
 
 
-def test_of_one_document_so_much_is_read_as_the_limit_says(place, tmp_path):
+def test_a_single_document_is_truncated_to_the_limit(place, tmp_path):
     path = tmp_path / "one.txt"
     path.write_text(" ".join(TEXTS))
     several = evaluate_models([place / "c", place / "a"], path, limit_tokens=60, device="cpu")

@@ -63,7 +63,7 @@ def test_the_error_of_a_ratio_is_the_spread_of_samples():
 
 
 @given(SCORES)
-def test_a_mean_is_scipys(values):
+def test_the_mean_agrees_with_scipy(values):
     found, low_high = mean(values), mean(values).interval()
     assert found.value == pytest.approx(np.mean(values), abs=1e-9)
     assert found.standard_error == pytest.approx(stats.sem(values), rel=1e-6, abs=1e-9)
@@ -74,7 +74,7 @@ def test_a_mean_is_scipys(values):
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=20))
-def test_a_paired_difference_is_scipys(pairs):
+def test_the_paired_difference_agrees_with_scipy(pairs):
     first, second = zip(*pairs, strict=True)
     found = paired_difference(first, second)
     assert found.value == pytest.approx(np.mean(second) - np.mean(first), abs=1e-9)
@@ -82,7 +82,7 @@ def test_a_paired_difference_is_scipys(pairs):
         assert found.p_value() == pytest.approx(stats.ttest_rel(second, first).pvalue, rel=1e-5, abs=1e-12)
 
 
-def test_a_difference_is_known_better_than_what_it_is_the_difference_of():
+def test_a_paired_difference_has_a_smaller_error_than_its_parts():
     above_N, below_N = _documents(50)
     harder_N = above_N + 0.01 * below_N + np.random.default_rng(1).normal(0, 1, 50)
     found = paired_difference(above_N, harder_N, below_N)
@@ -100,7 +100,7 @@ def test_one_document_has_no_error():
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # infinity less infinity
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_what_is_no_finite_number_has_no_interval_and_no_p_value(wrong: float):
+def test_values_that_are_not_finite_have_no_interval_and_no_p_value(wrong: float):
     broken = mean([0.0, wrong, 1.0])
     average = mean_of([broken, mean([0.0, 1.0, 1.0])])
     for found in (broken, average):
@@ -123,7 +123,7 @@ def test_a_bootstrap_is_near_students_interval_and_follows_its_seed():
     assert found[0] < narrow[0] < narrow[1] < found[1]
 
 
-def test_resamples_without_a_byte_are_left_out():
+def test_resamples_without_bytes_are_left_out():
     low, high = bootstrap_interval([0.0, 2.0], [0.0, 1.0], 100)
     assert (low, high) == (2.0, 2.0)
 
@@ -148,7 +148,7 @@ def test_holm_rejects_what_its_procedure_rejects(p_values):
 
 
 @given(st.integers(1, 200), st.data())
-def test_an_accuracy_is_the_mean_of_ones_and_zeros_and_wilsons_interval_scipys(items, data):
+def test_the_accuracy_is_the_mean_of_ones_and_zeros(items, data):
     right = data.draw(st.integers(0, items))
     found, plain = accuracy(right, items), mean([1.0] * right + [0.0] * (items - right))
     assert found.value == pytest.approx(plain.value)
@@ -175,7 +175,7 @@ def test_guessing_with_different_chances_by_hand(right):
     assert exact_p_value(right, chances) == pytest.approx(expected)
 
 
-def test_right_answers_are_held_to_guessing_exactly_and_other_scores_by_their_differences():
+def test_right_answers_are_tested_exactly_and_other_scores_by_their_differences():
     values, quarter = np.array([1.0] * 14 + [0.0] * 26), np.full(40, 0.25)
     both = 2 * min(stats.binom.cdf(14, 40, 0.25), stats.binom.sf(13, 40, 0.25))
     assert p_value_against_chance(values, quarter) == pytest.approx(both, rel=1e-9)
@@ -185,7 +185,7 @@ def test_right_answers_are_held_to_guessing_exactly_and_other_scores_by_their_di
     assert p_value_against_chance(shares[1:2], chances[1:2]) is None
 
 
-def test_the_mean_of_two_samples_is_welchs():
+def test_the_mean_of_two_samples_agrees_with_welch():
     """Half of a sum has the degrees of freedom of the difference that Welch tests."""
     random = np.random.default_rng(3)
     first, second = random.normal(1, 1, 9), random.normal(-1.2, 3, 30)
@@ -208,7 +208,7 @@ def test_the_mean_of_a_few_samples_has_the_degrees_that_rounding_took():
         assert few.degrees == 1 and few.p_value() != 0
 
 
-def test_what_is_not_known_is_not_corrected_for():
+def test_unknown_p_values_are_not_counted_in_the_correction():
     assert holm_correction([0.01, None, 0.04, math.nan]) == [pytest.approx(0.02), None, pytest.approx(0.04), None]
 
 
@@ -229,12 +229,12 @@ DEGREES = st.one_of(st.integers(1, 60), st.sampled_from([999, 12_345, 1_000_000]
 
 
 @given(st.floats(-60, 60), DEGREES)
-def test_a_probability_is_scipys(t, degrees):
+def test_probabilities_agree_with_scipy(t, degrees):
     assert student_cdf(t, degrees) == pytest.approx(stats.t.cdf(t, degrees), rel=1e-8, abs=1e-14)
 
 
 @given(st.floats(0.0005, 0.9995), DEGREES)
-def test_a_quantile_is_scipys(share, degrees):
+def test_quantiles_agree_with_scipy(share, degrees):
     assert student_quantile(share, degrees) == pytest.approx(stats.t.ppf(share, degrees), rel=1e-7, abs=1e-9)
 
 

@@ -38,7 +38,7 @@ WINDOWS, CALIBRATION, CUTS = _tokens(3, 12), _tokens(1, 9, seed=7), (4, 9)
 
 
 @pytest.mark.parametrize("mixer", CASES)
-def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(mixer):
+def test_logits_change_only_for_a_mixer_that_is_not_causal_and_not_calibrated(mixer):
     decoder = small_decoder(mixer)
     whole = logit_changes(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
     frozen = logit_changes(calibrated_pass(decoder, CALIBRATION, 12), WINDOWS, CUTS, _ignore)
@@ -48,14 +48,14 @@ def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(
     assert frozen.logits_std > 0.01
 
 
-def test_a_prefix_that_ends_behind_the_cut_moves_what_is_before():
+def test_a_prefix_that_ends_after_the_cut_changes_earlier_logits():
     decoder = small_decoder(PLGA.model_copy(update={"density": DensitySpec(scope="prefix", tokens=6)}))
     before, behind = logit_changes(uncached_pass(decoder), WINDOWS, CUTS, _ignore).cuts
     assert before.largest > 1e-6 and behind.largest < 1e-9
 
 
 @torch.no_grad()
-def test_the_moves_by_their_definition():
+def test_the_changes_by_their_definition():
     decoder = small_decoder(PLGA)
     found = logit_changes(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
     logits = decoder(WINDOWS).numpy()
@@ -86,7 +86,7 @@ def test_figures_are_json_even_of_a_model_that_has_broken_down():
     assert plain["leak"] is plain["evaluation"]["bits_per_byte"] is None
 
 
-def test_a_nan_is_not_passed_over():
+def test_nan_is_not_ignored():
     logits = torch.eye(4)
     rows = iter([logits, logits, logits * math.nan, logits, logits, logits])
     found = logit_changes(lambda tokens: next(rows), _tokens(2, 4), (1, 2), _ignore)
@@ -99,7 +99,7 @@ def _sequence(*documents: list[int]) -> TokenSequence:
     return TokenSequence.in_memory("text", 0, tokens)
 
 
-def test_windows_of_which_two_differ():
+def test_at_least_two_windows_differ():
     found = differing_windows(_sequence([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]), 3, 4)
     assert found.tolist() == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 1, 1, 1]]
 

@@ -126,7 +126,7 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     assert abs(few.difference) > 1e-6 and few.bits_per_byte == pytest.approx(expected.bits_per_byte + few.difference)
 
 
-def test_every_token_counts_the_same():
+def test_every_token_has_the_same_weight():
     found = compare(
         WindowEvaluator.create(DECODERS["ted"], CALIBRATION, 12, 8192),
         batches(),
@@ -192,7 +192,7 @@ def test_the_smallest_state_that_loses_nothing():
     assert figures["contexts"][2]["per_layer"][1] == {"layer": 3, "average_context": 1234.0, "largest_context": 2000}
 
 
-def test_what_is_not_certain_is_said_so():
+def test_an_uncertain_conclusion_is_marked():
     for error in (0.0021, None):
         found = comparison(outcome(EvictionCache(8, -1.0), 2.001, 5_120, error), outcome(BankCache(), 2.0, 9_000))
         assert "Its standard error exceeds that limit: read more windows." in found.conclusion()
@@ -246,7 +246,7 @@ def test_quality_has_a_point_for_every_context_in_both_panels():
     assert [label for one in bits.series for label in one.labels] == ["0.1", "0.1"]
 
 
-def test_a_panel_for_each_line_of_a_grid_with_full_and_bank_in_all():
+def test_each_series_has_a_panel_with_full_and_bank_in_all():
     for numbers_k, panels in (([1, 2], 2), ([1, 2, 3, 4], 4)):
         plot = layers_plot(comparison_of(policies(numbers_k, (0.1, 1.0))))
         assert len(plot.panels) == panels and plot.names == "ends"
@@ -262,7 +262,7 @@ def test_any_number_of_settings_and_layers(compared, layers):
 
 
 @pytest.mark.parametrize(("worse", "shown"), [(0.01, 0.5), (-0.5, 1e-3), (math.nan, math.nan)])
-def test_what_is_worse_better_or_not_a_number_has_its_place(worse: float, shown: float):
+def test_losses_that_are_worse_better_or_not_a_number_are_drawn(worse: float, shown: float):
     plot = quality_plot(comparison_of(policies([8, 16]), worse=worse))
     line = next(one for one in plot.panels[1].series if one.labels)
     assert list(line.y) == pytest.approx([shown] * 2, nan_ok=True)

@@ -67,7 +67,7 @@ def test_duration(seconds: float, text: str):
     assert numbers.duration(seconds) == text
 
 
-def test_bits_are_told_to_three_places_and_a_difference_has_a_sign():
+def test_bits_have_three_decimals_and_a_difference_has_a_sign():
     assert numbers.bits(0.73129) == "0.731"
     assert numbers.signed(0.03129, 3) == "+0.031"
     assert numbers.signed(-0.03129, 3) == "-0.031"
@@ -89,7 +89,7 @@ def test_a_ratio_has_two_digits(value: float, reference: float, text: str):
 
 @settings(deadline=None)
 @given(st.floats(1e-6, 1e12), st.integers(1, 6))
-def test_significant_digits_are_as_many_as_asked_for_and_right(value: float, digits: int):
+def test_significant_digits_are_right(value: float, digits: int):
     text = numbers.significant(value, digits)
     assert float(text) == pytest.approx(value, rel=0.5001 * 10 ** (1 - digits))
     whole, _, fraction = text.partition(".")
@@ -109,7 +109,7 @@ def test_a_plain_number_is_just_that_number(value: float):
 
 
 @given(st.floats(1e-3, 1e18))
-def test_what_is_written_short_is_read_again(value: float):
+def test_exact_numbers_read_back_the_same(value: float):
     assert units.parse_amount(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
 
 

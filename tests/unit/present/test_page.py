@@ -63,7 +63,7 @@ def test_the_page_has_every_picture_and_table(tmp_path):
     assert "linnet inspect operator x" in text
 
 
-def test_what_follows_stands_before_the_tables():
+def test_the_conclusion_is_before_the_tables():
     text = _page(_report(conclusion="So it is."))
     Balanced(text)
     assert text.index("2 layers") < text.index("<p>So it is.</p>") < text.index("Outputs")
@@ -85,7 +85,7 @@ def test_nothing_is_fetched():
 
 
 @pytest.mark.parametrize("field", ["title", "facts", "cell", "conclusion"])
-def test_text_from_outside_is_shown_and_not_obeyed(field: str):
+def test_text_from_outside_is_escaped(field: str):
     tables = [Table(HOSTILE, ("", HOSTILE), [(HOSTILE, HOSTILE)], HOSTILE)]
     report = _report(tables=tables) if field == "cell" else _report(**{field: HOSTILE})
     text = _page(report)
@@ -93,7 +93,7 @@ def test_text_from_outside_is_shown_and_not_obeyed(field: str):
     assert "<script" not in text and "&lt;script" in text and "\x1b" not in text
 
 
-def test_the_command_and_the_time_stand_at_the_top_and_pictures_before_tables():
+def test_command_and_time_are_at_the_top_and_pictures_before_tables():
     text = _page(_report())
     made = re.search(r"Made by <code>linnet inspect operator x</code>, \d{4}-\d\d-\d\d \d\d:\d\d", text)
     assert made is not None and text.index("<h1>") < made.start() < text.index("<img") < text.index(
@@ -110,7 +110,7 @@ def test_notes_explain_rows_in_the_place_of_the_meaning_and_a_second_line_is_sma
     assert "Shortly." not in text
 
 
-def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
+def test_passages_facts_words_and_commands_are_escaped():
     parts = [
         Paragraph(HOSTILE, HOSTILE),
         Passage(HOSTILE, HOSTILE, HOSTILE, 0, HOSTILE),
@@ -125,7 +125,7 @@ def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
 
 
 @pytest.mark.parametrize("end", ["", " …"])
-def test_what_a_passage_was_given_is_bold_across_its_lines(end: str):
+def test_the_prompt_of_a_passage_is_bold_across_lines(end: str):
     passage = Passage("one", "Max ran.\nMax", f" fell.\n\nThe end.{end}", 0)
     story = page(PartsResult("x"), [passage], {}, "y", "now").split('<div class="text">')[1].split("</div>")[0]
     assert story.strip() == f"<p><b>Max ran.</b></p>\n<p><b>Max</b> fell.</p>\n<p>The end.{end}</p>"

@@ -47,7 +47,7 @@ def test_a_line_has_its_places_color_style_and_name():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "y")
 
 
-def test_all_that_is_drawn_lies_within_the_axes_but_what_is_cut_off_on_purpose():
+def test_everything_is_within_the_axes_unless_cut_off_on_purpose():
     x, y = [1.0, 10.0, 1e4], [8.0, 2.0, 0.5]
     (axes,) = one(Series(x, y), y=Axis("y", "log")).figure().axes
     assert axes.get_xlim()[0] <= 1 and axes.get_xlim()[1] >= 1e4
@@ -66,14 +66,14 @@ def test_panels_that_share_an_axis_have_room_for_all_and_its_title_once():
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(1e-9, 1e12), st.floats(1.05, 1e9))
-def test_a_logarithmic_axis_has_several_ticks_that_are_told_apart(low: float, ratio: float):
+def test_a_logarithmic_axis_has_several_different_ticks(low: float, ratio: float):
     x = Axis("x", "log", lambda value: numbers.scientific(value, 4))
     (axes,) = one(Series([low, low * ratio], [1, 2]), x=x).figure().axes
     found = ticks(axes.xaxis)
     assert 3 <= len(found) == len(set(found)) <= 16
 
 
-def test_ticks_are_round_and_said_as_the_axis_says():
+def test_ticks_are_round_and_formatted_by_the_axis():
     size = Axis("size", "log", numbers.metric)
     (axes,) = one(Series([2e6, 3e8], [1, 2]), x=size, y=Axis("y", places={1: "one", 2: "two"})).figure().axes
     assert ticks(axes.xaxis) == ["2 M", "5 M", "10 M", "20 M", "50 M", "100 M", "200 M"]
@@ -153,7 +153,7 @@ def test_a_band_about_a_line_bars_about_points_and_a_single_point():
     assert len(bars.collections[0].get_segments()) == 2 and len(point.collections[0].get_segments()) == 1
 
 
-def test_a_third_quantity_is_told_by_color_with_a_bar():
+def test_a_third_quantity_is_shown_by_color_with_a_bar():
     plot = Plot([Panel(Axis("x"), Axis("y"), [Series([1, 2], [1, 2], values=[1e3, 1e6], style="o")])], values="size")
     axes, bar = plot.figure().axes
     low, high = axes.collections[0].to_rgba([1e3, 1e6])

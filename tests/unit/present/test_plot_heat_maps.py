@@ -24,7 +24,7 @@ def _random(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape)
 
 
-def test_both_signs_are_shown_evenly_about_nothing():
+def test_a_scale_of_both_signs_is_symmetric_about_zero():
     low, high, colors = color_scale(_random(3, 8, 8) + 0.5)
     assert low == -high and colors == "RdBu_r"
 
@@ -42,7 +42,7 @@ def test_a_scale_is_never_empty(value: float):
     assert math.isfinite(low) and math.isfinite(high) and low < high
 
 
-def test_what_is_not_finite_does_not_decide_the_scale():
+def test_values_that_are_not_finite_do_not_determine_the_scale():
     x = _random(1, 4, 4)
     with_some = x.copy()
     with_some[0, 0] = [math.nan, math.inf, -math.inf, 0.0]

@@ -21,7 +21,7 @@ def run() -> None:
         advance(1, "loss 3.20")
 
 
-def test_on_a_terminal_the_bar_shows_what_how_far_and_the_note(monkeypatch: pytest.MonkeyPatch):
+def test_on_a_terminal_the_bar_shows_description_position_and_note(monkeypatch: pytest.MonkeyPatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -31,7 +31,7 @@ def test_on_a_terminal_the_bar_shows_what_how_far_and_the_note(monkeypatch: pyte
         assert part in terminal.getvalue()
 
 
-def test_where_nobody_watches_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
+def test_without_a_terminal_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
     run()
     assert capfd.readouterr() == ("", "")
 

@@ -35,7 +35,7 @@ def test_lines_are_as_wide_as_the_terminal_at_most(width: int):
     assert lines[-1] == "On a line of its own."
 
 
-def test_the_parts_stand_apart_and_a_passage_is_told_whole():
+def test_parts_are_separated_and_a_passage_is_shown_completely():
     text = result_text(REPORT, 60)
     for part in ("\n\nSizes\n", "\n\nTED ───", "\n\nCommands\nTrain it:\n", "\n\nSo it is. "):
         assert part in text
@@ -44,18 +44,18 @@ def test_the_parts_stand_apart_and_a_passage_is_told_whole():
     assert textwrap.dedent(story) != story, "it stands apart from what is about it"
 
 
-def test_a_terminal_gets_bold_and_dim_and_a_file_none():
+def test_only_a_terminal_gets_bold_and_dim():
     plain, styled = (result_text(REPORT, 60, on) for on in (False, True))
     assert "\x1b" not in plain and "\x1b[1mSizes\x1b[0m" in styled and "\x1b[1mOnce upon\x1b[0m a time." in styled
     assert styled.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") == plain
 
 
-def test_markup_and_control_characters_are_not_obeyed():
+def test_markup_and_control_characters_have_no_effect():
     (_, _, line) = parts_lines([Passage("x", "", "[red]a\x1b[2Jb\ac", 0)], 60, styled=True)
     assert line == r"  [red]a\x1b[2Jb\x07c"
 
 
-def test_the_width_is_the_terminals_and_a_pipe_has_room_for_every_table(monkeypatch: pytest.MonkeyPatch):
+def test_the_width_is_that_of_the_terminal_and_unlimited_for_a_pipe(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "93")
     assert terminal_width() == 93
     monkeypatch.delenv("COLUMNS")

@@ -29,14 +29,14 @@ def test_a_logarithmic_axis_has_equal_ratios_equally_far_apart():
     )
 
 
-def test_colors_only_where_they_are_understood():
+def test_only_styled_output_has_colors():
     curves = [TerminalCurve("a", [0, 1], [0.0, 1.0]), TerminalCurve("b", [0, 1], [1.0, 0.0])]
     assert "\x1b" not in "".join(curve_lines("t", curves, 40, 5))
     styled = "".join(curve_lines("t", curves, 40, 5, styled=True))
     assert all(mark in styled for mark in ("\x1b[34m", "\x1b[33m", "\x1b[0m"))
 
 
-def test_nothing_to_draw_is_said():
+def test_a_plot_without_points_says_so():
     assert curve_lines("loss", [TerminalCurve("a", [], []), TerminalCurve("b", [1], [math.nan])], 40, 5) == [
         "loss: nothing yet"
     ]

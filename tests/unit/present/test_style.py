@@ -31,7 +31,7 @@ def test_a_figure_becomes_a_png_of_its_size():
     assert struct.unpack(">II", png[16:24]) == (4 * STYLE["figure.dpi"], 2.5 * STYLE["figure.dpi"])
 
 
-def test_on_a_page_ink_is_that_of_the_page():
+def test_the_ink_of_a_page_follows_its_theme():
     svg = svg_of(figure())
     root = ElementTree.fromstring(svg)
     assert root.tag.endswith("svg") and root.attrib["width"] == "288pt"
@@ -52,7 +52,7 @@ def test_colors_can_be_read_on_white_and_on_black():
     assert 0.25 < dark < light < 0.8
 
 
-def test_bytes_that_are_no_text_are_written_as_escapes():
+def test_bytes_that_are_not_text_are_escaped():
     drawn = figure()
     drawn.axes[0].set_title("runs/\udcff − ä")
     assert png_of(drawn).startswith(b"\x89PNG")

@@ -17,14 +17,14 @@ MODELS = Table(
 )
 
 
-def test_where_there_is_room_a_row_is_a_line():
+def test_a_row_is_one_line_if_there_is_room():
     head, *rows = table_lines(MODELS, 200)
     assert head.split("  ")[-1] == "state at 64k" and head.startswith(" " * 9)
     assert [row.split() for row in rows] == [" ".join(row).split() for row in MODELS.rows]
     assert len({len(line) for line in (head, *rows)}) == 1, "figures end below each other"
 
 
-def test_where_there_is_less_heads_are_folded_and_stand_at_the_bottom():
+def test_with_less_room_heads_are_folded_and_aligned_at_the_bottom():
     lines = table_lines(MODELS, 72)
     assert max(map(len, lines)) <= 72
     assert [line.split() for line in lines[:3]] == [
@@ -35,14 +35,14 @@ def test_where_there_is_less_heads_are_folded_and_stand_at_the_bottom():
     assert lines[3].split()[:3] == ["attention", "558", "k"] and len(lines) == 5
 
 
-def test_where_there_is_little_columns_stand_below_each_other_and_rows_are_named_again():
+def test_with_little_room_columns_are_shown_in_blocks_that_repeat_the_names():
     lines = table_lines(MODELS, 40)
     assert max(map(len, lines)) <= 40
     assert [line.split()[0] for line in lines if line.startswith(("att", "PLDR"))] == ["attention", "PLDR-LLM"] * 2
     assert lines[lines.index("") + 1 :], "an empty line parts the blocks"
 
 
-def test_long_names_are_folded_behind_their_indent_before_columns_are_parted():
+def test_long_names_are_folded_with_their_indent_before_columns_are_split():
     table = Table("", ("", "exactly", ""), [("  forward FLOPs without output head", "6,593,445,888", "6.59 G")])
     assert table_lines(table, 45) == [
         "                              exactly",
@@ -75,7 +75,7 @@ def test_without_heads_there_is_no_line_for_them_and_wide_characters_take_two_co
     assert table_lines(Table("", ("", ""), [("日本", "1"), ("abcde", "22")]), 60) == ["日本    1", "abcde  22"]
 
 
-def test_what_a_terminal_would_obey_is_not_printed():
+def test_terminal_escapes_are_not_printed():
     assert table_lines(Table("", ("", ""), [("\x1b[2Jb\a", "1")]), 60) == ["\\x1b[2Jb\\x07  1"]
 
 

@@ -10,7 +10,7 @@ def test_figures_stand_at_the_right_and_second_lines_in_their_own():
     )
 
 
-def test_what_a_model_wrote_is_shown_and_not_obeyed():
+def test_generated_text_is_escaped():
     written = "a|b *c* `d` [e](f) <b> \\ \x1b\nnext  "
     assert cell_markdown(written) == "a\\|b \\*c\\* \\`d\\` \\[e\\](f) \\<b\\> \\\\ \\\\x1b<br>next"
     assert cell_markdown(" \n") == " ", "an empty cell is a cell"

@@ -47,13 +47,14 @@ class SymbolEncoder:
     """Token ids of symbols and texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.encode = tokenizer.encode
-        self.end_id = tokenizer.end_id
-        self.symbol_id = cache(self._symbol_id)
+        self.encode, self.end_id = tokenizer.encode, tokenizer.end_id
 
-    def _symbol_id(self, symbol: str) -> int | None:
-        ids = self.encode(symbol)
-        return ids[0] if len(ids) == 1 else None
+        @cache
+        def symbol_id(symbol: str) -> int | None:
+            ids = tokenizer.encode(symbol)
+            return ids[0] if len(ids) == 1 else None
+
+        self.symbol_id = symbol_id
 
     def can_encode(self, alphabet: Iterable[str]) -> bool:
         """True if each of these symbols is one token."""

@@ -21,9 +21,9 @@ HIDDEN = "key"
 """The thing that a needle is about; stories that mention one are left out."""
 
 GIVE_SHARE = 0.5
-"""Probability that a toy changes hands, when somebody is at the same place."""
+"""Probability that a toy changes hands if two people are at the same place."""
 HOLDER_SHARE = 0.5
-"""Probability that a question with one hop asks who has a toy instead of where somebody is."""
+"""Probability that a question with one hop asks who has a toy instead of where a person is."""
 
 
 class Arithmetic(TextAbility):
@@ -93,11 +93,11 @@ class StoryFacts(TextAbility):
 
 
 class Whereabouts(TextAbility):
-    """`people`, each at a different place and with a toy, then `moves`: somebody goes to another of the places, or
-    gives a toy to somebody at the same place.
+    """`people`, each at a different place and with a toy, then `moves`: a person goes to another of the places, or
+    gives a toy to a person at the same place.
 
-    hops: facts that the answer needs. 1: where somebody is, or who has a toy, equally often. 2: where a toy is. Earlier
-    statements no longer hold (after Weston et al., arXiv 1502.05698, tasks 1 to 3). Chance: one of the people, or
+    hops: facts that the answer needs. 1: where a person is, or who has a toy, equally often. 2: where a toy is. Later
+    statements replace earlier ones (after Weston et al., arXiv 1502.05698, tasks 1 to 3). Chance: one of the people, or
     places, in the text; the moves treat all alike, so each is equally likely.
     """
 
@@ -181,7 +181,7 @@ class Needle(Ability):
 
 
 def _story_lines(seed: int, words: int) -> Iterator[str]:
-    """Lines of stories until they have so many words."""
+    """Lines of stories with at least `words` words together."""
     for story in stories(seed):
         if HIDDEN in story.text.lower():
             continue

@@ -90,7 +90,7 @@ class TaskItem:
 
 
 def one_hot(gold: int, choices: int) -> list[int]:
-    """Labels of `choices` choices of which one is right."""
+    """The labels of an item with one right choice, number `gold`."""
     return [int(number == gold) for number in range(choices)]
 
 
@@ -161,7 +161,7 @@ def parse_item(
 
 
 def parse_minimal_pair(row: Row, place: str) -> TaskItem:
-    """Two sentences, the first of which is right (BLiMP's rows), each at the beginning of a document."""
+    """A right and a wrong sentence (a row of BLiMP), each at the beginning of a document."""
     sentences = [_text(row, name, place) for name in ("sentence_good", "sentence_bad")]
     return TaskItem.of_choices("", sentences, [1, 0])
 

@@ -24,7 +24,7 @@ from linnet.model.state import DecoderState, rows_of
 TOKENS_AT_ONCE = 4096
 
 FULL_BATCH_TOKENS, MIN_LENGTH_RATIO = 512, 0.8
-"""A batch of at least so many tokens takes no row shorter than this share of its longest: padding costs compute."""
+"""A batch with at least this many tokens takes no row below this share of its longest one: padding costs compute."""
 
 LOGITS_AT_ONCE = 1 << 23
 """Logits held at once: 32 MiB of float32."""
@@ -88,8 +88,8 @@ def encode_requests(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> l
     """Requests for pairs of a context and a continuation, split as the LM Evaluation Harness splits them.
 
     The end token, which begins a document, is placed before each. Spaces at the end of a context belong to the
-    continuation, because tokens begin with them. Both are encoded as one text; the tokens beyond as many as the context
-    alone has are the continuation. `UserError` for an empty continuation.
+    continuation, because tokens begin with them. Both are encoded as one text; the tokens after the first n are the
+    continuation, where n is the number of tokens of the context alone. `UserError` for an empty continuation.
     """
     moved = []
     for context, continuation in pairs:

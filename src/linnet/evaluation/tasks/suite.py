@@ -182,7 +182,7 @@ def _read_task(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> Sui
         rows = islice(read_rows(file), count)
         found = [parse_item(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
         if len(found) < required:
-            raise UserError(f"{file}: {len(found)} rows; expected at least {required} for as many examples")
+            raise UserError(f"{file}: {len(found)} rows; expected at least {required} for {shots} examples")
         return found
 
     items = read_items(path, limit)

@@ -139,7 +139,7 @@ def evaluate_tokens(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> 
     token_bytes_V: bytes of text of each token. `UserError` if there is nothing to predict.
     """
     if not token_bytes_V[tokens_T[1:]].any():
-        raise UserError(f"the {max(0, len(tokens_T) - 1)} tokens to evaluate hold no text; evaluate more tokens")
+        raise UserError(f"the {max(0, len(tokens_T) - 1)} tokens to evaluate contain no text; evaluate more tokens")
     lengths_T = max_lengths(tokens_T, model.end_id)
     found_T, guesses_T = np.empty(len(tokens_T)), np.empty_like(tokens_T)
     likeliest, seen = LikeliestTokens(np.full(1, NONE), np.zeros(1)), list[SeenNGrams]()

@@ -44,7 +44,7 @@ def test_an_answer_is_read_symbol_by_symbol_behind_its_prompt():
     assert item.identity == "ab|x"
 
 
-def test_what_is_wanted_need_never_be_read():
+def test_targets_need_not_be_read_afterwards():
     tokens, targets = SymbolItem("pq", (None, "7")).row(BYTES)
     assert (tokens, targets) == ([256, *b"pq"], [NO, NO, *b"7"])
 
@@ -55,7 +55,7 @@ def test_a_question_is_encoded_in_its_two_parts():
     assert len(tokens) == len(targets)
 
 
-def test_symbols_are_spoken_where_each_is_one_token():
+def test_symbols_can_be_encoded_if_each_is_one_token():
     assert BYTES.can_encode("ab|") and not BYTES.can_encode("ab\u4e00")
     own = SymbolEncoder(Tokenizer.train("char", ["ab\u4e00"]))
     assert own.can_encode("ab\u4e00") and not own.can_encode("\u4e01")
@@ -77,7 +77,7 @@ def content(items: Sequence[AbilityItem]) -> str:
 
 
 @pytest.mark.parametrize("ability", SMALL, ids=lambda one: one.kind)
-def test_items_are_a_function_of_size_seed_and_side(ability: Ability):
+def test_items_depend_on_sizes_seed_and_split_alone(ability: Ability):
     first = list(ability.items(3, seed=7))
     assert first == list(ability.items(3, seed=7)) == list(islice(ability.items(5, seed=7), 3))
     assert len({item.identity for item in first}) > 1
@@ -92,7 +92,7 @@ def test_items_are_the_same_on_every_machine():
 @pytest.mark.parametrize(
     "ability", [Arithmetic(max_value=9), Counting(length=4, max_count=2), Rules(examples=2, modulus=5)]
 )
-def test_no_question_is_on_both_sides_whatever_the_seeds(ability: Ability):
+def test_no_question_is_in_both_splits_whatever_the_seeds(ability: Ability):
     trained = {item.identity for seed in (0, 1) for item in ability.items(300, seed, "train")}
     held_out = {item.identity for seed in (0, 2) for item in ability.items(50, seed)}
     assert trained and held_out and not trained & held_out
@@ -133,7 +133,7 @@ def test_sorting_counting_induction():
         assert answers(item) == [read(item)[read(item).index("!") + 1]] and len(read(item)) == 22
 
 
-def test_brackets_are_as_deep_as_those_that_are_open():
+def test_the_depth_is_the_number_of_open_brackets():
     for item in Brackets(length=40, max_depth=4).items(20):
         depths = [read(item)[: n + 1].count("(") - read(item)[: n + 1].count(")") for n in range(40)]
         assert answers(item) == [NUMBERS[depth] for depth in depths] and max(depths) <= 4 and min(depths) >= 0
@@ -155,7 +155,7 @@ def test_recall_at_its_largest():
 
 
 @pytest.mark.parametrize(("group", "points"), [("s3", 3), ("s5", 5)])
-def test_tracking_follows_every_thing_through_the_permutations(group: str, points: int):
+def test_tracking_targets_are_products_of_permutations(group: str, points: int):
     ability = Tracking.model_validate({"group": group, "length": 12})
     things = dict(zip(ability.alphabet, permutations(range(points)), strict=True))
     for item in ability.items(10):
@@ -165,7 +165,7 @@ def test_tracking_follows_every_thing_through_the_permutations(group: str, point
             assert things[wanted] == tuple(at)
 
 
-def test_rules_are_told_by_two_examples():
+def test_two_examples_determine_a_rule():
     ability = Rules(examples=6, modulus=7)
     for item in ability.items(20):
         numbers = [ability.alphabet.index(symbol) for symbol in read(item) + answers(item)[-1]]
@@ -262,7 +262,7 @@ def test_whereabouts_are_those_after_all_that_happened(hops: int):
     assert asked_for == ({("Who", True), ("Where", False)} if hops == 1 else {("Where", True)})
 
 
-def test_the_needle_is_said_once_at_any_place():
+def test_the_needle_occurs_once_at_any_line():
     places = []
     for item in Needle(words=150).items(15):
         assert isinstance(item, Question)
@@ -348,7 +348,7 @@ def choices(symbols: str, length: int, draw: Callable[[str, int], object]) -> li
     ],
     ids=lambda one: one.label if isinstance(one, Ability) else "",
 )  # fmt: skip
-def test_chance_is_that_of_the_best_guess_by_counting_all_cases(
+def test_chance_equals_the_best_guess_over_all_cases(
     ability: Ability, cases: Sequence[tuple[float, Sequence[str]]], told: bool
 ):
     assert ability.chance == pytest.approx(best_guesses(cases, told), rel=1e-12)
@@ -361,7 +361,7 @@ def test_chance_is_that_of_the_best_guess_by_counting_all_cases(
      StoryFacts(people=2, hops=3), Whereabouts(people=3, moves=3)],
     ids=lambda one: one.label,
 )  # fmt: skip
-def test_chance_of_one_answer_is_that_of_what_comes_up_most(ability: Ability):
+def test_chance_of_one_answer_is_the_share_of_the_most_frequent(ability: Ability):
     """Drawn without sides: within four standard errors."""
     from random import Random
 
@@ -396,7 +396,7 @@ def test_chance_of_one_answer_is_that_of_what_comes_up_most(ability: Ability):
         ({"kind": "tracking", "group": "s4"}, "group: 's4': must be 's3' or 's5'"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused_by_name(plain: dict[str, object], said: str):
+def test_impossible_sizes_are_refused_by_name(plain: dict[str, object], said: str):
     from linnet.evaluation.abilities.suite import AbilitySuiteSpec
 
     with pytest.raises(UserError, match=re.escape(said)) as refused:

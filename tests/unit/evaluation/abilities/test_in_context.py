@@ -45,7 +45,7 @@ def test_each_task_is_there_once_without_what_is_varied():
     }  # fmt: skip
 
 
-def test_a_point_is_the_ability_with_so_many_examples_and_the_instruction(speaker: LanguageModel):
+def test_a_point_measures_the_ability_with_its_examples_and_instruction(speaker: LanguageModel):
     heard: list[int] = []
     curve = shots_curve(speaker, Arithmetic(max_value=9), (0, 2, 60), 40, 5, heard.append)
     assert sum(heard) == measurement_count(Arithmetic(), (0, 2, 60)) == 6

@@ -126,13 +126,13 @@ def test_the_length_of_a_batch_is_bounded():
         (Arithmetic(shots=9), "tokens or more; the model reads 64"),
     ],
 )
-def test_what_a_model_cannot_read_is_not_measured(ability: Ability, missing: str):
+def test_items_that_a_model_cannot_read_are_not_measured(ability: Ability, missing: str):
     found = measure(model(MIXERS[1], context_length=64), ability, 3)
     assert found.score is None and missing in found.missing
     assert found.to_dict()["missing"] == found.missing and "right" not in found.to_dict()
 
 
-def test_an_untrained_model_is_not_told_from_chance():
+def test_an_untrained_model_is_not_above_chance():
     found = measure(model(MIXERS[0], context_length=64), Counting(), 50)
     assert found.score is not None and found.score.items == 50
     assert not found.to_dict()["above_chance"] and found.to_dict()["chance"] == 0.1
@@ -198,7 +198,7 @@ def greedy_text(speaker: LanguageModel, prompt: str, count: int) -> str:
     return speaker.tokenizer.decode(tokens[begin:])
 
 
-def test_the_model_goes_on_from_its_own_words(speaker: LanguageModel, monkeypatch: pytest.MonkeyPatch):
+def test_the_model_continues_its_own_words(speaker: LanguageModel, monkeypatch: pytest.MonkeyPatch):
     """A sentence ends here with whatever character the model writes fifth, and what it writes until then is right."""
     prompts = ("so it is", "now, where is it?", "and")
     written = [greedy_text(speaker, prompt, 12) for prompt in prompts]

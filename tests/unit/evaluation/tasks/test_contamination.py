@@ -45,7 +45,7 @@ def test_an_item_of_few_words_counts_as_a_whole():
     assert overlap.short_N.tolist() == [False, True] and overlap.shared_N.tolist() == [False, False]
 
 
-def test_the_frame_of_a_task_is_no_overlap():
+def test_the_template_of_a_task_is_no_overlap():
     frame = " ".join(WORDS)
     item = TaskItem.of_choices(f"{frame} {{}}", ["yes", "no"], [1, 0], own="what is it")
     runs = WordRunIndex([SuiteTask("t", "acc", [item])])

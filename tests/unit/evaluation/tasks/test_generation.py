@@ -39,7 +39,7 @@ def alone(model: LanguageModel, prompt: str, most: int) -> list[int]:
 
 
 @every_mixer
-def test_a_batch_says_what_each_prompt_alone_gets(mixer: MixerSpec):
+def test_a_batch_generates_what_each_prompt_alone_does(mixer: MixerSpec):
     model = speaker(mixer)
     expected = [model.tokenizer.decode(alone(model, prompt, most)) for prompt, most in PROMPTS.items()]
     requests = [asked(model, prompt, most=most) for prompt, most in PROMPTS.items()]
@@ -72,7 +72,7 @@ def test_rows_that_have_ended_leave_the_batch():
     assert batches == [4, 4, 2, 1, 1, 1]
 
 
-def test_what_cannot_be_asked():
+def test_invalid_requests_are_refused():
     model = speaker()
     with pytest.raises(UserError, match="64 tokens to generate: the model has 64"):
         generator(model).generate([asked(model, "a", most=64)])

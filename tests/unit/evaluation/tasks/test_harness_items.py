@@ -72,7 +72,7 @@ def test_items_chance_and_baselines_are_those_of_the_suites(name: str):
     assert found.chance == pytest.approx(np.mean([item.chance for item in expected]))
 
 
-def test_what_is_no_mean_over_items_is_left_to_the_harness():
+def test_measures_that_are_not_means_over_items_are_left_to_the_harness():
     task = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "metric_list": [{"metric": "bits_per_byte"}]}
     rolling = harness_task("boolq_rolling", "test", ROWS["boolq"], own={**task, "doc_to_target": "{{passage}}"})
     assert _only(_found(rolling)).tasks == []
@@ -88,7 +88,7 @@ def test_answers_without_choices_have_an_error_but_no_chance():
     assert verdicts([found]) == [(None, NO_CHANCE_LEVEL)]
 
 
-def test_a_model_without_numbers_is_told_with_the_others_and_compared_with_none():
+def test_a_model_without_numbers_is_reported_but_not_compared():
     def asked() -> Any:
         return harness_task(*YAML_FILES["truthfulqa_mc2"], ROWS["truthfulqa_mc2"] * 2)
 

@@ -41,7 +41,7 @@ def _item(gold: int, *choices: str) -> TaskItem:
 ITEMS = [_item(0, "long answer", "no"), _item(1, "yes", "of course"), _item(0, "é", "ab"), _item(0, "a", "bcd", "ef")]
 
 
-def test_plain_ways_of_choosing():
+def test_baselines_that_do_not_read_the_question():
     assert baselines(ITEMS) == {"longest": 3 / 4, "shortest": 1 / 2, "letter": 3 / 4}
     several = [TaskItem.of_choices("Q", ["aa", "b", "c"], [0, 1, 1]), TaskItem.of_choices("Q", ["a", "bb"], [1, 0])]
     assert baselines(several) == {"longest": 0.0, "shortest": 1.0, "letter": 0.5}
@@ -82,7 +82,7 @@ def test_verdicts_in_words():
     assert said == ["above chance", CHANCE, "below chance", "above chance, not above taking the longest"]
 
 
-def test_the_more_tasks_the_more_it_takes():
+def test_more_tasks_need_smaller_p_values():
     coins = _coins(200)
     lucky = _result("lucky", [1.0] * 115 + [0.0] * 85, coins)
     assert verdicts([lucky])[0][1] != CHANCE
@@ -126,7 +126,7 @@ def test_a_model_without_numbers_has_no_score_and_no_difference():
     )
 
 
-def test_one_item_tells_no_difference():
+def test_one_item_shows_no_difference():
     suite = TaskSuite("s", [SuiteTask("one", "mc2", ITEMS[:1])], {})
     first, second = (TaskSuiteResult("a", suite, [_result("one", [value], ITEMS[:1])]) for value in (0.9, 0.1))
     (one,) = compare_scores(first, second)

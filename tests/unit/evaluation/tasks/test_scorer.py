@@ -62,7 +62,7 @@ def test_with_and_without_forks_scores_are_those_of_each_text_alone(mixer: Mixer
 
 
 @torch.no_grad()
-def test_greedy_is_what_the_model_would_say():
+def test_greedy_is_true_for_the_greedy_continuation():
     decoder = small_decoder()
     state = decoder.initial_state(1, 64)
     logits, said = decoder(torch.tensor([[0, 5, 6]]), state), []

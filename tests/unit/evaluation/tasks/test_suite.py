@@ -70,11 +70,11 @@ def test_without_such_a_file_the_first_other_items_are_examples(tmp_path: Path):
     assert (task.shots, task.shots_from) == (1, "boolq.jsonl")
     (task,) = load_suite(MERINO, tmp_path, shots=2).tasks
     assert task.items[1].pairs[0][0] == f"{asked[0]} no\n\n{asked[2]} no\n\n{asked[1]}"
-    with pytest.raises(UserError, match=r"boolq.jsonl: 4 rows; expected at least 5 for as many examples"):
+    with pytest.raises(UserError, match=r"boolq.jsonl: 4 rows; expected at least 5 for 4 examples"):
         load_suite(MERINO, tmp_path, shots=4)
 
 
-def test_what_is_there_is_asked_and_what_is_not_is_named(tmp_path: Path):
+def test_existing_tasks_are_loaded_and_missing_files_are_named(tmp_path: Path):
     names = [task.name for task in PLDR.tasks if task.name not in ("piqa", "truthfulqa_mc2")]
     for name in names:
         _file(tmp_path / f"{name}.jsonl", *ROWS[name])
@@ -101,7 +101,7 @@ def test_a_task_file_of_every_form(tmp_path: Path):
     assert task.items[0].pairs[0] == ("Even: 2\n\nEven:", " 1")
 
 
-def test_minimal_pairs_are_parted_by_their_phenomenon(tmp_path: Path):
+def test_minimal_pairs_are_split_by_phenomenon(tmp_path: Path):
     pairs = [{"sentence_good": f"Birds sing {n}.", "sentence_bad": f"Birds sings {n}."} for n in range(3)]
     (task,) = load_minimal_pairs(_file(tmp_path / "own.jsonl", *pairs)).tasks
     assert (task.name, task.score) == ("own", "acc")

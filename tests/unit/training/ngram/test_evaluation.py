@@ -50,5 +50,5 @@ def test_documents_have_their_own_sums_and_an_error():
 
 def test_tokens_without_text_are_refused():
     model = NGram(count_ngrams(np.array([0, 1, 0]), 0, 2, 2), 0)
-    with pytest.raises(UserError, match="the 1 tokens to evaluate hold no text"):
+    with pytest.raises(UserError, match="the 1 tokens to evaluate contain no text"):
         evaluate_tokens(model, np.array([0, 0]), np.array([0, 1]))

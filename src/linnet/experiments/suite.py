@@ -183,7 +183,9 @@ class Suite(Spec):
                 raise ValueError(f"runs[{index}].name: {run.name}: is that of measures.ngram; expected another")
             if run.folder in {other.folder for other in self.runs[:index]}:
                 raise ValueError(f"runs[{index}].name: {run.name}: another run has that name; expected a new one")
-            for field, decided_by in _decided_fields(run).items():
+            decided = {"data": "text and part", "training.seed": "seeds"}
+            decided |= {} if run.calibration_of is None else {"model.calibration": "calibration_of"}
+            for field, decided_by in decided.items():
                 if field in run.set:
                     raise ValueError(f"runs[{index}].set: {field}: is decided by {decided_by}; leave it out")
             parts = 1 if self.text is None else self.text.part_count
@@ -290,12 +292,6 @@ class Suite(Spec):
     def calibration_file(self, out: Path, teacher: SuiteRun, seed: int) -> Path:
         """The calibration file that a run passes on to others."""
         return out / CALIBRATIONS / f"{teacher.folder}-seed-{seed}.safetensors"
-
-
-def _decided_fields(run: SuiteRun) -> dict[str, str]:
-    """Fields that a run cannot set, and what decides them."""
-    fields = {"data": "text and part", "training.seed": "seeds"}
-    return fields if run.calibration_of is None else {**fields, "model.calibration": "calibration_of"}
 
 
 def load_suites(path: str | Path, assignments: Sequence[str] = ()) -> dict[str, Suite]:

@@ -276,11 +276,6 @@ class PublishedTable(Spec):
                 raise UserError(f"{path}: columns[{index}].metric: {column.metric}: {message}")
         return table
 
-    def reference_value(self, column: str) -> float | None:
-        """The published value that own figures of a column are compared with."""
-        rows = [row for row in self.rows if self.reference in (None, row.model)]
-        return next((row.values[column] for row in rows if column in row.values), None)
-
     def decimals(self, column: str) -> int:
         """Decimals of the column in the paper."""
         values = [row.values[column] for row in self.rows if column in row.values]
@@ -305,11 +300,13 @@ def published_table(published: PublishedTable, own: Mapping[str, Mapping[str, fl
         [row.model, *(shown(column, row.values.get(column.name)) for column in published.columns)]
         for row in published.rows
     ]
+    # Own figures are compared with the reference, or with the first row that has the value.
+    compared = [row for row in published.rows if published.reference in (None, row.model)]
     for name, values in own.items():
         cells = []
         for column in published.columns:
             value = None if column.metric is None else values.get(column.metric)
-            reference = published.reference_value(column.name)
+            reference = next((row.values[column.name] for row in compared if column.name in row.values), None)
             text = shown(column, value)
             if value is not None and reference is not None:
                 text += f"\n{value - reference:+,.{published.decimals(column.name)}f}"

@@ -55,8 +55,8 @@ def test_a_file_has_its_own_abilities(capsys: pytest.CaptureFixture[str], model:
     path.write_text("abilities: [{kind: recall, pairs: 4}, {kind: copying, length: 99}]")
     assert main(["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--limit", "9"]) == 0
     out = capsys.readouterr().out
-    for said in ("recall", "pairs=4", "above", "copying", "length=99", "measured:", "199"):
-        assert said in out.split(), said
+    for word in ("recall", "pairs=4", "above", "copying", "length=99", "measured:", "199"):
+        assert word in out.split(), word
 
 
 def test_items_are_drawn_from_the_seed(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):

@@ -89,8 +89,8 @@ def test_tasks_with_missing_files_are_named(capsys, models, tmp_path):
     }
     assert len(found["missing"]) == 10 and "cb.jsonl" in found["missing"] and found["averages"] == {}
     assert main(["evaluate", *map(str, arguments)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "no cb.jsonl" in said and "boolq, which have none, use other items" in said
+    printed_text = " ".join(capsys.readouterr().out.split())
+    assert "no cb.jsonl" in printed_text and "boolq, which have none, use other items" in printed_text
 
 
 def test_a_task_file_with_its_overlap(capsys, models, files):

@@ -47,9 +47,9 @@ class WindowEvaluator:
         rounds = False
         if decoder.encoder is None:
             state = decoder.initial_state(1, 1, device=torch.device("meta"))
-            kept = (tensor for layer in state.layers for tensor in layer.tensors().values())
+            tensors = (tensor for layer in state.layers for tensor in layer.tensors().values())
             itemsize = decoder.dtype.itemsize
-            rounds = any(tensor.is_floating_point() and tensor.itemsize < itemsize for tensor in kept)
+            rounds = any(tensor.is_floating_point() and tensor.itemsize < itemsize for tensor in tensors)
         if decoder.causal:
             return cls(decoder, None, tokens_at_once, rounds)
         assert calibration_1T is not None, "a decoder that is not causal needs a calibration text"
@@ -144,8 +144,8 @@ class CachePolicyLoss:
 def parse_cache_policies(texts: Sequence[str], context_length: int) -> list[CachePolicy]:
     """`FULL`, those that every comparison shows, then those of `texts`, each once; `UserError` for a wrong text."""
     shown = [policy for kind in CACHE_POLICIES.values() for policy in kind.comparison(context_length)]
-    asked = [cache_policy_of(text).for_length(context_length) for text in texts]
-    return list(dict.fromkeys([FULL, *shown, *asked]))
+    requested = [cache_policy_of(text).for_length(context_length) for text in texts]
+    return list(dict.fromkeys([FULL, *shown, *requested]))
 
 
 def check_chooses(decoder: Decoder, field: str = "cache_policies") -> None:

@@ -111,14 +111,10 @@ class CachePolicyComparison(TextInspection):
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def full(self) -> CachePolicyOutcome:
-        return self.outcomes[0]
-
-    @property
     def smallest(self) -> CachePolicyOutcome:
         """The outcome with the smallest average state among those without a loss."""
         good = [one for one in self.outcomes if one.worse_percent <= self.within_percent]
-        return min(good, key=lambda one: (one.state_bytes, one.bits_per_byte), default=self.full)
+        return min(good, key=lambda one: (one.state_bytes, one.bits_per_byte), default=self.outcomes[0])
 
     @property
     def series(self) -> dict[str, list[CachePolicyOutcome]]:
@@ -170,7 +166,7 @@ class CachePolicyComparison(TextInspection):
             Table("Quality against memory", columns, rows, note),
             Table(
                 "Average context of each layer",
-                ("", *(f"layer {layer.layer}" for layer in self.full.layers)),
+                ("", *(f"layer {layer.layer}" for layer in self.outcomes[0].layers)),
                 layers,
                 "Vectors held after each token, averaged over all tokens. The more slowly a layer's tokens decay, the"
                 " more of them are above a threshold.",
@@ -199,7 +195,7 @@ class CachePolicyComparison(TextInspection):
 
     def conclusion(self) -> str:
         """The smallest state without a loss."""
-        best, full, within = self.smallest, self.full, f"{numbers.exact(self.within_percent)} %"
+        best, full, within = self.smallest, self.outcomes[0], f"{numbers.exact(self.within_percent)} %"
         if best is full:
             return f"No smaller state stays within {within} of the full cache: {numbers.binary(full.state_bytes)}."
         error = "" if best.standard_error is None else f" ± {best.standard_error:.5f}"
@@ -344,7 +340,7 @@ def read_windows(evaluator: WindowEvaluator, batch: WindowBatch, policy: CachePo
 
 def quality_plot(found: CachePolicyComparison) -> Plot:
     """Two panels over the size of the state: bits per byte, and the loss in percent on a logarithmic scale."""
-    full_bits, sizes = found.full.bits_per_byte, [one.state_bytes for one in found.outcomes]
+    full_bits, sizes = found.outcomes[0].bits_per_byte, [one.state_bytes for one in found.outcomes]
     x = Axis("state, average", "log2", numbers.binary, min(sizes) / 1.4, max(sizes) * 1.4)
 
     # Bits per byte with a margin, cut off where the loss is too large to be of interest.
@@ -393,7 +389,7 @@ def _size_series(found: CachePolicyComparison, value: Callable[[CachePolicyOutco
 
 def layers_plot(found: CachePolicyComparison) -> Plot:
     """The average context over the layers: a panel for each series, with the single policies in all of them."""
-    layers = range(len(found.full.layers))
+    layers = range(len(found.outcomes[0].layers))
 
     def line(one: CachePolicyOutcome, name: str, style: str, color: Any) -> Series:
         return Series(layers, [layer.average_context for layer in one.layers], name, style, color)
@@ -403,7 +399,7 @@ def layers_plot(found: CachePolicyComparison) -> Plot:
         for one in found.outcomes
         if one.policy.series is None
     ]
-    places = {number: str(layer.layer) for number, layer in enumerate(found.full.layers)}
+    places = {number: str(layer.layer) for number, layer in enumerate(found.outcomes[0].layers)}
     x = Axis("layer", low=-0.3, high=len(layers) - 0.7, places=places)
     y = Axis("average context, vectors", "log")
     panels = []

@@ -176,21 +176,16 @@ def _table(table: Table) -> Iterator[str]:
         is_part = name.startswith(" ")
         if number and not is_part:
             yield "</tbody><tbody>"
-        cells = "".join(
-            f'<td class="{"words" if column in words else "value"}">{_cell(value)}</td>'
-            for column, value in enumerate(values, start=1)
-        )
+        cells = ""
+        for column, value in enumerate(values, start=1):
+            first, *others = map(_escaped, value.split("\n"))
+            small = "".join(f"<small>{line}</small>" for line in others)  # the lines after the first
+            cells += f'<td class="{"words" if column in words else "value"}">{first}{small}</td>'
         row = '<tr class="part">' if is_part else "<tr>"
         yield f'{row}<th scope="row">{_escaped(name)}</th>{cells}</tr>'
         if name in table.notes:
             yield f'<tr class="note"><td colspan="{len(table.columns)}">{_escaped(table.notes[name])}</td></tr>'
     yield "</tbody></table></div>"
-
-
-def _cell(value: str) -> str:
-    """Return a cell whose lines after the first are in small print."""
-    first, *others = value.split("\n")
-    return _escaped(first) + "".join(f"<small>{_escaped(line)}</small>" for line in others)
 
 
 def _passage(passage: Passage) -> Iterator[str]:

@@ -117,11 +117,11 @@ def test_each_source_of_a_mixture_has_its_own_loss(place):
     sums = [(float(one.losses.nats_N.sum()), int(one.losses.bytes_N.sum())) for one in found.sources]
     assert sum(nats for nats, _ in sums) == pytest.approx(found.causal.nats)
     assert sum(of_text for _, of_text in sums) == found.causal.bytes
-    told = found.to_dict()["sources"]
-    assert [one["bits_per_byte"] for one in told] == pytest.approx(
+    listed = found.to_dict()["sources"]
+    assert [one["bits_per_byte"] for one in listed] == pytest.approx(
         [nats / math.log(2) / of_text for nats, of_text in sums]
     )
-    assert all(len(one.losses.tokens_N) == told[number]["documents"] for number, one in enumerate(found.sources))
+    assert all(len(one.losses.tokens_N) == listed[number]["documents"] for number, one in enumerate(found.sources))
     assert {len(one.losses.bytes_N) for one in found.sources} != {0}
     assert max(numbers.losses.bytes_N) <= len(str(19**5)) < min(birds.losses.bytes_N)
 
@@ -141,7 +141,7 @@ def test_cache_policies_beside_the_full_cache_and_the_bank(place):
     assert abs(bank.difference.value) < 1e-3 < abs(one.difference.value)
     assert one.state_bytes < full.state_bytes
     assert one.difference.value == pytest.approx(one.losses.bits_per_byte.value - full.losses.bits_per_byte.value)
-    assert [told["cache_policy"] for told in found.to_dict()["cache_policies"]] == [
+    assert [listed["cache_policy"] for listed in found.to_dict()["cache_policies"]] == [
         "full",
         "bank",
         "top_k 1",

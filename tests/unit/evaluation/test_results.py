@@ -120,12 +120,12 @@ def test_one_document_and_losses_that_are_no_numbers_have_no_verdict():
         assert pair.differs is None and pair.resampled is None
         figures = ModelComparison.create(["a", "b"], [_measured(one) for one in nats], 50).to_dict()
         assert figures["pairs"][0]["p_value"] is None
-    for nats, said, why in (
+    for nats, note, why in (
         ([[50.0], [60.0]], "The same document, 100 bytes; a single one", "one document"),
         ([[50.0, math.nan], [60.0, 70.0]], "The same 2 separate documents, 300 bytes", "no numbers"),
     ):
         tables = ModelComparison.create(["a", "b"], [_measured(one) for one in nats], 50).tables()
-        assert tables[0].meaning.startswith(said) and tables[1].rows[0][-1] == f"unknown: {why}"
+        assert tables[0].meaning.startswith(note) and tables[1].rows[0][-1] == f"unknown: {why}"
 
 
 def test_what_cannot_be_compared_is_refused(place, tmp_path):

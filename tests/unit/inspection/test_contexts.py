@@ -119,8 +119,8 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     evaluator = WindowEvaluator.create(decoder, CALIBRATION, 12, 8192)
     found = compare(evaluator, batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1)
     assert (found.windows, found.tokens, found.bytes) == (5, expected.tokens, expected.bytes)
-    assert found.full.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
-    assert found.full.difference == found.full.standard_error == found.full.worse_percent == 0
+    assert found.outcomes[0].bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
+    assert found.outcomes[0].difference == found.outcomes[0].standard_error == found.outcomes[0].worse_percent == 0
     _, all_kept, few = found.outcomes
     assert all_kept.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
     assert abs(few.difference) > 1e-6 and few.bits_per_byte == pytest.approx(expected.bits_per_byte + few.difference)
@@ -138,10 +138,10 @@ def test_every_token_has_the_same_weight():
     )
     lengths = [length for row in LENGTHS for length in row]
     expected = sum(length * (length + 1) / 2 for length in lengths) / sum(lengths)
-    assert [layer.average_context for layer in found.full.layers] == pytest.approx([expected] * 2)
-    assert found.full.average_context == pytest.approx(expected) and found.full.largest_context == 12
-    assert [layer.layer for layer in found.full.layers] == [0, 1]
-    assert found.full.state_bytes == pytest.approx(expected * 2 * (16 + 2) * 8)
+    assert [layer.average_context for layer in found.outcomes[0].layers] == pytest.approx([expected] * 2)
+    assert found.outcomes[0].average_context == pytest.approx(expected) and found.outcomes[0].largest_context == 12
+    assert [layer.layer for layer in found.outcomes[0].layers] == [0, 1]
+    assert found.outcomes[0].state_bytes == pytest.approx(expected * 2 * (16 + 2) * 8)
     assert found.outcomes[1].state_bytes == cache_policy_state(DECODERS["ted"], 1, 12, BankCache(16)).nbytes
 
 

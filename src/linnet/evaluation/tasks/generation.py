@@ -115,6 +115,7 @@ class Generator:
             if not running:
                 return
             if len(rows) - len(running) >= FINISHED_SHARE * len(rows):
-                kept = torch.tensor(running, device=chosen_B.device)
-                rows, state, chosen_B = [rows[number] for number in running], state.select(kept), chosen_B[kept]
+                remaining = torch.tensor(running, device=chosen_B.device)
+                rows, state = [rows[number] for number in running], state.select(remaining)
+                chosen_B = chosen_B[remaining]
             hidden_BTD = decoder.hidden(chosen_B[:, None], state)

@@ -173,14 +173,14 @@ def quiet() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    kept = os.dup(STANDARD_ERROR)
+    saved = os.dup(STANDARD_ERROR)
     try:
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
             os.dup2(nowhere.fileno(), STANDARD_ERROR)
             yield
     finally:
-        os.dup2(kept, STANDARD_ERROR)
-        os.close(kept)
+        os.dup2(saved, STANDARD_ERROR)
+        os.close(saved)
 
 
 def results_of_harness(models: Sequence[str], found: Sequence[dict[str, Any]]) -> list[TaskSuiteResult]:

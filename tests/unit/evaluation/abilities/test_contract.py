@@ -221,7 +221,7 @@ def test_facts_lead_to_the_place(hops: int):
         assert path[-1].endswith(item.answer) and re.fullmatch(r" (in|at|on|by) the \w+\.", item.answer)
 
 
-def world_as_told(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def parse_world(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Who is where and who holds what in the end, by reading one sentence after another."""
     place_of, holder_of = dict[str, str](), dict[str, str]()
     for line in lines:
@@ -247,7 +247,7 @@ def test_whereabouts_are_those_after_all_that_happened(hops: int):
     for item, with_steps in zip(*both, strict=True):
         assert isinstance(item, Question) and isinstance(with_steps, Question) and item.prompt == with_steps.prompt
         *lines, asked = item.prompt.split(". ")
-        place_of, holder_of = world_as_told(lines)
+        place_of, holder_of = parse_world(lines)
         assert len(lines) == 4 + 9 and set(place_of.values()) <= ALL_PLACES
         subject = asked.removeprefix("Who has ").removeprefix("Where is ").removeprefix("the ").removesuffix("?")
         who = holder_of.get(subject, subject)

@@ -27,15 +27,15 @@ def asked(model: LanguageModel, prompt: str, *until: str, most: int = 12) -> Gen
 @torch.no_grad()
 def alone(model: LanguageModel, prompt: str, most: int) -> list[int]:
     """The likeliest tokens, one after the other, behind what the end token settled; no stop."""
-    tokens, said = model.prompt_tokens(prompt), []
+    tokens, generated = model.prompt_tokens(prompt), []
     state = StateFactory(model.decoder, torch.tensor([[model.tokenizer.end_id]])).new_state(1, 64)
     for _ in range(most):
         logits_V = model.decoder(torch.tensor([tokens]), state)[0, -1]
         tokens = [int(logits_V.argmax())]
         if tokens[0] == model.tokenizer.end_id:
             break
-        said += tokens
-    return said
+        generated += tokens
+    return generated
 
 
 @every_mixer

@@ -78,8 +78,8 @@ def test_verdicts_in_words():
         _result("plain", [1.0] * 130 + [0.0] * 70, coins),
     ]
     assert results[0].baselines["longest"] == 0.75
-    said = [words for _, words in verdicts(results)]
-    assert said == ["above chance", CHANCE, "below chance", "above chance, not above taking the longest"]
+    words_of_verdicts = [words for _, words in verdicts(results)]
+    assert words_of_verdicts == ["above chance", CHANCE, "below chance", "above chance, not above taking the longest"]
 
 
 def test_more_tasks_need_smaller_p_values():

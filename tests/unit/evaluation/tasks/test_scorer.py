@@ -65,15 +65,15 @@ def test_with_and_without_forks_scores_are_those_of_each_text_alone(mixer: Mixer
 def test_greedy_is_true_for_the_greedy_continuation():
     decoder = small_decoder()
     state = decoder.initial_state(1, 64)
-    logits, said = decoder(torch.tensor([[0, 5, 6]]), state), []
+    logits, written = decoder(torch.tensor([[0, 5, 6]]), state), []
     for _ in range(4):
-        said.append(int(logits[0, -1].argmax()))
-        logits = decoder(torch.tensor([[said[-1]]]), state)
-    other = [*said[:3], (said[3] + 1) % VOCABULARY]
-    asked = [LoglikelihoodRequest((0, 5, 6), tuple(tokens)) for tokens in (said, other, said[:1], other[3:])]
+        written.append(int(logits[0, -1].argmax()))
+        logits = decoder(torch.tensor([[written[-1]]]), state)
+    other = [*written[:3], (written[3] + 1) % VOCABULARY]
+    asked = [LoglikelihoodRequest((0, 5, 6), tuple(tokens)) for tokens in (written, other, written[:1], other[3:])]
     for fork in (True, False):
         found = [one.greedy for one in LoglikelihoodScorer(streams(decoder), fork).score(asked)]
-        assert found == [True, False, True, said[0] == other[3]]
+        assert found == [True, False, True, written[0] == other[3]]
 
 
 def test_a_context_is_read_once_and_forked():

@@ -51,8 +51,12 @@ def test_every_verb_has_an_example():
     assert {command.split()[1] for command in HELP} == VERBS.keys()
 
 
-@pytest.mark.parametrize("command", [command for command in dict.fromkeys(COMMANDS) if command.startswith("linnet")])
-def test_options_and_values_are_those_that_there_are(command: str, monkeypatch: pytest.MonkeyPatch):
+# An example that ends with --help is carried out while it is parsed, so it needs its folders: it is run below.
+PARSED = [c for c in dict.fromkeys(COMMANDS) if c.startswith("linnet") and not c.endswith("--help")]
+
+
+@pytest.mark.parametrize("command", PARSED)
+def test_options_and_values_of_examples_exist(command: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(TyperGroup.context_class, "invoke", lambda *given, **named: None)
     assert main(shlex.split(command)[1:]) == 0
 

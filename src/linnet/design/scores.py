@@ -133,10 +133,14 @@ def entropy(inputs: int, outputs: int, sigma: float = 1.0, eps: float = 1.0) -> 
     """Entropy of a linear layer (MeRino, arXiv 2403.07921): `H = E sum_j log(1 + s_j^2 / eps^2)`.
 
     `s_j` are the singular values of a matrix of inputs times outputs with elements from N(0, sigma^2). This is the
-    limit of large matrices in closed form (Marchenko and Pastur, 1967; Verdu and Shamai, 1999). With `k` the smaller
-    and `n` the larger side, `b = k / n`, `g = n sigma^2 / eps^2` and `f = (sqrt(g (1 + sqrt b)^2 + 1) - sqrt(g (1 -
-    sqrt b)^2 + 1))^2`: `H = n (b log(1 + g - f / 4) + log(1 + g b - f / 4) - f / (4 g))`. For large or small `g` these
-    differences lose all digits; here they are written as sums and quotients, which keep them.
+    limit of large matrices in closed form (Marchenko and Pastur, 1967; Verdu and Shamai, 1999), with `k` the smaller
+    and `n` the larger side, `b = k / n` and `g = n sigma^2 / eps^2`:
+
+        f = (sqrt(g (1 + sqrt b)^2 + 1) - sqrt(g (1 - sqrt b)^2 + 1))^2
+        H = n (b log(1 + g - f / 4) + log(1 + g b - f / 4) - f / (4 g))
+
+    For large or small `g` these differences lose all digits; here they are written as sums and quotients, which keep
+    them.
     """
     k, n = sorted((inputs, outputs))
     g = n * (sigma / eps) ** 2

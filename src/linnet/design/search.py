@@ -229,7 +229,7 @@ def design(
     method: Method = "auto",
     tokens: int | None = None,
     with_head: bool = False,
-    dtype: WeightType = "float32",
+    precision: WeightType = "float32",
     batch: int = 8,
     settings: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -239,13 +239,14 @@ def design(
     space: a built-in space (hybrid, merino, mixed, patterned, study) or a YAML file. max_flops: forward FLOPs of a
     sequence of `tokens` tokens. max_active_parameters: parameters that one token uses. max_weights,
     max_training_memory: bytes. max_state: bytes of decode state by the tokens of the stream, `{4096: 2e6}`. data: a
-    data folder whose vocabulary the models get. settings: of the search and its score, `{"search": {"seed": 1},
-    "score": {"beta": 2}}`. Raises `UserError` if nothing meets the budgets, with the smallest value that could be met.
+    data folder whose vocabulary the models get. settings: of the search and its score, as in
+    `{"search": {"seed": 1}, "score": {"beta": 2}}`. Raises `UserError` if nothing meets the budgets, with the smallest
+    value that could be met.
     """
     of_data = None if data is None else read_manifest(Path(data)).tokenizer.vocab_size
     found_space = load_space(space, (), vocab_size or of_data)
     context = found_space.model([0] * found_space.spec.blocks).context_length
-    counts = CostCounts(tokens or min(FLOPS_TOKENS, context), with_head, dtype, batch)
+    counts = CostCounts(tokens or min(FLOPS_TOKENS, context), with_head, precision, batch)
     upper = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
     upper |= {"active_parameters": max_active_parameters, "training_memory": max_training_memory}
     upper |= {f"state@{length}": most for length, most in (max_state or {}).items()}

@@ -12,15 +12,15 @@ class Cost:
     buffers: elements that are stored with the weights but not trained.
     matrices: inputs and outputs of each linear map that tokens pass; fused maps are listed separately.
     inactive_experts: those among `matrices` that a token does not pass, as it passes other experts of the same shape.
-    flops_*: FLOPs of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
-        element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved
-        for causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
+    flops: FLOPs of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
+    element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for
+    causality. flops_by_length: functions of the number of tokens, for FLOPs that are no polynomial of it.
     untrained_flops_per_token: those among `flops_per_token` whose matrix is not trained.
-    state_*: elements of the decode state, in the model's precision; `calibrated_elements`: those that are computed once
-        from a prompt. `state_fixed_bytes`, `state_bytes_per_token`: the part that has its own precision.
-        `state_narrow_per_token`: those of `state_elements_per_token` that can have a lower precision (`state_bytes`).
-    activations_*: float32 elements that the forward pass keeps for the backward pass. `activation_memory`: functions of
-        the numbers of sequences and of tokens, for elements that are not proportional to both.
+    state: elements of the decode state, in the model's precision; calibrated_elements: those that are computed once
+    from a prompt. state_fixed_bytes, state_bytes_per_token: the part that has its own precision.
+    state_narrow_per_token: those of state_elements_per_token that can have a lower precision (`state_bytes`).
+    activations: float32 elements that the forward pass keeps for the backward pass. activation_memory: functions of the
+    numbers of sequences and of tokens, for elements that are not proportional to both.
     """
 
     parameters: int = 0

@@ -1,10 +1,10 @@
 """Recurrences of matrices (delta rules), computed in chunks: products of token pairs, triangular systems, the pass.
 
-A rule describes a chunk independently of the matrix S before it: its tokens write `u - w S`, read `q S + read (u - w
-S)` and leave `decay S + k^T (u - w S)` (the WY form; Yang et al., 2024, arXiv 2406.06484, section 3). A rule that
-removes nothing from S has no w: what all its chunks add is then known at once. Only the matrices pass from chunk to
-chunk; everything else is computed for many chunks side by side. The forward pass saves its inputs and the matrix before
-each chunk; the backward pass recomputes the rest, one segment of chunks at a time.
+A rule describes a chunk independently of the matrix S before it: its tokens write `u - w S`, read
+`q S + read (u - w S)` and leave `decay S + k^T (u - w S)` (the WY form; Yang et al., 2024, arXiv 2406.06484, section
+3). A rule that removes nothing from S has no w: what all its chunks add is then known at once. Only the matrices pass
+from chunk to chunk; everything else is computed for many chunks side by side. The forward pass saves its inputs and the
+matrix before each chunk; the backward pass recomputes the rest, one segment of chunks at a time.
 
 Within a chunk, pairs of tokens are decayed by the gates between them:
 

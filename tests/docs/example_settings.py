@@ -45,6 +45,8 @@ PARSED_ONLY = {
     "make ": "runs pip, the whole demo, or these tests; the targets are checked",
     "linnet plan fit runs/ladder": "runs of few steps determine no law, and the ladder takes half an hour",
     "linnet compare experiments/scaling/recall.yaml": "its runs set their steps, minutes of them",
+    "linnet compare experiments/atlas.yaml": "it reads real texts and trains for hours",
+    "python experiments/atlas/page.py": "it reads the whole record; tests/experiments makes the page",
     "linnet plan task runs/recall-ladder": "a ladder of runs with few steps is all at chance",
     "linnet plan task ladder.csv": "its table is the user's; tests/cli/test_plan.py runs the command on one",
     "linnet evaluate runs/best runs/ted --tasks": "lm_eval is an extra; tests/golden/test_harness.py runs the command",

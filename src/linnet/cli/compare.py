@@ -102,15 +102,15 @@ def compare(
     for name in only or ():
         if name not in suites:
             raise UserError(field="only", value=name, accepted=f"suites of the file: {', '.join(suites)}")
-    asked = {name: suite for name, suite in suites.items() if not only or name in only}
-    published = {name: load_published(against, suite.measures) for name, suite in asked.items()}
+    selected = {name: suite for name, suite in suites.items() if not only or name in only}
+    published = {name: load_published(against, suite.measures) for name, suite in selected.items()}
     several = len(suites) > 1
     if several and record is None:
         record = folder / RESULTS  # one table of all suites
     known = None if record is None else ResultTable(record)
     keep_freed_memory()
     results = {}
-    for name, suite in asked.items():
+    for name, suite in selected.items():
         own = folder / name if several else folder
         with interruptions_reported():
             findings = run_suite(suite, own, Runner(note, invocation()), str(sources[0]), chosen, known)

@@ -506,7 +506,7 @@ def _measure_text(
     return found
 
 
-def _write_plot(found: Any, path: Path | None) -> None:
+def _write_plot(found: Result, path: Path | None) -> None:
     """Write the only plot of a result into a file, if one is given."""
     if path is not None:
         from linnet.present.plot import Plot

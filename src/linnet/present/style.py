@@ -95,7 +95,6 @@ def drawing() -> Iterator[None]:
 
 def new_figure(width_inches: float, height_inches: float) -> Any:
     """Return an empty figure that makes room for its labels; to be called within `drawing`."""
-    load_matplotlib()
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_inches, height_inches))
@@ -119,7 +118,6 @@ def svg_of(figure: Any) -> str:
 
 
 def _save(figure: Any, stream: Any, **options: Any) -> None:
-    load_matplotlib()
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):

@@ -225,7 +225,6 @@ def _model_figures(
     """The figures of one model by the rows of the suite, by run and measure."""
     own = {measure: row.values for (run, measure), row in rows.items() if run == recipe.key}
     training, evaluation = own[TRAINING], own[LIKELIHOOD]
-    memory = MemoryFigures.from_spec(spec, STATE_TOKENS)
     training_curve, validation_curve = curves(RunFolder(folder).lines_to_end(training["steps"]))
     return ModelFigures(
         key=recipe.key,
@@ -241,8 +240,7 @@ def _model_figures(
         training_s=training["seconds"],
         training_tokens_per_s=training["tokens_per_s"],
         decode_tokens_per_s=own["speed"]["result"]["tokens_per_s"],
-        state_bytes=memory.state_bytes,
-        policy_state_bytes=memory.policy_state_bytes,
+        memory=MemoryFigures.from_spec(spec, STATE_TOKENS),
         training_curve=training_curve,
         validation_curve=validation_curve,
         sample=WrittenText.parse(own["samples"]["result"][0], RESULTS),

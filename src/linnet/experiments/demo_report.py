@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnet.experiments.measures import WrittenText
+from linnet.experiments.measures import MemoryFigures, WrittenText
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.result import Commands, Facts, Paragraph, Part, Passage, Picture, Result
@@ -27,9 +27,8 @@ Point = tuple[float, float]
 class ModelFigures:
     """One model. leak: None for a causal model; name_recall: None if nobody is mentioned twice.
 
-    training_curve, validation_curve: points of (tokens trained on, bits per byte). state_bytes: by tokens of text, with
-    every token kept; policy_state_bytes: the same for each cache policy that the model has. training_s: time in
-    training steps.
+    training_curve, validation_curve: points of (tokens trained on, bits per byte). memory: of weights and decode state,
+    by tokens of text. training_s: time in training steps.
     """
 
     key: str
@@ -45,8 +44,7 @@ class ModelFigures:
     training_s: float
     training_tokens_per_s: float
     decode_tokens_per_s: float
-    state_bytes: dict[int, int]
-    policy_state_bytes: dict[str, dict[int, int]]
+    memory: MemoryFigures
     training_curve: list[Point]
     validation_curve: list[Point]
     sample: WrittenText
@@ -65,15 +63,17 @@ class ModelFigures:
             "training_seconds": self.training_s,
             "training_tokens_per_s": self.training_tokens_per_s,
             "decode_tokens_per_s": self.decode_tokens_per_s,
-            "state_bytes": _shown_lengths(self.state_bytes),
-            "policy_state_bytes": {label: _shown_lengths(sizes) for label, sizes in self.policy_state_bytes.items()},
+            "state_bytes": _shown_lengths(self.memory.state_bytes),
+            "policy_state_bytes": {
+                label: _shown_lengths(sizes) for label, sizes in self.memory.policy_state_bytes.items()
+            },
             "sample": self.sample.prompt + self.sample.text,
             "sample_complete": self.sample.complete,
         }
 
     def policy_state(self, tokens: int) -> str:
         """The size of the state with each cache policy, and the policy's label below it."""
-        sizes = [f"{numbers.binary(sizes[tokens])}\n{label}" for label, sizes in self.policy_state_bytes.items()]
+        sizes = [f"{numbers.binary(sizes[tokens])}\n{label}" for label, sizes in self.memory.policy_state_bytes.items()]
         return "\n".join(sizes) or MISSING
 
 
@@ -196,16 +196,16 @@ ROWS = (
     ),
     TableRow(
         f"state at {numbers.tokens(SHORT_TOKENS)} tokens",
-        lambda model: numbers.binary(model.state_bytes[SHORT_TOKENS]),
+        lambda model: numbers.binary(model.memory.state_bytes[SHORT_TOKENS]),
         "",  # explained at the next row
-        lambda model: model.state_bytes[SHORT_TOKENS],
+        lambda model: model.memory.state_bytes[SHORT_TOKENS],
     ),
     TableRow(
         f"state at {numbers.tokens(LONG_TOKENS)} tokens",
-        lambda model: numbers.binary(model.state_bytes[LONG_TOKENS]),
+        lambda model: numbers.binary(model.memory.state_bytes[LONG_TOKENS]),
         "Memory that the model needs of a text of this length to write the next token, with every token kept; exact,"
         " in float32.",
-        lambda model: model.state_bytes[LONG_TOKENS],
+        lambda model: model.memory.state_bytes[LONG_TOKENS],
     ),
     TableRow(f"with policy, {numbers.tokens(SHORT_TOKENS)}", lambda model: model.policy_state(SHORT_TOKENS)),
     TableRow(
@@ -309,8 +309,8 @@ def _state_curves(figures: DemoFigures) -> Picture:
     drawn = []
     for number, model in enumerate(figures.models):
         style = "--" if number == 1 else "-"  # the first two lines lie on each other
-        drawn.append(Series(*_columns(sorted(model.state_bytes.items())), model.title, style, number))
-        for label, sizes in model.policy_state_bytes.items():
+        drawn.append(Series(*_columns(sorted(model.memory.state_bytes.items())), model.title, style, number))
+        for label, sizes in model.memory.policy_state_bytes.items():
             drawn.append(Series(*_columns(sorted(sizes.items())), f"{model.title}, {label}", ":", number))
     x = Axis("tokens of text", "log2", lambda value: numbers.tokens(round(value)))
     caption = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from linnet.experiments.demo_report import CorpusFigures, DemoFigures, ModelFigures, Point
-from linnet.experiments.measures import WrittenText
+from linnet.experiments.measures import MemoryFigures, WrittenText
 
 STEPS, TOKENS_PER_STEP = 400, 2048
 TOKENS = STEPS * TOKENS_PER_STEP
@@ -34,8 +34,11 @@ def model(key: str = "ted", title: str = "TED", **changes: Any) -> ModelFigures:
         training_s=48.7,
         training_tokens_per_s=16_820.4,
         decode_tokens_per_s=1_012.3,
-        state_bytes={tokens: 2064 * tokens for tokens in (2**power for power in range(17))},
-        policy_state_bytes={"bank": {2**power: 90_000 + 3_000 * power for power in range(17)}},
+        memory=MemoryFigures(
+            weights_bytes=4 * 1_073_536,
+            state_bytes={tokens: 2064 * tokens for tokens in (2**power for power in range(17))},
+            policy_state_bytes={"bank": {2**power: 90_000 + 3_000 * power for power in range(17)}},
+        ),
         training_curve=training,
         validation_curve=training[5::6],
         sample=WrittenText(prompt="Once upon a time", text=STORY, complete=True),
@@ -63,8 +66,7 @@ def models() -> list[ModelFigures]:
         training_s=57.2,
         training_tokens_per_s=14_321.9,
         decode_tokens_per_s=905.1,
-        state_bytes={tokens: 4096 * tokens for tokens in ted.state_bytes},
-        policy_state_bytes={},
+        memory=MemoryFigures(4 * 1_083_776, {tokens: 4096 * tokens for tokens in ted.memory.state_bytes}),
         training_curve=shifted(ted.training_curve, 0.05),
         validation_curve=shifted(ted.validation_curve, 0.06),
         sample=WrittenText(
@@ -81,8 +83,7 @@ def models() -> list[ModelFigures]:
         training_s=71.0,
         training_tokens_per_s=11_538.0,
         decode_tokens_per_s=840.8,
-        state_bytes={tokens: 4096 * tokens + 65536 for tokens in ted.state_bytes},
-        policy_state_bytes={},
+        memory=MemoryFigures(4 * 1_083_776, {tokens: 4096 * tokens + 65536 for tokens in ted.memory.state_bytes}),
         training_curve=shifted(ted.training_curve, 0.02),
         validation_curve=shifted(ted.validation_curve, 0.08),
         sample=WrittenText(prompt="Once upon a time", text=STORY.replace("Nora", "Ella")[:260], complete=False),

@@ -57,8 +57,8 @@ def test_each_chart_has_a_line_for_every_curve():
     for held_out, model in zip(learning.series[1::2], models(), strict=True):
         assert list(zip(held_out.x, held_out.y, strict=True)) == model.validation_curve
     drawn = {line.name: dict(zip(line.x, line.y, strict=True)) for line in state.series}
-    full = {model.title: model.state_bytes for model in models()}
-    assert drawn == full | {"TED, bank": models()[2].policy_state_bytes["bank"]}
+    full = {model.title: model.memory.state_bytes for model in models()}
+    assert drawn == full | {"TED, bank": models()[2].memory.policy_state_bytes["bank"]}
 
 
 def test_curves_of_a_single_point_are_drawn(tmp_path):

@@ -72,13 +72,11 @@ def test_a_llama_of_transformers(tmp_path: Path, capsys):
 
 def test_what_no_family_has_needs_an_import(tmp_path: Path, capsys):
     pytest.importorskip("transformers")
-    source = attention(tmp_path / "model", window=8)
+    source = attention(tmp_path / "model", gate="head")
     assert main(["export", str(source), "--to", "transformers", "--out", str(tmp_path / "hf")]) == 0
     _, why, needs, gate = capsys.readouterr().out.splitlines()
-    assert why == (
-        "small: blocks[0].mixer.window: 8: makes it a model of no family of Transformers (llama, qwen2, qwen3, gpt2, "
-        "gpt_neox); the nearest, llama, has none"
-    )
+    assert why.startswith("small: blocks[0].mixer.gate: head: makes it a model of no family of Transformers (llama, ")
+    assert why.endswith("); the nearest, llama, has none")
     assert needs == "so its readers need `import linnet.interop.transformers` before"
     assert gate.startswith("by Transformers: 200 of 200 greedy tokens the same")
 

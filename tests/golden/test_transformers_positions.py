@@ -32,6 +32,14 @@ SCALINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         YARN | {"attention_factor": 1.3, "beta_fast": 2.0, "beta_slow": 0.25},
         {"kind": "yarn", "factor": 4.0, "trained": TRAINED, "attention_factor": 1.3, "fast": 2.0, "slow": 0.25},
     ),
+    "yarn between pairs": (
+        YARN | {"truncate": False},
+        {"kind": "yarn", "factor": 4.0, "trained": TRAINED, "truncate": False},
+    ),
+    "llama3": (
+        YARN | {"rope_type": "llama3", "low_freq_factor": 0.25, "high_freq_factor": 2.0},
+        {"kind": "llama3", "factor": 4.0, "trained": TRAINED, "fast": 2.0, "slow": 0.25},
+    ),
 }
 
 

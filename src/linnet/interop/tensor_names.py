@@ -72,6 +72,10 @@ class PublishedTensors:
                 named[name] = self._reordered(name, part, spec, to_published=True)
         return named
 
+    def names(self, ours: Iterable[str], spec: ModelSpec) -> list[str]:
+        """Return the published names of tensors of linnet."""
+        return [name for names in self._pairs(ours, spec).values() for name in names]
+
     def shapes(self, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         """Return the published names and shapes of a model of this description."""
         tensors = self.to_published(meta_decoder(spec).state_dict(), spec)

@@ -1,4 +1,4 @@
-"""Import of and export to Transformers: Llama, Qwen 2 and 3, GPT-2 and GPT-NeoX (Pythia) as exactly these models.
+"""Import of and export to Transformers: models of `families`, such as Llama, as exactly these models.
 
 Any other decoder of linnet becomes a folder that Transformers reads after `import linnet.interop.transformers`. Both
 directions are checked against Transformers' own model of the folder, in float32 on the CPU.
@@ -70,13 +70,15 @@ def import_transformers(
     family = read_family(folder)
     model = family.model(folder.resolve().name, str(folder / CONFIG))
     tokenizer = read_tokenizer(folder, family, model)
-    tensors, files = read_weights(folder, family, model)
+    model, tensors, files = read_weights(folder, family, model)
     decoder = decoder_with_weights(model, tensors)
     parity = None
     if check:
         theirs, their_tokenizer = load_original(folder)
         check_same_ids(tokenizer, encoder(their_tokenizer), NAME, str(folder), SAMPLES)
         parity = check_with_transformers(decoder, theirs, str(folder))
+    for message in family.notes():
+        note(f"{folder / CONFIG}: {message}")
     ends = end_tokens(folder)
     if ends and tokenizer.end_id not in ends:
         tokens = ", ".join(map(tokenizer.describe_token, ends))

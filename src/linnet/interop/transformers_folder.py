@@ -11,7 +11,7 @@ import tokenizers
 from torch import Tensor
 
 from linnet.core.arrays import read_tensors, write_tensors
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import END
@@ -46,24 +46,40 @@ def read_family(folder: Path) -> Family:
     return kind.read(plain, str(path))
 
 
-def read_weights(folder: Path, family: Family, model: ModelSpec) -> tuple[dict[str, Tensor], list[Path]]:
-    """Return the tensors by linnet's names, in the precision of the files, and these files.
+def read_weights(folder: Path, family: Family, model: ModelSpec) -> tuple[ModelSpec, dict[str, Tensor], list[Path]]:
+    """Return the description, the tensors by linnet's names, in the precision of the files, and these files.
 
+    The description gets a head of its own if the files have one that differs from a tied embedding, as in Transformers.
     `UserError` names the tensor that is missing, unexpected or of another shape.
     """
     files = weight_files(folder)
     named: dict[str, Tensor] = {}
     for path in files:
         named |= {family.tensor_name(name): tensor for name, tensor in read_tensors(path).items()}
+    where = files[0] if len(files) == 1 else folder / INDEX
+    if model.head.tied:
+        model = _with_head_of_file(named, family, model, where)
     expected = family.tensors.shapes(model)
     unused = {name for name in named.keys() - expected.keys() if family.buffers.search(name)}
-    if model.head.tied:  # some files contain the matrix twice; Transformers reads the embedding's
-        unused |= named.keys() & {"lm_head.weight", "embed_out.weight"}
     named = {name: tensor for name, tensor in named.items() if name not in unused}
-    where = files[0] if len(files) == 1 else folder / INDEX
     check_tensors(named, expected, where, f"the model in {CONFIG}")
     check_one_precision(named, where)
-    return {name: tensor.contiguous() for name, tensor in family.tensors.from_published(named, model).items()}, files
+    tensors = family.tensors.from_published(named, model)
+    return model, {name: tensor.contiguous() for name, tensor in tensors.items()}, files
+
+
+def _with_head_of_file(named: dict[str, Tensor], family: Family, model: ModelSpec, where: Path) -> ModelSpec:
+    """Return the description of a tied model whose file may have a matrix of the head; a second copy is dropped."""
+    untied = model.replace(head={**model.head.model_dump(), "tied": False})
+    embedding, head = family.tensors.names(["embedding.tokens.weight", "head.weight"], untied)
+    if head not in named:
+        return model
+    matrix = named.pop(head)
+    if named.setdefault(embedding, matrix).equal(matrix):
+        return model
+    named[head] = matrix
+    note(f"{where}: {head}: differs from {embedding}, so the head is not tied, although {CONFIG} says so")
+    return untied
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
@@ -20,6 +20,7 @@ from linnet.nn.norms import HeadNorm
 from linnet.ops.native.elementwise import rotate_row
 from linnet.ops.rotary import (
     Interpolation,
+    Llama3Ramp,
     NtkBase,
     Pairing,
     Scaling,
@@ -68,37 +69,60 @@ class NtkScaling(RotaryScalingSpec):
         return NtkBase(self.factor)
 
 
-class YarnScaling(RotaryScalingSpec):
-    """YaRN: slow pairs are divided by `factor`, fast ones are unchanged, and scores are increased.
+class RampScaling(RotaryScalingSpec, ABC):
+    """Slow pairs are divided by `factor`, fast ones are unchanged, with a ramp between.
 
     trained: the number of tokens of a training sequence. fast, slow: pairs with more than `fast` rotations in a
-    training sequence are unchanged, those with fewer than `slow` are divided. attention_factor: the factor of rotated
-    queries and keys (null: `0.1 ln(factor) + 1`).
+    training sequence are unchanged, those with fewer than `slow` are divided.
     """
 
-    kind: Literal["yarn"] = "yarn"
     factor: Factor
     trained: Amount
-    fast: PositiveFloat = 32.0
-    slow: PositiveFloat = 1.0
-    attention_factor: PositiveFloat | None = None
+    fast: PositiveFloat
+    slow: PositiveFloat
 
     @model_validator(mode="after")
-    def _check_fast_above_slow(self) -> "YarnScaling":
+    def _check_fast_above_slow(self) -> Self:
         if self.fast <= self.slow:
             raise ValueError(f"fast: {self.fast}: must be above slow, which is {self.slow}")
         return self
 
+
+class YarnScaling(RampScaling):
+    """YaRN: a ramp over the pairs (`RampScaling`), and scores are increased.
+
+    attention_factor: the factor of rotated queries and keys (null: `0.1 ln(factor) + 1`). truncate: whether the ramp
+    begins and ends at whole pairs (the paper; false for gpt-oss).
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    fast: PositiveFloat = 32.0
+    slow: PositiveFloat = 1.0
+    attention_factor: PositiveFloat | None = None
+    truncate: bool = True
+
     @property
     def law(self) -> Scaling:
         gain = yarn_gain(self.factor) if self.attention_factor is None else self.attention_factor
-        return YarnRamp(self.factor, self.trained, self.fast, self.slow, gain)
+        return YarnRamp(self.factor, self.trained, self.fast, self.slow, gain, self.truncate)
+
+
+class Llama3Scaling(RampScaling):
+    """Llama 3.1 and 3.2: a ramp over the number of rotations in a training sequence (`RampScaling`)."""
+
+    kind: Literal["llama3"] = "llama3"
+    fast: PositiveFloat = 4.0
+    slow: PositiveFloat = 1.0
+
+    @property
+    def law(self) -> Scaling:
+        return Llama3Ramp(self.factor, self.trained, self.fast, self.slow)
 
 
 if TYPE_CHECKING:
     AnyRotaryScaling = RotaryScalingSpec
 else:
-    AnyRotaryScaling = Annotated[LinearScaling | NtkScaling | YarnScaling, Field(discriminator="kind")]
+    AnyRotaryScaling = Annotated[LinearScaling | NtkScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")]
 
 
 RowRotation = Callable[[Tensor, int], Tensor]

@@ -59,9 +59,24 @@ class YarnRamp:
     fast: float
     slow: float
     gain: float
+    truncate: bool = True  # whether the ramp begins and ends at whole pairs
 
 
-Scaling = Interpolation | NtkBase | YarnRamp
+@dataclass(frozen=True)
+class Llama3Ramp:
+    """Llama 3.1: as YaRN, but the ramp is linear in the number of rotations within T0, and there is no gain.
+
+    Transformers' `_compute_llama3_parameters`.
+    """
+
+    factor: float
+    trained: int
+    fast: float
+    slow: float
+    gain = 1.0
+
+
+Scaling = Interpolation | NtkBase | YarnRamp | Llama3Ramp
 
 
 def frequencies(width: int, base: float, device: torch.device, scaling: Scaling | None = None) -> Tensor:
@@ -72,13 +87,19 @@ def frequencies(width: int, base: float, device: torch.device, scaling: Scaling 
     as_trained: Tensor = base**-exponents
     if isinstance(scaling, Interpolation):
         return as_trained / scaling.factor
+    if isinstance(scaling, Llama3Ramp):
+        rotations = scaling.trained / (2 * math.pi) * as_trained
+        kept = ((rotations - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
+        return as_trained / scaling.factor * (1 - kept) + as_trained * kept
     if isinstance(scaling, YarnRamp):
-        # The pair, as a real number, that makes these rotations within T0; the ramp begins and ends at whole pairs.
+        # The pair, as a real number, that makes these rotations within T0.
         fast, slow = (
             width * math.log(scaling.trained / (rotations * 2 * math.pi)) / (2 * math.log(base))
             for rotations in (scaling.fast, scaling.slow)
         )
-        low, high = max(math.floor(fast), 0), min(math.ceil(slow), width - 1)
+        if scaling.truncate:
+            fast, slow = math.floor(fast), math.ceil(slow)
+        low, high = max(fast, 0), min(slow, width - 1)
         pairs = torch.arange(width // 2, dtype=torch.float32, device=device)
         divided = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
         return as_trained * (1 - divided) + as_trained / scaling.factor * divided

@@ -13,6 +13,8 @@ SMALL = {"vocab_size": 290, "hidden_size": 24, "num_hidden_layers": 2, "num_atte
 LLAMA = {**SMALL, "intermediate_size": 28, "max_position_embeddings": 320, "num_key_value_heads": 2}
 BIASES = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10}
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 80}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"rope_theta": 5e5, "original_max_position_embeddings": 80}
 NEOX = {**SMALL, "intermediate_size": 28, "max_position_embeddings": 64}
 NEOX_ROPE = {"rope_type": "default", "rope_theta": 9000.0, "partial_rotary_factor": 0.7}
 SEQUENTIAL = {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"}
@@ -26,6 +28,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
     ),
     "llama with yarn": ("LlamaConfig", {**LLAMA, "rope_parameters": YARN}),
+    "llama of version 3": ("LlamaConfig", {**LLAMA, "rope_parameters": LLAMA3}),
+    "mistral": ("MistralConfig", {**LLAMA, "sliding_window": 21}),
     "qwen2": ("Qwen2Config", {**LLAMA, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {**LLAMA, "head_dim": 14}),
     "gpt2": ("GPT2Config", GPT2),

@@ -83,17 +83,21 @@ def changed(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("llama", {"model_type": "mamba"}, "model_type: 'mamba': expected one of llama, qwen2, qwen3, gpt2, gpt_neox"),
+        ("llama", {"model_type": "mamba"}, "model_type: 'mamba': expected one of llama, mistral, qwen2, "),
         (
             "llama",
-            {"rope_parameters": {"high_freq_factor": 4.0, "rope_type": "llama3"}},
-            "rope_parameters.rope_type: 'llama3'",
+            {"rope_parameters": {"long_factor": [1.0], "rope_type": "longrope"}},
+            "rope_parameters.rope_type: 'longrope': must be one of default, linear, dynamic, yarn, llama3",
         ),
-        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type: 'dynamic'"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "llama3", "factor": 2.0}},
+            "rope_scaling.low_freq_factor: missing: rope_type llama3 requires a number",
+        ),
         ("llama", {"hidden_act": "mish"}, "hidden_act: 'mish'"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: "),
-        ("qwen2", {"use_sliding_window": True}, "use_sliding_window: True"),
-        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types[1]: 'sliding_attention'"),
+        ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types[1]: 'linear_attention'"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "layer_types: 1 layers: must be num_hidden_layers, 2"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True"),
         ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 1.5}}, "rope_parameters.partial_rotary_factor: 1.5"),
     ],
@@ -180,3 +184,23 @@ def test_an_end_that_differs_is_noted(tmp_path: Path, caplog: pytest.LogCaptureF
     import_transformers(tmp_path / "theirs", tmp_path / "ours")
     (record,) = caplog.records
     assert "ends a text at " in record.getMessage() and "linnet at <|endoftext|>" in record.getMessage()
+
+
+def test_dynamic_scaling_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write(tmp_path / "theirs", "llama")
+    changed(tmp_path / "theirs", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5000.0})
+    _, parity = import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("rope_type: dynamic: positions from 320 on are not scaled here")
+    assert parity is not None
+
+
+@pytest.mark.parametrize("add", [0.0, 1.0])
+def test_another_head_than_the_tied_one_is_imported(tmp_path: Path, add: float):
+    write(tmp_path / "theirs", "qwen2")
+    path = tmp_path / "theirs" / "model.safetensors"
+    named = load_file(path)
+    save_file({**named, "lm_head.weight": named["model.embed_tokens.weight"] + add}, path, {"format": "pt"})
+    decoder, parity = import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
+    assert decoder.spec.head.tied == (add == 0)
+    assert parity is not None

@@ -2,7 +2,7 @@
 
 from linnet.interop.families.family import Family
 from linnet.interop.families.gpt import Gpt2, GptNeoX
-from linnet.interop.families.llama import Llama, Qwen2, Qwen3
+from linnet.interop.families.llama import Llama, Mistral, Qwen2, Qwen3
 
-FAMILIES: tuple[type[Family], ...] = (Llama, Qwen2, Qwen3, Gpt2, GptNeoX)
+FAMILIES: tuple[type[Family], ...] = (Llama, Mistral, Qwen2, Qwen3, Gpt2, GptNeoX)
 """Each has its own `model_type` in `config.json`."""

@@ -5,10 +5,13 @@ accepted value (`Literal`) is a feature that model descriptions of linnet do not
 fields of a description, in both directions.
 """
 
+import copy
+import math
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
@@ -36,25 +39,35 @@ OURS: dict[ActivationName, Activation] = {
 THEIRS: dict[Activation, ActivationName] = {ours: theirs for theirs, ours in reversed(OURS.items())}
 """Transformers' names of activations; the first of several."""
 
-ROPE_TYPES = ("default", "linear", "yarn")
-YARN = {"trained": "original_max_position_embeddings", "fast": "beta_fast", "slow": "beta_slow"}
-YARN |= {"attention_factor": "attention_factor"}
-"""Transformers' names of the fields that only YaRN scaling has, by linnet's names."""
+_RAMP = {"factor": "factor", "trained": "original_max_position_embeddings"}
+ROPE_FIELDS: dict[str, dict[str, str]] = {
+    "linear": {"factor": "factor"},
+    "yarn": {**_RAMP, "fast": "beta_fast", "slow": "beta_slow"}
+    | {name: name for name in ("attention_factor", "truncate")},
+    "llama3": {**_RAMP, "fast": "high_freq_factor", "slow": "low_freq_factor"},
+}
+"""Transformers' names of the fields of each kind of scaling, by linnet's names."""
 
 
 class Rope(Spec):
     """Rotary positions in `rope_parameters` or, in older files, `rope_scaling`.
 
-    rope_theta: null where the field of that name beside it has the value.
+    rope_theta: null where the field of that name beside it has the value. `dynamic` scales only texts that are longer
+    than the context length.
     """
 
-    rope_type: Literal["default", "linear", "yarn"] = "default"
+    rope_type: Literal["default", "linear", "dynamic", "yarn", "llama3"] = "default"
     rope_theta: PositiveFloat | None = None
     factor: PositiveFloat | None = None
     original_max_position_embeddings: PositiveInt | None = None
     beta_fast: PositiveFloat | None = None
     beta_slow: PositiveFloat | None = None
     attention_factor: PositiveFloat | None = None
+    truncate: bool | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    low_freq_factor: PositiveFloat | None = None
+    high_freq_factor: PositiveFloat | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -64,29 +77,45 @@ class Rope(Spec):
             return data
         data = {"rope_type": data.get("type", "default"), **data}
         data.pop("type", None)
-        if data["rope_type"] not in ROPE_TYPES:
-            raise ValueError(f"rope_type: {data['rope_type']!r}: must be one of {', '.join(ROPE_TYPES)}")
+        accepted = get_args(cls.model_fields["rope_type"].annotation)
+        if data["rope_type"] not in accepted:
+            raise ValueError(f"rope_type: {data['rope_type']!r}: must be one of {', '.join(accepted)}")
         return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        # Transformers reads these fields of `llama3` without defaults.
+        required = ("low_freq_factor", "high_freq_factor") if self.rope_type == "llama3" else ()
+        if self.rope_type in ("linear", "llama3"):
+            required = ("factor", *required)
+        for name in required:
+            if getattr(self, name) is None:
+                raise ValueError(f"{name}: missing: rope_type {self.rope_type} requires a number")
+        return self
 
     @classmethod
     def fields(cls, rotary: Plain) -> dict[str, Any]:
         """Return the fields for the rotary positions of a description; no positions count as unscaled ones."""
         scaling = rotary.get("scaling") or {"kind": "default"}
-        if scaling["kind"] not in ROPE_TYPES or scaling["kind"] == "default":
+        if scaling["kind"] not in ROPE_FIELDS:
             return {"rope_type": "default", "rope_theta": rotary.get("base")}
-        of_kind = {theirs: scaling.get(ours) for ours, theirs in {"factor": "factor", **YARN}.items()}
+        of_kind = {theirs: scaling.get(ours) for ours, theirs in ROPE_FIELDS[scaling["kind"]].items()}
+        of_kind |= {"truncate": None} if of_kind.get("truncate") else {}  # true is the default of both
         return {"rope_type": scaling["kind"], "rope_theta": rotary.get("base"), **of_kind}
 
     def scaling(self, context_length: int) -> dict[str, Any] | None:
         """Return the scaling section of a model description."""
-        if self.rope_type == "default":
+        if self.rope_type not in ROPE_FIELDS:
             return None
-        plain: dict[str, Any] = {"kind": self.rope_type, "factor": self.factor}
+        names = ROPE_FIELDS[self.rope_type]
+        plain = {name: context_length for name in ("trained",) if name in names}
+        plain |= {ours: getattr(self, theirs) for ours, theirs in names.items() if getattr(self, theirs) is not None}
         if self.rope_type == "yarn":
-            of_kind = {ours: getattr(self, theirs) for ours, theirs in YARN.items()}
-            plain["trained"] = context_length
-            plain |= {name: value for name, value in of_kind.items() if value is not None}
-        return plain
+            factor = plain.setdefault("factor", context_length / plain["trained"])
+            if self.attention_factor is None and self.mscale and self.mscale_all_dim:
+                gains = [0.1 * scale * math.log(max(factor, 1.0)) + 1 for scale in (self.mscale, self.mscale_all_dim)]
+                plain["attention_factor"] = gains[0] / gains[1]
+        return {"kind": self.rope_type, **plain}
 
 
 class Family(Spec):
@@ -119,6 +148,14 @@ class Family(Spec):
         """Return the values of a description, by path, that the table does not determine."""
         return {}
 
+    def layers(self) -> list[dict[str, Any]]:
+        """Return for each layer the values of a block, by path, that differ between layers; empty if none do."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Return what a description does not express of the model, in words."""
+        return []
+
     def to_dict(self) -> dict[str, Any]:
         """Return the model description without its name."""
         values = dict(self.constants)
@@ -126,14 +163,12 @@ class Family(Spec):
             value = getattr(self, name)
             for path in paths.split():
                 values[path] = OURS[value] if path.endswith(".activation") else value
-        description: dict[str, Any] = {}
-        for path, value in {**values, **self.computed()}.items():
-            *sections, name = path.split(".")
-            section = description
-            for part in sections:
-                section = section.setdefault(part, {})
-            section[name] = value
-        description["blocks"] = [description.pop("block")]
+        description = _nested({**values, **self.computed()})
+        block = description.pop("block")
+        description["blocks"] = [
+            _nested({"repeat": len(list(layers)), **changes}, copy.deepcopy(block))
+            for changes, layers in groupby(self.layers())
+        ] or [block]
         return description
 
     @classmethod
@@ -153,6 +188,9 @@ class Family(Spec):
     def config(self) -> dict[str, Any]:
         """Return the content of `config.json`."""
         fields = self.model_dump(exclude_none=True)
+        # A null is written where Transformers' default is another value.
+        defaults = {name: field.default for name, field in type(self).model_fields.items() if name not in fields}
+        fields |= {name: None for name, default in defaults.items() if default is not None}
         rope = fields.get("rope_parameters", {})
         older = {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
         return {"architectures": [self.architecture], **fields, **older, **self.unused}
@@ -170,6 +208,18 @@ class Family(Spec):
     def read(cls, config: Mapping[str, Any], origin: str) -> Self:
         """Parse a `config.json`; `UserError` names the field that linnet does not support."""
         return cls.parse({name: value for name, value in config.items() if name in cls.model_fields}, origin)
+
+
+def _nested(values: Mapping[str, Any], into: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return values by path as sections of plain data, in `into` if it is given."""
+    plain = {} if into is None else into
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        section = plain
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return plain
 
 
 MODEL_TYPE: Final = "linnet"

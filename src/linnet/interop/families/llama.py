@@ -1,16 +1,16 @@
-"""Llama and Qwen 2, 2.5 and 3: gated feed-forwards, RMS norms, rotary positions, grouped-query attention."""
+"""Llama, Mistral and Qwen 2, 2.5 and 3: gated feed-forwards, RMS norms, rotary positions, grouped-query attention."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from linnet.interop.families.family import ActivationName, Family, Plain, Rope
 from linnet.interop.tensor_names import LLAMA
 
 
 class LlamaLike(Family):
-    """The common fields of Llama and Qwen."""
+    """The common fields of Llama, Mistral and Qwen."""
 
     tensors = LLAMA
     constants: ClassVar[Mapping[str, Any]] = {
@@ -54,6 +54,12 @@ class LlamaLike(Family):
         rotary = {"base": rope.rope_theta or self.rope_theta, "pairing": "halves", "scaling": scaling}
         return {"block.mixer.rotary": rotary}
 
+    def notes(self) -> list[str]:
+        rope = self.rope_scaling or self.rope_parameters or Rope()
+        if rope.rope_type != "dynamic":
+            return []
+        return [f"rope_type: dynamic: positions from {self.max_position_embeddings} on are not scaled here"]
+
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
         rope = Rope.fields(plain["blocks"][0]["mixer"].get("rotary") or {})
@@ -77,7 +83,66 @@ class Llama(LlamaLike):
     mlp_bias: bool = False
 
 
-class Qwen2(LlamaLike):
+class Mistral(LlamaLike):
+    """Mistral: a sliding window in all layers or none."""
+
+    architecture = "MistralForCausalLM"
+
+    model_type: Literal["mistral"] = "mistral"
+    vocab_size: PositiveInt = 32_000
+    intermediate_size: PositiveInt = 14_336
+    num_key_value_heads: PositiveInt | None = 8
+    max_position_embeddings: PositiveInt = 131_072
+    sliding_window: PositiveInt | None = 4096
+
+    def computed(self) -> dict[str, Any]:
+        return {**super().computed(), "block.mixer.window": self.sliding_window}
+
+    @classmethod
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        return {**super().fields(plain), "sliding_window": plain["blocks"][0]["mixer"].get("window")}
+
+
+class WindowedLayers(LlamaLike):
+    """The common fields of Qwen 2 and 3: a sliding window in some layers, by default from `max_window_layers` on."""
+
+    vocab_size: PositiveInt = 151_936
+    intermediate_size: PositiveInt = 22_016
+    num_key_value_heads: PositiveInt | None = 32
+    max_position_embeddings: PositiveInt = 32_768
+    use_sliding_window: bool = False
+    sliding_window: PositiveInt | None = 4096
+    max_window_layers: int = 28
+    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> Self:
+        types = self.layer_types
+        if types is not None and len(types) != self.num_hidden_layers:
+            raise ValueError(f"layer_types: {len(types)} layers: must be num_hidden_layers, {self.num_hidden_layers}")
+        if types is not None and "sliding_attention" in types and not (self.use_sliding_window and self.sliding_window):
+            raise ValueError("layer_types: sliding_attention: requires use_sliding_window: true and a sliding_window")
+        return self
+
+    def layers(self) -> list[dict[str, Any]]:
+        if not self.use_sliding_window or self.sliding_window is None:
+            return []
+        sliding = [index >= self.max_window_layers for index in range(self.num_hidden_layers)]
+        if self.layer_types is not None:
+            sliding = [kind == "sliding_attention" for kind in self.layer_types]
+        return [{"mixer.window": self.sliding_window if slides else None} for slides in sliding]
+
+    @classmethod
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        windows = [block["mixer"].get("window") for block in plain["blocks"]]
+        if not any(windows):
+            return super().fields(plain)
+        kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+        sliding = {"use_sliding_window": True, "sliding_window": max(filter(None, windows)), "layer_types": kinds}
+        return {**super().fields(plain), **sliding}
+
+
+class Qwen2(WindowedLayers):
     """Qwen 2 and 2.5: biases on the projections to queries, keys and values."""
 
     architecture = "Qwen2ForCausalLM"
@@ -88,14 +153,9 @@ class Qwen2(LlamaLike):
     }
 
     model_type: Literal["qwen2"] = "qwen2"
-    vocab_size: PositiveInt = 151_936
-    intermediate_size: PositiveInt = 22_016
-    max_position_embeddings: PositiveInt = 32_768
-    use_sliding_window: Literal[False] = False
-    layer_types: list[Literal["full_attention"]] | None = None
 
 
-class Qwen3(LlamaLike):
+class Qwen3(WindowedLayers):
     """Qwen 3: queries and keys are normalized head by head; biases on all linear maps of attention or none."""
 
     architecture = "Qwen3ForCausalLM"
@@ -107,10 +167,5 @@ class Qwen3(LlamaLike):
     }
 
     model_type: Literal["qwen3"] = "qwen3"
-    vocab_size: PositiveInt = 151_936
-    intermediate_size: PositiveInt = 22_016
-    max_position_embeddings: PositiveInt = 32_768
     head_dim: PositiveInt = 128
     attention_bias: bool = False
-    use_sliding_window: Literal[False] = False
-    layer_types: list[Literal["full_attention"]] | None = None

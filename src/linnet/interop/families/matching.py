@@ -31,7 +31,7 @@ def match_family(spec: ModelSpec) -> Family:
     plain = plain_form(spec)
     others: list[tuple[str, list[Difference]]] = []
     for member in filter(None, (nearest_member(kind, plain, spec) for kind in FAMILIES)):
-        fields = list(differences(plain, plain_form(member.model(spec.name, spec.name))))
+        fields = list(differences(spec, member.model(spec.name, spec.name)))
         if not fields:
             return member
         others.append((member.model_type, fields))
@@ -71,10 +71,11 @@ def format_value(value: Any) -> str:
 def plain_form(spec: ModelSpec) -> dict[str, Any]:
     """Return what a model computes as plain data: no names or starting values, one form for equivalent settings.
 
-    Entries of `blocks` have no number of repeats; `layers` is the total.
+    `blocks` has an entry for each layer.
     """
     plain = spec.model_dump(exclude={"name", "initialization"})
-    return {**plain, "blocks": [_block(block, spec.d_model) for block in spec.blocks], "layers": spec.layers}
+    blocks = [plain for block in spec.blocks for plain in [_block(block, spec.d_model)] * block.repeat]
+    return {**plain, "blocks": blocks, "layers": spec.layers}
 
 
 def _block(block: BlockSpec, d_model: int) -> dict[str, Any]:
@@ -101,14 +102,20 @@ def _block(block: BlockSpec, d_model: int) -> dict[str, Any]:
     return plain
 
 
-def differences(ours: Plain, theirs: Plain) -> Iterator[Difference]:
-    """Yield the fields in which two models differ; each block of `ours` is compared with the single one of `theirs`."""
-    for name, value in ours.items():
+def differences(ours: ModelSpec, theirs: ModelSpec) -> Iterator[Difference]:
+    """Yield the fields in which two models of as many layers differ, each once for a block of `ours`."""
+    plain, others = plain_form(ours), plain_form(theirs)
+    where = [f"blocks[{index}]." for index, block in enumerate(ours.blocks) for _ in range(block.repeat)]
+    for name, value in plain.items():
         if name == "blocks":
-            for index, block in enumerate(value):
-                yield from _differences(block, theirs[name][0], f"blocks[{index}].")
+            found = {
+                path: (path, mine, other)
+                for prefix, *layers in zip(where, value, others[name], strict=True)
+                for path, mine, other in _differences(*layers, prefix)
+            }
+            yield from found.values()
         else:
-            yield from _differences({name: value}, {name: theirs[name]}, "")
+            yield from _differences({name: value}, {name: others[name]}, "")
 
 
 def _differences(ours: Plain, theirs: Plain, prefix: str) -> Iterator[Difference]:

@@ -26,6 +26,8 @@ PAIRING: dict[str, Pairing] = {"llama": "adjacent", "qwen3": "halves"}
 """The elements of a head that each architecture rotates together."""
 
 _TOKENS_BELOW = 1 << 31
+_ROPE_FIELDS = ("rope_type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor")
+"""Fields of rotary positions that `architecture_metadata` writes; llama3 scaling would need a tensor of factors."""
 
 
 class GgufLlama(LlamaLike):
@@ -57,7 +59,8 @@ class GgufLlama(LlamaLike):
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
         mixer, fields = plain["blocks"][0]["mixer"], super().fields(plain)
-        rope = {name: value for name, value in fields["rope_parameters"].items() if not name.startswith("beta_")}
+        rope = {name: fields["rope_parameters"].get(name) for name in _ROPE_FIELDS}
+        rope |= {"rope_type": "default"} if rope["rope_type"] == "llama3" else {}
         pairing = (mixer["rotary"] or {}).get("pairing", "halves")
         fields |= {"hidden_act": "silu", "rope_parameters": rope, "pairing": pairing}
         if mixer["query_key_norm"] is None:
@@ -85,7 +88,7 @@ def check_architecture(spec: ModelSpec, origin: str) -> None:
     if nearest is None:  # heads of an odd width, without rotary positions or only partly rotated
         head_dim = format_value(plain["blocks"][0]["mixer"]["head_dim"])
         raise refusal("blocks[0].mixer.head_dim", head_dim, "an even one")
-    for field, ours, theirs in differences(plain, plain_form(nearest.model(spec.name, origin))):
+    for field, ours, theirs in differences(spec, nearest.model(spec.name, origin)):
         raise refusal(field, format_value(ours), format_value(theirs), nearest.model_type)
     if spec.context_length >= _TOKENS_BELOW:
         raise refusal("context_length", str(spec.context_length), f"less than {_TOKENS_BELOW}")

@@ -32,7 +32,7 @@ from linnet.layers.key_value import (
     visible_keys,
 )
 from linnet.layers.positions import AlibiSpec, AnyPositions, ShawSpec, T5Spec
-from linnet.layers.rotary import RotarySpec, YarnScaling, check_heads, queries_keys_values
+from linnet.layers.rotary import Llama3Scaling, RotarySpec, YarnScaling, check_heads, queries_keys_values
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import GateKind, OutputGate, output_gate_cost
@@ -113,6 +113,7 @@ class AttentionSpec(MixerSpec):
             cls(heads=4, kv_heads=2, sinks=True),
             cls(heads=4, window=4, positions=AlibiSpec(), sinks=True),
             cls(heads=4, kv_heads=2, window=4, sink_tokens=2, sinks=True),
+            cls(heads=2, rotary=RotarySpec(scaling=Llama3Scaling(factor=4, trained=64))),
         ]
 
     def check(self, width: int) -> None:

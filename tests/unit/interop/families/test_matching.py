@@ -14,7 +14,9 @@ from linnet.model.spec import ModelSpec
 
 RMS, LAYER = {"kind": "rms", "eps": 1e-5}, {"kind": "layer", "eps": 1e-5}
 YARN = {"kind": "yarn", "factor": 2.5, "trained": 40, "fast": 20.0, "slow": 2.0, "attention_factor": 1.25}
+LLAMA3 = {"kind": "llama3", "factor": 4.0, "trained": 40, "fast": 3.0, "slow": 0.5}
 SCALINGS = [None, {"kind": "linear", "factor": 3.0}, {"kind": "yarn", "factor": 4.0, "trained": 64}, YARN]
+SCALINGS += [{**YARN, "truncate": False}, LLAMA3]
 ACTIVATIONS = ["silu", "gelu", "gelu_tanh", "relu", "relu_squared"]
 
 
@@ -28,7 +30,7 @@ def described(mixer: dict, feed_forward: dict, norm: dict, positions: str = "non
 @st.composite
 def members(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """A model_type, and a description that is of it."""
-    kind = draw(st.sampled_from(["llama", "qwen2", "qwen3", "gpt2", "gpt_neox"]))
+    kind = draw(st.sampled_from(["llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox"]))
     heads, bias = draw(st.sampled_from([2, 4, 6])), draw(st.booleans())
     norm = {"kind": "layer" if kind.startswith("gpt") else "rms", "eps": draw(st.sampled_from([1e-6, 1e-5]))}
     rotary = {"base": draw(st.sampled_from([500.0, 10_000.0])), "scaling": draw(st.sampled_from(SCALINGS))}
@@ -49,9 +51,12 @@ def members(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         mixer = {"heads": heads, **shared, "rotary": rotary, "bias": bias}
         mixer |= {"query_key_norm": norm} if kind == "qwen3" else {}
         mixer |= {"bias": True, "out_bias": False} if kind == "qwen2" else {}
+        mixer |= {"bias": False, "window": 16} if kind == "mistral" else {}
         more = {}
     plain = described(mixer, feed_forward, norm, **more)
     plain["blocks"][0]["repeat"], plain["head"]["tied"] = draw(st.integers(1, 3)), draw(st.booleans())
+    if kind in ("qwen2", "qwen3") and draw(st.booleans()):
+        plain["blocks"] = [*plain["blocks"], *described({**mixer, "window": 16}, feed_forward, norm)["blocks"]]
     return kind, plain
 
 
@@ -106,7 +111,7 @@ def test_a_larger_base_is_a_base():
     ("plain", "path", "value", "said"),
     [
         (LLAMA, "blocks.0.mixer", {"kind": "ted"}, "blocks[0].mixer.kind: ted"),
-        (LLAMA, "blocks.0.mixer.window", 16, "blocks[0].mixer.window: 16; llama has none"),
+        (LLAMA, "blocks.0.mixer.sink_tokens", 2, "blocks[0].mixer.sink_tokens: 2; mistral has none"),
         (LLAMA, "blocks.0.mixer.sinks", True, "blocks[0].mixer.sinks: true; llama has false"),
         (LLAMA, "blocks.0.mixer.gate", "head", "blocks[0].mixer.gate: head; llama has none"),
         (LLAMA, "blocks.0.mixer.scale", 1.0, "blocks[0].mixer.scale: 1.0; llama has none"),
@@ -141,7 +146,7 @@ def test_what_no_family_has_is_named(plain: dict[str, Any], path: str, value: An
         match_family(changed(plain, path, value))
     ours, _, theirs = said.partition("; ")
     family, _, has = theirs.partition(" has ")
-    names = "llama, qwen2, qwen3, gpt2, gpt_neox"
+    names = ", ".join(kind.model_fields["model_type"].default for kind in FAMILIES)
     line = f"{ours}: makes it a model of no family of Transformers ({names})"
     assert str(refused.value).startswith("mine: ")
     assert str(refused.value).endswith(f"{line}; the nearest, {family}, has {has}" if theirs else line)
@@ -167,12 +172,14 @@ def test_heads_that_no_family_can_have():
 
 def test_every_family_can_be_found():
     assert {kind.model_fields["model_type"].default for kind in FAMILIES} == {
-        "llama", "qwen2", "qwen3", "gpt2", "gpt_neox",
+        "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox",
     }  # fmt: skip
 
 
 def changed(plain: dict[str, Any], path: str, value: Any) -> ModelSpec:
     copy = json.loads(json.dumps(plain))
+    if path.endswith("sink_tokens"):
+        copy["blocks"][0]["mixer"]["window"] = 16
     place: Any = copy
     *parents, last = path.split(".")
     for name in parents:

@@ -1,0 +1,190 @@
+"""Drawn `config.json` files and weights mean the same to Transformers' `AutoModelForCausalLM` and to the importer.
+
+A field is absent, null or given, in the names of any version of Transformers; sizes are always given, as their defaults
+are large.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from linnet.core.errors import UserError
+from linnet.interop.transformers_folder import WEIGHTS, read_family, read_weights
+from linnet.model.decoder import Decoder, decoder_with_weights
+
+transformers = pytest.importorskip("transformers")
+
+ABSENT = object()
+TOKENS, CONTEXT = 40, 96
+LLAMA_SIZES = {"vocab_size": 31, "hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 4}
+LLAMA_SIZES |= {"max_position_embeddings": CONTEXT}
+GPT2_SIZES = {"vocab_size": 31, "n_embd": 16, "n_head": 4, "n_positions": CONTEXT}
+
+ACTS = st.sampled_from([ABSENT, "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2"])
+BOOLS = st.sampled_from([ABSENT, True, False])
+EPS = st.sampled_from([ABSENT, 1e-5, 1e-2])
+KV_HEADS = st.sampled_from([None, 1, 2, 4])
+WINDOWS = st.sampled_from([None, 3, 7, 64])
+TRAINED = {"original_max_position_embeddings": 24}
+YARN = {"rope_type": "yarn", "factor": 4.0}
+ROPES = st.sampled_from(
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 2.5},
+        {"rope_type": "dynamic", "factor": 2.0},
+        YARN,
+        {**YARN, **TRAINED, "beta_fast": 3.0, "beta_slow": 0.2, "truncate": False},
+        {**YARN, **TRAINED, "mscale": 0.7, "mscale_all_dim": 1.5},
+        {**YARN, **TRAINED, "mscale": 0.7},
+        {**YARN, **TRAINED, "mscale": 0.7, "mscale_all_dim": 1.5, "attention_factor": 1.1},
+        {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 3.0, **TRAINED},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    ]
+)
+
+
+@st.composite
+def ropes(draw: st.DrawFn, partial: bool = False) -> dict[str, Any]:
+    """Rotary positions as version 5 writes them, or 4."""
+    theta, rope = draw(st.sampled_from([ABSENT, 50.0, 5000])), draw(ROPES)
+    rope = dict(rope) if not partial else {**rope, "partial_rotary_factor": draw(st.sampled_from([0.5, 1.0]))}
+    if draw(st.booleans()):
+        return {"rope_parameters": {**rope, **({} if theta is ABSENT else {"rope_theta": theta})}}
+    if draw(st.booleans()):
+        rope["type"] = rope.pop("rope_type")
+    plain = rope.get("type", rope.get("rope_type")) == "default" and draw(st.booleans())
+    return {"rope_theta": theta} if plain else {"rope_theta": theta, "rope_scaling": rope}
+
+
+@st.composite
+def qwen_windows(draw: st.DrawFn) -> dict[str, Any]:
+    layers = draw(st.integers(1, 3))
+    types = st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=layers, max_size=layers)
+    fields = {"num_hidden_layers": layers, "sliding_window": draw(WINDOWS), "use_sliding_window": draw(BOOLS)}
+    fields["max_window_layers"] = draw(st.sampled_from([ABSENT, 0, 1, 2]))
+    if fields["use_sliding_window"] is True and fields["sliding_window"]:
+        fields["layer_types"] = draw(st.one_of(st.just(ABSENT), st.none(), types))
+    return fields
+
+
+GROUPED = {"num_key_value_heads": st.sampled_from([1, 2, 4])}
+LAYERS = {"num_hidden_layers": st.integers(1, 2)}
+LLAMA = {"hidden_act": ACTS, "rms_norm_eps": EPS, "num_key_value_heads": KV_HEADS, "tie_word_embeddings": BOOLS}
+GPT = {"layer_norm_epsilon": EPS, "activation_function": ACTS, "tie_word_embeddings": BOOLS}
+NEOX = {"layer_norm_eps": EPS, "hidden_act": ACTS, "tie_word_embeddings": BOOLS, "attention_bias": BOOLS}
+FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.SearchStrategy]]] = {
+    "llama": (
+        LLAMA_SIZES,
+        {**LLAMA, **LAYERS, "head_dim": st.sampled_from([ABSENT, None, 6]), "attention_bias": BOOLS, "mlp_bias": BOOLS},
+        [ropes()],
+    ),
+    "mistral": (
+        LLAMA_SIZES,
+        {
+            **LLAMA,
+            **LAYERS,
+            **GROUPED,
+            "head_dim": st.sampled_from([None, 6]),
+            "sliding_window": WINDOWS | st.just(ABSENT),
+        },
+        [ropes()],
+    ),
+    "qwen2": (LLAMA_SIZES, LLAMA, [ropes(), qwen_windows()]),
+    "qwen3": (LLAMA_SIZES, {**LLAMA, "head_dim": st.just(6), "attention_bias": BOOLS}, [ropes(), qwen_windows()]),
+    "gpt2": (
+        GPT2_SIZES,
+        {**GPT, "n_layer": st.integers(1, 2), "n_inner": st.sampled_from([ABSENT, None, 12])},
+        [],
+    ),
+    "gpt_neox": (
+        {**LLAMA_SIZES, "num_attention_heads": 2},
+        {**NEOX, **LAYERS, "use_parallel_residual": BOOLS},
+        [ropes(partial=True)],
+    ),
+}
+"""For each family its sizes, the strategies of its other fields, and strategies of fields that belong together."""
+HEADS = ["lm_head.weight", "embed_out.weight"]
+
+
+def drawn_config(kind: str, data: st.DataObject) -> dict[str, Any]:
+    sizes, fields, groups = FAMILIES[kind]
+    config = {"model_type": kind, **sizes, **{name: data.draw(field, name) for name, field in fields.items()}}
+    for group in groups:
+        config |= data.draw(group)
+    return {name: value for name, value in config.items() if value is not ABSENT}
+
+
+def write(folder: Path, config: dict[str, Any], other_head: bool) -> Any:
+    """Write the drawn file and random weights, and return Transformers' model of the folder."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    named = load_file(folder / WEIGHTS)
+    if other_head and not set(HEADS) & named.keys():
+        named["lm_head.weight"] = torch.randn_like(model.get_input_embeddings().weight)
+        save_file(named, folder / WEIGHTS, {"format": "pt"})
+    path.write_text(json.dumps(config))
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@torch.no_grad()
+def test_logits_are_those_of_transformers(kind: str, tmp_path_factory: pytest.TempPathFactory):
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(data=st.data(), other_head=st.booleans())
+    def compare(data: st.DataObject, other_head: bool) -> None:
+        folder = tmp_path_factory.mktemp("drawn")
+        theirs = write(folder, drawn_config(kind, data), other_head)
+        family = read_family(folder)
+        spec, tensors, _ = read_weights(folder, family, family.model("drawn", "config.json"))
+        ours: Decoder = decoder_with_weights(spec, tensors).eval()
+        tokens = torch.randint(31, (2, TOKENS), generator=torch.Generator().manual_seed(1))
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+
+    compare()
+
+
+@pytest.mark.parametrize("copy", ["equal", "alone", "other"])
+def test_a_tied_head_in_the_file(copy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    theirs = write(
+        tmp_path, {"model_type": "llama", **LLAMA_SIZES, "num_hidden_layers": 1, "tie_word_embeddings": True}, False
+    )
+    named = load_file(tmp_path / WEIGHTS)
+    matrix = named["model.embed_tokens.weight"]
+    named["lm_head.weight"] = matrix + 1 if copy == "other" else matrix.clone()
+    if copy == "alone":
+        del named["model.embed_tokens.weight"]
+    save_file(named, tmp_path / WEIGHTS, {"format": "pt"})
+    family = read_family(tmp_path)
+    spec, tensors, _ = read_weights(tmp_path, family, family.model("drawn", "config.json"))
+    assert spec.head.tied == (copy != "other")
+    assert tensors["embedding.tokens.weight"].equal(matrix)
+    messages = [record.getMessage() for record in caplog.records]
+    if copy != "other":
+        assert messages == []
+    else:
+        (message,) = messages
+        assert message.endswith(
+            f"{WEIGHTS}: lm_head.weight: differs from model.embed_tokens.weight, so the head is not tied,"
+            " although config.json says so"
+        )
+        assert tensors["head.weight"].equal(matrix + 1)
+    assert theirs.config.tie_word_embeddings
+
+
+def test_layer_types_without_a_window_are_refused(tmp_path: Path):
+    config = {"model_type": "qwen2", **LLAMA_SIZES, "num_hidden_layers": 1, "layer_types": ["sliding_attention"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"layer_types: sliding_attention: requires use_sliding_window: true"):
+        read_family(tmp_path)

@@ -110,6 +110,17 @@ def test_a_limit_takes_the_first(capsys, models, files):
     assert few["models"][0]["tasks"]["mine"]["items"] == 2
 
 
+def test_a_choice_that_is_longer_than_the_context_is_read_in_windows(capsys, models, files, tmp_path):
+    rows = [json.loads(line) for line in (files / "mine.jsonl").read_text().splitlines()[:3]]
+    rows[1]["choices"][2] = "no " * 200
+    (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = (models["attention"], "--task-file", tmp_path / "long.jsonl")
+    task = _figures(capsys, *arguments)["models"][0]["tasks"]["long"]
+    assert (task["items"], task["in_windows"]) == (3, 1) and task["value"] is not None
+    assert main(["evaluate", *map(str, arguments)]) == 0
+    assert "read in windows: long 1 of 3 items" in " ".join(capsys.readouterr().out.split())
+
+
 def test_minimal_pairs(capsys, models, files):
     found = _figures(capsys, models["attention"], "--suite", "minimal-pairs", "--files", files / "pairs.jsonl")
     assert found["models"][0]["tasks"]["pairs"]["items"] == 4

@@ -146,6 +146,67 @@ def test_the_command(models, tmp_path, capfd, monkeypatch):
     assert "--task-file x: does not go with --tasks" in capfd.readouterr().err
 
 
+def _folder_of(models, folder: Path, **tasks: dict[str, object]) -> list[str]:
+    """A model and tasks in YAML, as arguments of the command without the names of the tasks."""
+    model, _ = models
+    save_decoder(model.decoder, folder / "model")
+    model.tokenizer.save(folder / "model" / "tokenizer.json")
+    (folder / "tasks").mkdir()
+    for name, task in tasks.items():
+        (folder / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump({**task, "task": name}))
+    return ["evaluate", str(folder / "model"), "--files", str(folder / "tasks"), "--tasks"]
+
+
+def test_examples_from_the_split_that_is_asked_are_told(models, tmp_path, capsys, caplog):
+    choice = _task(tmp_path, "multiple_choice", doc_to_choice="{{choices}}", doc_to_target="gold")
+    arguments = _folder_of(models, tmp_path, plain=choice, apart={**choice, "fewshot_split": "test"})
+    assert main([*arguments, "plain,apart", "--shots", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "plain: from split test, which is asked itself; apart: from split test." in out
+    assert "NAME_train" not in out
+    assert [line for line in caplog.messages if "can find its own answer" in line] == [
+        "note: plain: examples from split test, which is asked itself: an item can find its own answer among them"
+    ]
+
+
+def test_what_does_not_fit_into_the_context_is_told(models, tmp_path, capsys):
+    """The model reads 64 tokens."""
+    choice = _task(
+        tmp_path, "multiple_choice", doc_to_choice="{{choices[:3] + ['a bird ' * 99]}}", doc_to_target="gold"
+    )
+    text = _task(tmp_path, "generate_until", doc_to_target="{{choices[gold]}}")
+    arguments = [*_folder_of(models, tmp_path, long=choice, said=text), "long,said", "--limit", "3", "--json"]
+    assert main(arguments) == 0
+    (found,) = json.loads(capsys.readouterr().out)["models"]
+    assert found["items"] == {"long": 3, "said": 3}
+    assert found["remarks"] == {
+        "long": ["3 items with a choice longer than the context (64 tokens), read in windows"],
+        "said": ["3 items answered with at most 32 tokens of 256 (max_gen_toks), because the model reads 64"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "shots", "problem"),
+    [
+        ({"fewshot_split": "test"}, 15, "ValueError: Sample larger than population"),
+        ({"metric_list": [{"metric": "accuracies"}]}, 0, "accuracies not found"),
+        ({"test_split": "exam"}, 0, "KeyError"),
+        ({"doc_to_choice": "{{options}}"}, 0, "options"),
+        ({"doc_to_target": "{{gold + 9}}"}, 0, ""),
+        ({"doc_to_text": "{{question"}, 0, "TemplateSyntaxError"),
+    ],
+)
+def test_what_the_harness_cannot_ask_is_one_line(models, tmp_path, capsys, changes, shots, problem):
+    choice = _task(tmp_path, "multiple_choice", doc_to_choice="{{choices}}", doc_to_target="gold")
+    arguments = [
+        *_folder_of(models, tmp_path, good={**choice, "num_fewshot": 0}, bad={**choice, **changes}),
+        "good,bad",
+    ]
+    assert main([*arguments, "--shots", str(shots)] if shots else arguments) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note:")]
+    assert line.startswith("error: --tasks bad: the harness cannot ask it (") and problem in line
+
+
 @pytest.mark.slow
 def test_a_name_that_the_harness_does_not_know(models, tmp_path, capsys):
     """It reads all of its thousands of files to find out."""

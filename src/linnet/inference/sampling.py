@@ -127,8 +127,11 @@ def keep_top_k(logits_BV: Tensor, top_k: int) -> Tensor:
 
 
 def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
-    """Drop the least likely tokens whose probabilities together are at most `1 - top_p`; never all tokens."""
-    ascending_BV, order_BV = logits_BV.sort()
+    """Drop the least likely tokens whose probabilities together are at most `1 - top_p`; never all tokens.
+
+    Of equally likely tokens those with the smaller ids are dropped first, as in the web page.
+    """
+    ascending_BV, order_BV = logits_BV.sort(stable=True)
     dropped_BV = ascending_BV.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
     dropped_BV[:, -1] = False
     return logits_BV.masked_fill(dropped_BV.scatter(1, order_BV, dropped_BV), -math.inf)

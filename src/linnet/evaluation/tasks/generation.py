@@ -29,12 +29,12 @@ class GenerationRequest:
     max_tokens: int
 
     def within(self, length: int) -> "GenerationRequest":
-        """The request with the last tokens of its prompt that leave room for the answer; `UserError` without room."""
-        room = length - self.max_tokens
-        if room < 1:
-            found = f"{self.max_tokens} tokens to generate"
-            raise UserError(f"{found}: the model has {length} for a prompt and its continuation; expected fewer")
-        return self if len(self.prompt) <= room else GenerationRequest(self.prompt[-room:], self.until, self.max_tokens)
+        """The request with the last tokens of its prompt that leave room for the answer.
+
+        An answer that leaves no room for a prompt may take half of the model's context length.
+        """
+        max_tokens = self.max_tokens if self.max_tokens < length else max(1, length // 2)
+        return GenerationRequest(self.prompt[-max(1, length - max_tokens) :], self.until, max_tokens)
 
 
 class _Row:

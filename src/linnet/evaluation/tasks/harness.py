@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
@@ -23,26 +22,26 @@ class HarnessModel(LM):  # type: ignore[misc]
         self._tokenizer, self._length = model.tokenizer, model.spec.context_length
         self._device = model.decoder.device
         states = StateFactory.of_model(model)
+        self._remarked: dict[tuple[str, str], set[int | None]] = {}
         self._scorer, self._generator = LoglikelihoodScorer(states, fork), Generator(states, model.tokenizer)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """For each continuation: its log-likelihood in nats after its context, and whether it is the greedy one."""
         pairs = [request.args for request in requests]
-        scores = self._score(encode_requests(self._tokenizer, pairs))
+        encoded = encode_requests(self._tokenizer, pairs)
+        for request, tokens in zip(requests, encoded, strict=True):
+            if len(tokens.continuation) > self._length:
+                self._count(request, f"with a choice longer than the context ({self._length} tokens), read in windows")
+        scores = self._score(encoded)
         for pair, answer in zip(pairs, scores, strict=True):
             self.cache_hook.add_partial("loglikelihood", pair, answer)
         return scores
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of each whole text; each token is predicted once, in windows of the context length."""
-        texts, end_id, windows = [request.args[0] for request in requests], self._tokenizer.end_id, []
-        for tokens in self._tokenizer.encode_batch(texts):
-            # The harness's own windows; the first one begins with the end token.
-            found = get_rolling_token_windows(tokens, end_id, self._length, context_len=1)
-            disjoint = map(make_disjoint_window, found)
-            windows.append([LoglikelihoodRequest(tuple(before), tuple(after)) for before, after in disjoint])
-        scores = iter(self._score([window for of_text in windows for window in of_text]))
-        sums = [sum(next(scores)[0] for _ in of_text) for of_text in windows]
+        texts, begin = [request.args[0] for request in requests], (self._tokenizer.end_id,)
+        wholes = [LoglikelihoodRequest(begin, tuple(tokens)) for tokens in self._tokenizer.encode_batch(texts)]
+        sums = [log_likelihood for log_likelihood, _ in self._score(wholes)]
         for text, answer in zip(texts, sums, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), answer)
         return sums
@@ -56,12 +55,26 @@ class HarnessModel(LM):  # type: ignore[misc]
             if settings["do_sample"]:
                 raise UserError("generation_kwargs: do_sample: true: tasks are answered greedily; expected false")
             until = tuple(stop for stop in settings["until"] if stop)
-            prompts.append(GenerationRequest((self._tokenizer.end_id, *context), until, settings["max_gen_toks"]))
+            asked = GenerationRequest((self._tokenizer.end_id, *context), until, settings["max_gen_toks"])
+            prompts.append(asked.within(self._length))
+            if prompts[-1].max_tokens < asked.max_tokens:
+                cut = f"answered with at most {prompts[-1].max_tokens} tokens of {asked.max_tokens} (max_gen_toks)"
+                self._count(request, f"{cut}, because the model reads {self._length}")
         with progress("generating", len(prompts), "texts") as advance:
             answers = self._generator.generate(prompts, advance)
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers
+
+    def _count(self, request: Instance, remark: str) -> None:
+        self._remarked.setdefault((str(request.task_name), remark), set()).add(request.doc_id)
+
+    def remarks(self) -> dict[str, list[str]]:
+        """By task, what was read or answered in another way than the harness asked, with the number of items."""
+        found: dict[str, list[str]] = {}
+        for (task, remark), items in self._remarked.items():
+            found.setdefault(task, []).append(f"{len(items)} items {remark}")
+        return found
 
     def _score(self, requests: Sequence[LoglikelihoodRequest]) -> list[tuple[float, bool]]:
         with progress("scoring", len(requests), "requests") as advance:

@@ -5,22 +5,26 @@ Shapes: `N` items of a task.
 
 import logging
 import os
+import random
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from linnet.core.errors import UserError, did_you_mean
+from linnet.core.errors import UserError, did_you_mean, note
 from linnet.core.files import json_safe
 from linnet.evaluation.models import ModelOptions
 from linnet.evaluation.statistics import Floats
 from linnet.evaluation.tasks.items import TaskItem, normalize_row, one_hot
 from linnet.evaluation.tasks.measure import SuiteReport, TaskResult, TaskSuiteResult
 from linnet.evaluation.tasks.suite import SuiteTask, TaskSuite
+from linnet.inference.language_model import LanguageModel
 from linnet.present.result import Result
 from linnet.present.table import MISSING, Table
 
@@ -35,6 +39,14 @@ MULTIPLE_CHOICE = "multiple_choice"
 STANDARD_ERROR = 2
 """File descriptor of standard error, which started programs write to."""
 
+FEW_SHOT_SEED = 1234
+"""The harness's own seed for drawing examples, and for NumPy."""
+
+ASKED_ITSELF = ", which is asked itself"
+
+MAX_LOGGED = 100
+"""Errors that the harness logs before it raises another one without their cause."""
+
 RESAMPLES = 100
 """Bootstrap samples for the errors of measures that are not means; errors of means are computed exactly."""
 
@@ -46,18 +58,20 @@ class HarnessReport(Result):
     """For each model the harness's figures for each task: its measures by name (`acc,none`), with their errors.
 
     items: numbers of items. scores: for each model the first measure of each task, item by item; the other models are
-    compared with the first.
+    compared with the first. remarks: for each model and task, items that were not asked as the harness says.
     """
 
     models: Sequence[str]
     results: Sequence[dict[str, dict[str, Any]]]
     items: Sequence[dict[str, int]]
     scores: Sequence[TaskSuiteResult]
+    remarks: Sequence[dict[str, list[str]]]
 
     def tables(self) -> list[Table]:
         """The tables of a suite, then for each model a row for each measure of each task, as the harness names them."""
         tables = SuiteReport(self.scores).tables() if self.scores[0].tasks else []
-        for model, results, items in zip(self.models, self.results, self.items, strict=True):
+        figures = zip(self.models, self.results, self.items, self.remarks, strict=True)
+        for model, results, items, remarks in figures:
             rows = []
             for task, measures in results.items():
                 for measure, value in _figures(measures).items():
@@ -67,7 +81,8 @@ class HarnessReport(Result):
                         count = str(items.get(task, MISSING))
                         rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, count))
             columns = ("task", "measure", "value", "±", "items")
-            tables.append(Table(f"{model}: all measures, as the harness names them", columns, rows))
+            note = ". ".join(f"{task}: {'; '.join(said)}" for task, said in remarks.items())
+            tables.append(Table(f"{model}: all measures, as the harness names them", columns, rows, note))
         return tables
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,8 +93,11 @@ class HarnessReport(Result):
                 "tasks": {task: _figures(measures) for task, measures in results.items()},
                 "items": items,
                 "scores": score["tasks"],
+                "remarks": remarks,
             }
-            for results, items, score in zip(self.results, self.items, scores["models"], strict=True)
+            for results, items, score, remarks in zip(
+                self.results, self.items, scores["models"], self.remarks, strict=True
+            )
         ]
         return {"models": models, "differences": scores["differences"]}
 
@@ -113,10 +131,12 @@ def evaluate_harness(
     """
     manager = _task_manager(tasks, task_folder)
     options = ModelOptions(None, device, calibration, precision, seed)
-    found = [_run(options.load(name), tasks, manager, shots, limit) for name in models]
+    loaded = _load_tasks(tasks, manager, shots, limit)
+    found = [_run(options.load(name), loaded, limit) for name in models]
     items = [{task: int(count["effective"]) for task, count in one["n-samples"].items()} for one in found]
     names = [str(name) for name in models]
-    return HarnessReport(names, [one["results"] for one in found], items, results_of_harness(names, found))
+    scores, remarks = results_of_harness(names, found), [one["remarks"] for one in found]
+    return HarnessReport(names, [one["results"] for one in found], items, scores, remarks)
 
 
 def _task_manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
@@ -140,27 +160,86 @@ def _task_manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
     return manager
 
 
-def _run(model: Any, tasks: Sequence[str], manager: Any, shots: int | None, limit: int | None) -> dict[str, Any]:
+def _load_tasks(tasks: Sequence[str], manager: Any, shots: int | None, limit: int | None) -> dict[str, Any]:
+    """Each task, or group of tasks, with its data; `UserError` for one that cannot be asked, before a model is read.
+
+    Examples and seeds are set as `lm_eval.simple_evaluate` sets them.
+    """
+    found = {}
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    for name in tasks:
+        with quiet(), _errors_of_task(name):
+            _set_seeds()
+            found[name] = manager.load([name])
+            for task in found[name]["tasks"].values():
+                own = task.get_config("num_fewshot")
+                task.set_config(key="num_fewshot", value=own or 0 if shots is None or own == 0 else shots)
+                task.set_fewshot_seed(FEW_SHOT_SEED)
+                task.build_all_requests(limit=limit)
+        for task in found[name]["tasks"].values():
+            if _examples(task).endswith(ASKED_ITSELF):
+                note(f"{task.config.task}: examples {_examples(task)}: an item can find its own answer among them")
+    return found
+
+
+def _set_seeds() -> None:
+    random.seed(0)
+    np.random.seed(FEW_SHOT_SEED)
+
+
+def _examples(task: Any) -> str:
+    """Where the examples of a task with examples come from, as the harness selects them; empty without examples."""
+    config, few_shot = task.config, task.fewshot_cfg
+    if not config.num_fewshot:
+        return ""
+    if few_shot.split is None and few_shot.samples is not None:
+        return "of its own"
+    split = few_shot.split or config.training_split or config.validation_split or config.test_split
+    # The harness leaves the item itself out only if the split of the examples has the name of the test split.
+    is_asked = split == (config.test_split or config.validation_split) and few_shot.split != config.test_split
+    return f"from split {split}" + (ASKED_ITSELF if is_asked else "")
+
+
+def _run(model: LanguageModel, loaded: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    """The harness's results of all tasks, `remarks` of the model's answers, and `examples`, their sources, by task."""
     import lm_eval
 
     from linnet.evaluation.tasks.harness import HarnessModel
 
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    asked = HarnessModel(model)
+    found: dict[str, Any] = {"results": {}, "samples": {}, "configs": {}, "n-samples": {}, "examples": {}}
+    for name, tasks in loaded.items():
+        with quiet(), _errors_of_task(name):
+            _set_seeds()
+            for task in tasks["tasks"].values():
+                task.set_fewshot_seed(FEW_SHOT_SEED)
+                found["examples"][task.config.task] = _examples(task)
+            one = lm_eval.evaluate(asked, tasks, limit=limit, bootstrap_iters=RESAMPLES, log_samples=True)
+            for part in ("results", "samples", "configs", "n-samples"):
+                found[part] |= one[part]
+    return {**found, "remarks": asked.remarks()}
+
+
+@contextmanager
+def _errors_of_task(name: str) -> Iterator[None]:
+    """Raise whatever the harness raises as a `UserError` that names the task; errors of the model stay as they are."""
+    logged = MemoryHandler(MAX_LOGGED, flushLevel=sys.maxsize)
+    logged.setLevel(logging.ERROR)
+    logging.getLogger("lm_eval").addHandler(logged)
     try:
-        with quiet():
-            found = lm_eval.simple_evaluate(
-                HarnessModel(model),
-                tasks=list(tasks),
-                num_fewshot=shots,
-                limit=limit,
-                task_manager=manager,
-                log_samples=True,
-                bootstrap_iters=RESAMPLES,
-                verbosity="ERROR",
-            )
-        return dict(found)
-    except (OSError, ConnectionError) as error:
-        raise UserError(f"the data is missing and cannot be loaded ({error})", field="tasks") from None
+        yield
+    except UserError as error:
+        raise UserError(error.problem or str(error), field="tasks", value=name) from None
+    except OSError as error:
+        raise UserError(f"the data is missing and cannot be loaded ({error})", field="tasks", value=name) from None
+    except Exception as error:
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any(file.endswith(str(Path("tasks", "harness.py"))) for file in files):
+            raise
+        reasons = [f"{type(error).__name__}: {error}", *(record.getMessage() for record in logged.buffer)]
+        raise UserError(f"the harness cannot ask it ({'; '.join(reasons)})", field="tasks", value=name) from None
+    finally:
+        logging.getLogger("lm_eval").removeHandler(logged)
 
 
 @contextmanager
@@ -213,9 +292,20 @@ def _task_results(name: str, logged: Sequence[Sequence[Sample]], found: Sequence
     one_right = bool(np.isin(every[~np.isnan(every)], (0, 1)).all())
     chooses = config["output_type"] == MULTIPLE_CHOICE
     items = [_item(name, sample, chooses, one_right) for sample in samples[0]]
-    task = SuiteTask(name, score, items, int(config.get("num_fewshot") or 0))
+    examples = found[0].get("examples", {}).get(name) or None
+    task = SuiteTask(name, score, items, int(config.get("num_fewshot") or 0), examples, shots_of_harness=True)
+    ties = [_tied(task, own) if chooses else 0 for own in samples]
     other_scores = [{measure: float(means[measure][n].mean()) for measure in others} for n in range(len(found))]
-    return [TaskResult(task, values_N, rest) for values_N, rest in zip(means[score], other_scores, strict=True)]
+    return [TaskResult(task, *parts) for parts in zip(means[score], other_scores, ties, strict=True)]
+
+
+def _tied(task: SuiteTask, samples: Sequence[Sample]) -> int:
+    """The number of items whose right choice is known, and which the order of equally likely choices decides."""
+    found = 0
+    for item, sample in zip(task.items, samples, strict=True):
+        log_likelihoods = [float(response[0]) for response in sample["filtered_resps"]]
+        found += bool(item.labels) and item.is_tied(task.score, log_likelihoods[: len(item.labels)])
+    return found
 
 
 def _item_values(samples: Sequence[Sequence[Sample]], measure: str, figures: Sequence[object]) -> list[Floats] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.data.sources import lines_of, open_source
@@ -76,17 +77,27 @@ class TaskItem:
     def score(self, name: ScoreName | str, log_likelihoods: Sequence[float]) -> float:
         """The score from 0 to 1; the first of equally likely choices counts. NaN if a log-likelihood is NaN."""
         assert name in get_args(ScoreName), name
-        found = np.asarray(log_likelihoods, dtype=np.float64)
+        found = self._normalized(name, log_likelihoods)
         if np.isnan(found).any():
             return math.nan
         if name == "mc2":
             shares = np.exp(found - found.max())
             return float(shares[np.asarray(self.labels) == 1].sum() / shares.sum())
-        if name == "acc_norm":
-            found = found / [len(text) for text in self.normalizers]
-        if name == "acc_bytes":
-            found = found / [len(text.encode()) for text in self.normalizers]
         return float(self.labels[int(found.argmax())])
+
+    def is_tied(self, name: ScoreName | str, log_likelihoods: Sequence[float]) -> bool:
+        """True if right and wrong choices are equally likely, and likeliest, so that their order decides the score."""
+        found = self._normalized(name, log_likelihoods)
+        likeliest = {label for label, value in zip(self.labels, found, strict=True) if value == found.max()}
+        return name != "mc2" and len(likeliest) > 1
+
+    def _normalized(self, name: ScoreName | str, log_likelihoods: Sequence[float]) -> NDArray[np.float64]:
+        found = np.asarray(log_likelihoods, dtype=np.float64)
+        if name == "acc_norm":
+            return found / [len(text) for text in self.normalizers]
+        if name == "acc_bytes":
+            return found / [len(text.encode()) for text in self.normalizers]
+        return found
 
 
 def one_hot(gold: int, choices: int) -> list[int]:
@@ -137,15 +148,22 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def parse_item(
-    task: str, template: str | None, row: Row, place: str, fixed_choices: Sequence[str] | None = None
+    task: str,
+    template: str | None,
+    row: Row,
+    place: str,
+    fixed_choices: Sequence[str] | None = None,
+    any_names: bool = False,
 ) -> TaskItem:
     """The item of a row, plain or as the task's data set has it.
 
     template: the context, with `{field}` for fields of the row; None if rows have `contexts`. fixed_choices: the
-    choices of every row, for rows without their own.
+    choices of every row, for rows without their own. any_names: accept the names of fields that published sets have.
     """
     try:
         plain = normalize_row(task, row)
+        if any_names:
+            plain = _with_plain_names(plain)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{place}: not a row of {task} ({type(error).__name__}: {error})") from None
     if template is None or "contexts" in plain:
@@ -239,6 +257,27 @@ def normalize_row(task: str, row: Row) -> Row:
         case "boolq" | "wic" | "cb" | "wsc" | "rte":
             return _super_glue_row(task, row)
     return row
+
+
+def _with_plain_names(row: Row) -> Row:
+    """A row with `context`, `choices` and `gold` from the fields that stand for them in published sets.
+
+    The question follows the context, if there are both. An answer is a number, a letter, or the text of the choice.
+    """
+    found = dict(row)
+    if texts := [row[name] for name in ("context", "question", "question_stem") if name in row]:
+        found["context"] = " ".join(map(str, texts)) if len(texts) > 1 else texts[0]
+    choices = next((row[name] for name in ("choices", "options", "endings") if name in row), None)
+    letters = list("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    if isinstance(choices, dict):  # of ARC
+        choices, letters = choices["text"], choices["label"]
+    if choices is not None:
+        found["choices"] = choices
+    answer = next((row[name] for name in ("gold", "answer", "answerKey", "label") if name in row), None)
+    if isinstance(answer, str) and isinstance(choices, list) and "labels" not in row:
+        names = choices if answer in choices else letters[: len(choices)]
+        answer = int(answer) if answer.isdecimal() and answer not in names else names.index(answer)
+    return found if answer is None else {**found, "gold": answer}
 
 
 def _hellaswag(row: Row) -> Row:

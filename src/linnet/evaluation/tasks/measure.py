@@ -44,11 +44,17 @@ PERCENT = "Scores and errors in per cent."
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The score of each item of a task, float64 `[N]`. other_scores: the means of the other scores."""
+    """The score of each item of a task, float64 `[N]`. other_scores: the means of the other scores.
+
+    ties: items whose score the order of equally likely choices decides. in_windows: items with a choice that is longer
+    than the model's context and was read in windows.
+    """
 
     task: SuiteTask
     values_N: Floats
     other_scores: dict[str, float]
+    ties: int = 0
+    in_windows: int = 0
 
     @cached_property
     def mean(self) -> Estimate:
@@ -121,6 +127,8 @@ class TaskSuiteResult:
                 "chance": result.chance,
                 "baselines": result.baselines,
                 "items": len(task.items),
+                "ties": result.ties,
+                "in_windows": result.in_windows,
                 "shots": task.shots,
                 "shots_from": task.shots_from,
                 "p_value": result.p_value,
@@ -274,9 +282,18 @@ def score_table(result: TaskSuiteResult) -> Table:
     )
     shots = max((task.task.shots for task in result.tasks), default=0)
     own = [task.task.name for task in result.tasks if task.task.shots_from == f"{task.task.name}.jsonl"]
+    splits = [f"{task.task.name}: {task.task.shots_from}" for task in result.tasks if task.task.shots_of_harness]
     if shots:
-        note += f" Each item follows {shots} examples with their answers, from NAME_train.jsonl"
+        source = "; ".join(splits) or "from NAME_train.jsonl"
+        note += f" Each item follows {shots} examples with their answers, {source}"
         note += f"; {', '.join(own)}, which have none, use other items." if own else "."
+    for count, remark in (
+        ("ties", "Right and wrong choices are equally likely, and the first counts"),
+        ("in_windows", "A choice is longer than the model's context and was read in windows"),
+    ):
+        found = [(task.task, number) for task in result.tasks if (number := getattr(task, count))]
+        if found:
+            note += f" {remark}: {', '.join(f'{task.name} {n} of {len(task.items)} items' for task, n in found)}."
     return Table(f"{result.model}: {result.suite.name}", columns, rows, note)
 
 
@@ -360,10 +377,14 @@ def measure_task(
     requests = encode_requests(model.tokenizer, [pair for item in task.items for pair in item.pairs])
     log_likelihoods = iter(result.log_likelihood for result in scorer.score(requests, advance))
     by_item = [[next(log_likelihoods) for _ in item.pairs] for item in task.items]
+    is_long = iter(len(request.continuation) > model.spec.context_length for request in requests)
+    in_windows = sum(max(next(is_long) for _ in item.pairs) for item in task.items)
+    ties = sum(item.is_tied(task.score, found) for item, found in zip(task.items, by_item, strict=True))
     single = all(sum(item.labels) == 1 for item in task.items)
     others = [name for name in SINGLE_RIGHT if single and name != task.score]
     values = {
         name: np.array([item.score(name, found) for item, found in zip(task.items, by_item, strict=True)])
         for name in (task.score, *others)
     }
-    return TaskResult(task, values[task.score], {name: float(values[name].mean()) for name in others})
+    other_scores = {name: float(values[name].mean()) for name in others}
+    return TaskResult(task, values[task.score], other_scores, ties, in_windows)

@@ -8,6 +8,7 @@ Shapes: `B` rows of a batch, `T` tokens, `N` predicted tokens, `D` width, `V` vo
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -67,21 +68,24 @@ class StateFactory:
 
 @dataclass(frozen=True)
 class LoglikelihoodRequest:
-    """Token ids of a context, which begins with the end token, and of a continuation; neither is empty."""
+    """Token ids of a context, which begins with the end token and is not empty, and of a continuation."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
 
-    def within(self, length: int) -> "LoglikelihoodRequest":
+    def windows(self, length: int) -> "list[LoglikelihoodRequest]":
         """The request with the last tokens of its context that fit into the model's context length.
 
-        The last token of the continuation is predicted, but not read. `UserError` if no token of the context fits.
+        The last token of the continuation is predicted, but not read. A continuation of more than `length` tokens is
+        read in windows, as the LM Evaluation Harness reads whole texts: each token is predicted once, and the tokens
+        before a window that fit are its context. Without a continuation there are none.
         """
-        room = length + 1 - len(self.continuation)
-        if room < 1:
-            found = f"a continuation of {len(self.continuation)} tokens"
-            raise UserError(f"{found}: the model reads {length} at once; expected a shorter one")
-        return self if len(self.context) <= room else LoglikelihoodRequest(self.context[-room:], self.continuation)
+        tokens, found = self.context + self.continuation, []
+        for first in range(len(self.context), len(tokens), length):
+            predicted = tokens[first : first + length]
+            room = length + 1 - len(predicted)
+            found.append(LoglikelihoodRequest(tokens[max(0, first - room) : first], predicted))
+        return found
 
 
 def encode_requests(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[LoglikelihoodRequest]:
@@ -116,6 +120,10 @@ class LoglikelihoodResult:
     log_likelihood: float
     greedy: bool
 
+    @classmethod
+    def of_windows(cls, windows: "Sequence[LoglikelihoodResult]") -> "LoglikelihoodResult":
+        return cls(sum(one.log_likelihood for one in windows), all(one.greedy for one in windows))
+
 
 @dataclass(frozen=True)
 class _TokenScores:
@@ -145,11 +153,13 @@ class LoglikelihoodScorer:
     def score(
         self, requests: Sequence[LoglikelihoodRequest], advance: Advance = lambda _: None
     ) -> list[LoglikelihoodResult]:
-        """A result for each request, in their order; `advance` receives the number of requests done.
+        """A result for each request, in their order; `advance` receives the number of windows done.
 
-        Contexts that are too long lose their first tokens (`LoglikelihoodRequest.within`).
+        Contexts that are too long lose their first tokens, and a continuation that is too long is read in windows
+        (`LoglikelihoodRequest.windows`).
         """
-        fitting = [request.within(self.states.decoder.spec.context_length) for request in requests]
+        windows = [request.windows(self.states.decoder.spec.context_length) for request in requests]
+        fitting = [window for of_request in windows for window in of_request]
         groups: dict[tuple[int, ...], list[int]] = {}
         for place, request in enumerate(fitting):
             groups.setdefault(request.context, []).append(place)
@@ -166,7 +176,8 @@ class LoglikelihoodScorer:
             places = [place for group in together for place in group]
             results |= zip(places, found, strict=True)
             advance(len(places))
-        return [results[place] for place in range(len(fitting))]
+        in_order = (results[place] for place in range(len(fitting)))
+        return [LoglikelihoodResult.of_windows(list(islice(in_order, len(of_request)))) for of_request in windows]
 
     def _batches(self, things: Sequence[Thing], length: Callable[[Thing], int]) -> Iterator[list[Thing]]:
         """Batches of similar lengths, the longest first, so that a batch that is too large fails at once."""

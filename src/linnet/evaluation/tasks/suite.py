@@ -64,7 +64,8 @@ class SuiteSpec(Spec):
 class SuiteTask:
     """A task with its items in order, and the score that counts (the harness's tasks have scores of any name).
 
-    shots: examples before each item. shots_from: the name of the file that they are from.
+    shots: examples before each item. shots_from: the name of the file that they are from; of a task of the harness,
+    where the harness takes them from.
     """
 
     name: str
@@ -72,6 +73,7 @@ class SuiteTask:
     items: Sequence[TaskItem]
     shots: int = 0
     shots_from: str | None = None
+    shots_of_harness: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,12 @@ def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: i
 
 
 def load_task_file(path: Path, shots: int | None = None, limit: int | None = None) -> TaskSuite:
-    """Any multiple choice: rows of `context`, `choices` and `gold`; or `labels`, or `contexts` and `continuation`."""
+    """Any multiple choice: rows of `context`, `choices` and `gold`; or `labels`, or `contexts` and `continuation`.
+
+    The names of published sets are accepted too: `question`, `options`, `answer`.
+    """
     spec = TaskSpec(name=path.stem, context="{context}", score="acc_bytes")
-    task = _read_task(spec, path, shots or 0, limit)
+    task = _read_task(spec, path, shots or 0, limit, any_names=True)
     several = any(sum(item.labels) > 1 for item in task.items)
     return TaskSuite(path.stem, [replace(task, score="mc2") if several else task], {})
 
@@ -175,12 +180,12 @@ def load_minimal_pairs(path: Path, limit: int | None = None) -> TaskSuite:
     return TaskSuite(MINIMAL_PAIRS, found, {AVERAGE: names} if len(names) > 1 else {})
 
 
-def _read_task(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> SuiteTask:
+def _read_task(spec: TaskSpec, path: Path, shots: int, limit: int | None, any_names: bool = False) -> SuiteTask:
     """A task with the first rows of `NAME_train.jsonl` as examples, or without that file the first other items."""
 
     def read_items(file: Path, count: int | None, required: int = 1) -> list[TaskItem]:
         rows = islice(read_rows(file), count)
-        found = [parse_item(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
+        found = [parse_item(spec.name, spec.context, row, place, spec.choices, any_names) for place, row in rows]
         if len(found) < required:
             raise UserError(f"{file}: {len(found)} rows; expected at least {required} for {shots} examples")
         return found

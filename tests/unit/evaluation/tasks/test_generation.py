@@ -74,10 +74,17 @@ def test_rows_that_have_ended_leave_the_batch():
 
 def test_invalid_requests_are_refused():
     model = speaker()
-    with pytest.raises(UserError, match="64 tokens to generate: the model has 64"):
-        generator(model).generate([asked(model, "a", most=64)])
     with pytest.raises(UserError, match="an empty text"):
         generator(model).generate([asked(model, "a", "")])
     long = asked(model, "a" * 90, most=10)
     assert generator(model).generate([long]) == generator(model).generate([long.within(64)])
     assert len(long.within(64).prompt) == 54
+
+
+def test_an_answer_that_leaves_no_room_for_a_prompt_takes_half_of_the_context():
+    model = speaker()
+    for most in (64, 256):
+        long = asked(model, "a" * 90, most=most).within(64)
+        assert (len(long.prompt), long.max_tokens) == (32, 32)
+        short = asked(model, "a bird", most=most)
+        assert generator(model).generate([short]) == [model.tokenizer.decode(alone(model, "a bird", 32))]

@@ -60,6 +60,21 @@ def test_the_scores_of_an_item():
     assert mass == pytest.approx(0.5)  # though no float holds the probabilities themselves
 
 
+def test_the_order_of_equally_likely_choices_is_told():
+    item = TaskItem.of_choices("Q", ["é", "ab", "abcd"], [0, 0, 1])
+    assert item.is_tied("acc", [-2.0, -3.0, -2.0]) and item.is_tied("acc_bytes", [-2.0, -9.0, -4.0])
+    assert not item.is_tied("acc", [-2.0, -2.0, -3.0]), "both are wrong"
+    assert not item.is_tied("acc_norm", [-2.0, -9.0, -4.0]) and not item.is_tied("mc2", [-2.0, -3.0, -2.0])
+    assert not item.is_tied("acc", [math.nan, math.nan, math.nan])
+    task = SuiteTask("even", "acc", ITEMS)
+    suite = TaskSuite("s", [task], {})
+    result = TaskSuiteResult("a", suite, [TaskResult(task, np.ones(4), {}, ties=3, in_windows=1)])
+    note = score_table(result).meaning
+    assert "equally likely, and the first counts: even 3 of 4 items." in note
+    assert "longer than the model's context and was read in windows: even 1 of 4 items." in note
+    assert (result.to_dict()["tasks"]["even"]["ties"], result.to_dict()["tasks"]["even"]["in_windows"]) == (3, 1)
+
+
 def _result(name: str, values: list[float], items: list[TaskItem] = ITEMS) -> TaskResult:
     return TaskResult(SuiteTask(name, "acc", items), np.array(values), {})
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_models import CASES, VOCABULARY, small_decoder
 
-from linnet.core.errors import UserError
 from linnet.evaluation.tasks import scorer as room
 from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer, StateFactory
 from linnet.layers.contract import MixerSpec
@@ -108,9 +107,27 @@ def test_a_context_that_is_too_long_loses_its_first_tokens():
         [LoglikelihoodRequest(long, (5,)), LoglikelihoodRequest(long[-64:], (5,))]
     )
     assert of_one[0] == of_one[1]
-    assert LoglikelihoodRequest(long, tuple(range(64))).within(64).context == long[-1:]
-    with pytest.raises(UserError, match="a continuation of 65 tokens: the model reads 64 at once"):
-        LoglikelihoodRequest(long, tuple(range(65))).within(64)
+    (only,) = LoglikelihoodRequest(long, tuple(range(64))).windows(64)
+    assert only.context == long[-1:]
+
+
+@pytest.mark.parametrize("length", [64, 65, 100, 128, 150])
+def test_a_continuation_that_is_too_long_is_read_in_the_windows_of_the_harness(length: int):
+    utils = pytest.importorskip("lm_eval.utils", reason="the extra tasks is not installed")
+    continuation = tuple(number % VOCABULARY for number in range(length))
+    windows = LoglikelihoodRequest((7,), continuation).windows(64)
+    theirs = utils.get_rolling_token_windows(list(continuation), 7, 64, context_len=1)
+    expected = [utils.make_disjoint_window(window) for window in theirs]
+    assert [(list(one.context), list(one.continuation)) for one in windows] == expected
+    decoder = small_decoder()
+    for fork in (True, False):
+        scorer = LoglikelihoodScorer(streams(decoder), fork)
+        whole, short = scorer.score(
+            [LoglikelihoodRequest((7,), continuation), LoglikelihoodRequest((7,), continuation[:3])]
+        )
+        parts = [one.log_likelihood for one in scorer.score(windows)]
+        assert whole.log_likelihood == pytest.approx(sum(parts), rel=1e-9)
+        assert short.log_likelihood > whole.log_likelihood
 
 
 def test_few_logits_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch):

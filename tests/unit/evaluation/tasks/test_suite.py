@@ -101,6 +101,33 @@ def test_a_task_file_of_every_form(tmp_path: Path):
     assert task.items[0].pairs[0] == ("Even: 2\n\nEven:", " 1")
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "Even?", "choices": ["1", "2", "4x"], "answer": 2},
+        {"question": "Even?", "choices": ["1", "2", "4x"], "answer": "2"},
+        {"question": "Even?", "choices": ["one", "two", "four"], "answer": "2"},
+        {"question": "Even?", "options": ["one", "two", "four"], "answer": "C"},
+        {"question": "Even?", "choices": ["one", "two", "four"], "answer": "four"},
+        {"context": "Even?", "endings": ["one", "two", "four"], "label": 2},
+        {"question_stem": "Even?", "choices": {"text": ["1", "2", "4"], "label": ["P", "Q", "R"]}, "answerKey": "R"},
+    ],
+)
+def test_a_task_file_takes_the_names_of_published_sets(tmp_path: Path, row: dict[str, object]):
+    (task,) = load_task_file(_file(tmp_path / "mine.jsonl", row)).tasks
+    assert task.items[0].pairs[0][0] == "Even?" and len(task.items[0].choices) == 3
+    right = 1 if row.get("choices") == ["1", "2", "4x"] and row["answer"] == "2" else 2  # the text of a choice
+    assert task.items[0].labels == tuple(int(number == right) for number in range(3))
+
+
+def test_a_question_follows_its_context(tmp_path: Path):
+    row = {"context": "Two birds sang.", "question": "How many?", "choices": ["two", "three"], "answer": "two"}
+    (task,) = load_task_file(_file(tmp_path / "mine.jsonl", row)).tasks
+    assert task.items[0].pairs[0] == ("Two birds sang. How many?", " two")
+    with pytest.raises(UserError, match=r"mine\.jsonl, line 1: not a row of mine \(ValueError: 'Z' is not in list\)"):
+        load_task_file(_file(tmp_path / "mine.jsonl", {**row, "answer": "Z"}))
+
+
 def test_minimal_pairs_are_split_by_phenomenon(tmp_path: Path):
     pairs = [{"sentence_good": f"Birds sing {n}.", "sentence_bad": f"Birds sings {n}."} for n in range(3)]
     (task,) = load_minimal_pairs(_file(tmp_path / "own.jsonl", *pairs)).tasks

@@ -10,8 +10,10 @@ export function greedy(logits) {
 export function choose(logits, { temperature, topK, topP }, uniform) {
   if (!Number.isFinite(logits[greedy(logits)])) throw new Error("the model's logits are not finite");
   if (temperature === 0) return greedy(logits);
-  const order = filterTokens(logits, temperature, topK, topP);
-  const weights = softmax(order.map(token => logits[token] / temperature));
+  // In float32, like the logits, because rounding makes ties.
+  const scaled = logits.map(logit => Math.fround(logit / Math.fround(temperature)));
+  const order = filterTokens(scaled, topK, topP);
+  const weights = softmax(order.map(token => scaled[token]));
   const target = uniform * weights.reduce((sum, weight) => sum + weight, 0);
   let sum = 0;
   for (let place = 0; place < order.length; place++) {
@@ -21,8 +23,8 @@ export function choose(logits, { temperature, topK, topP }, uniform) {
   return order.at(-1);
 }
 
-// Returns the tokens that may be chosen, in the order of their ids.
-export function filterTokens(logits, temperature, topK, topP) {
+// Returns the tokens that may be chosen, in the order of their ids; of equally likely ones the first are dropped first.
+function filterTokens(logits, topK, topP) {
   let tokens = Array.from(logits.keys());
   if (topK > 0) {
     const least = Float32Array.from(logits).sort().at(-Math.min(topK, logits.length));
@@ -30,7 +32,7 @@ export function filterTokens(logits, temperature, topK, topP) {
   }
   if (topP >= 1) return tokens;
   const ascending = [...tokens].sort((one, other) => logits[one] - logits[other] || one - other);
-  const shares = softmax(ascending.map(token => logits[token] / temperature));
+  const shares = softmax(ascending.map(token => logits[token]));
   const dropped = new Set();
   let sum = 0;
   for (let place = 0; place < ascending.length - 1; place++) {

@@ -13,7 +13,7 @@ CORE := $(VENV)/.core
 STAMP := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo test test-slow campaign check docs format bench gpu
+.PHONY: help venv install demo test test-slow campaign check docs format presets bench gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -50,6 +50,9 @@ bench: $(STAMP) ## every benchmark; nothing else should run on the machine (minu
 
 gpu: $(STAMP) ## with a GPU: contract tests on it, tables of training and decoding (under ten minutes)
 	$(VENV)/bin/python benchmarks/gpu.py
+
+presets: $(STAMP) ## the index that `linnet spec list` reads, after a preset or a layer's cost has changed
+	$(VENV)/bin/python -c 'from linnet.cli.spec import write_index; write_index()'
 
 format: $(STAMP) ## rewrite the sources as `check` expects them
 	$(RUN) ruff check --fix .

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.model.cost import model_cost
-from linnet.model.spec import ModelSpec, preset_names, read_description
+from linnet.model.folder import preset_names, read_description
+from linnet.model.spec import ModelSpec
 
 HEAD_WIDTH = 64
 FIRST = ("attention", "ted", "plga")

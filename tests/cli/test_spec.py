@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from linnet.cli import spec
 from linnet.cli.main import main
+from linnet.core.files import sha256_of
 from linnet.model.cost import model_cost
-from linnet.model.spec import ModelSpec, preset_names
+from linnet.model.folder import PRESETS, preset_names
+from linnet.model.spec import ModelSpec
 from linnet.ops.linear import can_pack_bfloat16
 
 
@@ -29,6 +32,21 @@ def test_list_has_a_line_for_each_preset(capsys: pytest.CaptureFixture[str]):
     assert [line.split()[0] for line in lines] == preset_names()
     (ted,) = (line.split() for line in lines if line.startswith("ted-tinystories"))
     assert ted == ["ted-tinystories", "4,748,032", "8", "x", "256", "2,048", "ted"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_index_of_presets_is_current(name: str):
+    """`make presets` writes it."""
+    entry = json.loads((PRESETS / spec.INDEX).read_text())[name]
+    assert entry == {"sha256": sha256_of(PRESETS / f"{name}.yaml"), "row": spec.computed_row(name)}
+
+
+def test_a_preset_that_was_edited_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = (PRESETS / "tiny-ted.yaml").read_text()
+    (tmp_path / "tiny-ted.yaml").write_text(text.replace("repeat: 2", "repeat: 3"))
+    (tmp_path / spec.INDEX).write_text((PRESETS / spec.INDEX).read_text())
+    monkeypatch.setattr("linnet.model.folder.PRESETS", tmp_path)
+    assert spec.preset_row("tiny-ted")["layers"] == 3
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]):

@@ -66,11 +66,26 @@ def test_the_general_help_of_generate_does_not_import_torch(tmp_path: Path):
     assert not imported(tmp_path, "generate", "--help") & {"torch", "numpy"}
 
 
+def test_a_list_without_runs_and_the_list_of_presets_do_not_import_torch(tmp_path: Path):
+    assert "torch" not in imported(tmp_path, "runs", str(tmp_path))
+    assert "torch" not in imported(tmp_path, "spec", "list")
+
+
+@pytest.mark.usefixtures("training")
+def test_a_list_of_finished_runs_does_not_import_torch(folder: Path):
+    assert "torch" not in imported(folder, "runs", str(folder))
+
+
+def test_the_help_imports_no_library_but_typer(tmp_path: Path):
+    assert not imported(tmp_path, "--help") & {"torch", "numpy", "pydantic", "psutil", "yaml", "rich"}
+
+
 @pytest.mark.usefixtures("training")
 def test_evaluate_imports_no_compiler_and_nothing_that_draws(folder: Path):
     found = imported(folder, "evaluate", str(folder / "run"), "--data", str(folder / "data"), "--context-length", "32")
     assert not found & (COMPILER | LIBRARIES | DRAWING)
 
 
-def test_train_imports_no_compiler(training: set[str]):
-    assert not training & (COMPILER | LIBRARIES)
+def test_one_step_imports_no_compiler_and_draws_nothing(training: set[str]):
+    """One line of figures is no curve; drawing took most of what a run of one step needed over PyTorch's import."""
+    assert not training & (COMPILER | LIBRARIES | DRAWING)

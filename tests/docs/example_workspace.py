@@ -23,7 +23,8 @@ from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
 from linnet.interop.ted import END
 from linnet.interop.tensor_names import PLDR, TED
-from linnet.model.spec import CONFIG, RUN, TOKENIZER, WEIGHTS, ModelSpec
+from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS
+from linnet.model.spec import ModelSpec
 from linnet.stories import texts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -40,7 +40,7 @@ def show_result(result: "Result", out: Path | None, as_json: bool) -> None:
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
     """Print the size of a new model folder as `echo_export_result` does."""
     from linnet.interop.exporters import ExportResult
-    from linnet.model.spec import WEIGHTS
+    from linnet.model.folder import WEIGHTS
 
     echo_export_result(ExportResult.of(out, decoder, out / WEIGHTS), as_json)
 

@@ -76,7 +76,8 @@ class GenerateCommand(TyperCommand):
 
     def _show_layer_options(self, model: str) -> None:
         from linnet.model.decoder import meta_decoder
-        from linnet.model.spec import ModelSpec, model_folder
+        from linnet.model.folder import model_folder
+        from linnet.model.spec import ModelSpec
 
         decoder = meta_decoder(ModelSpec.load(model_folder(model)))
         options = layer_options(decoder)

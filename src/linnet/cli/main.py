@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import process
-from linnet.cli.options import finish_command
 from linnet.core.errors import UserError, is_out_of_memory, one_line, print_error
 from linnet.core.system import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
 
@@ -70,6 +69,8 @@ def load_verb(verb: str) -> Any:
 
     A function may name its command class, `cls = with_fields(...)`, in the module as `COMMAND`.
     """
+    from linnet.cli.options import finish_command
+
     name = f"{verb}_" if keyword.iskeyword(verb) else verb
     module = importlib.import_module(f"linnet.cli.{name}")
     command = getattr(module, name)

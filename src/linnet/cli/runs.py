@@ -13,7 +13,7 @@ from linnet.present.show import write, write_json, write_parts
 from linnet.present.table import MISSING, Table
 
 if TYPE_CHECKING:
-    from linnet.training.runs import RunInfo
+    from linnet.training.run_list import RunInfo
 
 CURVE_HEIGHT = 12
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
@@ -53,7 +53,7 @@ def list_runs(
     its loss was not finite, and its command tries again; damaged: its files cannot be read. Bits per byte are those of
     held-out text, causal, at the latest evaluation; time is that of the steps.
     """
-    from linnet.training.runs import find_runs, read_run_info
+    from linnet.training.run_list import find_runs, read_run_info
 
     found = [read_run_info(path) for path in find_runs(folder)]
     _note_problems(found)
@@ -101,7 +101,8 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs diff runs/pldr runs/other --json
     """
-    from linnet.training.runs import differences, read_run_info
+    from linnet.training.run_list import read_run_info
+    from linnet.training.runs import differences
 
     fields, found = differences(one, other), [read_run_info(path) for path in (one, other)]
     _note_problems(found)
@@ -143,7 +144,8 @@ def show(run: Run, as_json: AsJson = False) -> None:
     Example: linnet runs show runs/ted --json
     """
     from linnet.training.run_folder import RunFolder
-    from linnet.training.runs import check_run, read_run_info, read_summary
+    from linnet.training.run_list import read_run_info
+    from linnet.training.runs import check_run, read_summary
 
     check_run(run)
     as_listed = read_run_info(run)

@@ -1,5 +1,6 @@
 """`linnet spec`: list presets, and compute the cost of a model from its description alone."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from linnet.core.spec import Spec
     from linnet.model.cost import ModelCost, WeightType
     from linnet.model.spec import BlockSpec, ModelSpec
+
+INDEX = "index.json"
+"""The presets in short, so that `linnet spec list` needs no PyTorch; `make presets` writes it."""
 
 STATE_TOKENS = (1024, 8192, 65536)
 WEIGHT_TYPES: "tuple[WeightType, ...]" = ("float32", "bfloat16", "int8", "int4")
@@ -37,9 +41,9 @@ def list_presets(as_json: AsJson = False) -> None:
 
     Example: linnet spec list
     """
-    from linnet.model.spec import ModelSpec, preset_names
+    from linnet.model.folder import preset_names
 
-    rows = [_row(ModelSpec.load(name)) for name in preset_names()]
+    rows = [preset_row(name) for name in preset_names()]
     if as_json:
         write_json(rows)
         return
@@ -95,7 +99,8 @@ def show(
     """
     from linnet.core.spec import override
     from linnet.model.cost import model_cost
-    from linnet.model.spec import ModelSpec, read_description
+    from linnet.model.folder import read_description
+    from linnet.model.spec import ModelSpec
 
     fields = [change.strip().removeprefix("model.") for change in changes or []]  # as `linnet train` names them
     description = ModelSpec.parse(override(read_description(model), fields), model)
@@ -204,6 +209,38 @@ def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
 
 def _table(title: str, counts: dict[str, int], write_count: Callable[[float], str]) -> Table:
     return Table(title, ("", "", ""), [(name, f"{count:,}", write_count(count)) for name, count in counts.items()])
+
+
+def preset_row(name: str) -> dict[str, Any]:
+    """Return a preset in short, as the index of presets has it; if it is not there or was edited, it is computed.
+
+    Computing takes seconds, because it imports PyTorch.
+    """
+    from linnet.core.files import read_json, sha256_of
+    from linnet.model.folder import PRESETS
+
+    known = read_json(PRESETS / INDEX).get(name, {})
+    is_known = known.get("sha256") == sha256_of(PRESETS / f"{name}.yaml")
+    return dict(known["row"]) if is_known else computed_row(name)
+
+
+def computed_row(name: str) -> dict[str, Any]:
+    """Return a preset in short, computed from its description."""
+    from linnet.model.spec import ModelSpec
+
+    return _row(ModelSpec.load(name))
+
+
+def write_index() -> None:
+    """Write the index of presets, a line for each (`make presets`)."""
+    from linnet.core.files import sha256_of, write_text
+    from linnet.model.folder import PRESETS, preset_names
+
+    entries = {
+        name: {"sha256": sha256_of(PRESETS / f"{name}.yaml"), "row": computed_row(name)} for name in preset_names()
+    }
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
+    write_text(PRESETS / INDEX, f"{{\n{lines}\n}}\n")
 
 
 def _row(description: "ModelSpec") -> dict[str, Any]:

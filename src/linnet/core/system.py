@@ -1,6 +1,6 @@
 """The machine and the process: memory, the C library's allocator, the load of other programs, distributed launches.
 
-This module imports no PyTorch: the command line asks it before PyTorch is loaded.
+This module imports neither PyTorch nor psutil: the command line asks it at every start, help included.
 """
 
 import ctypes
@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from linnet.core.errors import UserError
 
@@ -50,6 +48,8 @@ def available_bytes(device: "torch.device") -> int:
 
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
+    import psutil
+
     limits = [int(psutil.virtual_memory().available)]
     if resource is not None and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         limits.append(max(0, limit - int(psutil.Process().memory_info().vms)))
@@ -144,6 +144,8 @@ class OtherPrograms:
     @staticmethod
     def _now() -> tuple[float, float, float]:
         """Seconds of the clock, of all busy processors, and of this process."""
+        import psutil
+
         try:
             found = psutil.cpu_times()
         except (OSError, RuntimeError):

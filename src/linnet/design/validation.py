@@ -26,7 +26,8 @@ from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
 from linnet.core.units import Row, read_rows
 from linnet.design.scores import SCORES, Part, ScoreSettings, parts_of, score
-from linnet.model.spec import MODEL, RUN, ModelSpec
+from linnet.model.folder import MODEL, RUN
+from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 from linnet.training.runs import check_comparable, read_run_folders
 

@@ -20,7 +20,8 @@ from linnet.evaluation.documents import documents_of_split
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
-from linnet.model.spec import CONFIG, TOKENIZER, ModelSpec, model_folder
+from linnet.model.folder import CONFIG, TOKENIZER, model_folder
+from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState, rows_of
 
 CalibrationText = Literal["train", "empty"]

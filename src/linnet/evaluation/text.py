@@ -32,7 +32,7 @@ from linnet.evaluation.models import (
 )
 from linnet.evaluation.results import ModelComparison, TextEvaluation
 from linnet.evaluation.statistics import RESAMPLES
-from linnet.model.spec import TOKENIZER, model_folder
+from linnet.model.folder import TOKENIZER, model_folder
 
 
 def evaluate(

@@ -41,9 +41,10 @@ from linnet.model.cost import model_cost
 from linnet.ops.blocked_attention import HAS_TILES
 from linnet.stories import names_of
 from linnet.training.data import fit_to_data
+from linnet.training.metrics import DIVERGED, finished_summary
 from linnet.training.reporter import Reporter, terminal_reporter
 from linnet.training.run import RunResult, train_run
-from linnet.training.run_folder import DIVERGED, DivergedError, RunFolder
+from linnet.training.run_folder import DivergedError, RunFolder
 from linnet.training.runs import FinishedRun, read_run_folder
 from linnet.training.spec import RunSpec
 
@@ -74,7 +75,7 @@ class Diverged(Spec):
     def read(cls, folder: Path) -> "Diverged | None":
         """The record in a run folder; None for a run that finished, or never diverged."""
         path = folder / DIVERGED
-        if not path.is_file() or RunFolder(folder).finished() is not None:
+        if not path.is_file() or finished_summary(folder) is not None:
             return None
         return cls.parse(read_checked_json(path), str(path))
 

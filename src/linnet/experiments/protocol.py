@@ -44,7 +44,7 @@ from linnet.inference.sampling import Sampling
 from linnet.inspection.text_model import Target, TextModel, inspect_model
 from linnet.layers.registry import inspections
 from linnet.model.calibration import calibrated_layers
-from linnet.model.spec import find_model_folder
+from linnet.model.folder import find_model_folder
 from linnet.present.progress import progress
 from linnet.present.result import Part, Result
 from linnet.present.table import MISSING, Table

@@ -14,8 +14,8 @@ from linnet.experiments.jobs import training_values
 from linnet.experiments.results import TRAINING, Findings, ResultRow, read_rows, summarize
 from linnet.experiments.run import check_finished
 from linnet.experiments.suite import RESULTS, SUITE
-from linnet.model.spec import MODEL
-from linnet.training.run_folder import CONFIG, FILES
+from linnet.model.folder import MODEL
+from linnet.training.metrics import CONFIG, FILES
 from linnet.training.runs import FinishedRun, read_run_folder, runs_of
 
 SEED_AT_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")

@@ -22,7 +22,8 @@ from linnet.experiments.measures import (
     task_scores,
 )
 from linnet.model.calibration import stored_spec
-from linnet.model.spec import ModelSpec, model_folder, read_description
+from linnet.model.folder import model_folder, read_description
+from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.page import timestamp, write_page
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style

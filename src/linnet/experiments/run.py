@@ -39,11 +39,13 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.calibration import check_calibration, check_calibration_fits, save_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.spec import TOKENIZER, calibration_file, read_description
+from linnet.model.folder import TOKENIZER, read_description
+from linnet.model.spec import calibration_file
 from linnet.model.store import load_decoder
 from linnet.scaling.throughput import seconds_in_turn, training_step
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.initialization import flatten
+from linnet.training.metrics import CHECKPOINTS, finished_summary
 from linnet.training.ngram.interface import evaluate_ngram, train_ngram
 from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
@@ -190,8 +192,8 @@ def check_calibrations(suite: Suite, out: Path, origin: str) -> None:
         source = model.initialization.calibration
         file = calibration_file(source)
         begun = all(
-            checkpoint_steps(folder.checkpoints) or folder.finished() is not None
-            for folder in (RunFolder(suite.run_folder(out, run, seed)) for seed in suite.seeds)
+            checkpoint_steps(folder / CHECKPOINTS) or finished_summary(folder) is not None
+            for folder in (suite.run_folder(out, run, seed) for seed in suite.seeds)
         )
         if file is None or file.exists() or not (file.resolve() in made or begun):
             named = [field for field, value in run.set.items() if value == source]

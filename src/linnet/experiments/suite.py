@@ -16,7 +16,7 @@ from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, re
 from linnet.evaluation.abilities.contract import Ability, TextAbility
 from linnet.evaluation.abilities.suite import AnyAbility
 from linnet.experiments.measures import NGRAM, Measures
-from linnet.model.spec import RUNS, read_description
+from linnet.model.folder import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
 
 SUITE, RESULTS, CURVES, DATA, CALIBRATIONS = "suite.json", "results.jsonl", "curves.png", "data", "calibrations"

@@ -18,8 +18,8 @@ from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Part, Result
 from linnet.present.table import MISSING, Table
 from linnet.training.initialization import flatten
+from linnet.training.metrics import CONFIG
 from linnet.training.recipe import LOW_LR, NO_LOW_LR_PARAMETERS, has_low_lr_parameters
-from linnet.training.run_folder import CONFIG
 from linnet.training.spec import RunSpec, TrainingSpec, run_of
 
 FIGURES, PICTURE = "sweep.json", "sweep.png"

@@ -18,7 +18,8 @@ from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
 from linnet.model.calibration import with_calibration_from
 from linnet.model.decoder import Decoder
-from linnet.model.spec import TOKENIZER, ModelSpec, model_folder
+from linnet.model.folder import TOKENIZER, model_folder
+from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.model.store import load_decoder
 

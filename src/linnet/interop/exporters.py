@@ -17,7 +17,7 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.layers.registry import kinds_with_calibration
 from linnet.model.calibration import calibrate, with_stored_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.spec import WEIGHTS
+from linnet.model.folder import WEIGHTS
 from linnet.model.store import check_new_folder, write_model
 
 

@@ -25,8 +25,9 @@ from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import choose_operators
 from linnet.layers.mixers.plga.operator import NORM_EPS
 from linnet.model.decoder import Decoder, decoder_with_weights
+from linnet.model.folder import read_description
 from linnet.model.initialize import without_calibration_file
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, write_model
 
 LEARNED, FIXED = "pldr-v51-110m-1", "pldr-v51g-106m-1"

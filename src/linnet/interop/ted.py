@@ -26,7 +26,8 @@ from linnet.data import tokenizer_training
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.tensor_names import TED, check_one_precision, read_pth
 from linnet.model.decoder import Decoder, decoder_with_weights
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.folder import read_description
+from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, write_model
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"

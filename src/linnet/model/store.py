@@ -13,7 +13,8 @@ from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
 from linnet.model.decoder import Decoder, decoder_with_weights, meta_decoder
-from linnet.model.spec import CONFIG, RUN, TOKENIZER, WEIGHTS, ModelSpec
+from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS
+from linnet.model.spec import ModelSpec
 
 
 class TokenizerLike(Protocol):

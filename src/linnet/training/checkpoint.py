@@ -36,7 +36,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS
+from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from linnet.model.store import check_tensors, shapes_of
 from linnet.training.distributed import SINGLE_PROCESS, Processes, as_shard, is_sharded, local
 from linnet.training.optimizers.adamw import Optimizer

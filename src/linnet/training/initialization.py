@@ -10,8 +10,9 @@ from linnet.core.errors import UserError
 from linnet.data.token_data import TokenData
 from linnet.data.word_vectors import token_vectors
 from linnet.model.decoder import Decoder
+from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS, find_model_folder, model_folder
 from linnet.model.initialize import without_calibration_file
-from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS, ModelSpec, calibration_file, find_model_folder, model_folder
+from linnet.model.spec import ModelSpec, calibration_file
 from linnet.model.store import read_weights, shapes_of
 from linnet.training.distributed import Processes
 from linnet.training.spec import RunSpec

@@ -1,26 +1,36 @@
-"""`metrics.jsonl`, and schemas of the files of a run that linnet reads again.
+"""The files of a run that are read without PyTorch: their names and schemas, and `metrics.jsonl`.
 
 Files that have no checksum may have been edited; their fields are checked against these schemas.
 """
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, PositiveInt, create_model
 
 from linnet.core.atomic import errors_naming
-from linnet.core.checksum import with_checksum, without_checksum
-from linnet.core.errors import note
-from linnet.core.files import open_file, write_text
-from linnet.core.migration import upgrade_figures
-from linnet.core.spec import first_schema_error
-from linnet.present import numbers
-from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.style import INK
+from linnet.core.checksum import check_files, checksum_of_text, text_without_checksum, with_checksum, without_checksum
+from linnet.core.errors import UserError, note
+from linnet.core.files import open_file, read_json, read_text, write_text
+from linnet.core.migration import EXTENSIONS as EXTENSIONS_0_1
+from linnet.core.migration import upgrade_figures, upgrade_run
+from linnet.core.spec import first_schema_error, parse_yaml
+from linnet.model.folder import MODEL, RUN
+
+if TYPE_CHECKING:
+    from linnet.present.plot import Plot
+
+CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
+    "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
+)  # fmt: skip
+EXTENSIONS, PRECISION = "extensions.json", "precision.json"
+
+DIVERGED = "diverged.json"
+"""Where a run diverged and why. Training that run again tries it again; a comparison that contains it does not."""
 
 DAMAGED = "metrics.damaged.jsonl"
 """Lines of `metrics.jsonl` that could not be read when the run was resumed."""
@@ -71,6 +81,36 @@ SUMMARY = _schema(
     configuration=str | None,
 )
 """`run.json` of a training run."""
+
+
+def plain_configuration(text: str, origin: str) -> Any:
+    """The fields in the text of a `config.yaml`; `UserError` if it was changed."""
+    return upgrade_run(parse_yaml(text_without_checksum(text, origin), origin), origin)
+
+
+def finished_summary(folder: Path, also: Sequence[str] = ()) -> dict[str, Any] | None:
+    """The content of `model/run.json` if the run in a folder is finished.
+
+    `UserError` if that file, or a file of the model in `also`, was changed.
+    """
+    file = folder / MODEL / RUN
+    if not file.is_file():
+        return None
+    check_files(folder / MODEL, (RUN, *also))
+    summary: dict[str, Any] = upgrade_figures(read_json(file))
+    if not isinstance(summary, dict) or summary.get("finished") is not True:
+        return None
+    if wrong := first_schema_error(summary, SUMMARY):
+        raise UserError(f"{file}: {wrong}")
+    config, expected = folder / CONFIG, summary.get("configuration")
+    if any((folder / name).is_file() for name in (EXTENSIONS, EXTENSIONS_0_1)):
+        configuration = plain_configuration(read_text(config), str(config))
+        if summary.get("steps") != configuration["training"]["steps"]:
+            return None
+    found = checksum_of_text(read_text(config)) if expected else None
+    if found is not None and found != expected:
+        raise UserError(f"{config}: not the configuration of the run that {file} describes")
+    return summary
 
 
 @dataclass(frozen=True)
@@ -162,8 +202,12 @@ def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: boo
     curves(lines, title, causal).write(path)
 
 
-def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> Plot:
+def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> "Plot":
     """Loss, learning rate and gradient norm over the steps. The axis of the loss is logarithmic and shows all steps."""
+    from linnet.present import numbers
+    from linnet.present.plot import Axis, Panel, Plot, Series
+    from linnet.present.style import INK
+
     steps, x = [line["step"] for line in lines], Axis("step")
     evaluated = [line for line in lines if "validation" in line]
     points, found = [line["step"] for line in evaluated], [line["validation"] for line in evaluated]

@@ -14,15 +14,17 @@ from linnet.core.system import keep_freed_memory
 from linnet.data.prepare import PAIRS as SOURCE
 from linnet.data.prepare import prepare_pairs
 from linnet.data.token_data import TokenData, read_manifest
-from linnet.model.spec import TOKENIZER, ModelSpec, model_folder
+from linnet.model.folder import TOKENIZER, model_folder
+from linnet.model.spec import ModelSpec
 from linnet.training.callbacks import Callback
 from linnet.training.data import check_data, fit_to_data, vocabulary_note
 from linnet.training.distributed import StopRequest, join_processes
 from linnet.training.machine import threads
+from linnet.training.metrics import CONFIG, DIVERGED, finished_summary
 from linnet.training.objectives import Objective, next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
-from linnet.training.run_folder import CONFIG, DIVERGED, PAIRS, DivergedError, RunFolder, is_longer
+from linnet.training.run_folder import PAIRS, DivergedError, RunFolder, is_longer
 from linnet.training.spec import RunSpec, read_run, run_of
 from linnet.training.trainer import Trainer
 
@@ -157,7 +159,7 @@ def train_run(
         data = TokenData.open(run.data)
         requested, run = run, folder.with_known_warmup(run, fit_to_data(run, data))
         processes.broadcast_from_rank0(lambda: folder.check(run))
-        summary = processes.broadcast_from_rank0(folder.finished)
+        summary = processes.broadcast_from_rank0(lambda: finished_summary(folder.path))
         if summary is not None and not is_longer(run, folder.configuration()):
             processes.broadcast_from_rank0(folder.tidy)
             check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)

@@ -6,8 +6,9 @@ the run was given a file of pairs), `metrics.jsonl`, `curves.png`, `checkpoints/
 weights of the last step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,31 +17,36 @@ import yaml
 
 from linnet.core.atomic import file_lock, is_leftover, refuse_link, remove_leftovers
 from linnet.core.checksum import (
-    check_files,
     checksum_of_text,
     read_checked_json,
     text_with_checksum,
-    text_without_checksum,
     write_checked_json,
 )
 from linnet.core.errors import UserError, note, one_line
-from linnet.core.files import read_json, read_text, sha256_of, write_text
+from linnet.core.files import read_text, sha256_of, write_text
 from linnet.core.migration import EXTENSIONS as EXTENSIONS_0_1
-from linnet.core.migration import upgrade_figures, upgrade_hashes, upgrade_run
-from linnet.core.spec import first_schema_error, parse_yaml
-from linnet.model.spec import MODEL, RUN
+from linnet.core.migration import upgrade_hashes
+from linnet.model.folder import MODEL
 from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files
 from linnet.training.machine import Precision
-from linnet.training.metrics import DAMAGED, SUMMARY, Metrics
+from linnet.training.metrics import (
+    CHECKPOINTS,
+    CONFIG,
+    CURVES,
+    DAMAGED,
+    DIVERGED,
+    EXTENSIONS,
+    FILES,
+    LOCK,
+    METRICS,
+    PRECISION,
+    Metrics,
+    plain_configuration,
+)
 from linnet.training.schedule import Extension, StepBudget, read_budget
 from linnet.training.spec import RunSpec
-
-CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
-    "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
-)  # fmt: skip
-EXTENSIONS, PRECISION = "extensions.json", "precision.json"
 
 PAIRS = "pairs"
 """The data folder of a run that was given a file of pairs."""
@@ -49,9 +55,6 @@ STEPS = "training.steps"
 
 PARALLEL = "training.parallel."
 """Prefix of the fields that do not change the result of a run, so that it may be resumed with others."""
-
-DIVERGED = "diverged.json"
-"""Where a run diverged and why. Training that run again tries it again; a comparison that contains it does not."""
 
 
 class DivergedError(ArithmeticError):
@@ -118,34 +121,11 @@ class RunFolder:
 
     def configuration(self) -> RunSpec:
         """The run in `config.yaml`; `UserError` if it is missing, wrong, or was changed."""
-        config = self.path / CONFIG
-        text = text_without_checksum(read_text(config), str(config))
-        return RunSpec.parse(upgrade_run(parse_yaml(text, str(config)), str(config)), str(config))
+        return _parse_configuration(read_text(self.path / CONFIG), str(self.path / CONFIG))
 
     def configuration_checksum(self) -> str | None:
         """The checksum in the last line of `config.yaml`; None if it was edited."""
         return checksum_of_text(read_text(self.path / CONFIG))
-
-    def finished(self, also: Sequence[str] = ()) -> dict[str, Any] | None:
-        """The content of `model/run.json` if the run is finished.
-
-        `UserError` if that file, or a file of the model in `also`, was changed.
-        """
-        if not (self.model / RUN).is_file():
-            return None
-        check_files(self.model, (RUN, *also))
-        summary: dict[str, Any] = upgrade_figures(read_json(self.model / RUN))
-        if not isinstance(summary, dict) or summary.get("finished") is not True:
-            return None
-        if wrong := first_schema_error(summary, SUMMARY):
-            raise UserError(f"{self.model / RUN}: {wrong}")
-        if self._extensions().is_file() and summary.get("steps") != self.configuration().training.steps:
-            return None
-        expected = summary.get("configuration")
-        found = self.configuration_checksum() if expected else None
-        if found is not None and found != expected:
-            raise UserError(f"{self.path / CONFIG}: not the configuration of the run that {self.model / RUN} describes")
-        return summary
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -258,14 +238,23 @@ class RunFolder:
         return self.metrics.read({*self.expected_steps(step), step})
 
     def draw_curves(self, title: str, causal: bool) -> None:
-        """Draw `curves.png` from the metrics; a note if that fails, because a picture must not end a run."""
+        """Draw `curves.png` from the metrics, from two lines of figures on: one point is no curve.
+
+        A note if that fails, because a picture must not end a run.
+        """
         lines = [line for line in self.metrics.read() if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
-        if not lines:
+        if len(lines) < 2:
             return
         try:
             metrics.draw_curves(lines, self.path / CURVES, title, causal)
         except Exception as error:
             note(f"{self.path / CURVES}: not drawn: {one_line(f'{type(error).__name__}: {error}')}")
+
+
+@lru_cache(maxsize=1)
+def _parse_configuration(text: str, origin: str) -> RunSpec:
+    """The run in the text of a `config.yaml`, which a run reads at several of its stages."""
+    return RunSpec.parse(plain_configuration(text, origin), origin)
 
 
 def is_longer(run: RunSpec, known: RunSpec) -> bool:

@@ -1,29 +1,21 @@
-"""Runs read from their folders: finished runs with their losses, and lists of runs in any state.
+"""Finished runs with their losses, read from their folders."""
 
-A list reads only small files, so that thousands of runs can be listed.
-"""
-
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnet.core.atomic import lock_holder
-from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.migration import upgrade_figures
 from linnet.core.spec import first_schema_error
-from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
-from linnet.model.spec import CONFIG as DESCRIPTION
-from linnet.model.spec import MODEL, RUN, RUNS, ModelSpec
+from linnet.model.folder import MODEL, RUN, RUNS
+from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
-from linnet.training.checkpoint import checkpoint_path, checkpoint_steps, read_state
 from linnet.training.initialization import flatten
-from linnet.training.metrics import SUMMARY
-from linnet.training.run_folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
+from linnet.training.metrics import CONFIG, DIVERGED, SUMMARY, finished_summary
+from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
 
 
@@ -70,7 +62,7 @@ def read_run_folder(path: Path) -> FinishedRun:
     if not (path / CONFIG).is_file():
         raise NotARunError(f"{path}: not the folder of a run (no {CONFIG}), nor one with runs/ in it")
     folder = RunFolder(path)
-    summary = folder.finished()
+    summary = finished_summary(path)
     if summary is None and (path / DIVERGED).is_file():
         raise NotARunError(f"{path}: the run diverged; it has no loss")
     if summary is None:
@@ -137,102 +129,6 @@ def training_flops_per_token(model: ModelSpec, context_length: int | None) -> fl
     """FLOPs of training per token, exact, with the head, in windows of `context_length` tokens (None: the model's)."""
     tokens = context_length or model.context_length
     return model_cost(model).training_flops(tokens, with_head=True) / tokens
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """A run in any state, read from its small files; None for values that they do not contain yet.
-
-    state: `finished`, `running`, `stopped`, `diverged` or `damaged`; problem: details of the last two. step: that of
-    the last checkpoint. bits_per_byte: of the latest evaluation, causal. seconds: time in steps.
-    """
-
-    path: str
-    state: str
-    model: str | None = None
-    parameters: int | None = None
-    step: int | None = None
-    steps: int | None = None
-    tokens: int | None = None
-    bits_per_byte: float | None = None
-    tokens_per_s: float | None = None
-    seconds: float | None = None
-    seed: int | None = None
-    problem: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-_SUMMARY_FIELDS = ("parameters", "step", "steps", "tokens", "tokens_per_s", "seconds", "seed")
-
-
-def find_runs(folder: Path) -> Iterator[Path]:
-    """The folders of runs in and below a folder, by name. Links are not followed; hidden folders are left out."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one with runs in it")
-    for place, inner, files in os.walk(folder):
-        has_begun = CHECKPOINTS in inner or MODEL in inner or files != [CONFIG]
-        if METRICS in files or (CONFIG in files and has_begun):  # with metrics alone, its configuration was lost
-            yield Path(place)
-        inner[:] = sorted(name for name in inner if name not in (CHECKPOINTS, MODEL) and not name.startswith("."))
-
-
-def read_run_info(path: Path) -> RunInfo:
-    """The state of the run in a folder; a run that cannot be read is `damaged`."""
-    try:
-        return _finished_info(path) or _unfinished_info(path)
-    except (UserError, KeyError, TypeError, OSError) as error:
-        return RunInfo(str(path), "damaged", problem=" ".join(str(error).split()))
-
-
-def _finished_info(path: Path) -> RunInfo | None:
-    if not (path / MODEL).exists():
-        return None
-    if not (path / MODEL / RUN).is_file():
-        check_files(path / MODEL, (RUN,))
-        return None
-    summary = RunFolder(path).finished(also=(DESCRIPTION,))
-    if summary is None:
-        return None
-    return RunInfo(
-        path=str(path),
-        state="finished",
-        model=read_json(path / MODEL / DESCRIPTION).get("name"),
-        bits_per_byte=(summary.get("validation") or {}).get("bits_per_byte"),
-        **{name: summary.get(name) for name in _SUMMARY_FIELDS},
-    )
-
-
-def _unfinished_info(path: Path) -> RunInfo:
-    """From its configuration, its newest checkpoint (whose weights are not looked at) and its last lines of metrics."""
-    run, saved = RunFolder(path).configuration().resolved(), checkpoint_steps(path / CHECKPOINTS)
-    train_state = read_state(checkpoint_path(path / CHECKPOINTS, saved[-1])) if saved else None
-    validations = [line["validation"] for line in RunFolder(path).metrics.tail() if "validation" in line]
-    if not validations and train_state is not None:
-        sums = train_state.callbacks.get("evaluation", {}).get("sums")
-        validations = [Evaluation.from_sums(sums).to_dict()] if sums else []
-    state, problem = "stopped", None
-    if lock_holder(path / LOCK) is not None:
-        state = "running"
-    elif (path / DIVERGED).is_file():
-        diverged = read_checked_json(path / DIVERGED)
-        state, problem = "diverged", f"step {diverged['step']}: {diverged['reason']}"
-    elapsed_s = train_state.elapsed_s if train_state else 0.0
-    return RunInfo(
-        path=str(path),
-        state=state,
-        model=run.model.name,
-        parameters=model_cost(run.model).parameters,
-        step=train_state.step if train_state else 0,
-        steps=run.training.steps,
-        tokens=train_state.tokens if train_state else 0,
-        bits_per_byte=validations[-1].get("bits_per_byte") if validations else None,
-        tokens_per_s=train_state.tokens / elapsed_s if train_state and elapsed_s else None,
-        seconds=elapsed_s,
-        seed=run.training.seed,
-        problem=problem,
-    )
 
 
 def differences(one: Path, other: Path) -> dict[str, tuple[Any, Any]]:

@@ -8,7 +8,8 @@ from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from linnet.core.errors import UserError, note
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
-from linnet.model.spec import ModelSpec, model_folder, read_description
+from linnet.model.folder import model_folder, read_description
+from linnet.model.spec import ModelSpec
 from linnet.training.recipe import (
     AUTO,
     LOW_LR,

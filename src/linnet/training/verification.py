@@ -28,12 +28,13 @@ from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_text, write_text
 from linnet.core.spec import parse_yaml
-from linnet.model.spec import WEIGHTS
+from linnet.model.folder import WEIGHTS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import OPTIMIZER, checkpoint_path, checkpoint_steps, read_state
+from linnet.training.metrics import PRECISION
 from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import train_run
-from linnet.training.run_folder import PRECISION, DivergedError, RunFolder
+from linnet.training.run_folder import DivergedError, RunFolder
 from linnet.training.spec import RunSpec
 
 STEPS, MIN_STEPS = 20, 4

@@ -19,7 +19,8 @@ from linnet.design.scores import (
     width_term,
 )
 from linnet.model.cost import model_cost
-from linnet.model.spec import ModelSpec, preset_names
+from linnet.model.folder import preset_names
+from linnet.model.spec import ModelSpec
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -9,7 +9,7 @@ import yaml
 from safetensors import safe_open
 from torch import Tensor
 
-from linnet.model.spec import read_description
+from linnet.model.folder import read_description
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pldr_small.safetensors"
 

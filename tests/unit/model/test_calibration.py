@@ -10,7 +10,8 @@ from linnet.layers.mixers.plga.files import save_operators
 from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.folder import read_description
+from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 5, "residual_units": 1}

@@ -18,7 +18,8 @@ from linnet.design.space import load_space
 from linnet.inference.weights import convert_weights, weights_nbytes
 from linnet.model.cost import ModelCost, model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec, preset_names
+from linnet.model.folder import preset_names
+from linnet.model.spec import ModelSpec
 from linnet.ops.linear import can_pack_bfloat16
 from linnet.ops.rotary import rotary_range
 from linnet.scaling.candidate import parameter_counts

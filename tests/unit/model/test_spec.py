@@ -6,7 +6,8 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.layers.registry import MIXERS
-from linnet.model.spec import ModelSpec, preset_names, read_description
+from linnet.model.folder import preset_names, read_description
+from linnet.model.spec import ModelSpec
 
 GOOD = """\
 name: small

@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 from linnet.core.errors import UserError
 from linnet.model import store
 from linnet.model.decoder import Decoder, meta_decoder
-from linnet.model.spec import CONFIG, WEIGHTS, ModelSpec
+from linnet.model.folder import CONFIG, WEIGHTS
+from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 
 DESCRIPTION = {

@@ -15,7 +15,7 @@ from linnet.core.files import sha256_of
 from linnet.core.migration import OPTIMIZER as OPTIMIZER_0_1
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS
+from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from linnet.model.store import load_decoder
 from linnet.training.callbacks.evaluation import EvaluationState
 from linnet.training.callbacks.guard import GuardState

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.model.spec import preset_names
+from linnet.model.folder import preset_names
 from linnet.training.recipe import merge_fields, recipe_names
 from linnet.training.schedule import learning_rate
 from linnet.training.spec import TrainingSpec, read_run

@@ -13,9 +13,11 @@ from linnet.core import files
 from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
+from linnet.training import run_folder
 from linnet.training.initialization import uninitialized_decoder
+from linnet.training.metrics import Metrics
 from linnet.training.run import train_run
-from linnet.training.run_folder import Metrics, RunFolder
+from linnet.training.run_folder import RunFolder
 
 
 @contextmanager
@@ -339,3 +341,11 @@ def test_curves_that_cannot_be_drawn_are_only_noted(tmp_path, tiny_run, monkeypa
     summary = train_run(tiny_run(), tmp_path / "run").summary
     assert summary["finished"] and (tmp_path / "run" / "model" / "model.safetensors").exists()
     assert f"{tmp_path / 'run' / 'curves.png'}: not drawn: ValueError: no such backend" in caplog.text
+
+
+def test_a_run_parses_its_configuration_once(tmp_path, tiny_run, monkeypatch):
+    parsed, plain = [], run_folder.plain_configuration
+    run_folder._parse_configuration.cache_clear()
+    monkeypatch.setattr(run_folder, "plain_configuration", lambda *source: parsed.append(source) or plain(*source))
+    assert train_run(tiny_run(steps=1), tmp_path / "run").finished
+    assert len(parsed) == 1

@@ -10,11 +10,11 @@ import pytest
 
 from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.training.metrics import Metrics
+from linnet.training.metrics import DIVERGED, Metrics, finished_summary
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
-from linnet.training.run_folder import DIVERGED, RunFolder
-from linnet.training.runs import differences, find_runs, read_run_info
+from linnet.training.run_list import find_runs, read_run_info
+from linnet.training.runs import differences
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -127,4 +127,4 @@ def test_two_runs_differ_in_fields(tmp_path, tiny_run):
     with pytest.raises(UserError, match="not the folder of a run"):
         differences(tmp_path / "a", tmp_path)
     assert json.loads(json.dumps(read_run_info(tmp_path / "a").to_dict())) == read_run_info(tmp_path / "a").to_dict()
-    assert RunFolder(tmp_path / "a").finished()
+    assert finished_summary(tmp_path / "a")

@@ -21,11 +21,12 @@ from linnet.present import numbers
 from linnet.training.callbacks import saving
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.distributed import SIGNALS
+from linnet.training.metrics import DIVERGED
 from linnet.training.objectives import Loss, next_token_loss
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
-from linnet.training.run_folder import DIVERGED, DivergedError, RunFolder
-from linnet.training.runs import read_run_info
+from linnet.training.run_folder import DivergedError, RunFolder
+from linnet.training.run_list import read_run_info
 
 pytestmark = pytest.mark.usefixtures("quick")
 

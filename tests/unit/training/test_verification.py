@@ -11,7 +11,7 @@ from linnet.cli.main import main
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS
+from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from linnet.training import verification
 from linnet.training.checkpoint import OPTIMIZER, SUMMARY, checkpoint_path, checkpoint_steps
 from linnet.training.machine import Precision

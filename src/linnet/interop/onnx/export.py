@@ -46,7 +46,7 @@ from linnet.interop.onnx.trace import Flat, NoPromptGraphError, Step, graph_of, 
 from linnet.interop.parity import STEPS, bits_per_byte, largest_error
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.registry import cache_policy_of
-from linnet.model.spec import RUN, TOKENIZER
+from linnet.model.folder import RUN, TOKENIZER
 from linnet.model.store import check_new_folder
 
 if TYPE_CHECKING:

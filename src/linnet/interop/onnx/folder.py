@@ -15,7 +15,8 @@ from linnet.core.files import read_json
 from linnet.core.spec import Spec
 from linnet.interop.onnx.fusion import AFTER, POSITION
 from linnet.interop.onnx.trace import LOGITS, TOKENS, Flat
-from linnet.model.spec import TOKENIZER, ModelSpec
+from linnet.model.folder import TOKENIZER
+from linnet.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from onnx import ModelProto

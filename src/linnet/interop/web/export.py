@@ -23,7 +23,7 @@ from linnet.interop.onnx.folder import DATA, DESCRIPTION, PROMPT, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import EvictionCache
-from linnet.model.spec import TOKENIZER
+from linnet.model.folder import TOKENIZER
 from linnet.model.store import check_new_folder
 
 SITE, RUNTIME, MODELS = "site.json", "runtime", "models"

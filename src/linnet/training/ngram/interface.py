@@ -28,7 +28,7 @@ from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.engine import Step
 from linnet.inference.language_model import Continuation
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
-from linnet.model.spec import NGRAM
+from linnet.model.folder import NGRAM
 from linnet.model.store import check_new_folder
 from linnet.present import numbers
 from linnet.present.progress import progress

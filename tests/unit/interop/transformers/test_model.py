@@ -11,7 +11,7 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.interop.transformers import LinnetConfig, LinnetForCausalLM
 from linnet.model.decoder import Decoder
-from linnet.model.spec import read_description
+from linnet.model.folder import read_description
 from linnet.training.objectives import next_token_loss
 
 NEW = 6

@@ -15,7 +15,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
 from linnet.interop.transformers_convert import import_transformers
 from linnet.model.decoder import Decoder
-from linnet.model.spec import CONFIG, TOKENIZER, WEIGHTS
+from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from linnet.model.store import write_model
 from linnet.training.objectives import next_token_loss
 

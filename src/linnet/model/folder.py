@@ -1,0 +1,74 @@
+"""Where a model's description lies: model folders and presets. This module imports no PyTorch.
+
+A model folder is `config.json` (the description), `model.safetensors` (the weights), `tokenizer.json` and `run.json`
+(how it was made). The folder of a training run has one in `model/`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from linnet.core.checksum import check_files
+from linnet.core.errors import UserError, did_you_mean
+from linnet.core.files import read_json
+from linnet.core.migration import upgrade_model
+from linnet.core.spec import read_yaml
+
+PRESETS = Path(__file__).parent / "presets"
+
+CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
+
+NGRAM = "ngram.json"
+"""Describes the model in the folder of an n-gram model, which has none of the files above."""
+
+MODEL, RUNS = "model", "runs"
+"""The name of the model folder in the folder of a run, and of the folder of runs in that of a comparison."""
+
+
+def preset_names() -> list[str]:
+    """The names of the presets that come with linnet."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def find_model_folder(path: Path) -> Path | None:
+    """`path` if it is a model folder, or the model folder in the run folder `path`; None if there is none."""
+    return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)
+
+
+def model_folder(source: str | Path) -> Path:
+    """The model folder itself, or the one in a run folder; `UserError`, with advice, if there is none."""
+    path = Path(source)
+    folder = find_model_folder(path)
+    if folder is not None:
+        check_files(folder, (CONFIG, TOKENIZER, RUN))
+        return folder
+    if not path.exists() and str(source) in preset_names():
+        command = f"linnet train --model {source} --data DIR --out runs/{source}"
+        raise UserError(f"{source}: a preset, a description without weights; `{command}` trains it")
+    if not path.is_dir():
+        raise UserError(f"{source}: no such folder; expected a model folder or the folder of a training run")
+    runs = sorted(str(run) for run in path.glob(f"{RUNS}/*") if find_model_folder(run))
+    if runs:
+        raise UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
+    if (path / NGRAM).is_file():
+        verbs = f"`linnet ngram evaluate {source} --data DIR`, or `linnet ngram generate {source}`"
+        raise UserError(f"{source}: an n-gram model, which has no weights; expected {verbs}")
+    raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+
+
+def read_description(source: str | Path) -> dict[str, Any]:
+    """The plain description of a model, from a preset's name, a YAML or JSON file, a model folder, or a run folder.
+
+    Raises `UserError` if there is no such file or preset, or if it holds no mapping.
+    """
+    preset = PRESETS / f"{source}.yaml"
+    path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
+    if path.is_dir():
+        path = model_folder(source) / CONFIG
+    if not path.exists():
+        instead = did_you_mean(str(source), preset_names(), f"presets: {', '.join(preset_names())}")
+        raise UserError(f"{source}: no such file, and no preset of that name; {instead}")
+    data = upgrade_model(read_json(path), str(path)) if path.suffix == ".json" else read_yaml(path)
+    if not isinstance(data, dict):
+        kind = "nothing" if data is None else type(data).__name__
+        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {kind}")
+    return data

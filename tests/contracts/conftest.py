@@ -2,14 +2,18 @@
 
 import pytest
 import torch
-from examples import ALL, PLACE, name_of, randomized
+from examples import ALL, PLACE, name_of, policies_of, randomized
 
 from linnet.layers.contract import Sublayer, SublayerSpec
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `policy` runs with every cache policy of an example, too."""
     chosen = any("spec" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    if "spec" in metafunc.fixturenames and not chosen:
+    if "policy" in metafunc.fixturenames:
+        pairs = {name_of(spec) + suffix: (spec, policy) for spec in ALL for suffix, policy in policies_of(spec).items()}
+        metafunc.parametrize(("spec", "policy"), pairs.values(), ids=pairs)
+    elif "spec" in metafunc.fixturenames and not chosen:
         metafunc.parametrize("spec", ALL, ids=name_of)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import on_device  # which is chosen after a conftest has read this file
 from linnet.layers.batch_layout import BatchLayout, layout_at
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, sublayers_of
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 
@@ -27,6 +28,14 @@ def examples_of(kind: type[SublayerSpec]) -> Sequence[SublayerSpec]:
 
 def name_of(spec: SublayerSpec) -> str:
     return f"{spec.kind}-{examples_of(type(spec)).index(spec)}"
+
+
+@cache
+def policies_of(spec: SublayerSpec) -> dict[str, CachePolicy]:
+    """Each cache policy of a sublayer, by what follows its name in that of a test: nothing for the full cache."""
+    supported = spec.build(PLACE).cache_policies
+    others = [policy for kind in spec.cache_policies if kind in supported for policy in kind.examples()]
+    return {"": FULL, **{f"-{policy.name}-{index}": policy for index, policy in enumerate(others)}}
 
 
 def first_of_its_kind(spec: SublayerSpec) -> bool:

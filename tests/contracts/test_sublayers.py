@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, layout_at
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
 from linnet.layers.state import State
@@ -30,8 +31,14 @@ CUTS = {
 }
 
 
-def empty_state(sublayer: Sublayer, batch: int, capacity: int = LENGTH, dtype: torch.dtype = torch.float64) -> State:
-    return sublayer.initial_state(batch, capacity, DEVICE, dtype)
+def empty_state(
+    sublayer: Sublayer,
+    batch: int,
+    capacity: int = LENGTH,
+    dtype: torch.dtype = torch.float64,
+    policy: CachePolicy = FULL,
+) -> State:
+    return sublayer.initial_state(batch, capacity, DEVICE, dtype, policy)
 
 
 def feed(sublayer: Sublayer, x_BTD: Tensor, state: State, bounds: list[int], padding: tuple[int, ...] = (0,)) -> Tensor:
@@ -41,9 +48,10 @@ def feed(sublayer: Sublayer, x_BTD: Tensor, state: State, bounds: list[int], pad
     )
 
 
-def in_two(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
+def in_two(sublayer: Sublayer, x_BTD: Tensor, policy: CachePolicy = FULL) -> Tensor:
     """The outputs of the prompt and of the rest."""
-    return feed(sublayer, x_BTD, empty_state(sublayer, len(x_BTD), x_BTD.shape[1]), [0, PROMPT, x_BTD.shape[1]])
+    state = empty_state(sublayer, len(x_BTD), x_BTD.shape[1], policy=policy)
+    return feed(sublayer, x_BTD, state, [0, PROMPT, x_BTD.shape[1]])
 
 
 def is_settled(sublayer: Sublayer, tokens: int) -> bool:
@@ -106,10 +114,10 @@ def test_only_states_of_constant_size_do_not_grow(sublayer: Sublayer):
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(sublayer: Sublayer, cut: str):
+def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(sublayer: Sublayer, policy: CachePolicy, cut: str):
     x_BTD = inputs(2, LENGTH)
-    expected = in_two(sublayer, x_BTD)
-    actual = feed(sublayer, x_BTD, empty_state(sublayer, 2), [0, *CUTS[cut]])
+    expected = in_two(sublayer, x_BTD, policy)
+    actual = feed(sublayer, x_BTD, empty_state(sublayer, 2, policy=policy), [0, *CUTS[cut]])
     torch.testing.assert_close(actual, expected)
 
 
@@ -125,15 +133,15 @@ def test_a_sublayer_that_is_not_exact_when_split_calibrates(sublayer: Sublayer):
     assert sublayer.traits.exact_when_split or sublayer.traits.calibrates
 
 
-def test_left_padding_does_not_change_real_tokens(sublayer: Sublayer):
+def test_left_padding_does_not_change_real_tokens(sublayer: Sublayer, policy: CachePolicy):
     padding = (3, 0, 1)
     x_BTD = inputs(3, LENGTH)
-    padded = feed(sublayer, x_BTD, empty_state(sublayer, 3), [0, PROMPT + 2, 8, LENGTH], padding)
+    padded = feed(sublayer, x_BTD, empty_state(sublayer, 3, policy=policy), [0, PROMPT + 2, 8, LENGTH], padding)
     assert padded.isfinite().all()
     for row, pad in enumerate(padding):
         real = x_BTD[row : row + 1, pad:]
         bounds = [0, *(bound - pad for bound in (PROMPT + 2, 8, LENGTH))]
-        alone = feed(sublayer, real, empty_state(sublayer, 1), bounds)
+        alone = feed(sublayer, real, empty_state(sublayer, 1, policy=policy), bounds)
         torch.testing.assert_close(padded[row : row + 1, pad:], alone)
 
 
@@ -144,10 +152,10 @@ def test_left_padding_does_not_change_outputs_without_a_state(sublayer: Sublayer
         torch.testing.assert_close(padded[row : row + 1, pad:], sublayer(x_BTD[row : row + 1, pad:]))
 
 
-def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublayer):
+def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublayer, policy: CachePolicy):
     """Streams that join a running batch, read chunks of different lengths with it, and leave it."""
     x_BTD, lengths = inputs(3, LENGTH), (PROMPT, 9, 6)
-    states = [empty_state(sublayer, 1, LENGTH + 3 * row) for row in range(3)]
+    states = [empty_state(sublayer, 1, LENGTH + 3 * row, policy=policy) for row in range(3)]
     for row, length in enumerate(lengths):
         sublayer(x_BTD[row : row + 1, :length], states[row])
     joined = states[0].join(states[1:])
@@ -165,7 +173,7 @@ def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublaye
     left = joined.select(torch.tensor([1]))
     outs[1].append(sublayer(x_BTD[1:2, places[1] :], left, BatchLayout(places[1])))
     for row, length in enumerate(lengths):
-        alone = empty_state(sublayer, 1)
+        alone = empty_state(sublayer, 1, policy=policy)
         found = torch.cat(outs[row], dim=1)
         expected = feed(sublayer, x_BTD[row : row + 1], alone, [0, length, length + found.shape[1]])[:, length:]
         torch.testing.assert_close(found, expected)
@@ -193,15 +201,15 @@ def test_documents_in_one_row_do_not_see_each_other(sublayer: Sublayer):
     assert (gradient[0, 4:] != 0).any()
 
 
-def test_a_document_resets_the_state(sublayer: Sublayer):
+def test_a_document_resets_the_state(sublayer: Sublayer, policy: CachePolicy):
     """The second chunk begins in the middle of the last document."""
     x_BTD, later = inputs(3, LENGTH), inputs(3, 4)
-    state = empty_state(sublayer, 3, 2 * LENGTH)
+    state = empty_state(sublayer, 3, 2 * LENGTH, policy=policy)
     run(sublayer, x_BTD, state, BatchLayout(documents=DOCUMENTS))
     places = [LENGTH - (begins[-1] if begins else 0) for begins in DOCUMENTS]
     out = run(sublayer, later, state, layout_at(places))
     for row, place in enumerate(places):
-        alone = empty_state(sublayer, 1, 2 * LENGTH)
+        alone = empty_state(sublayer, 1, 2 * LENGTH, policy=policy)
         sublayer(x_BTD[row : row + 1, LENGTH - place :], alone)
         expected = sublayer(later[row : row + 1], alone, BatchLayout(place))
         torch.testing.assert_close(out[row : row + 1], expected)
@@ -221,44 +229,34 @@ def test_cross_layer_values_have_the_declared_shapes(spec: SublayerSpec, sublaye
         assert torch.equal(run(sublayer, x_BTD, None, layout)[:, 3:], first[:, 3:]) == (not left)
 
 
-def test_a_fork_is_independent(sublayer: Sublayer):
-    x_BTD, other = inputs(2, LENGTH), inputs(2, LENGTH)
-    state = empty_state(sublayer, 2)
-    sublayer(x_BTD[:, :PROMPT], state)
-    fork = state.fork()
-    sublayer(other[:, PROMPT:], fork, BatchLayout(PROMPT))
-    actual = sublayer(x_BTD[:, PROMPT:], state, BatchLayout(PROMPT))
-    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
-
-
-def test_selected_rows_continue_independently(sublayer: Sublayer):
+def test_selected_rows_continue_independently(sublayer: Sublayer, policy: CachePolicy):
     x_BTD = inputs(3, LENGTH)
-    state = empty_state(sublayer, 3)
+    state = empty_state(sublayer, 3, policy=policy)
     sublayer(x_BTD[:, :PROMPT], state)
     rows = torch.tensor([2, 0, 2])
     actual = sublayer(x_BTD[rows, PROMPT:], state.select(rows), BatchLayout(PROMPT))
-    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[rows, PROMPT:])
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD, policy)[rows, PROMPT:])
 
 
-def test_a_state_with_more_capacity_continues(sublayer: Sublayer):
+def test_a_state_with_more_capacity_continues(sublayer: Sublayer, policy: CachePolicy):
     x_BTD = inputs(2, LENGTH)
-    state = empty_state(sublayer, 2, PROMPT)
+    state = empty_state(sublayer, 2, PROMPT, policy=policy)
     sublayer(x_BTD[:, :PROMPT], state)
     actual = sublayer(x_BTD[:, PROMPT:], state.grown(LENGTH), BatchLayout(PROMPT))
-    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD, policy)[:, PROMPT:])
 
 
 def saved_and_loaded(state: State) -> dict[str, Tensor]:
     return {name: tensor.to(DEVICE) for name, tensor in load(save(state.tensors())).items()}
 
 
-def test_a_state_is_saved_and_loaded(sublayer: Sublayer):
+def test_a_state_is_saved_and_loaded(sublayer: Sublayer, policy: CachePolicy):
     x_BTD = inputs(2, LENGTH)
-    state = empty_state(sublayer, 2)
+    state = empty_state(sublayer, 2, policy=policy)
     sublayer(x_BTD[:, :PROMPT], state)
-    loaded = empty_state(sublayer, 2).with_tensors(saved_and_loaded(state))
+    loaded = empty_state(sublayer, 2, policy=policy).with_tensors(saved_and_loaded(state))
     actual = sublayer(x_BTD[:, PROMPT:], loaded, BatchLayout(PROMPT))
-    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD, policy)[:, PROMPT:])
 
 
 def test_a_cropped_state_continues_from_its_new_length(sublayer: Sublayer):
@@ -281,9 +279,9 @@ def test_a_state_cropped_to_0_equals_a_new_one(sublayer: Sublayer):
     torch.testing.assert_close(sublayer(x_BTD, state), sublayer(x_BTD))
 
 
-def test_a_state_that_forgets_is_causal_from_the_first_token(sublayer: Sublayer):
+def test_a_state_that_forgets_is_causal_from_the_first_token(sublayer: Sublayer, policy: CachePolicy):
     x_BTD = inputs(2, LENGTH)
-    state = empty_state(sublayer, 2)
+    state = empty_state(sublayer, 2, policy=policy)
     sublayer(inputs(2, LENGTH), state)
     frozen = state.forget()
     whole = sublayer(x_BTD, frozen.fork())

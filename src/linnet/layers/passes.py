@@ -17,8 +17,12 @@ from linnet.layers.state import State
 def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
     """`[B, T, D] -> [B, T, D]` for any layout: rows at different positions, padding, several documents in a row.
 
-    A state is read and advanced; at a document the state of its row, and its position, start from the beginning.
+    A state is read and advanced, and holds no graph afterwards; at a document the state of its row, and its position,
+    start from the beginning.
     """
+    with_graph = state is not None and torch.is_grad_enabled()
+    if state is not None and with_graph:
+        state.take(state.fork())  # the graph of the chunk before may need its tensors as they are
     if layout.documents is not None:
         if sublayer.traits.window == 1:
             layout = replace(layout, documents=None)
@@ -28,6 +32,8 @@ def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLay
             return _run_rows(sublayer, x_BTD, state, layout)
     if sublayer.supports(layout, x_BTD.shape[1], state):
         out_BTD: Tensor = sublayer(x_BTD, state, layout)
+        if state is not None and with_graph:
+            state.take(state.with_tensors({name: tensor.detach() for name, tensor in state.tensors().items()}))
         return out_BTD
     return _run_groups(sublayer, x_BTD, state, layout)
 

@@ -22,8 +22,9 @@ from linnet.ops.support import is_exporting
 class State:
     """A dataclass of tensors whose first dimension is the batch.
 
-    It is advanced in place, so gradients flow within one chunk only. Each row has its own position, which the caller
-    holds (`model.state`). A field may be None until the first chunk fills it.
+    It is advanced in place. Gradients flow within one chunk only: `layers.passes.run` leaves no graph in it, and keeps
+    the tensors that the graph of an earlier chunk needs. Each row has its own position, which the caller holds
+    (`model.state`). A field may be None until the first chunk fills it.
     """
 
     any_length: ClassVar[frozenset[str]] = frozenset()

@@ -50,6 +50,10 @@ class BankCache(CachePolicy):
     def comparison(cls, tokens: int) -> list["BankCache"]:
         return [cls(tokens)]
 
+    @classmethod
+    def examples(cls) -> list["BankCache"]:
+        return [cls(4096)]  # a length of its own, so that states of different capacities join
+
 
 @dataclass(frozen=True)
 class EvictionCache(EvictionPolicy, CachePolicy):
@@ -77,6 +81,11 @@ class EvictionCache(EvictionPolicy, CachePolicy):
     @classmethod
     def from_text(cls, values: Mapping[str, str]) -> "EvictionCache":
         return super().from_text({"top_k": str(OFF_TOP_K), "threshold": str(OFF_THRESHOLD), **values})
+
+    @classmethod
+    def examples(cls) -> list["EvictionCache"]:
+        """A number of tokens, which evicts in most steps, and a relevance, which makes rows differ."""
+        return [cls(top_k=4, threshold=OFF_THRESHOLD), cls(threshold=0.05, min_tokens_to_keep=2)]
 
     @classmethod
     def sweep(cls, tokens: int) -> list["EvictionCache"]:

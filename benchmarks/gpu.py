@@ -134,6 +134,8 @@ def main() -> None:
     tests = contract_tests(arguments.device, arguments.tiny, tests_s)
     record.write(contract_tests=tests)
     print("contract tests: " + ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "error", "skipped")))
+    if not any(tests[name] for name in ("passed", "failed", "error")):
+        print(f"no contract test ran; the end of pytest's output:\n{tests.get('pytest_output', '')}")
     rows, none = list(plan(arguments.tiny)), why_none(device)
     if none is None:
         rows = [*kernel_rows(TINY if arguments.tiny else SIZES), *rows]

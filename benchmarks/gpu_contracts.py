@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 TESTS = ("tests/contracts", "tests/golden/test_golden.py")
 TINY_TESTS = ("tests/contracts/test_hooks.py",)
-MOST_PROCESSES = 16
+MAX_PROCESSES = 16
 OUTCOMES = ("passed", "failed", "error", "skipped")
 LAST_CHARACTERS = 3000
 
@@ -23,8 +23,13 @@ def contract_tests(device: str, tiny: bool, limit_s: float) -> dict[str, Any]:
     """The outcomes so far if the time ends before the tests (`complete`), and the end of pytest's report of
     failures.
     """
-    processes = 1 if tiny else min(MOST_PROCESSES, os.cpu_count() or 1)
-    spread = ["-n", str(processes)] if processes > 1 and importlib.util.find_spec("xdist") else ["-p", "no:xdist"]
+    processes = 0 if tiny else min(MAX_PROCESSES, os.cpu_count() or 1)
+    # Without pytest-xdist, the project's own options, which name its `--dist`, would be refused.
+    spread = (
+        ["-n", str(processes)]
+        if importlib.util.find_spec("xdist")
+        else ["-o", "addopts=--import-mode=importlib -m 'not slow'"]
+    )
     options = ["-vv", "--tb=short", "-rs", "--device", device, "-p", "no:cacheprovider", *spread]
     command = [sys.executable, "-m", "pytest", *options, *(TINY_TESTS if tiny else TESTS)]
     with tempfile.TemporaryFile("w+") as output:

@@ -6,9 +6,14 @@ front of a text drops it again, so tokens can stand for other bytes at the start
 """
 
 import codecs
+import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import tokenizers
+from tokenizers import models
 
 from linnet.core.errors import UserError
 from linnet.data.sentencepiece import BYTES, SPACE, SentencePieceDefinition
@@ -24,7 +29,7 @@ class TokenBytes:
     """The bytes of every token id.
 
     `opening`: the bytes while nothing has been printed yet. `opens_once`: a token whose bytes differ there ends the
-    opening, even if nothing of it is left. `unknown`: the token that stands for text that is lost, if there is one.
+    opening, even if nothing of it is left. `unknown`: the token that only stands for text that is lost, if any.
     """
 
     table: list[bytes]
@@ -33,25 +38,30 @@ class TokenBytes:
     unknown: int | None = None
 
     @classmethod
-    def from_definition(cls, definition: dict[str, Any], vocabulary: dict[str, int], origin: str) -> "TokenBytes":
-        """Read the table from the data of a tokenizer.json and its vocabulary (added tokens included).
+    def from_library(cls, library: tokenizers.Tokenizer, definition: dict[str, Any], origin: str) -> "TokenBytes":
+        """Read the table from the library's reading of a tokenizer.json, and that file's data.
 
-        Special tokens and unused ids stand for no bytes. `UserError` for a decoder that is neither byte-level nor
-        SentencePiece's: its tokens do not stand for fixed bytes.
+        Special tokens and unused ids stand for no bytes; ordinary added tokens for their text, as the tokenizer's
+        normalizer writes it. `UserError` for a decoder whose tokens do not stand for fixed bytes.
         """
-        steps = _decoder_steps(definition.get("decoder"))
-        spell = _spelling(steps, origin)
-        added = {token["content"]: token["special"] for token in definition.get("added_tokens") or []}
-        table = [b""] * (max(vocabulary.values()) + 1)
+        spell = _spelling(_decoder_steps(definition.get("decoder")), origin)
+        vocabulary, added = library.get_vocab(with_added_tokens=True), library.get_added_tokens_decoder()
+        written = {token["content"] for token in definition.get("added_tokens") or []}
+        table = [b""] * (max([*vocabulary.values(), *added]) + 1)
+        opening = list(table)
         for piece, token in vocabulary.items():
-            if piece not in added:
-                table[token] = spell(piece)
-            elif not added[piece]:
-                table[token] = piece.encode()
-        strips = (step["type"] == "Strip" and step["content"] == " " and step["start"] > 0 for step in steps)
-        marks = (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never" for step in steps)
-        drops = any(strips) or any(marks)  # a leading space
-        return cls(table, [piece.removeprefix(b" ") for piece in table] if drops else table)
+            if token not in added:
+                opening[token], table[token] = spell(piece)
+        for token, content in added.items():
+            name = library.id_to_token(token)
+            if not content.special:  # a normalized one is spelled as the pieces of normalized text are
+                literal = name.encode()
+                opening[token], table[token] = (literal, literal) if name in written else spell(name)
+        model = definition["model"]
+        name = model.get("unk_token") or ""
+        unknown = model.get("unk_id") if model["type"] == "Unigram" else library.token_to_id(name)
+        # A character may stand for itself and for all unknown ones: it counts as itself.
+        return cls(table, opening, unknown=None if len(name) == 1 else unknown)
 
     @classmethod
     def from_sentencepiece(cls, model: SentencePieceDefinition) -> "TokenBytes":
@@ -129,28 +139,57 @@ def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [decoder]
 
 
-def _spelling(steps: list[dict[str, Any]], origin: str) -> Callable[[str], bytes]:
-    """How one piece spells its bytes, from the steps of the decoder."""
-    names = {step["type"] for step in steps}
-    is_byte_level = names == {"ByteLevel"}
-    if not is_byte_level and not (names and names <= {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}):
-        raise UserError(
-            f"{origin}: decoder: {', '.join(sorted(names)) or 'none'}: "
-            "only byte-level and SentencePiece tokenizers can be read"
-        )
-    marks = {step["replacement"]: " " for step in steps if step["type"] == "Metaspace"}
-    for step in steps:
-        if step["type"] == "Replace" and "String" in step["pattern"]:
-            marks[step["pattern"]["String"]] = step["content"]
-    has_bytes = "ByteFallback" in names
+_BYTE = re.compile(r"<0x([0-9a-fA-F]{2}|\+[0-9a-fA-F])>")
+"""The pieces that the library's `ByteFallback` takes for a byte."""
 
-    def spell(piece: str) -> bytes:
-        if is_byte_level and all(character in BYTE_LEVEL for character in piece):
-            return bytes(BYTE_LEVEL[character] for character in piece)
-        if has_bytes and piece in BYTES:
-            return bytes([BYTES[piece]])
-        for mark, text in marks.items():
-            piece = piece.replace(mark, text)
-        return piece.encode()
+_ORDER = re.compile("(Metaspace |(?:Replace |Strip )*)(ByteFallback )?(?:(?:Fuse )+(Strip )?)?")
+
+
+def _spelling(steps: list[dict[str, Any]], origin: str) -> Callable[[str], tuple[bytes, bytes]]:
+    """What one piece prints, first in a text and later, from the steps of the decoder.
+
+    Steps that change single tokens are the library's own. After them bytes are joined, then all tokens, and then one
+    leading character may be dropped. In any other order the text of a token depends on its neighbors.
+    """
+    if [step["type"] for step in steps] == ["ByteLevel"]:
+        return _byte_level
+    order = _ORDER.fullmatch("".join(f"{step['type']} " for step in steps))
+    dropped = steps[-1] if order and order[3] else {"content": "", "start": 1, "stop": 0}
+    drops_one = (dropped["start"], dropped["stop"]) == (1, 0) and dropped["content"].isascii()
+    if not steps or not order or not drops_one or (order[3] and order[1] == "Metaspace "):
+        raise UserError(
+            f"{origin}: decoder: {', '.join(map(_describe, steps)) or 'none'}: expected ByteLevel; or Metaspace, or"
+            " Replace and Strip of single tokens; then ByteFallback, Fuse, and Strip(' ', start 1, stop 0)"
+        )
+    change, character = _library_decoder(steps[: order[1].count(" ")]), dropped["content"]
+
+    def spell(piece: str) -> tuple[bytes, bytes]:
+        first = change([piece])
+        later = change([piece, piece])[len(first) :] if order[1] == "Metaspace " else first
+        byte = _BYTE.fullmatch(first) if order[2] else None
+        if byte:
+            one = bytes([int(byte[1], 16)])
+            return one.removeprefix(character.encode()), one
+        return first.removeprefix(character).encode(), later.encode()
 
     return spell
+
+
+def _byte_level(piece: str) -> tuple[bytes, bytes]:
+    is_bytes = all(character in BYTE_LEVEL for character in piece)
+    spelled = bytes(BYTE_LEVEL[character] for character in piece) if is_bytes else piece.encode()
+    return spelled, spelled
+
+
+def _library_decoder(steps: list[dict[str, Any]]) -> Callable[[list[str]], str]:
+    """The library's decoder of these steps; it has no other way to read one from data."""
+    plain = json.loads(tokenizers.Tokenizer(models.BPE()).to_str())
+    library = tokenizers.Tokenizer.from_str(json.dumps({**plain, "decoder": {"type": "Sequence", "decoders": steps}}))
+    decode: Callable[[list[str]], str] = library.decoder.decode
+    return decode
+
+
+def _describe(step: dict[str, Any]) -> str:
+    if step["type"] != "Strip":
+        return str(step["type"])
+    return f"Strip({step['content']!r}, start {step['start']}, stop {step['stop']})"

@@ -8,14 +8,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linnet.core.atomic import atomic_directory, clean_up
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_checked_json
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.data.shards import (
     SHARD_TOKENS,
@@ -396,6 +398,7 @@ def _write(
     The training side is encoded as it is read; the validation side is collected and written in the order of its hashes.
     """
     held_out: list[Document] = []
+    counts_V: list[NDArray[np.int64]] = []
 
     def training() -> Iterator[Document]:
         for document in corpus.documents():
@@ -420,7 +423,8 @@ def _write(
                     yield document
 
             with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens, parts) as writer:
-                text_bytes = _write_documents(writer, counted(), tokenizer, corpus.pairs, advance)
+                text_bytes, ids_V = _write_documents(writer, counted(), tokenizer, corpus.pairs, advance)
+                counts_V.append(ids_V)
                 return writer.info(text_bytes, describe_runs(runs) if len(corpus.sources) > 1 else None)
 
         splits: dict[Split, SplitInfo] = {"train": write("train", training())}
@@ -429,6 +433,8 @@ def _write(
     if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
         names = ", ".join(source.file for source in corpus.sources)
         raise UserError(f"{names}: changed while being read")
+    if lost := tokenizer.loss_note(np.sum(counts_V, axis=0), corpus.text_bytes):
+        note(lost)
     return _describe(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
 
 
@@ -446,13 +452,14 @@ class _Piece(NamedTuple):
 
 def _write_documents(
     writer: ShardWriter, documents: Iterable[Document], tokenizer: Tokenizer, pairs: bool, advance: Advance
-) -> int:
-    """Encode documents and write them; return the bytes of their text."""
-    text_bytes = token_bytes = 0
-    bytes_of_token, end = tokenizer.token_bytes(), np.array([tokenizer.end_id])
+) -> tuple[int, NDArray[np.int64]]:
+    """Encode documents and write them; return the bytes of their text, and how often each token stands for some."""
+    text_bytes, counts_V = 0, np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    end = np.array([tokenizer.end_id])
     counted = False  # True if the previous text counts: then the end token after it counts, too
     for batch in _pieces(documents, tokenizer):
         encoded = tokenizer.encode_batch([piece.text for piece in batch])
+        counts_V += np.bincount(np.fromiter(chain.from_iterable(encoded), np.int64), minlength=len(counts_V))
         for piece, tokens in zip(batch, encoded, strict=True):
             ids = np.array(tokens, dtype=np.int64)
             mask = np.full(len(ids), piece.counts)
@@ -463,11 +470,11 @@ def _write_documents(
             counted = piece.counts
             size_bytes = len(piece.text.encode())
             text_bytes += size_bytes
-            token_bytes += int(bytes_of_token[ids].sum())
             advance(size_bytes)
     writer.write(end, {"mask": np.array([counted])} if pairs else {})
+    token_bytes = int(tokenizer.token_bytes() @ counts_V)
     assert tokenizer.kind == "imported" or token_bytes == text_bytes, (token_bytes, text_bytes)
-    return text_bytes
+    return text_bytes, counts_V
 
 
 def _pieces(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[_Piece]]:

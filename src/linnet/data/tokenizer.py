@@ -49,9 +49,7 @@ class Tokenizer:
             with _panics_reported(origin):
                 self.end_id = self._mark_end()
                 self._guard_special_tokens()
-            self._pieces = TokenBytes.from_definition(
-                self._definition, self._library.get_vocab(with_added_tokens=True), origin
-            )
+                self._pieces = TokenBytes.from_library(self._library, self._definition, origin)
         self.kind = _kind(self._definition, self._pieces)
 
     @classmethod
@@ -168,11 +166,24 @@ class Tokenizer:
 
         For the four kinds of linnet, the sum over `encode(text)` is exactly the number of UTF-8 bytes of the text. For
         an imported tokenizer it is that of the text as the tokenizer changed it, with the space that it put in front.
-        An unknown token, for text that is lost, counts nothing.
+        An unknown token, for text that is lost, counts nothing. `loss_note` gives the difference.
         """
         lengths = np.array([len(piece) for piece in self._pieces.table], dtype=np.int64)
         lengths[[] if self._pieces.unknown is None else self._pieces.unknown] = 0
         return lengths
+
+    def loss_note(self, counts_V: NDArray[np.int64], text_bytes: int) -> str | None:
+        """A note if tokens do not stand for exactly the bytes of the text that they encode; None if they do.
+
+        counts_V: how often each token is in the encoded text.
+        """
+        token_bytes, unknown = int(self.token_bytes() @ counts_V), self._pieces.unknown
+        if token_bytes == text_bytes:
+            return None
+        lost = 0.0 if unknown is None else counts_V[unknown] / max(1, counts_V.sum())
+        why = f"{lost:.2%} of them are unknown, and count none" if lost else "the tokenizer changes the text"
+        share = f"{token_bytes / text_bytes:.2%}"
+        return f"the tokens stand for {share} of the text's bytes, which bits per byte are computed from: {why}"
 
     @cached_property
     def _library(self) -> tokenizers.Tokenizer:
@@ -201,30 +212,47 @@ class Tokenizer:
         """Keep the names of special tokens, met in a text, from becoming those tokens.
 
         A unigram model holds them among its pieces and would pick them; splitting such a name after its first
-        character keeps them apart.
+        character keeps them apart. A split is added only if it turns the token into others: an unknown token also
+        stands for the unknown characters of its own name. Repeated until nothing changes, this leaves a tokenizer
+        that was saved as it is.
         """
-        for token, name in _specials(self._library).items():
-            if len(name) < 2 or token not in self._library.encode(name, add_special_tokens=False).ids:
-                continue
-            escaped = [f"\\x{{{ord(character):x}}}" for character in name]
-            first = Regex(f"{escaped[0]}(?={''.join(escaped[1:])})")
-            splits = [pre_tokenizers.Split(first, "isolated")]
-            if self._library.pre_tokenizer is not None:
-                splits.insert(0, self._library.pre_tokenizer)
-            self._library.pre_tokenizer = pre_tokenizers.Sequence(splits)
+        names = [(token, name) for token, name in _specials(self._library).items() if len(name) > 1]
+        while any(self._split_name(token, name) for token, name in names):
             self._definition["pre_tokenizer"] = json.loads(self._library.to_str())["pre_tokenizer"]
+
+    def _split_name(self, token: int, name: str) -> bool:
+        """Split a special token's name in texts if that keeps the token out of them; True if it was added."""
+        library, unsplit = self._library, self._library.pre_tokenizer
+
+        def ids() -> list[int]:
+            try:
+                return list(library.encode(name, add_special_tokens=False).ids)
+            except Exception:  # plain, of a unigram without an unknown token: it refuses texts with such a name
+                return []
+
+        whole = ids()
+        if token not in whole:
+            return False
+        escaped = [f"\\x{{{ord(character):x}}}" for character in name]
+        split = pre_tokenizers.Split(Regex(f"{escaped[0]}(?={''.join(escaped[1:])})"), "isolated")
+        library.pre_tokenizer = pre_tokenizers.Sequence([split] if unsplit is None else [unsplit, split])
+        halves = ids()
+        is_kept_out = len(halves) - halves.count(token) > len(whole) - whole.count(token)
+        if not is_kept_out:
+            library.pre_tokenizer = unsplit
+        return is_kept_out
 
 
 @contextmanager
 def _panics_reported(origin: str) -> Iterator[None]:
-    """`UserError` where the library gives up on a text, for example at an expression that takes too long.
+    """`UserError` where the library gives up on a text: an expression takes too long, or a character is unknown.
 
     The library's own message on the standard error comes first.
     """
     try:
         yield
     except BaseException as error:  # PanicException is none of `Exception`, and has no name to import
-        if type(error).__name__ != "PanicException":
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{origin}: the tokenizers library gave up on a text ({error})") from None
 
@@ -245,17 +273,23 @@ def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:
 
 def _kind(definition: dict[str, Any], pieces: TokenBytes) -> str:
     """Which of the four kinds a tokenizer.json is; one that might not keep every text exactly is imported."""
-    model, before = definition["model"], definition.get("pre_tokenizer")
+    model, before, decoder = (definition.get(part) or {} for part in ("model", "pre_tokenizer", "decoder"))
     single_bytes = [bytes([byte]) for byte in range(256)]
-    normalizes = definition.get("normalizer") is not None
+    affixes = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
     # Ordinary added tokens are cut out of a text before all else, and may take spaces with them.
     ordinary = any(not token["special"] for token in definition.get("added_tokens") or [])
-    if normalizes or ordinary or not set(single_bytes) <= set(pieces.table):
+    if definition.get("normalizer") is not None or affixes or ordinary or not set(single_bytes) <= set(pieces.table):
         return "imported"
-    if model["type"] == "BPE" and pieces.table[:256] == single_bytes and not model["merges"]:
-        return "char" if before is None else "bytes"
-    if before is None or before["type"] != "ByteLevel" or before["add_prefix_space"]:
+    # Nothing merges, and no word of several characters is taken whole.
+    is_single = model["type"] == "BPE" and not model["merges"] and not model.get("ignore_merges")
+    is_single = is_single and pieces.table[:256] == single_bytes
+    if not before:
+        spells_bytes = [step["type"] for step in decoder.get("decoders") or []] == ["ByteFallback", "Fuse"]
+        return "char" if is_single and model.get("byte_fallback") and spells_bytes else "imported"
+    if before["type"] != "ByteLevel" or before["add_prefix_space"] or decoder["type"] != "ByteLevel":
         return "imported"
+    if is_single:
+        return "bytes"
     if before.get("use_regex", True):
         return {"BPE": "bpe", "Unigram": "unigram"}.get(model["type"], "imported")
     return "imported"

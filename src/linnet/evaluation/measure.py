@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from linnet.core.errors import note
 from linnet.data.loader import Batch, validation_batches
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
@@ -121,6 +122,10 @@ def measure(
             policies = measure_cache_policies(evaluator, text.batches, cache_policies, new_sums, losses_of, advance)
     losses = losses_of(causal)
     assert losses.likelihood.tokens
+    represented, text_bytes = int(causal.documents().bytes_N.sum()), losses.likelihood.bytes
+    if represented < text_bytes:  # of a file: a data folder counts the bytes of its tokens
+        share = f"{represented / text_bytes:.2%} of the text's bytes"
+        note(f"the model's tokens stand for {share}, the rest is lost; bits per byte are over all of them")
     return TextEvaluation(
         losses,
         causal.positions(),

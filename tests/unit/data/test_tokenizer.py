@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError
+from linnet.data.pieces import BYTE_LEVEL
 from linnet.data.tokenizer import MAX_NORMALIZER_DEPTH, Tokenizer, check_bounds
 from linnet.data.tokenizer_training import KINDS
 
@@ -315,7 +316,7 @@ def _with_word_pieces(definition: dict[str, Any]) -> str:
         (lambda definition: "[]", "not a tokenizer.json .no field 'model'"),
         (lambda definition: '{"model": {"type": "Magic"}}', "not a tokenizer that the tokenizers library can read"),
         (_without_end, r"no end token; expected one of <\|end\|>, <\|endoftext\|>, <\|end_of_text\|>, </s>, \[END\]"),
-        (_with_word_pieces, "decoder: WordPiece: only byte-level and SentencePiece"),
+        (_with_word_pieces, "decoder: WordPiece: expected ByteLevel; or Metaspace, or Replace and Strip of single"),
     ],
 )
 def test_unusable_file_is_one_line_that_names_it(tmp_path: Path, content: Any, message: str) -> None:
@@ -428,3 +429,196 @@ def test_replacements_with_unbounded_growth_are_refused(written: dict[str, Any],
 def test_a_vocabulary_that_is_too_long_is_refused():
     with pytest.raises(UserError, match=r"^x: token id 4194305: expected 0 to 4,194,303"):
         check_bounds({"model": {"vocab": [None] * (MAX_VOCABULARY + 1)}}, "x")
+
+
+SPECIAL = ["<unk>", "</s>", "ab"]
+NORMALIZERS = [
+    None,
+    normalizers.Lowercase(),
+    normalizers.NFC(),
+    normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+]
+PRE_TOKENIZERS = [
+    None,
+    pre_tokenizers.Metaspace(),
+    pre_tokenizers.Metaspace(prepend_scheme="never"),
+    pre_tokenizers.ByteLevel(add_prefix_space=False),
+    pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False),
+    pre_tokenizers.WhitespaceSplit(),
+]
+UNMARK, STRIP = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+DECODERS = [
+    decoders.ByteLevel(),
+    decoders.Metaspace(),
+    decoders.Metaspace(prepend_scheme="never"),
+    decoders.Fuse(),
+    decoders.Sequence([UNMARK, decoders.ByteFallback(), decoders.Fuse(), STRIP]),
+    decoders.Sequence([UNMARK, decoders.ByteFallback(), decoders.Fuse()]),
+    decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback(), decoders.Fuse()]),
+    decoders.Sequence([decoders.Replace(tokenizers.Regex("[▁a]+"), "_"), decoders.Strip("_", 2, 0)]),
+    # These are refused:
+    decoders.Sequence([decoders.Fuse(), decoders.Strip("a", 2, 1)]),
+    decoders.Sequence([decoders.Fuse(), UNMARK]),
+    decoders.Sequence([decoders.ByteFallback(), UNMARK, decoders.Fuse()]),
+    decoders.Sequence([decoders.Metaspace(), decoders.Fuse(), STRIP]),
+    decoders.WordPiece(),
+]
+
+
+@st.composite
+def tokenizers_of_the_library(draw: st.DrawFn) -> dict[str, Any]:
+    """The data of any tokenizer.json: what a user of the library could have put together."""
+    flag, before = st.booleans(), draw(st.sampled_from(PRE_TOKENIZERS))
+    alphabet = draw(st.lists(st.sampled_from("aAb▁ é</>unks"), min_size=1, unique=True))
+    alphabet += [f"<0x{byte:02X}>" for byte in range(256)] * draw(flag)
+    names = [*SPECIAL, *dict.fromkeys(sorted(BYTE_LEVEL) if isinstance(before, pre_tokenizers.ByteLevel) else alphabet)]
+    pairs = draw(st.lists(st.tuples(*[st.sampled_from(names[3:20])] * 2), max_size=4, unique=True))
+    names += [name for name in dict.fromkeys(map("".join, pairs)) if name not in names]
+    vocabulary, unknown = {name: n for n, name in enumerate(names)}, draw(st.sampled_from([None, "<unk>", "ab"]))
+    model: Any
+    if draw(flag):
+        scores = [(name, 0.0 if name in SPECIAL else -1.0 - n % 7) for n, name in enumerate(names)]
+        model = models.Unigram(scores, unk_id=vocabulary.get(unknown or ""), byte_fallback=draw(flag))
+    else:
+        merges = [pair for pair in pairs if "".join(pair) not in SPECIAL]
+        rules = {"byte_fallback": draw(flag), "fuse_unk": draw(flag), "ignore_merges": draw(flag)}
+        model = models.BPE(vocabulary, merges, unk_token=unknown, **rules)
+    library = tokenizers.Tokenizer(model)
+    library.normalizer, library.pre_tokenizer = draw(st.sampled_from(NORMALIZERS)), before
+    library.decoder = draw(st.sampled_from(DECODERS))
+    library.add_special_tokens(draw(st.lists(st.sampled_from(SPECIAL), unique=True)))
+    ordinary = draw(st.lists(st.sampled_from(["Ab", "é "]), unique=True))
+    library.add_tokens([AddedToken(name, normalized=draw(flag)) for name in ordinary])
+    return dict(json.loads(library.to_str()))
+
+
+def accepted(definition: dict[str, Any]) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer(definition, "drawn")
+        tokenizer.encode("aAb é ▁<unk></s>\u0301")  # a unigram without an unknown token refuses unknown characters
+    except UserError:
+        assume(False)
+    return tokenizer
+
+
+@settings(max_examples=60)
+@given(definition=tokenizers_of_the_library(), text=st.text("aAb é▁<unk></s>", max_size=20))
+def test_a_tokenizer_that_was_saved_is_read_as_it_is(definition: dict[str, Any], text: str) -> None:
+    tokenizer = accepted(definition)
+    again = Tokenizer(json.loads(json.dumps(tokenizer.definition)), "drawn")
+    assert (again.hash, again.kind, again.end_id) == (tokenizer.hash, tokenizer.kind, tokenizer.end_id)
+    assert again.encode(text) == tokenizer.encode(text)
+    assert again.token_bytes().tolist() == tokenizer.token_bytes().tolist()
+    if tokenizer.kind != "imported":
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@settings(max_examples=60)
+@given(definition=tokenizers_of_the_library(), text=st.text("aAb é▁<unk></s>", max_size=20), data=st.data())
+def test_text_and_bytes_are_the_library_s(definition: dict[str, Any], text: str, data: st.DataObject) -> None:
+    tokenizer = accepted(definition)
+    drawn = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=6))
+    ordinary = {id_ for id_, token in tokenizer._library.get_added_tokens_decoder().items() if not token.special}
+    for ids in (tokenizer.encode(text), drawn):
+        printed = tokenizer.decode(ids)
+        if not ordinary & set(ids) and "\ufffd" not in printed:  # the library reads added tokens as pieces
+            assert printed == tokenizer._library.decode(ids, skip_special_tokens=True)
+    ids = tokenizer.encode(text)
+    counts_V = np.bincount(np.array(ids, np.int64), minlength=tokenizer.vocab_size)
+    size_bytes = int(tokenizer.token_bytes()[ids].sum())
+    is_lossless = tokenizer.decode(ids) == text and tokenizer._pieces.unknown not in ids
+    dropped = int(is_lossless and size_bytes != len(text.encode()))
+    assert dropped <= (tokenizer._pieces.opening != tokenizer._pieces.table)  # the space that is put before a text
+    assert not is_lossless or size_bytes == len(text.encode()) + dropped
+    assert bool(tokenizer.loss_note(counts_V, len(text.encode()))) == (size_bytes != len(text.encode()))
+
+
+def sentencepiece_bpe(folder: Path) -> Path:
+    """A tokenizer with an unknown token, no bytes, and without the letters of that token's name."""
+    library = tokenizers.SentencePieceBPETokenizer()
+    library.train_from_iterator(["ab ab ab ab"], special_tokens=["<unk>", "</s>"], show_progress=False)
+    library.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def test_an_unknown_token_in_its_own_name_needs_no_split(tmp_path: Path):
+    path = sentencepiece_bpe(tmp_path)
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.definition["pre_tokenizer"]["type"] == "Metaspace"
+    for _ in range(2):
+        tokenizer.save(path)
+        assert Tokenizer.load(path).hash == tokenizer.hash
+
+
+def test_a_unigram_without_an_unknown_token_refuses_unknown_characters(tmp_path: Path):
+    library = tokenizers.Tokenizer(models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0)]))
+    library.decoder = decoders.Fuse()
+    library.add_special_tokens(["<unk>", "</s>"])
+    tokenizer = Tokenizer.load(_write(tmp_path, json.loads(library.to_str())))
+    assert tokenizer.encode("aa") == [2, 2]
+    with pytest.raises(UserError, match=r"gave up on a text \(Encountered an unknown token but `unk_id` is missing\)"):
+        tokenizer.encode("ab")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "problem"),
+    [
+        (decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 2, 1)]), r"Fuse, Strip\(' ', start 2, stop 1\)"),
+        (decoders.Sequence([decoders.Fuse(), decoders.Replace("▁", " ")]), "Fuse, Replace"),
+        (decoders.Sequence([decoders.ByteFallback(), decoders.Replace("▁", " ")]), "ByteFallback, Replace"),
+        (decoders.Sequence([decoders.Fuse(), decoders.Metaspace()]), "Fuse, Metaspace"),
+        (None, "none"),
+    ],
+)
+def test_a_decoder_whose_text_depends_on_neighbors_is_refused(decoder: Any, problem: str, tmp_path: Path):
+    library = tokenizers.Tokenizer.from_file(str(sentencepiece_bpe(tmp_path)))
+    library.decoder = decoder
+    library.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match=rf"tokenizer\.json: decoder: {problem}: expected ByteLevel; or"):
+        Tokenizer.load(tmp_path)
+
+
+def test_steps_of_single_tokens_are_the_library_s(tmp_path: Path):
+    library = tokenizers.Tokenizer.from_file(str(sentencepiece_bpe(tmp_path)))
+    library.decoder = decoders.Sequence([decoders.Replace(tokenizers.Regex("▁|b+"), "_"), decoders.Strip("a", 1, 0)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    ids = tokenizer.encode("ab ab")
+    assert tokenizer.decode(ids) == library.decode(ids) == "_a__a_"
+
+
+def test_metaspace_drops_all_spaces_of_the_first_token(tmp_path: Path):
+    definition = json.loads(sentencepiece_bpe(tmp_path).read_text())
+    definition["model"]["vocab"]["▁▁a"] = number = len(definition["model"]["vocab"])
+    tokenizer = Tokenizer.load(_write(tmp_path, definition))
+    assert tokenizer.decode([number, number]) == "a  a" == tokenizer._library.decode([number, number])
+
+
+def test_an_added_token_is_printed_as_the_normalizer_writes_it(tmp_path: Path):
+    library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED["bpe"]._definition))
+    library.normalizer = normalizers.Lowercase()
+    library.add_tokens([AddedToken("ABC", normalized=True), AddedToken("DE", normalized=False)])
+    tokenizer = Tokenizer.load(_write(tmp_path, json.loads(library.to_str())))
+    for text, printed in (("xABC", "xabc"), ("xabc", "xabc"), ("xDE", "xDE"), ("xde", "xde")):
+        assert tokenizer.decode(tokenizer.encode(text)) == printed
+    assert len(tokenizer.encode("xABC")) == len(tokenizer.encode("xDE")) == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": {"ignore_merges": True}},
+        {"model": {"end_of_word_suffix": "a"}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"decoder": {"type": "Fuse"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["bytes", "char"])
+def test_what_no_merges_alone_do_not_decide(kind: str, changed: dict[str, Any], tmp_path: Path):
+    definition = json.loads(json.dumps(TRAINED[kind]._definition))
+    definition = {**definition, **changed, "model": {**definition["model"], **changed.get("model", {})}}
+    definition["model"]["vocab"]["ab"] = len(definition["model"]["vocab"])
+    tokenizer = Tokenizer.load(_write(tmp_path, definition))
+    assert tokenizer.kind == "imported"
+    assert tokenizer.encode("ab") == tokenizer._library.encode("ab", add_special_tokens=False).ids

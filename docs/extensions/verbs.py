@@ -1,4 +1,4 @@
-"""The directive `verbs`: the help of every command, as `--help` prints it."""
+"""The directive `verbs`: the help of every command, as `--help-all` prints it."""
 
 from collections.abc import Iterator
 
@@ -22,8 +22,9 @@ def commands() -> Iterator[list[str]]:
 
 
 def help_text(words: list[str]) -> str:
-    """What `linnet WORDS --help` prints."""
-    shown = CliRunner().invoke(app, [*words, "--help"], prog_name="linnet", terminal_width=WIDTH)
+    """What `linnet WORDS --help-all` prints; linnet itself has `--help` alone."""
+    option = "--help-all" if words else "--help"
+    shown = CliRunner().invoke(app, [*words, option], prog_name="linnet", terminal_width=WIDTH)
     assert shown.exit_code == 0, shown.output
     return shown.output.strip()
 

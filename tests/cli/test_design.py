@@ -51,6 +51,7 @@ def test_the_written_description_trains(space: str, tmp_path: Path, capsys):
     assert shown.splitlines()[0] == "Design by penalized_parameters: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())
+    assert "0.000%" not in shown
     cost = model_cost(ModelSpec.load(best))
     assert cost.flops(16, with_head=False) <= 150_000
     assert cost.parameters <= 9_000

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -64,9 +65,35 @@ print("heavy:", sorted({"torch", "numpy", "matplotlib", "pyarrow", "transformers
     assert heavy.strip() == "heavy: []"
 
 
+def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "generate", "plan", "design"])
+def test_a_long_help_begins_with_an_example_and_the_usual_options(verb: str, capsys: pytest.CaptureFixture[str]):
+    short, full = help_of(capsys, verb, "--help"), help_of(capsys, verb, "--help-all")
+    options = [line.split()[0] for line in short if line.startswith("  -")]
+    usual = import_module(f"linnet.cli.{verb}").USUAL
+    assert options == [*usual, "--help-all", "-h,"] and len(usual) == 10
+    assert " ".join(short).count("Example: ") == 1
+    assert next(number for number, line in enumerate(short) if "Example: " in line) < 8
+    assert len(full) > 1.3 * len(short)
+
+
+def test_a_short_help_is_whole(capsys: pytest.CaptureFixture[str]):
+    whole = help_of(capsys, "runs", "--help")
+    assert help_of(capsys, "runs", "--help-all") == whole
+    assert not any("--help-all" in line for line in whole)
+
+
+def test_every_verb_stands_in_one_group():
+    assert sorted(verb for group in frame.GROUPS.values() for verb in group) == sorted(VERBS)
+
+
 def test_an_example_stays_on_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "40")
-    main(["spec", "show", "--help"])
+    main(["spec", "show", "--help-all"])
     assert (
         "linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json\n"
         in capsys.readouterr().out

@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from linnet.design.search import SearchResult, SearchTask
     from linnet.design.space import Space
 
+USUAL = (
+    "--space", "--data", "--max-flops", "--max-parameters", "--max-latency", "--score",
+    "--pareto", "--set", "--out", "--json",
+)  # fmt: skip
+"""The options that the short help shows."""
+
 FLOPS_TOKENS = 1024
 """Default length for counting FLOPs; the models' context length if that is shorter."""
 

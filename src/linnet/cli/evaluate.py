@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from linnet.experiments.measures import Measures
     from linnet.experiments.report import SideBySide
 
+USUAL = (
+    "--data", "--limit-tokens", "--context-length", "--suite", "--task-file", "--tasks",
+    "--shots", "--plot", "--report", "--json",
+)  # fmt: skip
+"""The options that the short help shows."""
+
 ABILITIES = "abilities"
 """The suite that generates its own questions."""
 

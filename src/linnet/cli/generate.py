@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from linnet.inference.language_model import Continuation
     from linnet.model.decoder import Decoder
 
+USUAL = (
+    "--prompt", "--max-tokens", "--temperature", "--top-p", "--seed", "--stream",
+    "--device", "--precision", "--save-state", "--json",
+)  # fmt: skip
+"""The options that the short help shows."""
+
 Prompt = typer.Option(help="The text to continue; - reads it from the standard input, without one final newline.")
 MaxTokens = Annotated[int, typer.Option(help="Stop after this many tokens if the text has not ended.")]
 Temperature = Annotated[float, typer.Option(help="Divides the logits; 0 takes the most likely token.")]
@@ -65,6 +71,8 @@ def layer_options(decoder: "Decoder") -> dict[str, str]:
 class GenerateCommand(TyperCommand):
     """The command; its help lists the options of a model's layers if the model is named."""
 
+    usual: list[str]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not set(args).isdisjoint(ctx.help_option_names):
             typed, _, _ = self.make_parser(ctx).parse_args(args=list(args))
@@ -84,6 +92,7 @@ class GenerateCommand(TyperCommand):
         for parameter in self.params:
             if isinstance(parameter, TyperOption) and parameter.opts[0] in options:
                 parameter.hidden, parameter.help = False, options[parameter.opts[0]]
+        self.usual = [*self.usual, *options]
         kinds = ", ".join(dict.fromkeys(decoder.spec.layer_kinds))
         # The backspace character keeps the line as it is: names of options are not broken.
         self.epilog = f"\b\nOptions of the layers of {model} ({kinds}): {', '.join(options) or 'none'}"

@@ -39,6 +39,15 @@ VERBS = {
 verb's name; both have a trailing underscore if the verb is a Python keyword: `import_`.
 """
 
+GROUPS = {
+    "Begin": ("demo",),
+    "Describe and plan": ("spec", "plan", "design"),
+    "Train": ("prepare", "train", "runs", "compare"),
+    "Use and measure": ("generate", "evaluate", "inspect", "ngram"),
+    "Exchange": ("import", "export"),
+}
+"""The verbs as the help lists them."""
+
 DISTRIBUTED_VERBS = ("train",)
 """Verbs that several processes run together (torchrun)."""
 
@@ -56,6 +65,15 @@ class LazyGroup(TyperGroup):
         listed = [TyperCommand(verb, help=summary) for verb, summary in VERBS.items()]
         super().__init__(**{**settings, "commands": listed})
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, self.commands))
+        grouped = [verb for group in GROUPS.values() for verb in group]
+        others = tuple(verb for verb in self.commands if verb not in grouped)
+        for title, verbs in {**GROUPS, "Other": others}.items():
+            if verbs:
+                with formatter.section(title):
+                    formatter.write_dl([(verb.ljust(width), self.commands[verb].help) for verb in verbs])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         verb, _, rest = super().resolve_command(ctx, args)
         assert verb is not None
@@ -67,7 +85,8 @@ class LazyGroup(TyperGroup):
 def load_verb(verb: str) -> Any:
     """Import a verb's module and return its command.
 
-    A function may name its command class, `cls = with_fields(...)`, in the module as `COMMAND`.
+    A function may name its command class, `cls = with_fields(...)`, in the module as `COMMAND`, and the options that a
+    shortened help shows as `USUAL`.
     """
     from linnet.cli.options import finish_command
 
@@ -79,7 +98,8 @@ def load_verb(verb: str) -> Any:
         command.command(verb, cls=getattr(module, "COMMAND", None))(function)
     built = typer.main.get_command(command)
     own = "own_commands" if hasattr(built, "own_commands") else "commands"  # others are imported when they are called
-    for part in (built, *getattr(built, own, {}).values()):
+    finish_command(built, getattr(module, "USUAL", ()))
+    for part in getattr(built, own, {}).values():
         finish_command(part)
     return built
 
@@ -110,7 +130,7 @@ def linnet(
 
     Example: linnet demo
 
-    Every command has its own help with an example: linnet train --help
+    Every command has its own help with an example: linnet train --help; --help-all shows every option.
     """
 
 

@@ -4,13 +4,14 @@ Every field of a configuration that `--set KEY=VALUE` changes is an option as we
 line here. `--fields` lists them with their types, bounds and meanings.
 """
 
+import copy
 import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -308,11 +309,62 @@ indented lines. A backspace character marks them.
 """
 
 
-def finish_command(command: Any) -> None:
-    """Keep the examples of a command's help verbatim, and let its errors name options as they are typed."""
-    command.help = VERBATIM.sub("\n\n\b\n", command.help or "")
+MAX_SHORT_OPTIONS, MAX_SHORT_LINES = 10, 20
+"""A help with more options or more lines of text is shortened; `--help-all` prints all of it."""
+
+_HELP_ALL = "linnet.help_all"
+"""In the `meta` of a context, while `--help-all` is printed."""
+
+
+def finish_command(command: Any, usual: Sequence[str] = ()) -> None:
+    """Keep the examples of a command's help verbatim, and let its errors name options as they are typed.
+
+    usual: the options that a shortened help shows, in this order; those of a command without any are its first ones.
+    """
+    text = cleandoc(command.help or "")
+    options = [one for one in command.params if isinstance(one, TyperOption) and not one.hidden]
+    is_long = len(options) > MAX_SHORT_OPTIONS or text.count("\n") >= MAX_SHORT_LINES
+    command.usual = [*(usual or [one.opts[0] for one in options[:MAX_SHORT_OPTIONS]])]
+    command.help = VERBATIM.sub("\n\n\b\n", text)
+    command.params.append(_help_all(is_long))
+    if is_long:
+        command.format_help = functools.partial(_format_help, command)
     if command.callback is not None:
         command.callback = _naming_options(command)
+
+
+def _help_all(is_listed: bool) -> TyperOption:
+    """Return the option `--help-all`."""
+
+    def print_all(ctx: typer.Context, wanted: bool) -> None:
+        if wanted:
+            ctx.meta[_HELP_ALL] = True
+            print(ctx.get_help())
+            raise typer.Exit
+
+    text, app = "Show every option, what it is for, and more examples.", typer.Typer()
+    declared = typer.Option("--help-all", help=text, hidden=not is_listed, callback=print_all, is_eager=True)
+
+    @app.command()
+    def holder(help_all: Annotated[bool, declared] = False) -> None: ...
+
+    option = next(one for one in typer.main.get_command(app).params if one.name == "help_all")
+    assert isinstance(option, TyperOption)
+    option.expose_value = False
+    return option
+
+
+def _format_help(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write a command's help: up to the first example, with the usual options, or all of it."""
+    shown = copy.copy(command)
+    if not ctx.meta.get(_HELP_ALL):
+        summary, example, rest = command.help.partition("\n\n\b\nExample:")
+        shown.help = summary + example + rest.partition("\n\n")[0]
+        names = [*command.usual, "--help-all"]
+        usual = [one for name in names for one in command.params if name in one.opts]
+        always = [one for one in command.params if one not in usual and one.required]
+        shown.params = [*always, *usual]
+    type(command).format_help(shown, ctx, formatter)
 
 
 def _naming_options(command: Any) -> Any:

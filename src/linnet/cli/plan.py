@@ -17,6 +17,12 @@ from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option, refuse_b
 from linnet.core import units
 from linnet.core.errors import UserError
 
+USUAL = (
+    "--flops", "--hours", "--parameters", "--tokens", "--law", "--data",
+    "--device", "--out", "--report", "--json",
+)  # fmt: skip
+"""The options that the short help shows."""
+
 BOUNDS = {
     "flops": ("FLOPs", "1e6", "1e30", "1e18"),
     "hours": ("hours", "0.000001", "10,000,000", "0.5 or 24"),

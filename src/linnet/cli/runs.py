@@ -23,7 +23,7 @@ class ListsByItself(TyperGroup):
     """A group whose arguments are those of `list` if they do not start with a subcommand."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        has_command = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        has_command = args and (args[0] in (*self.commands, *ctx.help_option_names, "--help-all"))
         return super().parse_args(ctx, args if has_command else ["list", *args])
 
 

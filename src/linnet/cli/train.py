@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show_result
-from linnet.cli.options import AsJson, Changes, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
+from linnet.cli.options import AsJson, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
 from linnet.cli.process import exit_code
 from linnet.core.bounds import MAX_VERIFIED_STEPS
 from linnet.core.errors import UserError
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from linnet.training.distributed import Processes
     from linnet.training.run import RunResult
     from linnet.training.spec import RunSpec
+
+USUAL = (
+    "--model", "--data", "--out", "--recipe", "--from", "--config",
+    "--set", "--fields", "--sweep", "--json",
+)  # fmt: skip
+"""The options that the short help shows."""
 
 COMMAND = with_fields("linnet.training.spec:RunSpec", "model.vocab_size", "data", "start_from")
 
@@ -56,7 +62,15 @@ def train(
             "published model. --config and other options change single fields.",
         ),
     ] = None,
-    changes: Changes = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a field (repeatable); --KEY VALUE does the same, such as --steps 2000 --batch-size 16 "
+            "--lr 3e-4 --seed 1.",
+        ),
+    ] = None,
     list_fields: Fields = False,
     verify_resume: Annotated[
         bool,

@@ -148,7 +148,10 @@ def _search_table(task: SearchTask, found: SearchResult) -> Table:
         details = f"of {evolution.drawn:,} models drawn {evolution.accepted:,} were within the budgets"
         rows.append(["evolution", f"{evolution.score:,.7g}", details])
     if optimum is not None:
-        details = "" if found.gap is None else f"evolution fell short of it by {found.gap:.3%}"
+        details = ""
+        if found.gap is not None:
+            short = f"{found.gap:.3%}"
+            details = "evolution reached it" if short == "0.000%" else f"evolution fell short of it by {short}"
         rows.append(["true optimum", f"{optimum.score:,.7g}", details])
     elif found.too_large:
         rows.append(["true optimum", "not known", "the proof was abandoned: too many models could be the optimum"])

@@ -78,7 +78,12 @@ class Agreement:
     def __str__(self) -> str:
         ended = "" if self.steps == STEPS else " (learned positions end there)"
         same = f"{self.same} of {self.steps} greedy tokens the same{ended}"
-        return f"by {self.by}: {same}, logits within {self.error:.1e} of their spread (accepted: {self.accepted:g})"
+        return f"by {self.by}: {same}, {logits_within(self.error)} (accepted: {self.accepted:g})"
+
+
+def logits_within(error: float) -> str:
+    """Return how close logits are, in units of their spread, in words."""
+    return f"logits within {error:.1e} of their spread" if error else "identical logits"
 
 
 def in_float32(decoder: Decoder) -> Decoder:

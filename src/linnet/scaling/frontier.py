@@ -78,7 +78,7 @@ def envelope(runs: Sequence[Run], counted: Counting, budgets: int = BUDGETS) -> 
     if len(np.unique(sizes_R)) < MIN_CURVES:
         raise NotPossibleError(
             f"needs the loss along the training of at least {MIN_CURVES} sizes (folders of runs, or a column run in"
-            f" the CSV file); there are curves of {len(np.unique(sizes_R))}"
+            f" the CSV file); these runs have it for {len(np.unique(sizes_R)) or 'none'}"
         )
     ends = [run.flops_T[[0, -1]] for run in curves]
     flops_M = np.geomspace(min(end[0] for end in ends), max(end[1] for end in ends), budgets)

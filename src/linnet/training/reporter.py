@@ -74,7 +74,7 @@ class LogReporter(TextReporter):
             *(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items()),
             f"{line['tokens_per_s']:,.0f} tokens/s",
             f"{line['share_of_peak']:.1%} of peak",
-            *(f"orthogonalizing {line[key]:.1%}" for key in ("orthogonalizing_share",) if key in line),
+            *(f"Muon's share {line[key]:.1%}" for key in ("orthogonalizing_share",) if key in line),
             numbers.decimal(line["memory_bytes"]),
             f"ETA {numbers.duration(line['eta_s'])}",
         ]

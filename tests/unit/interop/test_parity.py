@@ -8,7 +8,7 @@ from small_llamas import plain_model
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.parity import bits_per_byte, check_logits, check_same_ids, compare, expected_of
+from linnet.interop.parity import bits_per_byte, check_logits, check_same_ids, compare, expected_of, logits_within
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -55,3 +55,8 @@ def test_bits_are_counted_by_byte():
     logits_TV = torch.zeros(4, tokenizer.vocab_size)
     found = bits_per_byte(logits_TV, torch.tensor(tokenizer.encode("ab é")[:4]), tokenizer)
     assert found == pytest.approx(math.log2(tokenizer.vocab_size), rel=1e-5)
+
+
+def test_equal_logits_are_called_identical():
+    assert logits_within(0.0) == "identical logits"
+    assert logits_within(2e-6) == "logits within 2.0e-06 of their spread"

@@ -81,9 +81,9 @@ class StorageLoss:
 
     def __str__(self) -> str:
         before, after = self.bits_per_byte
-        moved = f"rounding to {self.precision} moves logits by at most {self.error:.1e} of their spread"
+        moves = f"moves logits by at most {self.error:.1e} of their spread" if self.error else "changes no logit"
         same = f"{self.same} of {STEPS} greedy tokens stay"
-        return f"{moved}, {same}; {before:.3f} bits per byte of stories become {after:.3f}"
+        return f"rounding to {self.precision} {moves}, {same}; {before:.3f} bits per byte of stories become {after:.3f}"
 
 
 def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> ExportResult:

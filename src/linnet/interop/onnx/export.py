@@ -43,7 +43,7 @@ from linnet.interop.onnx.folder import (
 from linnet.interop.onnx.fusion import fuse_step
 from linnet.interop.onnx.quantize import quantized
 from linnet.interop.onnx.trace import Flat, NoPromptGraphError, Step, graph_of, onnx_modules, prompt_graph, reason
-from linnet.interop.parity import STEPS, bits_per_byte, largest_error
+from linnet.interop.parity import STEPS, bits_per_byte, largest_error, logits_within
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.registry import cache_policy_of
 from linnet.model.folder import RUN, TOKENIZER
@@ -124,7 +124,7 @@ def export_folder(
         check_chooses(model.decoder, "cache_policy")
     made = export_onnx(model, out, precision=precision, cache_policy=policy, origin=origin, command=command)
     parity = made.parity
-    logits = f"logits within {parity.error:.1e} of their spread (root mean square; largest {parity.largest_error:.1e})"
+    logits = f"{logits_within(parity.error)} (root mean square; largest {parity.largest_error:.1e})"
     products = [f"{count} {name}" for name, count in made.nodes.items() if name.startswith(("MatMul", "Gemm"))]
     if made.prompt is None:
         prompt = f"prompts token by token ({made.token_by_token})"

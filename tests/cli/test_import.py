@@ -91,6 +91,9 @@ def test_a_model_of_transformers_is_a_model_folder_like_any_other(tmp_path: Path
     assert "checked: by Transformers: 200 of 200 greedy tokens the same, logits within " in printed.err
     assert main(["generate", model, "--prompt", "Once", "--max-tokens", "5", "--seed", "1"]) == 0
     assert capsys.readouterr().out.startswith("Once")
+    again = ["import", "transformers", str(tmp_path / "theirs"), "--out", str(tmp_path / "x")]
+    assert main([*again, "--end", "<eos>"]) == 2
+    assert capsys.readouterr().err.startswith("error: --end <eos>: ")
     assert main(["import", "transformers", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 2
     said = f"error: {tmp_path / 'none'}: no such folder; expected a model folder of Transformers\n"
     assert capsys.readouterr().err == said

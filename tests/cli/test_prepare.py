@@ -14,6 +14,7 @@ from linnet.cli.main import main
 from linnet.core.atomic import PARTIAL, is_leftover
 from linnet.core.checksum import read_checked_json
 from linnet.data.token_data import TokenData
+from linnet.data.tokenizer import Tokenizer
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 COMMAND = [sys.executable, "-m", "linnet", "prepare"]
@@ -104,6 +105,12 @@ def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, pr
         ("a.jsonl", b'{"text": "a"}\n{"t": 1}\n', [], "a.jsonl, line 2: no field 'text'; this line has 't'"),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', [], "a.jsonl, line 2: not valid JSON (Expecting ':' delimiter)"),
         ("a.txt", b"a b", ["--validation", "0.9"], "--validation 0.9: expected a fraction above 0 and below 0.5"),
+        (
+            "a.txt",
+            b"a b",
+            ["--end", "<eos>"],
+            "--end <eos>: expected the path of a tokenizer.json as --tokenizer",
+        ),
         ("a.txt", b"a b", ["missing.txt"], "missing.txt: no such file"),
         ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: is a file; expected a folder"),
     ],
@@ -116,9 +123,30 @@ def test_mistake_is_one_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    foreign = Tokenizer.train("bytes", []).definition
+    (tmp_path / "foreign.json").write_text(json.dumps(foreign).replace("<|end|>", "<eos>"))
+    code, _, errors = prepare("a.txt", "--out", "data", "--tokenizer", "foreign.json")
+    assert (code, "foreign.json: no end token; expected one of " in errors) == (2, True)
+    assert prepare("a.txt", "--out", "data", "--tokenizer", "foreign.json", "--end", "<eos>")[0] == 0
+    opened = TokenData.open(tmp_path / "data").tokenizer
+    assert opened.describe_token(opened.end_id) == "<eos>" and len(opened.end_ids) == 1
+
+
 def test_help_has_an_example_and_names_every_option(prepare: Prepare) -> None:
     _, text, _ = prepare("--help")
-    options = ["out", "tokenizer", "vocab-size", "field", "document-separator", "validation", "overwrite", "json"]
+    options = [
+        "out",
+        "tokenizer",
+        "end",
+        "vocab-size",
+        "field",
+        "document-separator",
+        "validation",
+        "overwrite",
+        "json",
+    ]
     assert all(f"--{option}" in text for option in options)
     assert "Example: linnet prepare stories.txt web.jsonl --tokenizer bpe" in text
 

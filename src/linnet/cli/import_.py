@@ -94,6 +94,10 @@ def transformers(
         Path, typer.Argument(metavar="DIR", help="A folder with config.json, model.safetensors and tokenizer.json.")
     ],
     out: Annotated[Path, option("FOLDER", "The model folder to make.")],
+    end: Annotated[
+        list[str] | None,
+        option("TOKEN", "A token that ends a text, that between documents first. Default: those that DIR names."),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Run the original with Transformers too, and compare the model with it.")
     ] = False,
@@ -112,7 +116,7 @@ def transformers(
     """
     from linnet.interop.transformers_convert import import_transformers
 
-    decoder, parity = import_transformers(folder, out, invocation(), check)
+    decoder, parity = import_transformers(folder, out, invocation(), check, end or ())
     if parity is not None:
         note(f"checked: {parity}")
     echo_model_made(decoder, out, as_json)

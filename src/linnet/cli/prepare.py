@@ -24,6 +24,10 @@ def prepare(
     tokenizer: Annotated[
         str, option("bytes|char|bpe|unigram|PATH", "The kind of tokenizer to train, or a tokenizer.json to use.")
     ] = "bpe",
+    end: Annotated[
+        list[str] | None,
+        option("TOKEN", "An end token of a tokenizer.json, that between documents first. Default: as its folder says."),
+    ] = None,
     vocab_size: Annotated[
         int | None,
         typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
@@ -63,6 +67,7 @@ def prepare(
         separator=separator,
         validation=validation,
         overwrite=overwrite,
+        end=end or (),
     )
     _warn_of_share(manifest)
     if whole := single_document_note(manifest.sources):

@@ -98,17 +98,19 @@ def prepare(
     validation: float | None = None,
     overwrite: bool = False,
     shard_tokens: int = SHARD_TOKENS,
+    end: Sequence[str] = (),
 ) -> Manifest:
     """Turn text files (see `sources.Source`; `-` is the standard input) into a data folder and return its manifest.
 
     `tokenizer` is bytes, char, bpe, unigram, or the path of a tokenizer.json. `validation` is the fraction of the bytes
     to hold out, as near as whole documents allow (None: 0.05 of a text below 20 MB, else 0.01). The validation side,
     its shards and the tokenizer do not depend on the order of the files. The folder appears complete or not at all; one
-    that is there is replaced only with `overwrite`, and only if it holds nothing but prepared data.
+    that is there is replaced only with `overwrite`, and only if it holds nothing but prepared data. `end`: the end
+    tokens of a tokenizer.json, that between documents first; none: those that it or the files beside it name.
     """
     out = _checked_target(out, overwrite)
     check_fraction(validation)
-    ready = _load_tokenizer(tokenizer, vocab_size)
+    ready = _load_tokenizer(tokenizer, vocab_size, end)
     with _new_folder(out, overwrite) as folder, ExitStack() as stack:
         corpus, fraction = _corpus_of(_open_sources(stack, inputs, field, separator), validation)
         settings = {
@@ -346,22 +348,24 @@ def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus
     return _Corpus(documents_of_all, found), holdout.fraction
 
 
-def _load_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
+def _load_tokenizer(name: str, vocab_size: int | None, end: Sequence[str] = ()) -> Tokenizer | None:
     """The tokenizer at a path, or None for a kind that has to be trained."""
     check_vocab_size(name, vocab_size)
     if name in KINDS:
+        if end:
+            raise UserError(field="end", value=", ".join(end), accepted="the path of a tokenizer.json as `tokenizer`")
         return None
     if not Path(name).exists():
         raise UserError(
             field="tokenizer", value=name, accepted=f"one of {', '.join(KINDS)}, or the path of a tokenizer.json"
         )
-    loaded = Tokenizer.load(name)
-    _check_unchanged(Path(name), loaded)
+    loaded = Tokenizer.load(name, end)
+    _check_unchanged(Path(name))
     loaded.encode("")  # a package that it needs is missed now, not after a pass over the text
     return loaded
 
 
-def _check_unchanged(path: Path, tokenizer: Tokenizer) -> None:
+def _check_unchanged(path: Path) -> None:
     """`UserError` where a tokenizer of a model's or a data folder is not what the manifest beside it says."""
     folder = path if path.is_dir() else path.parent
     if not (folder / MANIFEST).is_file() or path.name not in (folder.name, TOKENIZER):
@@ -369,7 +373,11 @@ def _check_unchanged(path: Path, tokenizer: Tokenizer) -> None:
     plain = read_checked_json(folder / MANIFEST)
     if isinstance(plain, dict) and "files" in plain:
         check_files(folder, (TOKENIZER,))
-    elif isinstance(plain, dict) and "splits" in plain and read_manifest(folder).tokenizer.hash != tokenizer.hash:
+    elif (
+        isinstance(plain, dict)
+        and "splits" in plain
+        and read_manifest(folder).tokenizer.hash != Tokenizer.load(path).hash
+    ):
         raise UserError(f"{folder / TOKENIZER}: {CHECKSUM_MISMATCH} from that in {MANIFEST}")
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,24 @@ from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_siz
 
 TOKENIZER = "tokenizer.json"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "[END]")
+"""The end token of a file of which nothing says it: the first of these that it has."""
+
+_RULE, _ENDS = "post_processor", "linnet:end"
+"""Where a tokenizer.json holds other end tokens: the format has no field for them, so they are a special token that the
+rule of the post-processor never adds."""
 
 
 class Tokenizer:
-    """A `tokenizers.Tokenizer` with one end token, whose text functions never produce or print special tokens.
+    """A `tokenizers.Tokenizer` with end tokens, whose text functions never produce or print special tokens.
 
-    `kind` is bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text
-    (normalize it, put a space before it). One that was made from a SentencePiece model encodes by the `sentencepiece`
-    package, which is an extra.
+    `end_id` stands between documents; all of `end_ids`, the first of which it is, end a generated text. `kind` is
+    bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text (normalize it,
+    put a space before it). One that was made from a SentencePiece model encodes by the `sentencepiece` package, which
+    is an extra.
     """
 
-    def __init__(self, definition: dict[str, Any], origin: str) -> None:
+    def __init__(self, definition: dict[str, Any], origin: str, ends: Mapping[int | str, str] = MappingProxyType({})):
+        """ends: the end tokens by id or name, each with the place that says so; empty: as the definition says."""
         check_bounds(definition, origin)
         model_fields = definition["model"]
         if "dropout" in model_fields:
@@ -43,11 +51,14 @@ class Tokenizer:
         self._origin = origin
         model = _sentencepiece(self._definition, origin)
         self._sentencepiece = SentencePiece(model, origin) if model else None
+        with _panics_reported(origin):
+            self.end_ids = self._find_ends(ends, None if model is None else model.end)
+        self.end_id = self.end_ids[0]
         if model:
-            self.end_id, self._pieces = model.end, TokenBytes.from_sentencepiece(model)
+            self._pieces = TokenBytes.from_sentencepiece(model)
         else:
             with _panics_reported(origin):
-                self.end_id = self._mark_end()
+                self._mark_ends()
                 self._guard_special_tokens()
                 self._pieces = TokenBytes.from_library(self._library, self._definition, origin)
         self.kind = _kind(self._definition, self._pieces)
@@ -66,8 +77,12 @@ class Tokenizer:
         return cls(TRAINERS[kind](texts, vocab_size), kind)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a tokenizer.json, or the one in a folder; `UserError` names the file and what is wrong with it."""
+    def load(cls, path: str | Path, ends: Sequence[str] = ()) -> "Tokenizer":
+        """Read a tokenizer.json, or the one in a folder; `UserError` names the file and what is wrong with it.
+
+        ends: names of the end tokens, that between documents first; none: those that the file holds, or else those of
+        the files beside it (`ends_beside`).
+        """
         path = Path(path)
         if path.is_dir():
             path = path / TOKENIZER
@@ -75,7 +90,10 @@ class Tokenizer:
         if not isinstance(definition, dict) or not isinstance(definition.get("model"), dict):
             raise UserError(f"{path}: not a tokenizer.json (no field 'model')")
         try:
-            return cls(definition, str(path))
+            named = dict.fromkeys(ends, "end")
+            if not named and path.name == TOKENIZER and not _stored_ends(definition):
+                named = ends_beside(path.parent)
+            return cls(definition, str(path), named)
         except (LookupError, TypeError, AttributeError) as error:  # fields of another shape than the library's
             problem = f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: not a tokenizer.json that can be read ({problem})") from error
@@ -136,7 +154,7 @@ class Tokenizer:
 
     def _since_end(self, behind: Sequence[int]) -> Sequence[int]:
         """The tokens after the last end token."""
-        ends = [place for place, token in enumerate(behind) if token == self.end_id]
+        ends = [place for place, token in enumerate(behind) if token in self.end_ids]
         return behind[ends[-1] + 1 :] if ends else behind
 
     def describe_token(self, token: int) -> str:
@@ -196,17 +214,43 @@ class Tokenizer:
         library.encode_special_tokens = True
         return library
 
-    def _mark_end(self) -> int:
-        """Find the end token and make the library treat it as special; return its id."""
-        for name in _END_NAMES:
-            token = self._library.token_to_id(name)
-            if token is None:
-                continue
-            if token not in _specials(self._library):
-                self._library.add_special_tokens([AddedToken(name, special=True, normalized=False)])
-                self._definition["added_tokens"] = json.loads(self._library.to_str())["added_tokens"]
-            return token
-        raise UserError(f"{self._origin}: no end token; expected one of {', '.join(_END_NAMES)}")
+    def _find_ends(self, named: Mapping[int | str, str], usual: int | None) -> tuple[int, ...]:
+        """Return the ids of the end tokens, and store them in the definition unless they are the usual one."""
+        if usual is None:
+            found = (self._library.token_to_id(name) for name in _END_NAMES)
+            usual = next((token for token in found if token is not None), None)
+        named = named or dict.fromkeys(_stored_ends(self._definition), f"{self._origin}: {_RULE}")
+        ends = tuple(dict.fromkeys(self._end_id(end, place) for end, place in named.items()))
+        if not ends and usual is None:
+            accepted = f"one of {', '.join(_END_NAMES)}, a file beside it that names another, or its name as `end`"
+            raise UserError(f"{self._origin}: no end token", accepted=accepted)
+        ends = ends or (usual,)
+        rule = without_ends(self._definition.get(_RULE))
+        if ends != (usual,):
+            names = [self._library.id_to_token(token) for token in ends]
+            rule = _with_unused(rule, {_ENDS: {"id": _ENDS, "ids": list(ends), "tokens": names}})
+        if rule != self._definition.get(_RULE):
+            self._definition[_RULE] = rule
+        return ends
+
+    def _end_id(self, end: int | str, place: str) -> int:
+        """Return the id of a token that `place` names as an end; `UserError` if there is none, or it is text."""
+        token = self._library.token_to_id(end) if isinstance(end, str) else end
+        name = self._library.id_to_token(token) if token is not None and 0 <= token < MAX_VOCABULARY else None
+        if token is None or name is None:
+            raise UserError(f"{self._origin} has no such token", field=place, value=end)
+        if token not in self._library.get_added_tokens_decoder() and name not in _END_NAMES:
+            problem = f"{name!r} is text in {self._origin}"
+            raise UserError(problem, field=place, value=end, accepted="an added token")
+        return token
+
+    def _mark_ends(self) -> None:
+        """Make the library treat the end tokens as special."""
+        unmarked = [token for token in self.end_ids if token not in _specials(self._library)]
+        names = [self._library.id_to_token(token) for token in unmarked]
+        if unmarked:
+            self._library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+            self._definition["added_tokens"] = json.loads(self._library.to_str())["added_tokens"]
 
     def _guard_special_tokens(self) -> None:
         """Keep the names of special tokens, met in a text, from becoming those tokens.
@@ -264,6 +308,57 @@ def _sentencepiece(definition: dict[str, Any], origin: str) -> SentencePieceDefi
     except (LookupError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"{origin}: made from a SentencePiece model, but changed since ({problem})") from None
+
+
+def ends_beside(folder: Path) -> dict[int | str, str]:
+    """Return what the files of a published folder say of the tokens that end a text, each with the place that says it.
+
+    The `eos_token` of tokenizer_config.json comes first, then the `eos_token_id` of generation_config.json or, if that
+    has none, of config.json. `UserError` names the file with a value that is no token.
+    """
+    ends: dict[int | str, str] = {}
+    places = [("eos_token", ["tokenizer_config.json"]), ("eos_token_id", ["generation_config.json", "config.json"])]
+    for field, names in places:
+        for path in (folder / name for name in names):
+            plain = read_json(path) if path.is_file() else None
+            value = plain.get(field) if isinstance(plain, dict) else None
+            if value is None:
+                continue
+            content = value.get("content") if isinstance(value, dict) else value
+            for end in content if isinstance(content, list) else [content]:
+                if type(end) is not {"eos_token": str, "eos_token_id": int}[field]:
+                    raise UserError(f"{path}: {field}: {value!r}", accepted="a token")
+                ends.setdefault(end, f"{path}: {field}")
+            break
+    return ends
+
+
+def _stored_ends(definition: Mapping[str, Any]) -> list[int]:
+    """Return the ids of the end tokens that a tokenizer.json holds itself; empty if it holds none."""
+    rule = definition.get(_RULE) or {}
+    groups = [(step.get("special_tokens") or {}).get(_ENDS) for step in rule.get("processors") or [rule]]
+    return [token for group in groups if isinstance(group, dict) for token in group["ids"]]
+
+
+def _with_unused(rule: dict[str, Any] | None, group: dict[str, Any]) -> dict[str, Any]:
+    """Return a post-processor with one more special token, which it never adds."""
+    if rule is not None and rule["type"] == "TemplateProcessing":
+        return {**rule, "special_tokens": {**rule["special_tokens"], **group}}
+    first, second = ({"Sequence": {"id": sequence, "type_id": 0}} for sequence in "AB")
+    added = {"type": "TemplateProcessing", "single": [first], "pair": [first, second], "special_tokens": group}
+    return added if rule is None else {"type": "Sequence", "processors": [rule, added]}
+
+
+def without_ends(rule: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a post-processor as it was before `Tokenizer` stored end tokens in it."""
+    last = rule["processors"][-1] if rule and rule["type"] == "Sequence" and rule["processors"] else rule
+    groups = (last or {}).get("special_tokens") or {}
+    if rule is None or last is None or _ENDS not in groups:
+        return rule
+    others = {name: group for name, group in groups.items() if name != _ENDS}
+    if others or last["single"] != [{"Sequence": {"id": "A", "type_id": 0}}]:
+        return {**rule, "special_tokens": others}
+    return None if last is rule else rule["processors"][0]
 
 
 def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:

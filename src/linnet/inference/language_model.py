@@ -261,7 +261,7 @@ class LanguageModel:
             inputs.prompts,
             max_tokens,
             sampling,
-            set() if ignore_eos else {self.tokenizer.end_id},
+            () if ignore_eos else self.tokenizer.end_ids,
             state=state,
             vocab_size=self.tokenizer.vocab_size,
             caches=caches,

@@ -99,7 +99,7 @@ class Session:
             [self._pending],
             max_tokens,
             replace(sampling, seed=self.seed, drawn=self._drawn),
-            set() if ignore_eos else {tokenizer.end_id},
+            () if ignore_eos else tokenizer.end_ids,
             state=state,
             vocab_size=tokenizer.vocab_size,
             context=EMPTY if state.position else self._prefill.context(self.model.decoder),

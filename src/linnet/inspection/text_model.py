@@ -88,7 +88,7 @@ class TextModel:
             [self.prompt_tokens(prompt)],
             max_tokens,
             Sampling(temperature=0.0),
-            {self.tokenizer.end_id},
+            self.tokenizer.end_ids,
             vocab_size=self.tokenizer.vocab_size,
             caches=Caches(kv_cache, not isinstance(cache_policy, RecalibratingCache)),
             record=AuxiliaryOutputs(outputs=outputs),

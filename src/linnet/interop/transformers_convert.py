@@ -6,7 +6,7 @@ directions are checked against Transformers' own model of the folder, in float32
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,6 @@ from linnet.interop.parity import (
 from linnet.interop.transformers_folder import (
     CONFIG,
     WEIGHTS,
-    end_tokens,
     read_family,
     read_tokenizer,
     read_weights,
@@ -55,13 +54,14 @@ STORIES = 20
 
 
 def import_transformers(
-    source: str | Path, out: str | Path, command: str | None = None, check: bool = False
+    source: str | Path, out: str | Path, command: str | None = None, check: bool = False, end: Sequence[str] = ()
 ) -> tuple[Decoder, Agreement | None]:
     """Make the model folder `out` from a model folder of Transformers, which need not be installed.
 
     check: also run the original with Transformers; ids, logits and greedy tokens must be the same (`parity`), or
-    nothing is written. `UserError` names the file and the field or tensor that linnet does not support. The tensors
-    keep their precision. Nothing in the folder is executed.
+    nothing is written. end: names of the end tokens, that between documents first; none: those that the folder names
+    (`ends_beside`). `UserError` names the file and the field or tensor that linnet does not support. The tensors keep
+    their precision. Nothing in the folder is executed.
     """
     check_new_folder(out)
     folder = Path(source)
@@ -69,7 +69,7 @@ def import_transformers(
         raise UserError(f"{source}: no such folder; expected a model folder of Transformers")
     family = read_family(folder)
     model = family.model(folder.resolve().name, str(folder / CONFIG))
-    tokenizer = read_tokenizer(folder, family, model)
+    tokenizer = read_tokenizer(folder, family, model, end)
     model, tensors, files = read_weights(folder, family, model)
     decoder = decoder_with_weights(model, tensors)
     parity = None
@@ -79,10 +79,6 @@ def import_transformers(
         parity = check_with_transformers(decoder, theirs, str(folder))
     for message in family.notes():
         note(f"{folder / CONFIG}: {message}")
-    ends = end_tokens(folder)
-    if ends and tokenizer.end_id not in ends:
-        tokens = ", ".join(map(tokenizer.describe_token, ends))
-        note(f"{folder}: Transformers ends a text at {tokens}; linnet at {tokenizer.describe_token(tokenizer.end_id)}")
     hashes = {path.name: sha256_of(path) for path in files}
     made = {"imported_from": str(folder), "sha256": hashes, "command": command}
     write_model(out, decoder, tokenizer, made if parity is None else {**made, "parity": parity.figures})

@@ -4,6 +4,7 @@ linnet begins every text with the end token by itself, Transformers only if a ru
 adds that rule to linnet's own tokenizers, import removes it; a tokenizer from elsewhere keeps the rule that it has.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
-from linnet.data.tokenizer import TOKENIZER, Tokenizer
+from linnet.data.tokenizer import TOKENIZER, Tokenizer, without_ends
 from linnet.data.tokenizer_training import END
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family, Linnet
@@ -102,31 +103,24 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
-def read_tokenizer(folder: Path, family: Family, model: ModelSpec) -> Tokenizer:
-    """Read the tokenizer; `UserError` if there is none, or it has more tokens than the model."""
+def read_tokenizer(folder: Path, family: Family, model: ModelSpec, ends: Sequence[str] = ()) -> Tokenizer:
+    """Read the tokenizer; `UserError` if there is none, or it has more tokens than the model.
+
+    ends: names of the end tokens; none: those that the folder names.
+    """
     path = folder / TOKENIZER
     if not path.is_file():
         raise UserError(
             f"{folder}: has no {TOKENIZER}; expected one (Transformers' `AutoTokenizer`, loaded and saved, writes it)"
         )
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path, ends)
     definition = read_json(path)
     own = family.begins_with_end or tokenizer.describe_token(tokenizer.end_id) == END
     if own and definition.get(_RULE) == _end_first(tokenizer):
-        tokenizer = Tokenizer({**definition, _RULE: None}, str(path))
+        tokenizer = Tokenizer({**definition, _RULE: None}, str(path), dict.fromkeys(tokenizer.end_ids, str(path)))
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(f"{path}: {tokenizer.vocab_size} tokens: expected at most vocab_size, {model.vocab_size}")
     return tokenizer
-
-
-def end_tokens(folder: Path) -> list[int]:
-    """Return the ids at which Transformers ends a text according to the folder; empty if it has none."""
-    for name in (GENERATION, CONFIG):
-        plain: Any = read_json(folder / name) if (folder / name).is_file() else None
-        ends = plain.get("eos_token_id") if isinstance(plain, dict) else None
-        if ends is not None:
-            return [token for token in (ends if isinstance(ends, list) else [ends]) if isinstance(token, int)]
-    return []
 
 
 def write_folder(folder: Path, family: Family, decoder: Decoder, tokenizer: Tokenizer) -> None:
@@ -135,7 +129,9 @@ def write_folder(folder: Path, family: Family, decoder: Decoder, tokenizer: Toke
     Ids without a token of the tokenizer are suppressed in generation, as in linnet.
     """
     begin = _write_tokenizer(folder, tokenizer, decoder.spec.context_length, family.begins_with_end)
-    ends = {"bos_token_id": begin, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.end_id}
+    several = len(tokenizer.end_ids) > 1
+    ends = {"bos_token_id": begin, "eos_token_id": list(tokenizer.end_ids) if several else tokenizer.end_id}
+    ends |= {"pad_token_id": tokenizer.end_id}
     write_json(folder / CONFIG, {**family.config(), **ends, "dtype": str(decoder.dtype).removeprefix("torch.")})
     unused = list(range(tokenizer.vocab_size, decoder.spec.vocab_size))
     write_json(folder / GENERATION, {**ends, **({"suppress_tokens": unused} if unused else {})})
@@ -150,8 +146,10 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, be
     path, end = folder / TOKENIZER, tokenizer.describe_token(tokenizer.end_id)
     tokenizer.save(path)
     definition = read_json(path)
-    if (begins_with_end or end == END) and definition.get(_RULE) is None:
-        write_json(path, {**definition, _RULE: _end_first(tokenizer)})
+    rule = without_ends(definition.get(_RULE))
+    if (begins_with_end or end == END) and rule is None:
+        rule = _end_first(tokenizer)
+    write_json(path, {**definition, _RULE: rule})
     before = tokenizers.Tokenizer.from_file(str(path)).encode("").ids
     begin = before[0] if before else tokenizer.end_id
     config = {

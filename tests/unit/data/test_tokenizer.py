@@ -8,12 +8,12 @@ import pytest
 import tokenizers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError
 from linnet.data.pieces import BYTE_LEVEL
-from linnet.data.tokenizer import MAX_NORMALIZER_DEPTH, Tokenizer, check_bounds
+from linnet.data.tokenizer import MAX_NORMALIZER_DEPTH, Tokenizer, check_bounds, without_ends
 from linnet.data.tokenizer_training import KINDS
 
 STORY = "Once upon a time there was a girl named Lily. Lily's dog said: \"don't go, Lily!\"\n"
@@ -268,6 +268,68 @@ def test_end_that_is_not_marked_as_special_is_treated_as_such(tmp_path: Path) ->
     tokenizer = Tokenizer.load(_write(tmp_path, definition))
     assert tokenizer.end_id not in tokenizer.encode("<|end|>")
     assert tokenizer.decode([tokenizer.end_id]) == ""
+
+
+SIZE = TRAINED["bpe"].vocab_size
+
+
+def _with_ends(tmp_path: Path, **files: dict[str, Any]) -> Path:
+    """A folder whose tokenizer has three added tokens, as chat models have them; `files` are written beside it."""
+    library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED["bpe"]._definition))
+    library.add_special_tokens(["<|endoftext|>", "<|im_end|>", "<eos>"])
+    for name, plain in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(plain))
+    return _write(tmp_path, json.loads(library.to_str())).parent
+
+
+@pytest.mark.parametrize("rule", [None, "begin", "offsets"])
+def test_files_beside_a_tokenizer_name_its_ends(tmp_path: Path, rule: str | None) -> None:
+    """What the folder says decides, whatever other names there are; a saved tokenizer says it alone."""
+    said = {"tokenizer_config": {"eos_token": {"content": "<|im_end|>"}}, "config": {"eos_token_id": 0}}
+    folder = _with_ends(tmp_path, **said, generation_config={"eos_token_id": [SIZE + 2, SIZE]})
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    first = {"single": "<eos> $A", "pair": "<eos> $A $B", "special_tokens": [("<eos>", SIZE + 2)]}
+    rules = {"begin": processors.TemplateProcessing(**first), "offsets": processors.ByteLevel(trim_offsets=False)}
+    if rule is not None:
+        definition["post_processor"] = json.loads(rules[rule].__getstate__())
+        _write(folder, definition)
+    tokenizer = Tokenizer.load(folder)
+    assert [tokenizer.describe_token(token) for token in tokenizer.end_ids] == ["<|im_end|>", "<eos>", "<|endoftext|>"]
+    assert tokenizer.end_id == tokenizer.end_ids[0] and not set(tokenizer.end_ids) & set(
+        tokenizer.encode("<eos><|im_end|>")
+    )
+    tokenizer.save(tmp_path / "alone.json")
+    alone = Tokenizer.load(tmp_path / "alone.json")
+    assert (alone.end_ids, alone.hash, alone.kind) == (tokenizer.end_ids, tokenizer.hash, tokenizer.kind)
+    assert without_ends(alone.definition["post_processor"]) == definition["post_processor"]
+    usual = Tokenizer.load(tmp_path / "alone.json", ["<|end|>"])
+    assert (
+        usual.end_ids == (TRAINED["bpe"].end_id,) and usual.definition["post_processor"] == definition["post_processor"]
+    )
+
+
+def test_the_configuration_names_the_end_where_nothing_else_does(tmp_path: Path) -> None:
+    folder = _with_ends(tmp_path, config={"eos_token_id": SIZE + 1}, generation_config={"do_sample": True})
+    assert Tokenizer.load(folder).end_ids == (SIZE + 1,)
+
+
+def test_an_end_of_any_name_can_be_given(tmp_path: Path) -> None:
+    path = _write(tmp_path, json.loads(_without_end(TRAINED["bpe"]._definition)))
+    assert Tokenizer.load(path, ["<|stop|>"]).end_ids == (TRAINED["bpe"].end_id,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("eos_token_id", 7, r"eos_token_id: 7: .* is text in .*; expected an added token"),
+        ("eos_token_id", [SIZE, 9999], r"eos_token_id: 9999: .* has no such token"),
+        ("eos_token_id", True, r"eos_token_id: True; expected a token"),
+    ],
+)
+def test_an_end_that_is_none_is_refused_with_its_file(tmp_path: Path, field: str, value: Any, message: str) -> None:
+    folder = _with_ends(tmp_path, generation_config={field: value})
+    with pytest.raises(UserError, match=rf"generation_config\.json: {message}"):
+        Tokenizer.load(folder)
 
 
 def test_ordinary_added_tokens_are_text(tmp_path: Path) -> None:

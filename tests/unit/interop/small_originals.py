@@ -39,14 +39,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def tokenizer() -> tokenizers.Tokenizer:
+def tokenizer(vocab_size: int = 290) -> tokenizers.Tokenizer:
     """Byte pairs as GPT-2 cuts them."""
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
     )
     library.train_from_iterator([TEXT], trainer)
     return library

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_originals import CONFIGS, TEXT, write
+from small_originals import CONFIGS, TEXT, tokenizer, write
 
 from linnet.core.errors import UserError
+from linnet.evaluation.tasks.generation import GenerationRequest, Generator
+from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.inference.language_model import load
+from linnet.inference.sampling import Sampling
+from linnet.inference.session import Session
 from linnet.interop.families.gpt import GptNeoX
 from linnet.interop.transformers_convert import import_transformers
 
@@ -178,12 +182,46 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str):
         import_transformers(tmp_path / "theirs", tmp_path / "ours")
 
 
-def test_an_end_that_differs_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    write(tmp_path / "theirs", "llama")
-    (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+def chat_model(folder: Path, **generation: Any) -> Any:
+    """A Llama with the ends of a chat model beside `<|endoftext|>`; gives the model."""
+    model = write(folder, "llama")
+    library = tokenizer(vocab_size=287)
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|eot|>"])  # 287 to 289
+    library.save(str(folder / "tokenizer.json"))
+    chat = {"eos_token": "<|im_end|>", "chat_template": "{{ messages[0]['content'] }}<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(chat))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 288, 289], **generation}))
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stop", [0, 288, 289])
+def test_each_end_that_a_folder_names_ends_a_text(tmp_path: Path, stop: int):
+    """Llama 3 Instruct's shape: a list that holds an end of linnet's and others."""
+    chat_model(tmp_path / "theirs")
     import_transformers(tmp_path / "theirs", tmp_path / "ours")
-    (record,) = caplog.records
-    assert "ends a text at " in record.getMessage() and "linnet at <|endoftext|>" in record.getMessage()
+    ours = load(tmp_path / "ours", device="cpu")
+    assert ours.tokenizer.end_ids == (288, 0, 289)
+    hidden_BTD, head = ours.decoder.hidden(torch.tensor([ours.prompt_tokens("Once")])), ours.decoder.head
+    assert head is not None
+    head.weight.zero_()
+    head.weight[stop] = hidden_BTD[0, -1]  # the one logit above zero
+    assert ours.generate("Once", max_tokens=5, temperature=0) == ""
+    session = Session(ours)
+    session.feed("Once")
+    assert "".join(session.stream(5, Sampling(temperature=0.0))) == ""
+    assert session.tokens == len(ours.prompt_tokens("Once")) + 1
+    request = GenerationRequest(tuple(ours.prompt_tokens("Once")), (), 5)
+    assert Generator(StateFactory.of_model(ours), ours.tokenizer).generate([request]) == [""]
+
+
+def test_an_end_that_is_given_overrides_the_folder(tmp_path: Path):
+    chat_model(tmp_path / "theirs")
+    import_transformers(tmp_path / "theirs", tmp_path / "ours", end=["<|endoftext|>"])
+    assert load(tmp_path / "ours", device="cpu").tokenizer.end_ids == (0,)
+    with pytest.raises(UserError, match=r"end: <eos>: .*tokenizer\.json has no such token"):
+        import_transformers(tmp_path / "theirs", tmp_path / "other", end=["<eos>"])
+    assert not (tmp_path / "other").exists()
 
 
 def test_dynamic_scaling_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture):

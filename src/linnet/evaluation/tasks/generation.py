@@ -3,7 +3,7 @@
 Shapes: `B` rows of a batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,12 +45,12 @@ class _Row:
         self._stream, self._tokens = stream, 0
         self._overlap = max((len(stop) for stop in request.until), default=1) - 1
 
-    def append(self, token: int, end_id: int) -> None:
-        """Add one token; the row finishes at the end token, at a stop text, or at its maximum of tokens."""
-        if token != end_id:
+    def append(self, token: int, end_ids: Collection[int]) -> None:
+        """Add one token; the row finishes at an end token, at a stop text, or at its maximum of tokens."""
+        if token not in end_ids:
             self._add_text(self._stream.push(token))
             self._tokens += 1
-        if token == end_id or (self.running and self._tokens == self.request.max_tokens):
+        if token in end_ids or (self.running and self._tokens == self.request.max_tokens):
             self._add_text(self._stream.finish())
             self.running = False
 
@@ -110,7 +110,7 @@ class Generator:
             chosen_B = decoder.logits(hidden_BTD[:, -1:])[:, 0, :vocab_size].argmax(dim=-1)
             for row, token in zip(rows, chosen_B.tolist(), strict=True):
                 if row.running:
-                    row.append(token, self.tokenizer.end_id)
+                    row.append(token, self.tokenizer.end_ids)
             running = [number for number, row in enumerate(rows) if row.running]
             if not running:
                 return

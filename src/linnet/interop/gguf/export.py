@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from linnet.core.atomic import atomic_path
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.language_model import LanguageModel
 from linnet.interop import optional_package
@@ -98,6 +98,10 @@ def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> Expo
     check_precision(precision, spec, spec.name)
     vocabulary = vocabulary_of(tokenizer, tokenizer.definition, spec.vocab_size, f"{spec.name}: {TOKENIZER}")
     metadata = {"general.name": spec.name, **architecture_metadata(spec), **vocabulary.metadata}
+    # llama.cpp ends a text at any of these and at eos_token_id.
+    metadata |= zip(("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"), tokenizer.end_ids[1:], strict=False)
+    for token in tokenizer.end_ids[3:]:
+        note(f"{spec.name}: {tokenizer.describe_token(token)} ends a text; a GGUF file names three such tokens at most")
     with atomic_path(out) as path:
         tensors = stored_tensors(model.decoder.state_dict(), spec, precision)
         write_gguf(path, architecture_of(spec), precision, metadata, tensors)

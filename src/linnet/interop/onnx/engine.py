@@ -204,6 +204,6 @@ class OnnxLanguageModel:
             logits_V = reader.read(tokens_1T[0].tolist())[: self.tokenizer.vocab_size]
             return torch.from_numpy(logits_V)[None]
 
-        stop_ids = set() if ignore_eos else {self.tokenizer.end_id}
+        stop_ids = () if ignore_eos else self.tokenizer.end_ids
         followed = steps(next_logits, torch.tensor([tokens]), sampling, max_tokens, stop_ids)
         return Continuation(followed, self.tokenizer.stream(tokens), len(tokens), lambda _: reader.nbytes)

@@ -188,7 +188,12 @@ def export_onnx(
             states=state_inputs(flat),
             longest=longest,
             cache_policies=[policy.to_dict() for policy in policies],
-            tokenizer=TokenizerFile(hash=tokenizer.hash, end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size),
+            tokenizer=TokenizerFile(
+                hash=tokenizer.hash,
+                end_id=tokenizer.end_id,
+                vocab_size=tokenizer.vocab_size,
+                end_ids=list(tokenizer.end_ids) if len(tokenizer.end_ids) > 1 else None,
+            ),
             model=spec,
         )
         names = write_graphs(folder, graphs, description, external_above_bytes)

@@ -67,12 +67,16 @@ class PromptGraph(Spec):
 
 
 class TokenizerFile(Spec):
-    """The tokenizer's file, its hash in linnet, and the token that ends and begins a document."""
+    """The tokenizer's file, its hash in linnet, and the token that ends and begins a document.
+
+    end_ids: all tokens that end a text; None if it is `end_id` alone.
+    """
 
     file: str = TOKENIZER
     hash: str
     end_id: NonNegativeInt
     vocab_size: PositiveInt
+    end_ids: list[NonNegativeInt] | None = None
 
 
 class GraphDescription(Spec):

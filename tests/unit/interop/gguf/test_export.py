@@ -1,5 +1,6 @@
 """GGUF files compute what the models compute; where a check finds a difference there is no file."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,13 +8,15 @@ from typing import Any
 
 import gguf
 import pytest
+import tokenizers
 import torch
 from small_llamas import SHAPES
 from torch import Tensor
 
 import linnet
 from linnet.core.errors import UserError
-from linnet.inference.language_model import load
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel, load
 from linnet.interop.gguf import export, file
 from linnet.interop.gguf.export import export_gguf
 from linnet.interop.gguf.file import GgufFile
@@ -36,6 +39,20 @@ def test_the_file_computes_what_the_model_computes(tmp_path: Path, made_model: M
     counts = [kind for name, kind in types.items() if name.endswith(("_count", "_length", "_id"))]
     assert len(counts) >= 10 and {*counts} == {gguf.GGUFValueType.UINT32}  # llama.cpp takes no other
     assert ("output.weight" in names) == ("untied" in shape)
+
+
+def test_several_ends_stand_in_the_file(tmp_path: Path, made_model: MadeModel, caplog: pytest.LogCaptureFixture):
+    model = load(made_model("bytes", vocab_size=264), device="cpu")
+    library = tokenizers.Tokenizer.from_str(json.dumps(dict(model.tokenizer.definition)))
+    names = ["<|eot|>", "<|eom|>", "<|more|>"]
+    library.add_special_tokens(names)
+    ends = dict.fromkeys(["<|end|>", *names], "")
+    tokenizer = Tokenizer(json.loads(library.to_str()), "tokenizer", ends)
+    export_gguf(LanguageModel(model.decoder, tokenizer), tmp_path / "small.gguf")
+    fields = gguf.GGUFReader(tmp_path / "small.gguf").fields
+    found = [fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("eos", "eot", "eom")]
+    assert found == list(tokenizer.end_ids[:3])
+    assert "<|more|> ends a text; a GGUF file names three such tokens at most" in caplog.text
 
 
 def test_unigrams_and_their_rules_stand_in_the_file(tmp_path: Path, made_model: MadeModel):

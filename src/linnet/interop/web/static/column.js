@@ -23,6 +23,7 @@ export class Column {
     this.identity = { model: entry.fingerprint, tokenizer: description.tokenizer.hash };
     this.tokenizer = new Tokenizer(definition, description.tokenizer.end_id);
     this.vocabulary = description.tokenizer.vocab_size;
+    this.endIds = description.tokenizer.end_ids ?? [this.tokenizer.endId];
     this.stream = new Stream(runtime, sessions, description);
     const places = description.states.filter(state => state.grows === "places").map(state => state.input.split(".")[1]);
     this.fullLayers = new Set(places).size;
@@ -96,7 +97,7 @@ export class Column {
     if (this.stream.position < this.#tokens.length) return;
     const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random());
     this.#add(next);
-    this.left = next === this.tokenizer.endId ? 0 : this.left - 1;
+    this.left = this.endIds.includes(next) ? 0 : this.left - 1;
   }
 
   draw(threshold) {

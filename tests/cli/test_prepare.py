@@ -78,14 +78,49 @@ def test_small_text_and_coarse_split_are_remarked_on(tmp_path: Path, prepare: Pr
     )
 
 
-def test_a_file_that_cannot_be_on_both_sides_is_remarked_on(tmp_path: Path, prepare: Prepare) -> None:
+def test_a_file_that_cannot_be_on_both_sides_is_remarked_on(
+    tmp_path: Path, prepare: Prepare, told: Callable[[], list[str]]
+) -> None:
     (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"story number {i}" for i in range(100)))
     (tmp_path / "b.txt").write_text(" = One = \n\n text \n\n = Two = \n\n text")
-    _, _, errors = prepare("a.txt", "b.txt", "--out", "data", "--tokenizer", "bytes")
-    assert errors == (
-        "note: b.txt is one document, which is trained on or held out as a whole: a text file is cut at <|endoftext|>,"
-        " a .jsonl file has a document in each line; or give --document-separator\n"
-    )
+    prepare("a.txt", "b.txt", "--out", "data", "--tokenizer", "bytes")
+    assert told() == [
+        "b.txt is one document, which is trained on or held out as a whole: a text file is cut at <|endoftext|>,"
+        " a .jsonl file has a document in each line; or give --document-separator"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "before", "after"),
+    [
+        ("a b c\n", [], "", ""),
+        ("a b c\n\n", [], "", r"; blank lines are frequent in a.txt: --document-separator '\n\n'?"),
+        (
+            "a b c\r\n\r\n",
+            ["--document-separator", r"\n\n"],
+            r"the separator '\n\n' divides nothing in a.txt; ",
+            r"; blank lines are frequent in a.txt: --document-separator '\r\n\r\n'?",
+        ),
+    ],
+)
+def test_a_text_that_nothing_divides_is_remarked_on(
+    tmp_path: Path,
+    prepare: Prepare,
+    told: Callable[[], list[str]],
+    line: str,
+    arguments: list[str],
+    before: str,
+    after: str,
+) -> None:
+    (tmp_path / "a.txt").write_bytes(line.encode() * 40)
+    assert prepare("a.txt", "--out", "data", "--tokenizer", "bytes", *arguments)[0] == 0
+    cut = TokenData.open(tmp_path / "data").manifest.splits["train"].bytes
+    what = f"a.txt is one document, cut at byte {cut:,}: it is trained on up to there, the rest is held out"
+    assert told() == [f"{before}{what}{after}"]
+    if after:
+        suggested = after.rpartition(" ")[2].strip("'?")
+        prepare("a.txt", "--out", "divided", "--tokenizer", "bytes", "--document-separator", suggested)
+        assert len(told()) == 1 and TokenData.open(tmp_path / "divided").manifest.sources[0].documents == 40
 
 
 def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, prepare: Prepare) -> None:

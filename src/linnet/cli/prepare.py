@@ -56,7 +56,6 @@ def prepare(
     of all documents decide which ones are held out, not the order of the files.
     """
     from linnet.data.prepare import prepare as prepare_data
-    from linnet.data.prepare import single_document_note
 
     manifest = prepare_data(
         files,
@@ -70,8 +69,6 @@ def prepare(
         end=end or (),
     )
     _warn_of_share(manifest)
-    if whole := single_document_note(manifest.sources):
-        note(f"note: {whole}; or give --document-separator")
     if as_json:
         write_json(manifest.model_dump())
     else:

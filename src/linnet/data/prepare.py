@@ -33,7 +33,7 @@ from linnet.data.shards import (
     write_manifest,
 )
 from linnet.data.sources import STDIN, Source, json_field, lines_of, open_source
-from linnet.data.split import Split, Survey, below, check_fraction, content_hash
+from linnet.data.split import Split, Survey, below, check_fraction, content_hash, cut_last_part
 from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
@@ -48,6 +48,7 @@ INPUT, TARGET = "input", "target"
 """The fields of a pair."""
 
 _BATCH_CHARACTERS = 1 << 21
+_FREQUENT = 10
 
 
 class Document(NamedTuple):
@@ -112,7 +113,10 @@ def prepare(
     check_fraction(validation)
     ready = _load_tokenizer(tokenizer, vocab_size, end)
     with _new_folder(out, overwrite) as folder, ExitStack() as stack:
-        corpus, fraction = _corpus_of(_open_sources(stack, inputs, field, separator), validation)
+        sources = _open_sources(stack, inputs, field, separator)
+        corpus, fraction = _corpus_of(sources, validation)
+        if undivided := _undivided_note(sources, corpus, separator, fraction):
+            note(undivided)
         settings = {
             "tokenizer": tokenizer,
             "vocab_size": vocab_size,
@@ -142,6 +146,24 @@ def single_document_note(sources: Sequence[SourceInfo]) -> str | None:
     names = f"{files[0]} is" if len(files) == 1 else f"{', '.join(files)} are each"
     cure = "a text file is cut at <|endoftext|>, a .jsonl file has a document in each line"
     return f"{names} one document, which is trained on or held out as a whole: {cure}"
+
+
+def _undivided_note(sources: Sequence[Source], corpus: _Corpus, separator: str | None, fraction: float) -> str | None:
+    """A note on files that are one document each: what becomes of them, and what could divide them."""
+    pairs = zip(sources, corpus.sources, strict=True)
+    single = next((source for source, found in pairs if found.documents == 1), None)
+    if single is None:
+        return None
+    text, name = next(single.documents()), single.name
+    if len(sources) == 1:
+        cut = len(cut_last_part(text, fraction)[0].encode())
+        line = f"{name} is one document, cut at byte {cut:,}: it is trained on up to there, the rest is held out"
+    else:
+        line = f"{single_document_note(corpus.sources)}; or give --document-separator"
+    if single.kind == "text" and separator is not None:
+        line = f"the separator '{separator}' divides nothing in {name}; {line}"
+    blank = [mark for mark in ("\r\n\r\n", "\n\n") if text.count(mark) >= _FREQUENT]
+    return f"{line}; blank lines are frequent in {name}: --document-separator {blank[0]!r}?" if blank else line
 
 
 def prepare_texts(

@@ -185,9 +185,8 @@ def _packing_order() -> tuple[int, Tensor]:
     digits = [outputs_OJ % LEVELS, outputs_OJ // LEVELS]
     unpacked = [_unpair(torch.ops.aten._convert_weight_to_int4pack_for_cpu(d.int().contiguous(), 1)) for d in digits]
     positions = (unpacked[0].long() + LEVELS * unpacked[1].long()).flatten()
-    block = next(
-        size for size in (64, 32, 16) if torch.equal(positions[:size], positions[size : 2 * size]) or size == 16
-    )
+    # The packed inputs of a block follow each other: its size is the shortest period (a longer one holds it twice).
+    block = next(size for size in (16, 32, 64) if torch.equal(positions[:size], positions[size : 2 * size]))
     return block, torch.argsort(positions[:block])
 
 

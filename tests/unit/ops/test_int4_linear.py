@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -107,6 +111,17 @@ def test_nan_is_propagated(rows: int, wrong: float):
     weight_OI[3, 2] = wrong
     out = int4_linear(torch.randn(rows, 40), pack(quantize(weight_OI)))
     assert out.isfinite().all(dim=0).tolist() == [output != 3 for output in range(BLOCK + 6)]
+
+
+@needs_packing
+def test_the_packing_of_a_processor_with_vectors_of_256_bits_is_read_as_it_is():
+    """PyTorch packs blocks of 32 outputs there."""
+    program = (
+        "import torch; from linnet.ops.int4_linear import *; w = quantize(torch.randn(70, 40)); p = pack(w);"
+        "assert torch.equal(unpack(p).pairs_OH, w.pairs_OH); x = torch.randn(40, 40);"
+        "torch.testing.assert_close(int4_linear(x, p), int4_linear_reference(x, w))"
+    )
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}, check=True)
 
 
 def test_two_integers_are_stored_per_byte():

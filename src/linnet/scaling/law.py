@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from linnet.core.checksum import read_checked_json
@@ -73,16 +74,32 @@ class Law(Spec, ABC):
     def best(
         self, *, flops: float | None = None, parameters: float | None = None, tokens: float | None = None
     ) -> Allocation:
-        """Return the best size and tokens for `C` training FLOPs, or for a budget with best size `N` or tokens `D`."""
-        scale, exponent = self.optimum
-        if flops is not None:
-            parameters = scale * flops**exponent
-            return Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
-        if parameters is not None:
-            return Allocation(parameters, (parameters / scale) ** (1 / exponent) / (FLOPS_FACTOR * parameters))
-        assert tokens is not None, "one amount"
-        flops = (FLOPS_FACTOR * scale * tokens) ** (1 / (1 - exponent))
-        return Allocation(flops / (FLOPS_FACTOR * tokens), tokens)
+        """Return the best size and tokens for `C` training FLOPs, or for a budget with best size `N` or tokens `D`.
+
+        `UserError` if they are beyond the range of floating-point numbers.
+        """
+        budget = {"training FLOPs": flops, "parameters": parameters, "tokens": tokens}
+        try:
+            scale, exponent = self.optimum
+            if flops is not None:
+                parameters = scale * flops**exponent
+                found = Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
+            elif parameters is not None:
+                tokens = (parameters / scale) ** (1 / exponent) / (FLOPS_FACTOR * parameters)
+                found = Allocation(parameters, tokens)
+            else:
+                assert tokens is not None, "one amount"
+                needed = (FLOPS_FACTOR * scale * tokens) ** (1 / (1 - exponent))
+                found = Allocation(needed / (FLOPS_FACTOR * tokens), tokens)
+        except (OverflowError, ZeroDivisionError):
+            found = Allocation(math.inf, math.inf)
+        if not (0 < found.parameters < math.inf and 0 < found.tokens < math.inf):
+            amount = next(f"{value:.3g} {name}" for name, value in budget.items() if value is not None)
+            problem = f"the best size and tokens for {amount} are beyond the range of numbers"
+            raise UserError(
+                f"{problem}; expected constants closer to those of published laws", field="law", value=self.name
+            )
+        return found
 
 
 class ParametricLaw(Law):
@@ -104,7 +121,9 @@ class ParametricLaw(Law):
     fit: dict[str, Any] | None = None
 
     def loss(self, parameters: Any, tokens: Any) -> Any:
-        return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+        with np.errstate(over="ignore", divide="ignore"):  # a power that overflows leaves a term of 0
+            size, text = np.float64(parameters), np.float64(tokens)
+            return self.E + self.A / size**self.alpha + self.B / text**self.beta
 
     @property
     def optimum(self) -> tuple[float, float]:
@@ -153,7 +172,8 @@ class KaplanLaw(Law):
         """Equation 1.5: `((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D`."""
         size, text = self.both.parameters, self.both.tokens
         ratio = size.exponent / text.exponent
-        return ((size.scale / parameters) ** ratio + text.scale / tokens) ** text.exponent
+        with np.errstate(over="ignore"):
+            return ((size.scale / np.float64(parameters)) ** ratio + text.scale / np.float64(tokens)) ** text.exponent
 
     def lowest_loss(
         self, *, flops: float | None = None, parameters: float = math.inf, tokens: float = math.inf
@@ -162,7 +182,8 @@ class KaplanLaw(Law):
             term, amount = self.pf_days, flops / PF_DAY_FLOPS
         else:
             term, amount = (self.tokens, tokens) if math.isinf(parameters) else (self.parameters, parameters)
-        return float((term.scale / amount) ** term.exponent)
+        with np.errstate(over="ignore"):
+            return float(np.float64(term.scale / amount) ** term.exponent)
 
     @property
     def optimum(self) -> tuple[float, float]:

@@ -29,6 +29,9 @@ PLANNED, DESIGNED, ANY_DATA = Path("planned.yaml"), Path("designed.yaml"), "DIR"
 SAME_SIZE = 1.2
 """Ratio of the plain decoder's parameters to the law's up to which there is no warning."""
 
+MAX_DRAWN = 1e30
+"""Matplotlib cannot place a loss close to the end of the floating-point numbers."""
+
 FACTOR, SIZES = 30.0, 121
 """Range of the plotted sizes to both sides of the plan's, and how many are plotted."""
 
@@ -98,11 +101,12 @@ class PlanReport(Result):
         for number, one in enumerate(plan.predictions):
             planned = plan.counts.by_name()[one.law.counted]
             sizes = np.geomspace(planned / FACTOR, planned * FACTOR, SIZES)
-            losses = one.law.loss(sizes, flops / (FLOPS_FACTOR * sizes))
-            best = one.law.loss(one.best.parameters, one.best.tokens)
+            of_sizes = one.law.loss(sizes, flops / (FLOPS_FACTOR * sizes))
+            of_best = one.law.loss(one.best.parameters, one.best.tokens)
+            losses, best, loss = (np.minimum(values, MAX_DRAWN) for values in (of_sizes, of_best, one.loss))
             lines += [
                 Series(sizes, losses, f"{one.law.name}, {one.law.counted.replace('_', ' ')}", color=number),
-                Series([planned], [one.loss], style="o", color=number),
+                Series([planned], [loss], style="o", color=number),
                 Series([one.best.parameters], [best], style="x", color=number, large=True),
             ]
         lines += [Series([], [], "the plan", "o", INK), Series([], [], "the law's own best size", "x", INK, large=True)]

@@ -48,7 +48,8 @@ COLUMNS = ("parameters", "tokens", "flops", "loss", "right", "items")
 PAIR = (6.0, 4.8)
 """Inches of one of two panels."""
 CURVE_POINTS = 200
-MAX_LOSS = 100.0
+MAX_LOSS, MAX_STEEPNESS = 100.0, 1e6
+"""Beyond these, the runs do not determine the curve's constants."""
 
 
 def read_task_points(sources: Sequence[Path], accuracy: Accuracy = "whole") -> TaskPoints:
@@ -187,14 +188,14 @@ class TaskPrediction(Result):
     def _summary(self) -> Table:
         curve, count = self.curve, len(self.held)
         below_chance = curve.floor < self.fitted.chance
-        determined = 0 < curve.half_way < MAX_LOSS
+        determined = 0 < curve.half_way < MAX_LOSS and 1 / MAX_STEEPNESS < curve.steepness < MAX_STEEPNESS
         rows = [
             ("runs fitted", f"{len(self.fitted)}"),
             ("runs held out", f"{count}"),
             ("chance", f"{100 * self.fitted.chance:.3g} %"),
             ("the sigmoid rises from", "0, as runs lie below chance" if below_chance else "chance"),
             ("loss half-way to 1", f"{curve.half_way:.4f}" if determined else "not determined"),
-            ("steepness, per nat", numbers.significant(curve.steepness, 3)),
+            ("steepness, per nat", numbers.significant(curve.steepness, 3) if determined else "not determined"),
             ("scatter relative to that of items", f"{curve.dispersion:.2f}"),
         ]
         for name, forecast in (("loss", self.by_loss), ("size and tokens", self.by_size)):
@@ -283,6 +284,10 @@ def forecast(curve: TaskCurve, held: TaskPoints, loss_P: Numbers, losses_RP: Num
     drawn_RP = np.random.default_rng([seed, 1]).binomial(counts_RP, np.clip(shares_RP, 0, 1)) / counts_RP
     low_P, high_P = np.quantile(drawn_RP, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=0)
     right_P = curve.accuracy(loss_P)
+    # Of no right items, or no wrong ones, the interval is at least that of Clopper and Pearson.
+    right_items_P, sure_P = np.rint(right_P * held.items_P), ((1 - COVERAGE) / 2) ** (1 / held.items_P)
+    high_P = np.where(right_items_P == 0, np.maximum(high_P, 1 - sure_P), high_P)
+    low_P = np.where(right_items_P == held.items_P, np.minimum(low_P, sure_P), low_P)
     error = float(np.abs(right_P - held.right_P).mean())
     inside = int(((low_P <= held.right_P) & (held.right_P <= high_P)).sum())
     return TaskForecast(loss_P, right_P, low_P, high_P, error, inside)

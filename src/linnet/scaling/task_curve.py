@@ -23,6 +23,9 @@ MIN_POINTS, MIN_LOSSES = 4, 3
 UNKNOWNS = 2
 STARTS_S2 = np.array([[a, np.log(b)] for a in (-3.0, 0.0, 3.0) for b in (0.3, 1.0, 5.0)])
 TOLERANCE, RESAMPLE_TOLERANCE = 1e-12, 1e-8
+MAX_EVALUATIONS = 1000
+"""A minimum takes about a hundred; runs without a right item have none, as the likelihood rises to 1 for ever."""
+
 MIN_DISTANCE = 1e-9
 """Least distance of a share from 0 and 1: an observed result is never impossible."""
 
@@ -143,9 +146,14 @@ def fit_curve(points: TaskPoints, resamples: int, seed: int) -> TaskCurve:
         dispersions_R = np.maximum(1.0, squares / random.chisquare(freedom, resamples))
 
     counts_RP = effective_items(points.items_P, dispersions_R)
-    drawn_RP = random.binomial(counts_RP, share_P) / counts_RP
+    drawn_RP, start_2 = random.binomial(counts_RP, share_P) / counts_RP, x_2
+    if np.isin(points.right_P, (0, 1)).all():
+        # The most likely curve would draw every run as it is. Shares are drawn instead whose quantiles are the ends of
+        # Clopper and Pearson's interval, so that the curves differ, and the more the farther they are from the runs.
+        start_2 = np.zeros(UNKNOWNS)  # the most likely curve is so flat or steep that it has no gradient
+        drawn_RP = np.where(points.right_P == 0, random.beta(1, counts_RP), random.beta(counts_RP, 1))
     resampled = NegativeLogLikelihood(u_P, points.items_P, drawn_RP, floor)
-    samples = minimize(resampled, np.tile(x_2, (resamples, 1)), tolerance=RESAMPLE_TOLERANCE)
+    samples = minimize(resampled, np.tile(start_2, (resamples, 1)), MAX_EVALUATIONS, RESAMPLE_TOLERANCE)
     slope = np.exp(x_2[1])
     half_way, steepness = float(center + spread * x_2[0] / slope), float(slope / spread)
     return TaskCurve(floor, center, spread, x_2, samples.x_SK, half_way, steepness, dispersion, dispersions_R)
@@ -162,7 +170,7 @@ def _most_likely(points: TaskPoints, u_P: Numbers) -> tuple[float, Numbers]:
     found = {}
     for floor in (points.chance, 0.0):
         objective = NegativeLogLikelihood(u_P, points.items_P, right_SP, floor)
-        minima = minimize(objective, STARTS_S2, tolerance=TOLERANCE)
+        minima = minimize(objective, STARTS_S2, MAX_EVALUATIONS, TOLERANCE)
         best = int(minima.value_S.argmin())
         found[floor] = float(minima.value_S[best]), minima.x_SK[best]
     (at_chance, x_2), (at_zero, from_zero_2) = found[points.chance], found[0.0]

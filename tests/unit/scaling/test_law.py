@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,32 @@ def test_a_wrong_file_is_one_line_that_names_file_and_field(text: str, message: 
     with pytest.raises(UserError) as caught:
         read_law(path)
     assert str(caught.value).startswith(str(path)) and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"A": 4e302, "alpha": 0.01, "beta": 1e-3},
+        {"A": 800, "alpha": 1e-320, "beta": 1e-320},
+        {"alpha": 44.0, "beta": 1e-6},
+    ],
+)
+def test_an_optimum_beyond_the_range_of_numbers_is_one_line(changes: dict[str, float]):
+    law = ParametricLaw.parse(
+        {"name": "odd", "E": 1.7, "A": 400, "B": 400, "alpha": 0.3, "beta": 0.3, **changes}, "odd"
+    )
+    with pytest.raises(
+        UserError, match=r"law: odd: the best size and tokens for 1e\+09 parameters are beyond the range"
+    ):
+        law.best(parameters=1e9)
+
+
+def test_odd_constants_have_a_loss():
+    law = ParametricLaw(name="steep", E=1.5, A=4e302, B=1e300, alpha=44, beta=44)
+    assert law.loss(1e15, 1e16) == 1.5 and math.isfinite(law.best(flops=1e18).parameters)
+    flat = ParametricLaw(name="flat", E=1.5, A=2, B=3, alpha=1e-320, beta=1e-320)
+    assert flat.loss(1e15, 1e16) == 6.5
+    assert list(law.loss(np.array([1e15]), np.array([1e16]))) == [1.5]
 
 
 def test_an_unknown_name_lists_the_laws():

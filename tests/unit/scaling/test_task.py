@@ -173,6 +173,30 @@ def test_intervals_contain_the_results_as_often_as_they_should(scatter: float):
     assert 0.88 <= inside / held <= 0.99
 
 
+def along_loss(right_P: list[float]) -> TaskPoints:
+    """Eight runs of 100 items each, whose losses fall evenly with their size."""
+    sizes, loss_P = np.geomspace(1e6, 1e8, 8), np.linspace(4, 2, 8)
+    return TaskPoints(Points(sizes, 20 * sizes, 120 * sizes**2, loss_P), np.array(right_P), np.full(8, 100.0), 0.0)
+
+
+def test_runs_without_a_right_item_leave_room_that_grows_with_the_distance():
+    """Clopper and Pearson: of 0 right items of 100 the share is below 3.6 % with 95 % confidence."""
+    found = predict_task(along_loss([0.0] * 4 + [0.0, 0.03, 0.1, 0.2]), 0.5, resamples=40)
+    assert list(found.by_loss.low_P) == [0] * 4 and found.by_loss.inside == 4
+    assert found.by_loss.high_P[0] > 0.036 and (np.diff(found.by_loss.high_P) > 0).all()
+    rows = dict(row[:2] for row in found.tables()[0].rows)
+    assert rows["loss half-way to 1"] == rows["steepness, per nat"] == "not determined"
+    near = forecast(found.curve, found.fitted, found.fitted.ends.loss, np.tile(found.fitted.ends.loss, (40, 1)), 0)
+    assert near.high_P == pytest.approx(np.full(4, 1 - 0.025 ** (1 / 100)), abs=0.08)
+
+
+@pytest.mark.parametrize("right_P", [[1.0] * 8, [0.0] * 2 + [1.0] * 6])
+def test_runs_without_a_wrong_item_do_not_promise_that_there_is_none(right_P: list[float]):
+    found = predict_task(along_loss(right_P), 0.5, resamples=40)
+    assert found.by_loss.low_P.max() <= 0.025 ** (1 / 100) < found.by_loss.high_P.min() == 1
+    assert found.by_loss.inside == 4
+
+
 def forecast_by_loss(fitted: TaskPoints, held: TaskPoints) -> tuple[int, int]:
     curve = fit_curve(fitted, resamples=60, seed=1)
     found = forecast(curve, held, held.ends.loss, np.tile(held.ends.loss, (60, 1)), 1)

@@ -141,6 +141,13 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(
     assert capsys.readouterr() == ("", expected)
 
 
+@pytest.mark.parametrize("arguments", [["spec", "show", "a\udcff.yaml"], ["generate", "x", "--prompt", "\udcff"]])
+def test_arguments_that_are_not_text_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(arguments) == 2
+    expected = f"error: {arguments[-1]}: not UTF-8 text; expected file names and values in UTF-8\n"
+    assert capsys.readouterr().err == expected.replace("\udcff", "\\udcff")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

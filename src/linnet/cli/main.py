@@ -174,6 +174,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{argument}: not UTF-8 text; expected file names and values in UTF-8") from None
     try:
         with typer.main.get_command(app).make_context("linnet", arguments or ["--help"]) as context:
             context.command.invoke(context)

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import select
 import stat
 import sys
@@ -20,6 +21,9 @@ from linnet.core.errors import UserError
 PIPE_WAIT_S = 10.0
 
 _BLOCK_BYTES = 1 << 20
+
+SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+"""In JSON, half of a surrogate pair, or one of the two halves of a pair."""
 
 _NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR)
 """Errors of the machine that say nothing about the file, which may be complete."""
@@ -71,11 +75,31 @@ def read_json(path: str | Path) -> Any:
 def parse_json(text: str, origin: str) -> Any:
     """Parse JSON; `UserError` begins with `origin`."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{origin}, line {error.lineno}: not valid JSON ({error.msg})") from error
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
         raise UserError(f"{origin}: not valid JSON (numbers or nesting beyond limits)") from None
+    if SURROGATE_ESCAPE.search(text):
+        check_unicode(value, origin)
+    return value
+
+
+def check_unicode(value: Any, origin: str) -> None:
+    """`UserError` for text within plain data that no file can hold; bytes of file names (PEP 383) stay as they are."""
+    left = [value]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            left += [*node, *node.values()]
+        elif isinstance(node, list):
+            left += node
+        elif isinstance(node, str):
+            try:
+                node.encode(errors="surrogateescape")
+            except UnicodeEncodeError as error:
+                shown = node[max(0, error.start - 20) : error.end + 20]
+                raise UserError(f"{origin}: {shown!r}: half of a surrogate pair, which is not Unicode text") from None
 
 
 def read_text(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
@@ -150,7 +174,7 @@ def open_file(path: str | Path, pipes: bool = False) -> io.BufferedReader:
 
 
 def check_extent(value: Any, origin: str) -> None:
-    """`UserError` for data that is nested too deep or has too many values to be written by a person."""
+    """`UserError` for data that is nested too deep, has too many values for a person to write, or is not Unicode."""
     left, seen = [(value, 0)], 0
     while left:
         node, depth = left.pop()
@@ -162,6 +186,7 @@ def check_extent(value: Any, origin: str) -> None:
             accepted = f"at most {MAX_DEPTH} levels and {MAX_VALUES:,} values"
             raise UserError(f"{origin}: nested too deep or too large; expected {accepted}")
         left.extend((child, depth + 1) for child in children)
+    check_unicode(value, origin)
 
 
 def json_safe(figures: Any) -> Any:

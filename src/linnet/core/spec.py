@@ -208,6 +208,9 @@ def parse_yaml(text: str, path: str) -> Any:
     return plain
 
 
+SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """Refuses a key that is given twice, where YAML would silently keep the last, and what takes time without end."""
 
@@ -217,7 +220,10 @@ class _UniqueKeys(yaml.SafeLoader):
         if is_number and isinstance(node.value, str) and len(node.value) > MAX_DIGITS:
             problem = f"a number of {len(node.value):,} characters; expected at most {MAX_DIGITS}"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
-        return super().construct_scalar(node)
+        value = super().construct_scalar(node)
+        if isinstance(value, str):  # JSON writes one character as two escapes, which PyYAML does not join
+            return SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), value)
+        return value
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merged keys (`<<`) of merged keys double with each."""

@@ -19,6 +19,7 @@ from linnet.present.style import (
     PALETTE,
     color_map,
     drawing,
+    encodable,
     end_labels_fit,
     fit_titles,
     label_ends,
@@ -195,7 +196,7 @@ def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
     for rule in panel.rules:
         line = axes.axvline if rule.upright else axes.axhline
         line(rule.at, color=_color(rule.color), linestyle=rule.style, linewidth=1, label=_verbatim(rule.name))
-    axes.set_title(panel.title.replace("$", r"\$"))
+    axes.set_title(encodable(panel.title.replace("$", r"\$")))
 
 
 def _draw_series(axes: Any, series: Series, norm: Any) -> None:
@@ -277,7 +278,7 @@ def _color(color: int | float | str) -> Any:
 
 def _verbatim(name: str) -> str:
     """Return a name that Matplotlib neither reads as a formula nor hides, as it does after `_`."""
-    escaped = name.replace("$", r"\$")
+    escaped = encodable(name.replace("$", r"\$"))
     return f"\u200b{escaped}" if escaped.startswith("_") else escaped
 
 

@@ -121,12 +121,12 @@ def _save(figure: Any, stream: Any, **options: Any) -> None:
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
-        text.set_text(_encodable(text.get_text()))
+        text.set_text(encodable(text.get_text()))
     with drawing():
         figure.savefig(stream, **options)
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Escape bytes of file names that are not text, which no font has."""
     return text.encode(errors="backslashreplace").decode()
 
@@ -149,7 +149,7 @@ def text_width_inches(text: str, points: float = TEXT_POINTS) -> float:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    width, _, _ = text_to_path.get_text_width_height_descent(_encodable(text), FontProperties(size=points), False)
+    width, _, _ = text_to_path.get_text_width_height_descent(encodable(text), FontProperties(size=points), False)
     return float(width) / POINTS_PER_INCH
 
 

@@ -15,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import (
     check_extent,
     open_file,
+    parse_json,
     read_json,
     read_text,
     read_whole,
@@ -22,6 +23,7 @@ from linnet.core.files import (
     standard_input,
     write_json,
 )
+from linnet.core.spec import parse_yaml
 
 
 def test_json_is_readable_and_read_back(tmp_path: Path):
@@ -128,6 +130,19 @@ def nested(depth: int) -> Any:
     for level in range(depth):
         value = [value] if level % 2 else {"a": value}
     return value
+
+
+@pytest.mark.parametrize("text", ['{"a": ["x\\ud800"]}', '{"\\udfff": 1}', '"\\ude00\\ud83d"'])
+def test_half_of_a_surrogate_pair_is_refused_with_the_text(text: str):
+    with pytest.raises(UserError, match=r"^x\.json: '.*\\u?d.*': half of a surrogate pair, which is not Unicode text$"):
+        parse_json(text, "x.json")
+    with pytest.raises(UserError, match=r"^x\.yaml: .*half of a surrogate pair"):
+        parse_yaml(text, "x.yaml")
+
+
+def test_whole_pairs_and_bytes_of_file_names_are_text():
+    for parsed in (parse_json, parse_yaml):
+        assert parsed('"\\ud83d\\ude00 \\udcff"', "x") == "\U0001f600 \udcff"
 
 
 def test_the_extent_of_data_is_bounded():

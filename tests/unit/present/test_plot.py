@@ -47,6 +47,12 @@ def test_a_line_has_its_places_color_style_and_name():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "y")
 
 
+def test_bytes_that_are_not_text_are_escaped_before_names_are_measured():
+    names = [f"{number} \udcff $x$" for number in range(3)]
+    plot = one(*(Series([1, 2], [number, 5.0], name) for number, name in enumerate(names)), title="\udcff")
+    assert legend(plot.figure()) == [f"{number} \\udcff \\$x\\$" for number in range(3)]
+
+
 def test_everything_is_within_the_axes_unless_cut_off_on_purpose():
     x, y = [1.0, 10.0, 1e4], [8.0, 2.0, 0.5]
     (axes,) = one(Series(x, y), y=Axis("y", "log")).figure().axes

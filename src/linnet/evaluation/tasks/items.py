@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
+from linnet.core.files import check_unicode
 from linnet.data.sources import lines_of, open_source
 
 ScoreName = Literal["acc", "acc_norm", "acc_bytes", "mc2"]
@@ -139,6 +140,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 raise UserError(f"{place}: not valid JSON; expected an object on each line") from None
+            check_unicode(row, place)
             if not isinstance(row, dict):
                 raise UserError(f"{place}: expected a JSON object")
             found = True

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from linnet.core.bounds import MAX_TASK_SHOTS
-from linnet.core.errors import UserError, did_you_mean
+from linnet.core.errors import UserError, did_you_mean, printable
 from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.tasks.items import ScoreName, TaskItem, parse_item, parse_minimal_pair, read_rows
 
@@ -158,7 +158,7 @@ def load_task_file(path: Path, shots: int | None = None, limit: int | None = Non
 
     The names of published sets are accepted too: `question`, `options`, `answer`.
     """
-    spec = TaskSpec(name=path.stem, context="{context}", score="acc_bytes")
+    spec = TaskSpec(name=printable(path.stem), context="{context}", score="acc_bytes")
     task = _read_task(spec, path, shots or 0, limit, any_names=True)
     several = any(sum(item.labels) > 1 for item in task.items)
     return TaskSuite(path.stem, [replace(task, score="mc2") if several else task], {})

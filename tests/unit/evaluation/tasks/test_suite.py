@@ -148,6 +148,7 @@ ROW = {"context": "c", "choices": ["a", "b"], "gold": 0}
     ("row", "problem"),
     [
         ([], "expected a JSON object"),
+        ({**ROW, "context": "c\ud800"}, "'c\\ud800': half of a surrogate pair"),
         ({"choices": ["a", "b"], "gold": 0}, "no field 'context'; this line has 'choices', 'gold'"),
         ({**ROW, "context": 3}, "context: 3: expected a text"),
         ({**ROW, "choices": ["a"]}, 'choices: ["a"]: expected a list of at least two texts'),

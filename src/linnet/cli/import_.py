@@ -103,7 +103,7 @@ def transformers(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import a Llama, Mistral, Qwen 2 or 3, GPT-2 or GPT-NeoX (Pythia) from a folder of Transformers.
+    """Import a model from a folder of Transformers: Llama, Mistral, Qwen, Phi, GPT-2, Pythia, OPT, Mamba and others.
 
     The weights may be in several files with an index. A field of config.json with a value that linnet cannot express is
     refused by name; every tensor is checked by name and shape. The tokenizer gives the same ids. No code in the folder

@@ -28,7 +28,7 @@ NameTable = dict[str, str]
 
 FIXED_OPERATOR = "mixer.operator.g"
 """Suffix of the name of a fixed operator, which has no published name."""
-HEADS = ("lm_head", "embed_out")
+HEADS = ("lm_head", "embed_out", "head.")
 """Published names of heads, which never have a prefix."""
 
 
@@ -78,8 +78,13 @@ class PublishedTensors:
 
     def shapes(self, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         """Return the published names and shapes of a model of this description."""
-        tensors = self.to_published(meta_decoder(spec).state_dict(), spec)
-        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        decoder = meta_decoder(spec)
+        tensors = self.to_published(decoder.state_dict(), spec)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if self.padding_positions:
+            (name,) = self.names(["embedding.positions.weight"], spec)
+            shapes[name] = (shapes[name][0] + self.padding_positions, *shapes[name][1:])
+        return shapes
 
     def _pairs(self, names: Iterable[str], spec: ModelSpec) -> dict[str, list[str]]:
         """Return the published names of each tensor, without fixed operators.
@@ -179,22 +184,72 @@ TED = PublishedTensors(
 )
 """The published TED code (github.com/biuq/ted)."""
 
-LLAMA = PublishedTensors(
+_LLAMA = {"embedding.tokens": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+_LLAMA_ATTENTION = ("input_layernorm", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", "self_attn.o_proj")
+_LLAMA |= _attention_layers(
+    "model.layers.{0}.",
+    _LLAMA_ATTENTION,
+    ("post_attention_layernorm", "mlp.gate_proj mlp.up_proj", "mlp.down_proj"),
+)
+_LLAMA |= _of_layers(
+    "model.layers.{0}.self_attn.", {f"mixer.query_key_norm.{x}": f"{x[0]}_norm" for x in ("query", "key")}
+)
+LLAMA = PublishedTensors(_LLAMA)
+"""Transformers' `LlamaForCausalLM`, `Qwen2ForCausalLM`, and `Qwen3ForCausalLM` (with `query_key_norm`)."""
+
+PHI3 = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.", {"mixer.query_key_value": "self_attn.qkv_proj", "feed_forward.up": "mlp.gate_up_proj"}
+    )
+)
+
+MIXTRAL = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.block_sparse_moe.",
+        {
+            "feed_forward.router.map": "gate",
+            "feed_forward.experts.#.up": "experts.{1}.w1 experts.{1}.w3",
+            "feed_forward.experts.#.down": "experts.{1}.w2",
+        },
+    )
+)
+
+PHI = PublishedTensors(
+    {"embedding.tokens": "model.embed_tokens", "norm": "model.final_layernorm", "head": "lm_head"}
+    | _attention_layers(
+        "model.layers.{0}.", (*_LLAMA_ATTENTION[:2], "self_attn.dense"), ("input_layernorm", "mlp.fc1", "mlp.fc2")
+    )
+)
+"""Phi 1 and 2, whose branches read one norm, which becomes two equal ones."""
+
+_MAMBA = {"embedding.tokens": "backbone.embeddings", "norm": "backbone.norm_f", "head": "lm_head"}
+_MAMBA |= _of_layers("backbone.layers.{0}.", {"mixer_norm": "norm", "mixer.conv#d": "mixer.conv1d"})
+_MAMBA_MIXER = ("in_proj", "A_log", "D", "out_proj")
+MAMBA, MAMBA2 = (
+    PublishedTensors(_MAMBA | _of_layers("backbone.layers.{0}.", {f"mixer.{x}": f"mixer.{x}" for x in names}))
+    for names in ((*_MAMBA_MIXER, "x_proj", "dt_proj"), (*_MAMBA_MIXER, "dt_bias", "norm"))
+)
+
+_RWKV4_MIXES = ("time_mix_key", "time_mix_value", "time_mix_receptance", "key", "value", "receptance", "output")
+RWKV4 = PublishedTensors(
     {
-        "embedding.tokens": "model.embed_tokens",
-        "norm": "model.norm",
-        "head": "lm_head",
-        **_attention_layers(
-            "model.layers.{0}.",
-            ("input_layernorm", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", "self_attn.o_proj"),
-            ("post_attention_layernorm", "mlp.gate_proj mlp.up_proj", "mlp.down_proj"),
-        ),
+        "embedding.tokens": "rwkv.embeddings",
+        "embedding.norm": "rwkv.blocks.0.pre_ln",
+        "norm": "rwkv.ln_out",
+        "head": "head",
         **_of_layers(
-            "model.layers.{0}.self_attn.", {f"mixer.query_key_norm.{x}": f"{x[0]}_norm" for x in ("query", "key")}
+            "rwkv.blocks.{0}.",
+            {
+                "mixer_norm": "ln1",
+                "feed_forward_norm": "ln2",
+                **{f"mixer.{x}": f"attention.{x}" for x in ("time_decay", "time_first", *_RWKV4_MIXES)},
+                **{f"feed_forward.{x}": f"feed_forward.{x}" for x in _RWKV4_MIXES},
+            },
         ),
     }
 )
-"""Transformers' `LlamaForCausalLM`, `Qwen2ForCausalLM`, and `Qwen3ForCausalLM` (with `query_key_norm`)."""
 
 GGUF = PublishedTensors(
     {
@@ -217,6 +272,7 @@ OPT = PublishedTensors(
         "embedding.positions": "embed_positions",
         "embedding.project": "project_in",
         "norm": "final_layer_norm",
+        "head": "lm_head",
         "head_project": "project_out",
         **_attention_layers(
             "layers.{0}.",

@@ -49,6 +49,8 @@ from linnet.model.store import check_new_folder, write_model
 from linnet.present.progress import progress
 
 NAME = "Transformers"
+CACHES = ("past_key_values", "cache_params", "state")
+"""Names in Transformers of what a model keeps of earlier tokens."""
 STORIES = 20
 """Stories whose ids are compared in addition to `SAMPLES`: about 2,000 words."""
 
@@ -179,11 +181,11 @@ def check_with_transformers(decoder: Decoder, theirs: Any, origin: str) -> Agree
     tokens_BT, expected = random_tokens(ours), expected_of(ours)
     error = check_logits(ours(tokens_BT), theirs(tokens_BT).logits, MAX_ERROR, NAME, origin)
     prompt = len(expected.tokens) - expected.steps + 1
-    cache, rows = None, list[torch.Tensor]()
+    rows, cache = list[torch.Tensor](), dict[str, Any]()
     with progress("comparing with Transformers", expected.steps, "tokens") as advance:
         for chunk_T in (expected.tokens[:prompt], *expected.tokens[prompt:, None]):  # the prompt, then single tokens
-            out = theirs(chunk_T[None], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = theirs(chunk_T[None], use_cache=True, **cache)
+            cache = {name: out[name] for name in CACHES if name in out}
             rows.append(out.logits[0])
             advance(1)
     agreement = compare(expected, torch.cat(rows), MAX_ERROR, NAME, origin)

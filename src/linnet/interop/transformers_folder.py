@@ -65,8 +65,12 @@ def read_weights(folder: Path, family: Family, model: ModelSpec) -> tuple[ModelS
     named = {name: tensor for name, tensor in named.items() if name not in unused}
     check_tensors(named, expected, where, f"the model in {CONFIG}")
     check_one_precision(named, where)
-    tensors = family.tensors.from_published(named, model)
-    return model, {name: tensor.contiguous() for name, tensor in tensors.items()}, files
+    tensors, storages = dict[str, Tensor](), set[int]()
+    for name, tensor in family.tensors.from_published(named, model).items():
+        shared = tensor.data_ptr() in storages  # a published tensor may become several
+        tensors[name] = tensor.clone() if shared else tensor.contiguous()
+        storages.add(tensor.data_ptr())
+    return model, tensors, files
 
 
 def _with_head_of_file(named: dict[str, Tensor], family: Family, model: ModelSpec, where: Path) -> ModelSpec:

@@ -13,6 +13,7 @@ SMALL = {"vocab_size": 290, "hidden_size": 24, "num_hidden_layers": 2, "num_atte
 LLAMA = {**SMALL, "intermediate_size": 28, "max_position_embeddings": 320, "num_key_value_heads": 2}
 BIASES = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10}
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 80}
+MAMBA2 = {"vocab_size": 290, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 5}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"rope_theta": 5e5, "original_max_position_embeddings": 80}
 NEOX = {**SMALL, "intermediate_size": 28, "max_position_embeddings": 64}
@@ -32,6 +33,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**LLAMA, "sliding_window": 21}),
     "qwen2": ("Qwen2Config", {**LLAMA, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {**LLAMA, "head_dim": 14}),
+    "mixtral": ("MixtralConfig", {**LLAMA, "head_dim": 6, "num_local_experts": 3}),
+    "phi3": ("Phi3Config", {**LLAMA, "pad_token_id": 0, "partial_rotary_factor": 0.7, "sliding_window": 21}),
+    "phi": ("PhiConfig", {**LLAMA, "num_attention_heads": 2}),
+    "stablelm": ("StableLmConfig", {**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 1, "use_qkv_bias": True}),
+    "opt": ("OPTConfig", {**SMALL, "ffn_dim": 28, "word_embed_proj_dim": 10, "do_layer_norm_before": False}),
+    "mamba": ("MambaConfig", {"vocab_size": 290, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 5}),
+    "mamba2": ("Mamba2Config", {**MAMBA2, "num_heads": 6, "head_dim": 8, "n_groups": 2}),
+    "rwkv": ("RwkvConfig", {"vocab_size": 290, "hidden_size": 24, "num_hidden_layers": 2}),
     "gpt2": ("GPT2Config", GPT2),
     "gpt2 untied": ("GPT2Config", {**GPT2, **RELU}),
     "gpt_neox": ("GPTNeoXConfig", {**NEOX, "rope_parameters": NEOX_ROPE}),

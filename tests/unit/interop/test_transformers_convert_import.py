@@ -87,7 +87,7 @@ def changed(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("llama", {"model_type": "mamba"}, "model_type: 'mamba': expected one of llama, mistral, qwen2, "),
+        ("llama", {"model_type": "falcon_h1"}, "model_type: 'falcon_h1': expected one of llama, mistral, qwen2, "),
         (
             "llama",
             {"rope_parameters": {"long_factor": [1.0], "rope_type": "longrope"}},

@@ -1,8 +1,13 @@
 """Decoder families of Transformers that a model description of linnet can express."""
 
 from linnet.interop.families.family import Family
-from linnet.interop.families.gpt import Gpt2, GptNeoX
-from linnet.interop.families.llama import Llama, Mistral, Qwen2, Qwen3
+from linnet.interop.families.gpt import Gpt2, GptNeo, GptNeoX, Opt
+from linnet.interop.families.llama import Llama, Mistral, Mixtral, Phi, Phi3, Qwen2, Qwen3, StableLm
+from linnet.interop.families.recurrent import Mamba, Mamba2, Rwkv4
 
-FAMILIES: tuple[type[Family], ...] = (Llama, Mistral, Qwen2, Qwen3, Gpt2, GptNeoX)
+FAMILIES: tuple[type[Family], ...] = (
+    *(Llama, Mistral, Qwen2, Qwen3, Mixtral, Phi3, Phi, StableLm),
+    *(Gpt2, GptNeo, GptNeoX, Opt),
+    *(Mamba, Mamba2, Rwkv4),
+)
 """Each has its own `model_type` in `config.json`."""

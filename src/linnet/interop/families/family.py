@@ -13,7 +13,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from linnet.core.spec import Spec
 from linnet.interop.tensor_names import PublishedTensors
@@ -118,6 +118,12 @@ class Rope(Spec):
         return {"kind": self.rope_type, **plain}
 
 
+class PartialRope(Rope):
+    """Rotary positions that rotate a part of each head."""
+
+    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
+
+
 class Family(Spec):
     """The fields of `config.json` that describe a model of the family; other fields of the file are not read.
 
@@ -125,7 +131,7 @@ class Family(Spec):
     share. constants: values by path that all models of the family have. tensors: names and storage of the tensors.
     buffers: pattern of names of tensors in published files that are not weights. architecture: the class in
     Transformers. unused: values in `config.json` that linnet does not read. begins_with_end: True if every text begins
-    with the end token unless the tokenizer's file says otherwise.
+    with the end token unless the tokenizer's file says otherwise. exported: False if its models are imported only.
     """
 
     table: ClassVar[Mapping[str, str]] = {
@@ -138,6 +144,7 @@ class Family(Spec):
     architecture: ClassVar[str]
     unused: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     begins_with_end: ClassVar[bool] = False
+    exported: ClassVar[bool] = True
 
     model_type: str
     vocab_size: PositiveInt

@@ -1,13 +1,13 @@
-"""GPT-2 and GPT-NeoX (Pythia): feed-forwards without a gate, layer norms, biases on all linear maps."""
+"""GPT-2, GPT-Neo, OPT and GPT-NeoX (Pythia): feed-forwards without a gate, layer norms, biases."""
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from linnet.interop.families.family import ActivationName, Family, Plain, Rope
-from linnet.interop.tensor_names import GPT2, GPT_NEOX
+from linnet.interop.families.family import ActivationName, Family, PartialRope, Plain, Rope
+from linnet.interop.tensor_names import GPT2, GPT_NEO, GPT_NEOX, OPT
 
 COMMON = {
     "block.mixer.kind": "attention",
@@ -17,7 +17,7 @@ COMMON = {
     "block.norm.placement": "pre",
     "head.norm.kind": "layer",
 }
-"""Values of a description that both families have, by path."""
+"""Values of a description that these families have, by path."""
 
 
 class Gpt2(Family):
@@ -72,10 +72,114 @@ class Gpt2(Family):
         return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 
-class NeoXRope(Rope):
-    """Rotary positions of GPT-NeoX, which rotate a part of each head."""
+class GptNeo(Family):
+    """GPT-Neo: scores without a scale, a window in some layers."""
 
-    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
+    tensors, architecture, exported = GPT_NEO, "GPTNeoForCausalLM", False
+    constants: ClassVar[Mapping[str, Any]] = {
+        **COMMON,
+        "embedding.positions": "learned",
+        "block.mixer.out_bias": True,
+        "block.mixer.rotary": None,
+        "block.mixer.scale": 1.0,
+    }
+    table: ClassVar[Mapping[str, str]] = {
+        **Family.table,
+        "max_position_embeddings": "context_length",
+        "hidden_size": "d_model",
+        "num_layers": "block.repeat",
+        "num_heads": "block.mixer.heads",
+        "activation_function": "block.feed_forward.activation",
+        "layer_norm_epsilon": "block.norm.eps head.norm.eps",
+        "tie_word_embeddings": "head.tied",
+    }
+    buffers = re.compile(r"\.attn\.attention\.(masked_)?bias$")
+
+    model_type: Literal["gpt_neo"] = "gpt_neo"
+    vocab_size: PositiveInt = 50_257
+    max_position_embeddings: PositiveInt = 2048
+    hidden_size: PositiveInt = 2048
+    num_layers: PositiveInt = 24
+    num_heads: PositiveInt = 16
+    intermediate_size: PositiveInt | None = None
+    window_size: PositiveInt = 256
+    attention_types: tuple[tuple[tuple[Literal["global", "local"], ...], PositiveInt], ...] = (
+        (("global", "local"), 12),
+    )
+    activation_function: ActivationName = "gelu_new"
+    layer_norm_epsilon: PositiveFloat = 1e-5
+    tie_word_embeddings: bool = True
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        if len(self.layers()) != self.num_layers:
+            raise ValueError(f"attention_types: {len(self.layers())} layers: must be num_layers, {self.num_layers}")
+        return self
+
+    def computed(self) -> dict[str, Any]:
+        return {"block.feed_forward.hidden": self.intermediate_size or 4 * self.hidden_size}
+
+    def layers(self) -> list[dict[str, Any]]:
+        kinds = [kind for pattern, times in self.attention_types for kind in pattern * times]
+        return [{"mixer.window": self.window_size if kind == "local" else None} for kind in kinds]
+
+    @classmethod
+    def tensor_name(cls, name: str) -> str:
+        return Gpt2.tensor_name(name)
+
+
+class Opt(Family):
+    """OPT: token vectors may be narrower than the model, and norms may follow the branches (OPT-350M)."""
+
+    tensors, architecture, exported = OPT, "OPTForCausalLM", False
+    constants: ClassVar[Mapping[str, Any]] = {
+        "embedding.positions": "learned",
+        "block.mixer.kind": "attention",
+        "block.mixer.bias": True,
+        "block.mixer.rotary": None,
+        "block.feed_forward.kind": "mlp",
+        "block.feed_forward.bias": True,
+        "block.norm": {"kind": "layer", "eps": 1e-5},
+    }
+    table: ClassVar[Mapping[str, str]] = {
+        "vocab_size": "vocab_size",
+        "init_std": "initialization.std initialization.embedding_std",
+        "max_position_embeddings": "context_length",
+        "hidden_size": "d_model",
+        "num_hidden_layers": "block.repeat",
+        "num_attention_heads": "block.mixer.heads",
+        "ffn_dim": "block.feed_forward.hidden",
+        "activation_function": "block.feed_forward.activation",
+        "tie_word_embeddings": "head.tied",
+    }
+
+    model_type: Literal["opt"] = "opt"
+    vocab_size: PositiveInt = 50_272
+    init_std: PositiveFloat = 0.02
+    max_position_embeddings: PositiveInt = 2048
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    ffn_dim: PositiveInt = 3072
+    word_embed_proj_dim: PositiveInt | None = None
+    do_layer_norm_before: bool = True
+    activation_function: ActivationName = "relu"
+    tie_word_embeddings: bool = True
+    enable_bias: Literal[True] = True
+    layer_norm_elementwise_affine: Literal[True] = True
+
+    def computed(self) -> dict[str, Any]:
+        before = self.do_layer_norm_before
+        return {
+            "block.norm.placement": "pre" if before else "post",
+            "head.norm": {"kind": "layer", "eps": 1e-5} if before else None,
+            "embedding.width": self.word_embed_proj_dim,
+        }
+
+    @classmethod
+    def tensor_name(cls, name: str) -> str:
+        # Files that were saved without the head have a shorter prefix.
+        return f"model.{name}" if name.startswith("decoder.") else name
 
 
 class GptNeoX(Family):
@@ -111,11 +215,11 @@ class GptNeoX(Family):
     attention_bias: bool = True
     rotary_pct: float = Field(default=0.25, gt=0, le=1)
     rotary_emb_base: PositiveFloat = 10_000.0
-    rope_scaling: NeoXRope | None = None
-    rope_parameters: NeoXRope | None = None
+    rope_scaling: PartialRope | None = None
+    rope_parameters: PartialRope | None = None
 
     def computed(self) -> dict[str, Any]:
-        rope = self.rope_scaling or self.rope_parameters or NeoXRope()
+        rope = self.rope_scaling or self.rope_parameters or PartialRope()
         rotary = {
             "base": rope.rope_theta or self.rotary_emb_base,
             "scaling": rope.scaling(self.max_position_embeddings),

@@ -1,12 +1,15 @@
-"""Llama, Mistral and Qwen 2, 2.5 and 3: gated feed-forwards, RMS norms, rotary positions, grouped-query attention."""
+"""Llama and its relatives: Mistral, Mixtral, Qwen 2, 2.5 and 3, Phi, StableLM.
+
+Most have gated feed-forwards, RMS norms, rotary positions and grouped-query attention.
+"""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from linnet.interop.families.family import ActivationName, Family, Plain, Rope
-from linnet.interop.tensor_names import LLAMA
+from linnet.interop.families.family import ActivationName, Family, PartialRope, Plain, Rope
+from linnet.interop.tensor_names import LLAMA, MIXTRAL, PHI, PHI3
 
 
 class LlamaLike(Family):
@@ -83,8 +86,21 @@ class Llama(LlamaLike):
     mlp_bias: bool = False
 
 
-class Mistral(LlamaLike):
-    """Mistral: a sliding window in all layers or none."""
+class OneWindow(LlamaLike):
+    """The common fields of Mistral, Mixtral and Phi-3: a sliding window in all layers or none."""
+
+    sliding_window: PositiveInt | None = None
+
+    def computed(self) -> dict[str, Any]:
+        return {**super().computed(), "block.mixer.window": self.sliding_window}
+
+    @classmethod
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        return {**super().fields(plain), "sliding_window": plain["blocks"][0]["mixer"].get("window")}
+
+
+class Mistral(OneWindow):
+    """Mistral."""
 
     architecture = "MistralForCausalLM"
 
@@ -94,13 +110,6 @@ class Mistral(LlamaLike):
     num_key_value_heads: PositiveInt | None = 8
     max_position_embeddings: PositiveInt = 131_072
     sliding_window: PositiveInt | None = 4096
-
-    def computed(self) -> dict[str, Any]:
-        return {**super().computed(), "block.mixer.window": self.sliding_window}
-
-    @classmethod
-    def fields(cls, plain: Plain) -> dict[str, Any]:
-        return {**super().fields(plain), "sliding_window": plain["blocks"][0]["mixer"].get("window")}
 
 
 class WindowedLayers(LlamaLike):
@@ -169,3 +178,124 @@ class Qwen3(WindowedLayers):
     model_type: Literal["qwen3"] = "qwen3"
     head_dim: PositiveInt = 128
     attention_bias: bool = False
+
+
+class Mixtral(OneWindow):
+    """Mixtral: a mixture of experts in every layer."""
+
+    tensors, architecture, exported = MIXTRAL, "MixtralForCausalLM", False
+    constants: ClassVar[Mapping[str, Any]] = {**LlamaLike.constants, "block.feed_forward.kind": "experts"}
+    table: ClassVar[Mapping[str, str]] = {
+        **LlamaLike.table,
+        "num_local_experts": "block.feed_forward.experts",
+        "num_experts_per_tok": "block.feed_forward.top_k",
+        "router_aux_loss_coef": "block.feed_forward.balance",
+    }
+
+    model_type: Literal["mixtral"] = "mixtral"
+    vocab_size: PositiveInt = 32_000
+    intermediate_size: PositiveInt = 14_336
+    num_key_value_heads: PositiveInt | None = 8
+    max_position_embeddings: PositiveInt = 131_072
+    rms_norm_eps: PositiveFloat = 1e-5
+    rope_theta: PositiveFloat = 1e6
+    num_local_experts: PositiveInt = 8
+    num_experts_per_tok: PositiveInt = 2
+    router_aux_loss_coef: float = Field(default=0.001, ge=0)
+
+
+class PartlyRotated(LlamaLike):
+    """The common fields of Phi and StableLM: rotary positions may rotate a part of each head."""
+
+    exported = False
+    num_key_value_heads: PositiveInt | None = None
+    partial_rotary_factor: float = Field(default=1.0, gt=0, le=1)
+    rope_scaling: PartialRope | None = None
+    rope_parameters: PartialRope | None = None
+
+    def computed(self) -> dict[str, Any]:
+        computed = super().computed()
+        rope = self.rope_scaling or self.rope_parameters or PartialRope()
+        fraction = rope.partial_rotary_factor or self.partial_rotary_factor
+        return {**computed, "block.mixer.rotary": {**computed["block.mixer.rotary"], "fraction": fraction}}
+
+
+class Phi3Rope(PartialRope):
+    """Rotary positions of Phi-3; those of its models for long texts (`longrope`) are not supported."""
+
+    rope_type: Literal["default"] = "default"
+
+
+class Phi3(PartlyRotated, OneWindow):
+    """Phi-3."""
+
+    tensors, architecture = PHI3, "Phi3ForCausalLM"
+
+    model_type: Literal["phi3"] = "phi3"
+    vocab_size: PositiveInt = 32_064
+    hidden_size: PositiveInt = 3072
+    intermediate_size: PositiveInt = 8192
+    max_position_embeddings: PositiveInt = 4096
+    rms_norm_eps: PositiveFloat = 1e-5
+    head_dim: Literal[None] = None
+    rope_scaling: Phi3Rope | None = None
+    rope_parameters: Phi3Rope | None = None
+
+
+class LayerNormed(PartlyRotated):
+    """The common fields of Phi 1 and 2 and StableLM 2: layer norms."""
+
+    constants: ClassVar[Mapping[str, Any]] = {
+        **LlamaLike.constants,
+        "block.norm.kind": "layer",
+        "head.norm.kind": "layer",
+    }
+    table: ClassVar[Mapping[str, str]] = {
+        **{name: paths for name, paths in LlamaLike.table.items() if name != "rms_norm_eps"},
+        "layer_norm_eps": "block.norm.eps head.norm.eps",
+    }
+
+    layer_norm_eps: PositiveFloat = 1e-5
+    head_dim: Literal[None] = None
+    qk_layernorm: Literal[False] = False
+
+
+class Phi(LayerNormed):
+    """Phi 1, 1.5 and 2: parallel branches, biases on all linear maps and on the head."""
+
+    tensors, architecture = PHI, "PhiForCausalLM"
+    constants: ClassVar[Mapping[str, Any]] = {
+        **LayerNormed.constants,
+        "block.mixer.bias": True,
+        "block.feed_forward.kind": "mlp",
+        "block.feed_forward.bias": True,
+        "block.residual": "parallel",
+        "head.bias": True,
+    }
+
+    model_type: Literal["phi"] = "phi"
+    vocab_size: PositiveInt = 51_200
+    hidden_size: PositiveInt = 2048
+    intermediate_size: PositiveInt = 8192
+    num_hidden_layers: PositiveInt = 24
+    hidden_act: ActivationName = "gelu_new"
+    max_position_embeddings: PositiveInt = 2048
+    partial_rotary_factor: float = Field(default=0.5, gt=0, le=1)
+
+
+class StableLm(LayerNormed):
+    """StableLM 3B and StableLM 2 1.6B."""
+
+    architecture = "StableLmForCausalLM"
+    constants: ClassVar[Mapping[str, Any]] = {**LayerNormed.constants, "block.mixer.out_bias": False}
+    table: ClassVar[Mapping[str, str]] = {**LayerNormed.table, "use_qkv_bias": "block.mixer.bias"}
+
+    model_type: Literal["stablelm"] = "stablelm"
+    vocab_size: PositiveInt = 50_304
+    hidden_size: PositiveInt = 2560
+    intermediate_size: PositiveInt = 6912
+    num_key_value_heads: PositiveInt | None = 32
+    max_position_embeddings: PositiveInt = 4096
+    partial_rotary_factor: float = Field(default=0.25, gt=0, le=1)
+    use_qkv_bias: bool = False
+    use_parallel_residual: Literal[False] = False

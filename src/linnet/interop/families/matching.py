@@ -23,14 +23,15 @@ def match_family(spec: ModelSpec) -> Family:
     Starting values are not compared: a trained model does not depend on them. `UserError` names the first field in
     which the model differs from the nearest family.
     """
-    known = ", ".join(kind.model_fields["model_type"].default for kind in FAMILIES)
+    kinds = [kind for kind in FAMILIES if kind.exported]
+    known = ", ".join(kind.model_fields["model_type"].default for kind in kinds)
     reason = f"makes it a model of no family of Transformers ({known})"
     for index, block in enumerate(spec.blocks):
         if not isinstance(block.mixer, AttentionSpec):
             raise UserError(f"{spec.name}: blocks[{index}].mixer.kind: {block.mixer.kind}: {reason}")
     plain = plain_form(spec)
     others: list[tuple[str, list[Difference]]] = []
-    for member in filter(None, (nearest_member(kind, plain, spec) for kind in FAMILIES)):
+    for member in filter(None, (nearest_member(kind, plain, spec) for kind in kinds)):
         fields = list(differences(spec, member.model(spec.name, spec.name)))
         if not fields:
             return member

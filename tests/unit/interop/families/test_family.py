@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -63,6 +63,16 @@ def ropes(draw: st.DrawFn, partial: bool = False) -> dict[str, Any]:
 
 
 @st.composite
+def phi_ropes(draw: st.DrawFn, kinds: list[str]) -> dict[str, Any]:
+    """Rotary positions of a part of each head, named beside them or, in version 5, among them."""
+    rope = draw(ROPES.filter(lambda rope: rope["rope_type"] in kinds))
+    fraction = draw(st.sampled_from([ABSENT, 0.5, 1.0]))
+    if fraction is not ABSENT and draw(st.booleans()):
+        rope, fraction = {**rope, "partial_rotary_factor": fraction}, ABSENT
+    return {"rope_parameters": rope, "partial_rotary_factor": fraction}
+
+
+@st.composite
 def qwen_windows(draw: st.DrawFn) -> dict[str, Any]:
     layers = draw(st.integers(1, 3))
     types = st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=layers, max_size=layers)
@@ -73,10 +83,13 @@ def qwen_windows(draw: st.DrawFn) -> dict[str, Any]:
     return fields
 
 
+HEAD_DIM = {"head_dim": st.sampled_from([None, 6])}
 GROUPED = {"num_key_value_heads": st.sampled_from([1, 2, 4])}
 LAYERS = {"num_hidden_layers": st.integers(1, 2)}
 LLAMA = {"hidden_act": ACTS, "rms_norm_eps": EPS, "num_key_value_heads": KV_HEADS, "tie_word_embeddings": BOOLS}
 GPT = {"layer_norm_epsilon": EPS, "activation_function": ACTS, "tie_word_embeddings": BOOLS}
+MAMBA = {"conv_kernel": st.sampled_from([ABSENT, 2]), "use_bias": BOOLS, "use_conv_bias": BOOLS}
+MAMBA |= {"layer_norm_epsilon": EPS, "tie_word_embeddings": BOOLS}
 NEOX = {"layer_norm_eps": EPS, "hidden_act": ACTS, "tie_word_embeddings": BOOLS, "attention_bias": BOOLS}
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.SearchStrategy]]] = {
     "llama": (
@@ -107,9 +120,76 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         {**NEOX, **LAYERS, "use_parallel_residual": BOOLS},
         [ropes(partial=True)],
     ),
+    "mixtral": (
+        LLAMA_SIZES,
+        {**LLAMA, **LAYERS, **GROUPED, "head_dim": st.sampled_from([4, 6]), "sliding_window": WINDOWS}
+        | {"num_local_experts": st.integers(2, 4), "num_experts_per_tok": st.sampled_from([ABSENT, 1, 2])},
+        [ropes()],
+    ),
+    "phi3": (
+        {**LLAMA_SIZES, "num_attention_heads": 2, "pad_token_id": 0},
+        {**LLAMA, **LAYERS, "num_key_value_heads": st.sampled_from([None, 1, 2]), "sliding_window": WINDOWS},
+        [phi_ropes(["default"])],
+    ),
+    "phi": (
+        {**LLAMA_SIZES, "num_attention_heads": 2},
+        {
+            **LAYERS,
+            "layer_norm_eps": EPS,
+            "hidden_act": ACTS,
+            "num_key_value_heads": st.sampled_from([ABSENT, None, 2]),
+        },
+        [phi_ropes(["default", "linear", "llama3", "yarn"])],
+    ),
+    "stablelm": (
+        {**LLAMA_SIZES, "hidden_size": 32, "num_attention_heads": 2},
+        {**LAYERS, "layer_norm_eps": EPS, "hidden_act": ACTS, "num_key_value_heads": st.sampled_from([1, 2])}
+        | {"use_qkv_bias": BOOLS, "tie_word_embeddings": BOOLS},
+        [phi_ropes(["default", "linear", "llama3", "yarn"])],
+    ),
+    "gpt_neo": (
+        {"vocab_size": 31, "hidden_size": 16, "num_heads": 4, "max_position_embeddings": CONTEXT},
+        {**GPT, "intermediate_size": st.sampled_from([ABSENT, None, 12]), "window_size": st.sampled_from([3, 7])},
+        [
+            st.sampled_from(
+                [
+                    {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+                    {"num_layers": 3, "attention_types": [[["local"], 2], [["global"], 1]]},
+                ]
+            )
+        ],
+    ),
+    "opt": (
+        {
+            "vocab_size": 31,
+            "hidden_size": 16,
+            "num_attention_heads": 4,
+            "max_position_embeddings": CONTEXT,
+            "ffn_dim": 20,
+        },
+        {**LAYERS, "word_embed_proj_dim": st.sampled_from([ABSENT, 16, 8]), "do_layer_norm_before": BOOLS}
+        | {"activation_function": ACTS, "pad_token_id": st.just(1)},
+        [],
+    ),
+    "mamba": (
+        {"vocab_size": 31, "hidden_size": 16, "state_size": 5},
+        {**MAMBA, **LAYERS, "time_step_rank": st.sampled_from([ABSENT, "auto", 3]), "expand": st.sampled_from([1, 2])},
+        [],
+    ),
+    "mamba2": (
+        {"vocab_size": 31, "hidden_size": 16, "state_size": 5, "num_heads": 4, "head_dim": 8},
+        {**MAMBA, **LAYERS, "n_groups": st.sampled_from([1, 2, 4])},
+        [],
+    ),
+    "rwkv": (
+        {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2},
+        {"attention_hidden_size": st.sampled_from([ABSENT, None, 16]), "tie_word_embeddings": BOOLS}
+        | {"intermediate_size": st.sampled_from([ABSENT, None, 12]), "layer_norm_epsilon": EPS}
+        | {"context_length": st.sampled_from([ABSENT, 64]), "rescale_every": st.sampled_from([ABSENT, 0])},
+        [],
+    ),
 }
 """For each family its sizes, the strategies of its other fields, and strategies of fields that belong together."""
-HEADS = ["lm_head.weight", "embed_out.weight"]
 
 
 def drawn_config(kind: str, data: st.DataObject) -> dict[str, Any]:
@@ -131,8 +211,9 @@ def write(folder: Path, config: dict[str, Any], other_head: bool) -> Any:
             parameter.add_(0.3 * torch.randn_like(parameter))
     model.save_pretrained(folder)
     named = load_file(folder / WEIGHTS)
-    if other_head and not set(HEADS) & named.keys():
-        named["lm_head.weight"] = torch.randn_like(model.get_input_embeddings().weight)
+    head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+    if other_head and model.config.tie_word_embeddings:
+        named[f"{head}.weight"] = torch.randn_like(model.get_input_embeddings().weight)
         save_file(named, folder / WEIGHTS, {"format": "pt"})
     path.write_text(json.dumps(config))
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -141,11 +222,13 @@ def write(folder: Path, config: dict[str, Any], other_head: bool) -> Any:
 @pytest.mark.parametrize("kind", FAMILIES)
 @torch.no_grad()
 def test_logits_are_those_of_transformers(kind: str, tmp_path_factory: pytest.TempPathFactory):
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])
     @given(data=st.data(), other_head=st.booleans())
     def compare(data: st.DataObject, other_head: bool) -> None:
         folder = tmp_path_factory.mktemp("drawn")
-        theirs = write(folder, drawn_config(kind, data), other_head)
+        config = drawn_config(kind, data)
+        assume(not other_head or config.get("word_embed_proj_dim") != 8)  # such a head is not supported
+        theirs = write(folder, config, other_head)
         family = read_family(folder)
         spec, tensors, _ = read_weights(folder, family, family.model("drawn", "config.json"))
         ours: Decoder = decoder_with_weights(spec, tensors).eval()

@@ -5,14 +5,17 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
+from linnet.cli.generate import SamplingOptions
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision
 from linnet.layers.cache_policy import RecalibratingCache
 from linnet.model.decoder import Decoder
@@ -119,6 +122,17 @@ def test_top_k_and_top_p_reach_the_choice(model: str, capfdbinary):
     assert greedy == one == nucleus
 
 
+def test_every_setting_of_the_choice_is_an_option_and_reaches_it(model: str, capfdbinary):
+    assert {field.name for field in fields(SamplingOptions)} == {field.name for field in fields(Sampling)} - {"drawn"}
+    options = [model, "--prompt", "Once", "--max-tokens", "30", "--seed", "1", "--temperature", "3"]
+    plain = run(capfdbinary, *options)[1]
+    for more in ("--min-p=0.9", "--typical-p=0.05", "--repetition-penalty=9", "--frequency-penalty=9"):
+        assert run(capfdbinary, *options, more)[1] != plain, more
+    assert run(capfdbinary, *options, "--presence-penalty", "-50")[1] != plain
+    biased = run(capfdbinary, *options, "--logit-bias", "65=1000", "--logit-bias", "66=-3")[1]
+    assert biased == "Once" + 30 * "A" + "\n"
+
+
 def test_without_end_there_are_as_many_tokens_as_asked_for(model: str, capfdbinary):
     options = [model, "--temperature", "100", "--max-tokens", "1200", "--seed", "0", "--json"]
     ended, endless = (json.loads(run(capfdbinary, *options, *more)[1]) for more in ([], ["--ignore-eos"]))
@@ -139,6 +153,10 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
         (["--temperature", "-1"], "--temperature -1.0: expected 0 (greedy) or"),
         (["--top-p", "1.5"], "--top-p 1.5: expected a probability"),
         (["--top-k", "-2"], "--top-k -2: expected"),
+        (["--min-p", "-1"], "--min-p -1.0: expected a share from 0 to 1"),
+        (["--repetition-penalty", "0"], "--repetition-penalty 0.0: expected a number above 0"),
+        (["--logit-bias", "a=1"], "--logit-bias a=1: expected TOKEN=BIAS, a token id and a number"),
+        (["--logit-bias", "999999=1"], "--logit-bias token id 999999: expected 0 to "),
         (["--seed", "-1"], "--seed -1: expected"),
         (["--max-tokens", "0"], "--max-tokens 0: expected at least 1"),
         (["--threads", "0"], "--threads 0: expected at least 1"),

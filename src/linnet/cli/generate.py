@@ -1,6 +1,7 @@
 """`linnet generate`: a model continues a prompt."""
 
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,13 +10,14 @@ from typer.core import TyperCommand, TyperOption
 
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
-from linnet.cli.options import Precision, option
+from linnet.cli.options import Precision, option, with_option_groups
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
     from linnet.inference.language_model import Continuation
+    from linnet.inference.sampling import Sampling
     from linnet.model.decoder import Decoder
 
 USUAL = (
@@ -26,13 +28,53 @@ USUAL = (
 
 Prompt = typer.Option(help="The text to continue; - reads it from the standard input, without one final newline.")
 MaxTokens = Annotated[int, typer.Option(help="Stop after this many tokens if the text has not ended.")]
-Temperature = Annotated[float, typer.Option(help="Divides the logits; 0 takes the most likely token.")]
-TopK = Annotated[int, typer.Option(help="Choose among the k most likely tokens; 0 for all.")]
-TopP = Annotated[
-    float, typer.Option(help="Choose among the fewest tokens that together have this probability; 1 for all.")
-]
-SamplingSeed = Annotated[int | None, typer.Option(help="The same seed gives the same text. Default: a random one.")]
 TextAsJson = Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")]
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """The choice of the next token; the fields are those of `inference.sampling.Sampling`, applied in its order."""
+
+    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8
+    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest tokens; 0 for all.")] = 0
+    top_p: Annotated[
+        float, typer.Option(help="Choose among the fewest tokens that together have this probability; 1 for all.")
+    ] = 1.0
+    min_p: Annotated[
+        float, typer.Option(help="Choose among tokens with this share of the likeliest one's probability; 0 for all.")
+    ] = 0.0
+    typical_p: Annotated[
+        float,
+        typer.Option(help="Choose among tokens of typical information that together have this probability; 1 for all."),
+    ] = 1.0
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divides positive logits of tokens in the prompt or the text; 1 has no effect.")
+    ] = 1.0
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Subtracted from a token's logit for each time that it was generated.")
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, typer.Option(help="Subtracted from the logit of each token that was generated before.")
+    ] = 0.0
+    logit_bias: Annotated[
+        list[str] | None, option("TOKEN=BIAS", "Added to the logit of a token id, such as 13=-2.5 (repeatable).")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text. Default: a random one.")] = None
+
+    def sampling(self, draws_seed: bool = True) -> "Sampling":
+        """Return the settings, with a random seed unless one was typed; `UserError` for an invalid value."""
+        from linnet.inference.sampling import Sampling, fresh_seed
+
+        biases: dict[int, float] = {}
+        for typed in self.logit_bias or ():
+            token, _, bias = typed.partition("=")
+            try:
+                biases[int(token)] = float(bias)
+            except ValueError:
+                accepted = "TOKEN=BIAS, a token id and a number"
+                raise UserError(field="logit_bias", value=typed, accepted=accepted) from None
+        seed = fresh_seed() if self.seed is None and draws_seed else self.seed
+        return Sampling(**vars(self) | {"logit_bias": biases, "seed": seed})
 
 
 def layer_options(decoder: "Decoder") -> dict[str, str]:
@@ -101,6 +143,7 @@ class GenerateCommand(TyperCommand):
 COMMAND = GenerateCommand
 
 
+@with_option_groups
 def generate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
     prompt: Annotated[str, Prompt] = "",
@@ -116,10 +159,8 @@ def generate(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue after the end of a text with the next one.")
     ] = False,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: SamplingSeed = None,
+    *,
+    choice: SamplingOptions,
     stream: Annotated[bool, typer.Option(help="Print the text while it is generated, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
@@ -146,8 +187,9 @@ def generate(
     Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
 
     Prints the prompt and its continuation as one text; figures go to the standard error. Tokens per second exclude the
-    first token and the time of the prompt. Temperature, top-k and top-p apply in this order and mean what they mean in
-    Transformers.
+    first token and the time of the prompt. The next token is chosen in this order: logit bias, repetition, frequency
+    and presence penalties, temperature, top-k, top-p, min-p, typical. They mean what they mean in Transformers, and
+    the frequency and presence penalties what they mean in OpenAI's interface.
 
     Some layers bring options of their own, such as what they keep of the text: with a model before it, --help shows
     those of its layers.
@@ -171,7 +213,6 @@ def generate(
 
     from linnet.inference.engine import Caches
     from linnet.inference.language_model import load
-    from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
     from linnet.inference.weights import convert_and_report, weights_nbytes
     from linnet.layers.cache_policy import FULL
@@ -182,7 +223,7 @@ def generate(
         raise UserError(f"--input: --load-state {load_state} has the input that it began with; leave it out")
     _check_state_files(save_state, load_state, kv_cache, cache_policy)
     policy = cache_policy or FULL.label
-    sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
+    sampling = choice.sampling(draws_seed=load_state is None)
     if threads is not None:
         from linnet.training.machine import check_threads
 

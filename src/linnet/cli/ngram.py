@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import check_out_folder, invocation, note, show_result
-from linnet.cli.generate import MaxTokens, SamplingSeed, Temperature, TextAsJson, TopK, TopP
-from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option
+from linnet.cli.generate import MaxTokens, SamplingOptions, TextAsJson
+from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option, with_option_groups
 from linnet.core.bounds import MAX_NGRAM_ORDER
 from linnet.present.show import write, write_json, write_parts
 
@@ -74,26 +74,24 @@ def evaluate(
 
 
 @ngram.command()
+@with_option_groups
 def generate(
     model: Folder,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
     max_tokens: MaxTokens = 200,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: SamplingSeed = None,
+    *,
+    choice: SamplingOptions,
     as_json: TextAsJson = False,
 ) -> None:
     """Continue a prompt. Without a prompt, begin a new text.
 
-    Temperature, top-k and top-p apply in this order and mean what they mean for `linnet generate`.
+    The options that choose the next token mean what they mean for `linnet generate`.
 
     Example: linnet ngram generate runs/ngram --prompt "Once upon a time" --temperature 0.7 --seed 1
     """
-    from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.training.ngram.interface import continue_ngram, load_ngram
 
-    sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
+    sampling = choice.sampling()
     pieces = continue_ngram(load_ngram(model), prompt, max_tokens, sampling)
     if as_json:
         text = "".join(pieces)

@@ -19,7 +19,16 @@ from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.device import one_thread_in_forks
-from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
+from linnet.inference.sampling import (
+    Sampling,
+    TokenCounts,
+    adjust,
+    check_bias,
+    choose,
+    counts_of,
+    fresh_seed,
+    row_uniforms,
+)
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts, Memory
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.registry import kinds_with_calibration
@@ -204,6 +213,7 @@ def decode(
     caches: Caches = Caches(),
     record: AuxiliaryOutputs | None = None,
     context: PrefillContext = EMPTY,
+    counts: Sequence[TokenCounts] | None = None,
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
@@ -213,13 +223,15 @@ def decode(
 
     `state` is advanced, with its own cache policies (None: `new_state`); `ValueError` if it has no room. It does not
     contain the last token yielded. Without the KV-cache (`caches`) no state can be given. record: collects auxiliary
-    outputs of every pass. context: of the prompts. Processes that are forked from now on compute with one
+    outputs of every pass. context: of the prompts. counts: of the tokens of each row for penalties, prompts included,
+    which are advanced (None: of the prompts). Processes that are forked from now on compute with one
     thread (`one_thread_in_forks`).
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     if there is no calibration to leave out.
     """
     _check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
+    check_bias(sampling, vocab_size or decoder.spec.vocab_size)
     if not caches.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
         problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
         raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
@@ -242,7 +254,12 @@ def decode(
             raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
         reader = CachedReader(decoder, state, padding, record, context)
     return steps(
-        lambda tokens_BT: reader.logits(tokens_BT)[:, :vocab_size], tokens_BT, sampling, max_tokens, frozenset(stop_ids)
+        lambda tokens_BT: reader.logits(tokens_BT)[:, :vocab_size],
+        tokens_BT,
+        sampling,
+        max_tokens,
+        frozenset(stop_ids),
+        counts_of(prompts) if counts is None else counts,
     )
 
 
@@ -253,20 +270,25 @@ def steps(
     sampling: Sampling,
     max_tokens: int,
     stop_ids: Collection[int],
+    counts: Sequence[TokenCounts] | None = None,
 ) -> Iterator[Step]:
     """Continue the prompts `[B, T]` with any function of logits; yields steps as `decode`.
 
     next_logits: from tokens `[B, T]`, which continue the ones before, to the logits `[B, V]` at the last of them.
+    counts: see `decode`; None: of the prompts, which have no padding.
     """
     rows = len(tokens_BT)
+    counts = counts_of(tokens_BT.tolist()) if counts is None else counts
     running = [True] * rows
     uniforms: Iterator[Tensor | None] = repeat(None)
     if not sampling.greedy:
         seed = fresh_seed() if sampling.seed is None else sampling.seed
         uniforms = row_uniforms(seed, rows, sampling.drawn)
     for count, uniform_B in enumerate(uniforms, start=1):
-        chosen_B = choose(next_logits(tokens_BT), sampling, uniform_B)
+        chosen_B = choose(adjust(next_logits(tokens_BT), sampling, counts), sampling, uniform_B)
         chosen = chosen_B.tolist()
+        for row, token in zip(counts, chosen, strict=True):
+            row.add(token)
         running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
         yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
         if not any(running) or count == max_tokens:

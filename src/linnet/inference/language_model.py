@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Literal, Unpack, overload
 
 from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError
@@ -13,7 +13,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import Caches, PrefillInputs, Step, decode, new_state, prefill_inputs
-from linnet.inference.sampling import Sampling, fresh_seed
+from linnet.inference.sampling import Sampling, SamplingSettings, fresh_seed
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
 from linnet.model.calibration import with_calibration_from
@@ -93,13 +93,9 @@ class Continuation(Iterator[str]):
             yield piece
 
 
-class GenerateSettings(TypedDict, total=False):
+class GenerateSettings(SamplingSettings, total=False):
     """The settings of `LanguageModel.generate`."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
     cache_policy: CachePolicies
     ignore_eos: bool
     input: str | list[str] | None
@@ -150,27 +146,25 @@ class LanguageModel:
         self,
         prompt: str | list[str],
         max_tokens: int = 200,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
+        *,
         stream: bool = False,
         cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         input: str | list[str] | None = None,
+        **settings: Unpack[SamplingSettings],
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
-        Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
-        shape the choice as in Transformers, and the same seed gives the same text. `stream`: return an iterator over
-        pieces of the text, for one prompt. An empty prompt begins a new document. `cache_policy`: what the layers keep
-        of the past, as text or for each layer (`layer_cache_policies`). `ignore_eos`: continue after end tokens until
-        there are `max_tokens`, which include the end tokens; they print nothing. `input`: for a model of pairs, the
-        text that is continued, one for each prompt; the prompt is how the continuation begins.
+        The other keywords are the fields of `Sampling`: temperature 0 takes the most likely token each time, and the
+        same seed gives the same text. `stream`: return an iterator over pieces of the text, for one prompt. An empty
+        prompt begins a new document. `cache_policy`: what the layers keep of the past, as text or for each layer
+        (`layer_cache_policies`). `ignore_eos`: continue after end tokens until there are `max_tokens`, which include
+        the end tokens; they print nothing. `input`: for a model of pairs, the text that is continued, one for each
+        prompt; the prompt is how the continuation begins.
 
         Raises `UserError` for an invalid value, and for more tokens than learned positions.
         """
-        sampling = Sampling(temperature, top_k, top_p, seed)
+        sampling = Sampling(**settings)
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] if isinstance(input, str) else input

@@ -1,14 +1,19 @@
-"""Choosing the next token from logits: temperature, then top-k, then top-p, in the order and meaning of Transformers.
+"""The choice of the next token from logits, by a chain of processors in the order and meaning of Transformers.
 
-The three steps are its `TemperatureLogitsWarper`, `TopKLogitsWarper` and `TopPLogitsWarper`, ties included.
-Top-p is nucleus sampling (Holtzman et al., arXiv 1904.09751).
+The order is: logit bias (its `SequenceBiasLogitsProcessor`, for single tokens), repetition penalty
+(`RepetitionPenaltyLogitsProcessor`), frequency and presence penalties (those of OpenAI's interface), temperature,
+top-k, top-p, min-p and typical sampling (its four `LogitsWarper` of these names), ties included.
+Sources: top-p is nucleus sampling (Holtzman et al., arXiv 1904.09751); the repetition penalty is of Keskar et al.
+(arXiv 1909.05858), min-p of Nguyen et al. (arXiv 2407.01082), typical sampling of Meister et al. (arXiv 2202.00666).
 
 Legend: `B` batch, `V` vocabulary.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -19,13 +24,36 @@ MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
 
 
+class SamplingSettings(TypedDict, total=False):
+    """The fields of `Sampling` as keywords of `generate`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int | None
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
+    """How the next token is chosen. The processors apply in the order that the module describes.
 
-    temperature: logits are divided by it; 0 is greedy, and then the other fields have no effect.
+    temperature: logits are divided by it; 0 is greedy: the likeliest token after the bias and the penalties.
     top_k: only the k most likely tokens, and those tied with the last of them; 0 for all.
     top_p: only the smallest set of most likely tokens whose probabilities together reach it; 1 for all.
+    min_p: only tokens with at least this share of the likeliest token's probability; 0 for all.
+    typical_p: only the smallest set of tokens with a typical information content whose probabilities together reach
+        it; 1 for all.
+    repetition_penalty: positive logits of tokens that the stream has had, prompt included, are divided by it, negative
+        ones multiplied; 1 has no effect.
+    frequency_penalty, presence_penalty: subtracted from the logit of a token that has been generated since the prompt:
+        for each time, and once.
+    logit_bias: is added to the logits of these token ids.
     seed: the same seed gives the same tokens; None draws a new one. Row `b` of a batch uses `seed + b`, so its tokens
         are those that it would get alone with that seed.
     drawn: number of random numbers of the seed that have been used before.
@@ -34,27 +62,71 @@ class Sampling:
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
+    _: KW_ONLY
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     drawn: int = 0
 
     def __post_init__(self) -> None:
         accepted_values = {
             "temperature": (
-                self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < float("inf"),
+                self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf,
                 f"0 (greedy) or from {MIN_TEMPERATURE} on",
             ),
             "top_k": (self.top_k >= 0, "0 (all tokens) or a number of tokens"),
             "top_p": (0 <= self.top_p <= 1, "a probability from 0 to 1"),
+            "min_p": (0 <= self.min_p <= 1, "a share from 0 to 1"),
+            "typical_p": (0 < self.typical_p <= 1, "a probability above 0, at most 1"),
+            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "a number above 0; 1 has no effect"),
+            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a finite number; 0 has no effect"),
+            "presence_penalty": (math.isfinite(self.presence_penalty), "a finite number; 0 has no effect"),
+            "logit_bias": (
+                all(token >= 0 and math.isfinite(bias) for token, bias in self.logit_bias.items()),
+                "token ids with finite numbers",
+            ),
             "seed": (self.seed is None or 0 <= self.seed < 2**63, "a whole number from 0 to 2**63 - 1"),
         }
-        for field, (is_accepted, accepted) in accepted_values.items():
+        for name, (is_accepted, accepted) in accepted_values.items():
             if not is_accepted:
-                raise UserError(field=field, value=getattr(self, field), accepted=accepted)
+                raise UserError(field=name, value=getattr(self, name), accepted=accepted)
 
     @property
     def greedy(self) -> bool:
-        """True if the most likely token is always chosen."""
+        """True if the likeliest token is always chosen."""
         return self.temperature == 0
+
+    @property
+    def penalizes(self) -> bool:
+        """True if the tokens of the stream so far change the logits."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+@dataclass
+class TokenCounts:
+    """What the penalties of one row count: the tokens of the stream, and those generated since the prompt."""
+
+    seen: set[int] = field(default_factory=set)
+    generated: Counter[int] = field(default_factory=Counter)
+
+    def read_prompt(self, tokens: Iterable[int]) -> None:
+        """Add the tokens of a prompt, with which the count of generated tokens begins again."""
+        self.seen.update(tokens)
+        self.generated.clear()
+
+    def add(self, token: int) -> None:
+        """Add a generated token."""
+        self.seen.add(token)
+        self.generated[token] += 1
+
+
+def counts_of(prompts: Iterable[Iterable[int]]) -> list[TokenCounts]:
+    """The counts of rows that begin with these prompts, without their padding."""
+    return [TokenCounts(set(prompt)) for prompt in prompts]
 
 
 def fresh_seed() -> int:
@@ -77,7 +149,7 @@ def row_uniforms(seed: int, rows: int, drawn: int = 0) -> Iterator[Tensor]:
 def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> Tensor:
     """The next token of each row, int64 `[B]`; `uniform_B` in `(0, 1]` decides it unless the choice is greedy.
 
-    Raises `UserError` if logits are not finite.
+    logits_BV: after bias and penalties (`adjust`). Raises `UserError` if logits are not finite.
     """
     if len(logits_BV) == 1 and logits_BV.device.type == "cpu":  # for one row NumPy takes a third of PyTorch's time
         logits_V = logits_BV[0].float().numpy()
@@ -109,14 +181,53 @@ def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     return warp(logits_BV.float(), sampling).softmax(dim=-1)
 
 
+def check_bias(sampling: Sampling, vocab_size: int) -> None:
+    """Raise `UserError` for a bias of a token id that the vocabulary does not have."""
+    highest = max(sampling.logit_bias, default=-1)
+    if highest >= vocab_size:
+        accepted = f"0 to {vocab_size - 1}, the vocabulary"
+        raise UserError(field="logit_bias", value=f"token id {highest}", accepted=accepted)
+
+
+def adjust(logits_BV: Tensor, sampling: Sampling, counts: Sequence[TokenCounts]) -> Tensor:
+    """Logits after the bias and the penalties, float32; the given ones if neither is set.
+
+    counts: of each row. `UserError` as from `check_bias`.
+    """
+    if not sampling.logit_bias and not sampling.penalizes:
+        return logits_BV
+    vocab_size, device = logits_BV.shape[-1], logits_BV.device
+    logits_BV = logits_BV.float().clone()
+    if sampling.logit_bias:
+        check_bias(sampling, vocab_size)
+        logits_BV[:, list(sampling.logit_bias)] += torch.tensor(list(sampling.logit_bias.values()), device=device)
+    for logits_V, row in zip(logits_BV, counts, strict=True):
+        # A vocabulary may have fewer ids than the embedding, and a prompt may contain the others.
+        seen = [token for token in row.seen if token < vocab_size]
+        if sampling.repetition_penalty != 1 and seen:
+            seen_S = torch.tensor(seen, device=device)
+            values_S, penalty = logits_V[seen_S], sampling.repetition_penalty
+            logits_V[seen_S] = torch.where(values_S < 0, values_S * penalty, values_S / penalty)
+        if row.generated and (sampling.frequency_penalty or sampling.presence_penalty):
+            times_S = torch.tensor(list(row.generated.values()), dtype=torch.float32, device=device)
+            logits_V[list(row.generated)] -= sampling.frequency_penalty * times_S + sampling.presence_penalty
+    return logits_BV
+
+
 def warp(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """Logits after temperature, top-k and top-p, those of dropped tokens `-inf`; not for greedy choice."""
+    """Logits after temperature, top-k, top-p, min-p and typical sampling, those of dropped tokens `-inf`; not for
+    greedy choice.
+    """
     assert not sampling.greedy
     logits_BV = logits_BV / sampling.temperature
     if sampling.top_k > 0:
         logits_BV = keep_top_k(logits_BV, sampling.top_k)
     if sampling.top_p < 1:
         logits_BV = keep_top_p(logits_BV, sampling.top_p)
+    if sampling.min_p > 0:
+        logits_BV = keep_min_p(logits_BV, sampling.min_p)
+    if sampling.typical_p < 1:
+        logits_BV = keep_typical(logits_BV, sampling.typical_p)
     return logits_BV
 
 
@@ -135,3 +246,24 @@ def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
     dropped_BV = ascending_BV.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
     dropped_BV[:, -1] = False
     return logits_BV.masked_fill(dropped_BV.scatter(1, order_BV, dropped_BV), -math.inf)
+
+
+def keep_min_p(logits_BV: Tensor, min_p: float) -> Tensor:
+    """Drop tokens with less than `min_p` of the likeliest token's probability."""
+    probabilities_BV = logits_BV.softmax(dim=-1)
+    least_B1 = min_p * probabilities_BV.amax(dim=-1, keepdim=True)
+    return logits_BV.masked_fill(probabilities_BV < least_B1, -math.inf)
+
+
+def keep_typical(logits_BV: Tensor, typical_p: float) -> Tensor:
+    """Drop tokens whose information content is far from the entropy (Meister et al., eq. 11).
+
+    The closest ones whose probabilities together reach `typical_p` stay, with those tied with the last of them.
+    """
+    log_BV = logits_BV.log_softmax(dim=-1)
+    entropy_B1 = -(log_BV * log_BV.exp()).nansum(dim=-1, keepdim=True)
+    distance_BV = (-log_BV - entropy_B1).abs()
+    ascending_BV, order_BV = distance_BV.sort()
+    reached_BV = logits_BV.gather(-1, order_BV).softmax(dim=-1).cumsum(dim=-1)
+    last_B1 = (reached_BV < typical_p).sum(dim=-1, keepdim=True).clamp(max=logits_BV.shape[-1] - 1)
+    return logits_BV.masked_fill(distance_BV > ascending_BV.gather(-1, last_B1), -math.inf)

@@ -3,10 +3,11 @@
 import copy
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -17,7 +18,7 @@ from linnet.core.spec import Spec
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
 from linnet.inference.language_model import Continuation, LanguageModel
-from linnet.inference.sampling import Sampling, fresh_seed
+from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed
 from linnet.inference.state import load_state, read_metadata, save_state, with_room
 from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
@@ -52,6 +53,7 @@ class Session:
         self._text = model.tokenizer.stream()
         self.seed: int | None = None
         self._drawn = 0
+        self._counts = TokenCounts(set(self._pending))
 
     @property
     def tokens(self) -> int:
@@ -68,23 +70,17 @@ class Session:
         tokens = self.model.tokenizer.encode(text)
         if tokens:
             self._pending += tokens
+            self._counts.read_prompt(tokens)
             self._text = self.model.tokenizer.stream(tokens)
 
-    def generate(
-        self,
-        max_tokens: int = 200,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        ignore_eos: bool = False,
-    ) -> str:
+    def generate(self, max_tokens: int = 200, *, ignore_eos: bool = False, **settings: Unpack[SamplingSettings]) -> str:
         """The text that follows, up to `max_tokens` tokens or the end of the document; it becomes part of the stream.
 
         Settings as of `LanguageModel.generate`. `seed` None: continue with the random numbers of the previous seed.
+        Frequency and presence penalties count the tokens that were generated since the last `feed`.
         Raises `UserError` for invalid values, and for more tokens than learned positions.
         """
-        return "".join(self.stream(max_tokens, Sampling(temperature, top_k, top_p, seed), ignore_eos))
+        return "".join(self.stream(max_tokens, Sampling(**settings), ignore_eos))
 
     def stream(self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
         """`generate` piece by piece, with figures and state; the session advances with the pieces."""
@@ -103,6 +99,7 @@ class Session:
             state=state,
             vocab_size=tokenizer.vocab_size,
             context=EMPTY if state.position else self._prefill.context(self.model.decoder),
+            counts=[self._counts],
         )
 
         def advance() -> Iterator[Step]:
@@ -121,6 +118,7 @@ class Session:
         twin = copy.copy(self)
         twin._state = None if self._state is None else self._state.fork()
         twin._pending = list(self._pending)
+        twin._counts = copy.deepcopy(self._counts)
         twin._text = self.model.tokenizer.stream()
         twin._text.load_state_dict(self._text.state_dict())
         return twin
@@ -136,6 +134,8 @@ class Session:
             "text": self._text.state_dict(),
             "seed": self.seed,
             "drawn": self._drawn,
+            "seen": sorted(self._counts.seen),
+            "generated": self._counts.generated,
         }
         state = self._state_with_room(1) if self._state is None else self._state
         save_state(state, path, {STREAM: json.dumps(record)})
@@ -153,7 +153,8 @@ class Session:
             if getattr(record, field) != own:
                 expected = "expected one that this model has written, with weights of this precision"
                 raise UserError(f"{path}: a stream of another {field}; {expected}")
-        for field, rows in (("pending", [record.pending]), ("inputs", record.inputs or [])):
+        rows_of = {"pending": [record.pending], "inputs": record.inputs or [], "generated": [list(record.generated)]}
+        for field, rows in rows_of.items():
             if any(token >= model.spec.vocab_size for row in rows for token in row):
                 raise UserError(f"{origin}: {field}: expected tokens below {model.spec.vocab_size}")
         session = cls(model)
@@ -161,6 +162,7 @@ class Session:
         session._prefill = PrefillInputs([session._pending], record.inputs, record.prefixes)
         session._text.load_state_dict(record.text.model_dump())
         session.seed, session._drawn = record.seed, record.drawn
+        session._counts = TokenCounts({*record.seen, *record.pending}, Counter(record.generated))
         return session
 
     def _state_with_room(self, max_tokens: int) -> DecoderState:
@@ -189,6 +191,8 @@ class StreamRecord(Spec):
     text: TextRecord
     seed: int | None
     drawn: NonNegativeInt
+    seen: list[NonNegativeInt] = Field(default_factory=list)
+    generated: dict[NonNegativeInt, NonNegativeInt] = Field(default_factory=dict)
 
 
 def fingerprint(decoder: Decoder) -> str:

@@ -46,6 +46,15 @@ def test_a_row_of_a_left_padded_batch_is_what_it_is_alone(mixer: MixerSpec, samp
         assert [together[number]] == rows(decoder, [prompt], sampling=Sampling(sampling.temperature, seed=seed))
 
 
+def test_penalties_do_not_count_the_padding_of_a_batch():
+    """Token 0 pads the shorter prompts; `frequency_penalty` below 0 repeats the first generated token for ever."""
+    decoder = small_decoder(EXAMPLES[0])
+    sampling = Sampling(0.0, repetition_penalty=1.5, frequency_penalty=-0.5)
+    together = rows(decoder, PROMPTS, sampling=sampling)
+    assert together == [rows(decoder, [prompt], sampling=sampling)[0] for prompt in PROMPTS]
+    assert together != rows(decoder, PROMPTS, sampling=Sampling(0.0))
+
+
 @every_mixer
 def test_a_fork_of_the_state_of_a_prompt_continues_equally(mixer: MixerSpec):
     decoder = small_decoder(mixer)

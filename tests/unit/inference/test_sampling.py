@@ -13,9 +13,14 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.inference.sampling import (
     Sampling,
+    TokenCounts,
+    adjust,
     choose,
+    counts_of,
+    keep_min_p,
     keep_top_k,
     keep_top_p,
+    keep_typical,
     probabilities,
     row_uniforms,
     sample,
@@ -33,6 +38,7 @@ LOGITS = st.integers(1, 12).flatmap(
 TEMPERATURES = st.floats(0.05, 5)
 TOP_K = st.integers(1, 15)
 TOP_P = st.floats(0, 1)
+TYPICAL_P = st.floats(0, 1, exclude_min=True, exclude_max=True)
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +70,93 @@ def test_top_p_is_that_of_transformers(transformers: ModuleType, logits_BV: Tens
 
 
 @unhurried
-@given(logits_BV=LOGITS, temperature=TEMPERATURES, top_k=st.integers(0, 15), top_p=TOP_P)
+@given(logits_BV=LOGITS, min_p=st.floats(0, 1))
+def test_min_p_is_that_of_transformers(transformers: ModuleType, logits_BV: Tensor, min_p: float):
+    same(keep_min_p(logits_BV, min_p), transformers.MinPLogitsWarper(min_p)(None, logits_BV))
+
+
+@unhurried
+@given(logits_BV=LOGITS, typical_p=TYPICAL_P)
+def test_typical_is_that_of_transformers(transformers: ModuleType, logits_BV: Tensor, typical_p: float):
+    same(keep_typical(logits_BV, typical_p), transformers.TypicalLogitsWarper(typical_p)(None, logits_BV))
+
+
+@unhurried
+@given(
+    logits_BV=LOGITS,
+    temperature=TEMPERATURES,
+    top_k=st.integers(0, 15),
+    top_p=TOP_P,
+    min_p=st.floats(0, 1),
+    typical_p=TYPICAL_P,
+    penalty=st.floats(0.1, 5),
+    bias=st.floats(-5, 5),
+    prompt=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+)
 def test_all_together_are_what_generate_of_transformers_applies(
-    transformers: ModuleType, gpt2: Any, logits_BV: Tensor, temperature: float, top_k: int, top_p: float
+    transformers: ModuleType,
+    gpt2: Any,
+    logits_BV: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    typical_p: float,
+    penalty: float,
+    bias: float,
+    prompt: list[int],
 ):
-    config = transformers.GenerationConfig(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
+    tokens = [token % logits_BV.shape[1] for token in prompt]
+    config = transformers.GenerationConfig(
+        do_sample=True,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=penalty,
+        sequence_bias={(0,): bias},
+    )
     gpt2._prepare_special_tokens(config, device="cpu")
-    theirs = gpt2._get_logits_processor(config)
-    same(warp(logits_BV, Sampling(temperature, top_k, top_p)), theirs(None, logits_BV))
+    tokens_BT = torch.tensor([tokens] * len(logits_BV))
+    theirs_BV = gpt2._get_logits_processor(config, input_ids_seq_length=len(tokens))(tokens_BT, logits_BV)
+    sampling = Sampling(
+        temperature,
+        top_k,
+        top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=penalty,
+        logit_bias={0: bias},
+    )
+    same(warp(adjust(logits_BV, sampling, counts_of(tokens_BT.tolist())), sampling), theirs_BV)
+
+
+def test_penalties_count_what_was_generated_since_the_prompt():
+    """`logit - frequency * times - presence * (times > 0)`, as OpenAI's interface defines it; each row has its own."""
+    sampling = Sampling(frequency_penalty=0.5, presence_penalty=0.25)
+    rows = [TokenCounts({0, 1}), TokenCounts({2})]
+    for token in (3, 1, 3):
+        rows[0].add(token)
+    adjusted_BV = adjust(torch.zeros(2, 4), sampling, rows)
+    same(adjusted_BV, torch.tensor([[0.0, -0.75, 0.0, -1.25], [0.0, 0.0, 0.0, 0.0]]))
+    rows[0].read_prompt([2])
+    same(adjust(torch.zeros(1, 4), sampling, rows[:1]), torch.zeros(1, 4))
+    assert rows[0].seen == {0, 1, 2, 3}
+
+
+def test_a_bias_and_penalties_also_change_the_greedy_choice_and_leave_the_logits_of_the_model():
+    logits_BV = torch.tensor([[2.0, 1.9, -1.0]])
+    sampling = Sampling(0, repetition_penalty=1.5)
+    assert choose(adjust(logits_BV, sampling, [TokenCounts({0})]), sampling, None).item() == 1
+    sampling = Sampling(0, logit_bias={2: 4.0})
+    assert choose(adjust(logits_BV, sampling, [TokenCounts()]), sampling, None).item() == 2
+    same(logits_BV, torch.tensor([[2.0, 1.9, -1.0]]))
+
+
+def test_a_bias_of_a_token_that_does_not_exist_is_refused():
+    with pytest.raises(UserError, match=r"^logit_bias: token id 3: expected 0 to 2, the vocabulary$"):
+        adjust(torch.zeros(1, 3), Sampling(logit_bias={3: 1.0}), [TokenCounts()])
 
 
 @unhurried
@@ -98,7 +183,9 @@ def test_the_ends_of_the_random_numbers_draw_the_first_and_the_last_token_left()
     assert sample(distribution_BV, torch.tensor([1.0], dtype=torch.float64)).item() == 2
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1.0, seed=1), Sampling(0.7, 4, 0.9, 2), Sampling(1.5, 0, 0.8, 3)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(1.0, seed=1), Sampling(0.7, 4, 0.9, seed=2), Sampling(1.5, 0, 0.8, seed=3)]
+)
 def test_what_is_drawn_follows_the_probabilities(sampling: Sampling):
     logits_BV = torch.tensor([[0.1, 1.2, -0.4, 2.0, 0.0, 1.9]])
     draws = 4000
@@ -164,6 +251,14 @@ def test_the_lowest_temperature_still_gives_probabilities():
         ("top_p", -0.1),
         ("top_p", 1.1),
         ("top_p", float("nan")),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("typical_p", 0.0),
+        ("typical_p", float("nan")),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
+        ("frequency_penalty", float("nan")),
+        ("presence_penalty", float("inf")),
         ("seed", -1),
         ("seed", 2**63),
     ],

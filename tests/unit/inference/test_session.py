@@ -18,6 +18,7 @@ from linnet.layers.mixers.ted import BankCache, EvictionCache
 every_mixer = pytest.mark.parametrize("mixer", CASES)
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
 CHOICES = [{"temperature": 0.0}, {"temperature": 1.0, "top_k": 50}]
+PENALTIES = {"temperature": 0.7, "repetition_penalty": 1.6, "frequency_penalty": 0.8, "presence_penalty": 0.5}
 
 
 def _session(model: LanguageModel, text: str = "Once", **settings: object) -> Session:
@@ -56,6 +57,27 @@ def test_a_saved_and_loaded_session_continues_exactly(mixer: MixerSpec, choice: 
         session = Session.load(speaker(mixer), path)
         said += session.generate(4, ignore_eos=True, **choice)
     assert _ended(said, session) == _whole(model, 18, **choice)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_penalties_count_across_calls_and_files(saved: bool, tmp_path: Path):
+    session, path, said = _session(speaker(TED)), tmp_path / "stream.safetensors", ""
+    for count in (5, 1, 10):
+        said += session.generate(count, seed=3 if session.seed is None else None, ignore_eos=True, **PENALTIES)
+        if saved:
+            session.save(path)
+            session = Session.load(speaker(TED), path)
+    assert _ended(said, session) == _whole(speaker(TED), 16, **PENALTIES) != _whole(speaker(TED), 16, temperature=0.7)
+
+
+def test_a_new_text_begins_the_count_of_generated_tokens_again_and_a_fork_counts_alone():
+    session = _session(speaker(TED))
+    session.generate(5, seed=3, ignore_eos=True, presence_penalty=2.0)
+    twin = session.fork()
+    twin.generate(5, ignore_eos=True)
+    assert session._counts.generated.total() == 5 and twin._counts.generated.total() == 10
+    session.feed(" Then")
+    assert session._counts.generated.total() == 0 and len(session._counts.seen) > 5
 
 
 def test_before_anything_is_generated_it_can_be_saved_too(tmp_path: Path):

@@ -5,7 +5,7 @@ length), `tokenizer.json`, `run.json` (how it was made), and `manifest.json` wit
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from linnet.core.arrays import Indices, read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory, not_replaced, restore
@@ -25,9 +26,9 @@ from linnet.core.system import available_bytes
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.inference.engine import Step
+from linnet.inference.engine import steps
 from linnet.inference.language_model import Continuation
-from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
+from linnet.inference.sampling import Sampling
 from linnet.model.folder import NGRAM
 from linnet.model.store import check_new_folder
 from linnet.present import numbers
@@ -115,20 +116,16 @@ def continue_ngram(stored: StoredNGram, prompt: str, max_tokens: int, sampling: 
     if max_tokens < 1:
         raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
     model, tokens = stored.model, [stored.model.end_id, *stored.tokenizer.encode(prompt)]
+    history_T = np.array([], dtype=np.int64)
 
-    def steps() -> Iterator[Step]:
-        tokens_T = np.array(tokens)
-        uniforms = row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, 1, sampling.drawn)
-        for _ in range(max_tokens):
-            logits_1V = torch.from_numpy(np.log(model.next_probabilities(tokens_T)))[None]
-            token = int(choose(logits_1V, sampling, None if sampling.greedy else next(uniforms)))
-            yield [None if token == model.end_id else token]
-            if token == model.end_id:
-                return
-            tokens_T = np.append(tokens_T[-model.order :], token)
+    def next_logits(tokens_1T: Tensor) -> Tensor:
+        nonlocal history_T
+        history_T = np.concatenate([history_T[-model.order :], tokens_1T[0].numpy()])
+        return torch.from_numpy(np.log(model.next_probabilities(history_T)))[None]
 
+    followed = steps(next_logits, torch.tensor([tokens]), sampling, max_tokens, {model.end_id})
     stream = stored.tokenizer.stream(tokens)
-    return Continuation(steps(), stream, len(tokens), lambda length: 8 * min(length, model.order - 1))
+    return Continuation(followed, stream, len(tokens), lambda length: 8 * min(length, model.order - 1))
 
 
 def _tokens(source: TokenData, split: Split) -> Indices:

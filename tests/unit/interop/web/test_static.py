@@ -1,6 +1,7 @@
 """What the page does with numbers is what Python does with them: evictions, lifetimes, sampling, files."""
 
 import base64
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.core.arrays import read_tensors, write_tensors
-from linnet.inference.sampling import Sampling, choose
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose
 from linnet.layers.mixers.ted import EvictionCache
 from linnet.ops.decay.eviction import lifetimes, relevance, survivors
 
@@ -52,22 +53,59 @@ def test_the_same_lifetimes(heads: int, script):
     torch.testing.assert_close(torch.tensor([row[3] for row in found]), left_X)
 
 
+SETTINGS = [
+    {"temperature": 0.0},
+    {},
+    {"temperature": 1.0, "top_k": 3},
+    {"temperature": 1.3, "top_p": 0.5},
+    {"temperature": 0.7, "top_k": 5, "top_p": 0.9},
+    {"temperature": 1.0, "top_k": 500, "top_p": 0.0},
+    {"temperature": 1.0, "min_p": 0.2},
+    {"temperature": 1.1, "typical_p": 0.4},
+    {"temperature": 0.0, "repetition_penalty": 1.7, "frequency_penalty": 0.4, "presence_penalty": -0.3},
+    {"repetition_penalty": 0.8, "logit_bias": {3: 2.5, 7: -1.25}, "top_k": 9, "min_p": 0.05, "typical_p": 0.9},
+]
+
+
 def test_the_same_choice(script):
     torch.manual_seed(0)
-    settings_of = [(0.0, 0, 1.0), (0.8, 0, 1.0), (1.0, 3, 1.0), (1.3, 0, 0.5), (0.7, 5, 0.9), (1.0, 500, 0.0)]
-    cases = [(torch.randn(40).tolist(), float(torch.rand(())), setting) for setting in settings_of for _ in range(20)]
+    prompt, generated = [1, 2, 3, 39, 45], [4, 5, 4, 2, 4]  # 45 is an id of the embedding that is no token
+    cases = [(torch.randn(40).tolist(), float(torch.rand(())), setting) for setting in SETTINGS for _ in range(20)]
     # Equal logits, at a size where an unstable sort of PyTorch changes their order.
     ties = [torch.randint(0, 4, (300,)).float().tolist() for _ in range(20)]
-    cases += [(tied, float(torch.rand(())), (0.9, 0, top_p)) for tied in ties for top_p in (0.5, 0.9)]
+    ways = ({"top_p": 0.5}, {"top_p": 0.9}, {"min_p": 0.3})
+    cases += [(tied, float(torch.rand(())), {"temperature": 0.9} | way) for tied in ties for way in ways]
+    defaults = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "repetition_penalty": 1}
+    names = {"frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "temperature": 0.8} | defaults
     found = script(
         """const { choose } = await import("./sampling.js");
-        return given.map(([logits, uniform, [temperature, topK, topP]]) =>
-            choose(Float32Array.from(logits), { temperature, topK, topP }, 1 - uniform));""",
-        cases,
+        const seen = new Set(given.tokens), generated = new Map(given.generated);
+        return given.cases.map(([logits, uniform, of]) => choose(Float32Array.from(logits), {
+            temperature: of.temperature, topK: of.top_k, topP: of.top_p, minP: of.min_p, typicalP: of.typical_p,
+            repetition: of.repetition_penalty, frequency: of.frequency_penalty, presence: of.presence_penalty,
+            bias: Object.entries(of.logit_bias).map(([token, value]) => [Number(token), value]),
+        }, 1 - uniform, { seen, generated }));""",
+        {
+            "cases": [(logits, uniform, names | setting) for logits, uniform, setting in cases],
+            "tokens": [*prompt, *generated],
+            "generated": list(Counter(generated).items()),
+        },
     )
     for (logits, uniform, setting), token in zip(cases, found, strict=True):
-        expected = choose(torch.tensor([logits]), Sampling(*setting), torch.tensor([1 - uniform], dtype=torch.float64))
-        assert token == int(expected), setting
+        counts = TokenCounts(set(prompt))
+        for one in generated:
+            counts.add(one)
+        sampling = Sampling(**setting)
+        adjusted_BV = adjust(torch.tensor([logits]), sampling, [counts])
+        assert token == int(choose(adjusted_BV, sampling, torch.tensor([1 - uniform], dtype=torch.float64))), setting
+
+
+def test_biases_are_read_or_refused(script):
+    body = """const { readBias } = await import("./controls.js");
+        return given.map(text => { try { return readBias(text); } catch (error) { return error.message; } });"""
+    found = script(body, ["", "13=-2.5, 7 = 1,", "x=1"])
+    assert found[:2] == [[], [[13, -2.5], [7, 1]]]
+    assert found[2] == "logit bias x=1: expected a token id and a number, such as 13=-2.5"
 
 
 def test_files_go_both_ways(script, tmp_path: Path):

@@ -11,6 +11,7 @@ const EVERYTHING = "all tokens";
 
 export class Column {
   #tokens = [];
+  #counts;
   #decoder;
   #spent = { tokens: 0, ms: 0 };
   left = 0;
@@ -65,10 +66,11 @@ export class Column {
     this.left = 0;
   }
 
-  #show(tokens, decoded) {
+  #show(tokens, decoded, counts) {
     this.view.clear();
     this.chart.begin(this.stream.position);
     this.#tokens = [];
+    this.#counts = counts ?? { seen: new Set(), generated: new Map() };
     this.#spent = { tokens: 0, ms: 0 };
     this.say("");
     this.#decoder = this.tokenizer.decoder();
@@ -78,6 +80,8 @@ export class Column {
 
   #add(token, given = false) {
     this.#tokens.push(token);
+    if (token !== null) this.#counts.seen.add(token);
+    if (!given) this.#counts.generated.set(token, (this.#counts.generated.get(token) ?? 0) + 1);
     const text = token !== null ? this.#decoder.push(token) : this.#tokens.length === 1 ? "[…] " : "";
     this.view.add(text, token, given);
   }
@@ -95,7 +99,7 @@ export class Column {
       this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.fullLayers ? [read + 1] : [])]);
     }
     if (this.stream.position < this.#tokens.length) return;
-    const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random());
+    const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random(), this.#counts);
     this.#add(next);
     this.left = this.endIds.includes(next) ? 0 : this.left - 1;
   }
@@ -116,13 +120,13 @@ export class Column {
 
   // Returns the bytes of a file with the stream.
   save() {
-    return saveStream(this.stream, this.#tokens, this.#decoder.state, this.identity);
+    return saveStream(this.stream, this.#tokens, this.#counts, this.#decoder.state, this.identity);
   }
 
   // Restores the stream of a file; returns its eviction policy, if any.
   load(buffer) {
-    const { tokens, decoded, policy } = loadStream(buffer, this.stream, this.identity);
-    this.#show(tokens, decoded);
+    const { tokens, counts, decoded, policy } = loadStream(buffer, this.stream, this.identity);
+    this.#show(tokens, decoded, counts);
     const { lives } = this.stream;
     for (let place = 0; place < this.stream.position; place++)
       this.view.read(place, lives.map(ofLayer => ofLayer.get(place) ?? null));

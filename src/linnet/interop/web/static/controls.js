@@ -7,6 +7,11 @@ const SCALES = {
   temperature: { max: 40, start: 16, value: at => at / 20, words: value => (value ? value.toFixed(2) : "0 (greedy)") },
   likeliest: { max: 9, start: 0, value: at => (at ? 2 ** at : 0), words: value => (value ? `${value} likeliest` : off) },
   top_p: { max: 50, start: 50, value: at => at / 50, words: value => (value < 1 ? value.toFixed(2) : off) },
+  min_p: { max: 50, start: 0, value: at => at / 50, words: value => (value ? value.toFixed(2) : off) },
+  typical_p: { max: 49, start: 49, value: at => (at + 1) / 50, words: value => (value < 1 ? value.toFixed(2) : off) },
+  repetition: { max: 20, start: 0, value: at => 1 + at / 20, words: value => (value > 1 ? value.toFixed(2) : off) },
+  frequency: { max: 40, start: 20, value: at => (at - 20) / 10, words: value => (value ? value.toFixed(1) : off) },
+  presence: { max: 40, start: 20, value: at => (at - 20) / 10, words: value => (value ? value.toFixed(1) : off) },
   top_k: { max: 2 * LARGEST_TOP_K + 1, start: 0, value: at => (at ? Math.round(2 ** ((at - 1) / 2)) : 0), words: value => (value ? `${value} tokens` : off) },
   threshold: { max: 29, start: 9, value: at => (at ? Number(`1e${Math.floor((at - 1) / 2) - 12}`) * (at % 2 ? 1 : 3) : -1), words: value => (value > 0 ? value.toExponential(0) : off) },
   minimum: { max: 64, start: 1, value: at => at, words: value => `${value} token${value === 1 ? "" : "s"}` },
@@ -15,8 +20,10 @@ const SCALES = {
 export class Controls {
   #inputs = {};
   #exact = {};
+  #bias;
 
   constructor(page, changed) {
+    this.#bias = page.getElementById("bias");
     for (const [name, scale] of Object.entries(SCALES)) {
       const input = page.getElementById(name);
       Object.assign(input, { min: 0, max: scale.max, step: 1, value: scale.start });
@@ -39,7 +46,11 @@ export class Controls {
   }
 
   get sampling() {
-    return { temperature: this.#value("temperature"), topK: this.#value("likeliest"), topP: this.#value("top_p") };
+    return {
+      temperature: this.#value("temperature"), topK: this.#value("likeliest"), topP: this.#value("top_p"),
+      minP: this.#value("min_p"), typicalP: this.#value("typical_p"), repetition: this.#value("repetition"),
+      frequency: this.#value("frequency"), presence: this.#value("presence"), bias: readBias(this.#bias.value),
+    };
   }
 
   get policy() {
@@ -57,4 +68,13 @@ export class Controls {
       this.#say(name);
     }
   }
+}
+
+// Reads token ids with numbers, such as "13=-2.5, 7=1".
+export function readBias(text) {
+  return text.split(",").map(part => part.trim()).filter(Boolean).map(part => {
+    const pair = /^(\d+)\s*=\s*([-+]?\d+(?:\.\d+)?)$/.exec(part);
+    if (!pair) throw new Error(`logit bias ${part}: expected a token id and a number, such as 13=-2.5`);
+    return [Number(pair[1]), Number(pair[2])];
+  });
 }

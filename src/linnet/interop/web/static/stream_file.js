@@ -2,9 +2,9 @@
 
 import { readTensors, writeTensors } from "./safetensors.js";
 
-// tokens: all tokens of the stream, including those not read yet; decoded: state of the token decoder;
+// tokens: all tokens of the stream, including those not read yet; counts: what penalties count (sampling.js); decoded: state of the token decoder;
 // identity: hashes of model and tokenizer.
-export function saveStream(stream, tokens, decoded, identity) {
+export function saveStream(stream, tokens, counts, decoded, identity) {
   const tensors = { ...stream.states };
   tensors.positions = { data: BigInt64Array.of(BigInt(stream.position)), dims: [1] };
   tensors.capacity = { data: BigInt64Array.of(BigInt(stream.capacity)), dims: [] };
@@ -12,7 +12,8 @@ export function saveStream(stream, tokens, decoded, identity) {
   const policy = { kind: "eviction", top_k: topK, threshold, min_tokens_to_keep: minimum };
   const contexts = stream.description.cache_policies.map(kept => (kept.kind === "eviction" ? policy : kept));
   const text = { ...decoded, held: decoded.held.map(byte => byte.toString(16).padStart(2, "0")).join("") };
-  const streamState = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0 };
+  const streamState = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0,
+    seen: [...counts.seen], generated: Object.fromEntries(counts.generated) };
   return writeTensors(tensors, {
     contexts: JSON.stringify(contexts), stream: JSON.stringify(streamState), tokens: JSON.stringify(tokens),
   });
@@ -36,6 +37,10 @@ export function loadStream(buffer, stream, identity) {
   const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "eviction");
   return {
     tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...streamState.pending],
+    counts: {
+      seen: new Set(streamState.seen),
+      generated: new Map(Object.entries(streamState.generated ?? {}).map(([token, times]) => [Number(token), times])),
+    },
     decoded: { ...streamState.text, held: (streamState.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },
     policy: policy && { topK: policy.top_k, threshold: policy.threshold, minimum: policy.min_tokens_to_keep },
   };

@@ -54,9 +54,9 @@ class TokenBytes:
                 opening[token], table[token] = spell(piece)
         for token, content in added.items():
             name = library.id_to_token(token)
-            if not content.special:  # a normalized one is spelled as the pieces of normalized text are
-                literal = name.encode()
-                opening[token], table[token] = (literal, literal) if name in written else spell(name)
+            if name is not None and not content.special:
+                # What a normalizer made of a name is spelled as the pieces of normalized text are.
+                opening[token], table[token] = (name.encode(),) * 2 if name in written else spell(name)
         model = definition["model"]
         name = model.get("unk_token") or ""
         unknown = model.get("unk_id") if model["type"] == "Unigram" else library.token_to_id(name)
@@ -154,7 +154,7 @@ def _spelling(steps: list[dict[str, Any]], origin: str) -> Callable[[str], tuple
     if [step["type"] for step in steps] == ["ByteLevel"]:
         return _byte_level
     order = _ORDER.fullmatch("".join(f"{step['type']} " for step in steps))
-    dropped = steps[-1] if order and order[3] else {"content": "", "start": 1, "stop": 0}
+    dropped: dict[str, Any] = steps[-1] if order and order[3] else {"content": "", "start": 1, "stop": 0}
     drops_one = (dropped["start"], dropped["stop"]) == (1, 0) and dropped["content"].isascii()
     if not steps or not order or not drops_one or (order[3] and order[1] == "Metaspace "):
         raise UserError(

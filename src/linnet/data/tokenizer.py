@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from linnet.core.bounds import MAX_VOCABULARY
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
 from linnet.data.pieces import TextStream, TokenBytes
 from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
@@ -190,6 +190,11 @@ class Tokenizer:
         lengths[[] if self._pieces.unknown is None else self._pieces.unknown] = 0
         return lengths
 
+    @property
+    def added_tokens(self) -> dict[str, bool]:
+        """The names of tokens that were added to the vocabulary, and whether each is special."""
+        return {token["content"]: token["special"] for token in self._definition.get("added_tokens") or []}
+
     def loss_note(self, counts_V: NDArray[np.int64], text_bytes: int) -> str | None:
         """A note if tokens do not stand for exactly the bytes of the text that they encode; None if they do.
 
@@ -245,12 +250,19 @@ class Tokenizer:
         return token
 
     def _mark_ends(self) -> None:
-        """Make the library treat the end tokens as special."""
-        unmarked = [token for token in self.end_ids if token not in _specials(self._library)]
-        names = [self._library.id_to_token(token) for token in unmarked]
+        """Make the library treat the end tokens as special, and number added tokens as it does."""
+        library, written = self._library, self._definition.get("added_tokens") or []
+        unmarked = [token for token in self.end_ids if token not in _specials(library)]
+        names = [library.id_to_token(token) for token in unmarked]
         if unmarked:
-            self._library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-            self._definition["added_tokens"] = json.loads(self._library.to_str())["added_tokens"]
+            library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        ids = {added.content: token for token, added in library.get_added_tokens_decoder().items()}
+        moved = [token for token in written if ids.get(token["content"], token["id"]) != token["id"]]
+        for token in moved[:1]:  # the library has no gaps in its ids, whatever the file says
+            problem = f"added_tokens: {token['content']!r}: id {token['id']}: it is {ids[token['content']]}"
+            note(f"{self._origin}: {problem}, as the tokenizers library numbers added tokens")
+        if unmarked or moved:
+            self._definition["added_tokens"] = json.loads(library.to_str())["added_tokens"]
 
     def _guard_special_tokens(self) -> None:
         """Keep the names of special tokens, met in a text, from becoming those tokens.

@@ -149,17 +149,26 @@ def bits_per_byte(logits_TV: Tensor, targets_T: Tensor, tokenizer: Tokenizer) ->
 
 
 def check_same_ids(
-    tokenizer: Tokenizer, encode: Callable[[str], list[int]], by: str, origin: str, texts: Sequence[str]
+    tokenizer: Tokenizer,
+    encode: Callable[[str], list[int]],
+    by: str,
+    origin: str,
+    texts: Sequence[str],
+    special: bool = True,
 ) -> int:
-    """Raise `UserError` unless both produce the same ids for each text; return the number of ids."""
+    """Raise `UserError` unless both produce the same ids for each text, and for texts with each added token.
+
+    special: also those with the names of special tokens, which are ordinary text. Returns the number of ids of `texts`.
+    """
     total = 0
-    for text in texts:
+    names = [name for name, is_special in tokenizer.added_tokens.items() if special or not is_special]
+    for text in (*texts, *(f"Say {name}, or{name}{name}" for name in names)):
         ours, theirs = tokenizer.encode(text), encode(text)
         if ours != theirs:
             place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
             actual = f"from token {place} on {theirs[place : place + 5]} by {by}"
             raise UserError(f"{origin}: {text[:40]!r}: {actual}: expected {ours[place : place + 5]}, as here")
-        total += len(ours)
+        total += len(ours) if text in texts else 0
     return total
 
 

@@ -77,7 +77,7 @@ def import_transformers(
     parity = None
     if check:
         theirs, their_tokenizer = load_original(folder)
-        check_same_ids(tokenizer, encoder(their_tokenizer), NAME, str(folder), SAMPLES)
+        check_same_ids(tokenizer, encoder(their_tokenizer), NAME, str(folder), SAMPLES, special=False)
         parity = check_with_transformers(decoder, theirs, str(folder))
     for message in family.notes():
         note(f"{folder / CONFIG}: {message}")
@@ -167,8 +167,9 @@ def _no_progress_bars(transformers: Any) -> Iterator[None]:
 
 
 def encoder(theirs: Any) -> Callable[[str], list[int]]:
-    """Return a function that encodes without special tokens, and without warnings about long texts."""
-    return lambda text: list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"])
+    """Return a function that encodes without special tokens, whose names are text, and warnings about long texts."""
+    plain = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    return lambda text: list(theirs(text, **plain)["input_ids"])
 
 
 @torch.no_grad()

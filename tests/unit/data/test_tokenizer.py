@@ -1,5 +1,6 @@
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -551,7 +552,10 @@ def tokenizers_of_the_library(draw: st.DrawFn) -> dict[str, Any]:
     library.add_special_tokens(draw(st.lists(st.sampled_from(SPECIAL), unique=True)))
     ordinary = draw(st.lists(st.sampled_from(["Ab", "é "]), unique=True))
     library.add_tokens([AddedToken(name, normalized=draw(flag)) for name in ordinary])
-    return dict(json.loads(library.to_str()))
+    definition = dict(json.loads(library.to_str()))
+    for token in definition["added_tokens"][-1:] * draw(flag):
+        token["id"] += 7
+    return definition
 
 
 def accepted(definition: dict[str, Any]) -> Tokenizer:
@@ -684,3 +688,15 @@ def test_what_no_merges_alone_do_not_decide(kind: str, changed: dict[str, Any], 
     tokenizer = Tokenizer.load(_write(tmp_path, definition))
     assert tokenizer.kind == "imported"
     assert tokenizer.encode("ab") == tokenizer._library.encode("ab", add_special_tokens=False).ids
+
+
+def test_added_tokens_have_the_ids_of_the_library(tmp_path: Path, told: Callable[[], list[str]]):
+    definition = json.loads(json.dumps(TRAINED["bytes"]._definition))
+    definition["added_tokens"].append(
+        {**definition["added_tokens"][0], "content": "<tool>", "id": 300, "special": False}
+    )
+    tokenizer = Tokenizer.load(_write(tmp_path, definition))
+    assert tokenizer.encode("<tool>") == [257] and tokenizer.vocab_size == 258
+    assert tokenizer.definition["added_tokens"][1]["id"] == 257
+    problem = "added_tokens: '<tool>': id 300: it is 257, as the tokenizers library numbers added tokens"
+    assert told() == [f"{tmp_path / 'tokenizer.json'}: {problem}"]

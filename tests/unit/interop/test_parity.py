@@ -1,8 +1,11 @@
 """The gate that all ways in and out share."""
 
+import json
 import math
+import re
 
 import pytest
+import tokenizers
 import torch
 from small_llamas import plain_model
 
@@ -48,6 +51,21 @@ def test_ids_that_differ_are_shown_from_where_they_do():
     assert check_same_ids(tokenizer, tokenizer.encode, "it", "small", ["ab", "c"]) == 3
     with pytest.raises(UserError, match=r"small: 'abc': from token 2 on \[7\] by it: expected \[99\], as here"):
         check_same_ids(tokenizer, lambda text: [*tokenizer.encode(text)[:2], 7], "it", "small", ["abc"])
+
+
+def test_the_gate_holds_each_added_token():
+    library = tokenizers.Tokenizer.from_str(json.dumps(Tokenizer.train("bytes", []).definition))
+    library.add_tokens(["<tool>"])
+    tokenizer = Tokenizer(json.loads(library.to_str()), "small")
+    for name, special in (("<tool>", False), ("<|end|>", True)):
+
+        def encode(text: str, name: str = name) -> list[int]:
+            return [0] if name in text else tokenizer.encode(text)
+
+        with pytest.raises(UserError, match=rf"small: 'Say {re.escape(name)}, or.* from token 0 on \[0\] by it"):
+            check_same_ids(tokenizer, encode, "it", "small", ["ab"])
+        if special:
+            assert check_same_ids(tokenizer, encode, "it", "small", ["ab"], special=False) == 2
 
 
 def test_bits_are_counted_by_byte():

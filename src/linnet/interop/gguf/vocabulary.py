@@ -130,9 +130,9 @@ def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: bool, origin: str) -> str:
-    """Return its name in llama.cpp; without merges the splitting has no effect."""
+    """Return its name in llama.cpp; where nothing merges and no word is used whole, splitting has no effect."""
     cuts = _cuts(definition.get("pre_tokenizer"), origin)
-    if not merges:
+    if not merges and not whole_words:
         return "gpt-2"
     names = [name for name, rule in PRE_TOKENIZERS.items() if rule == (cuts, whole_words)]
     if not names:

@@ -214,6 +214,8 @@ def read_run(
     run = run_of(plain, assignments or [], str(config) if config is not None else "run")
     of_training = [each for each in assignments or [] if read_assignment(each)[0].startswith("training")]
     named = override({"training": plain.get("training") or {}}, of_training)["training"]
+    if named.get("recipe") == AUTO:
+        note(_chosen(run))
     low_lr = (named.get("optimizer") or {}).get("low_lr")  # without that of a recipe, which is for many models
     if low_lr is not None and not has_low_lr_parameters(run.model):
         note(f"training.{LOW_LR}: {low_lr}: {NO_LOW_LR_PARAMETERS}; it changes nothing")
@@ -266,4 +268,18 @@ def _automatic(run: RunSpec) -> dict[str, Any]:
     has_batch = training.steps is not None or {"batch_size", "gradient_accumulation"} & training.model_fields_set
     has_length = training.steps is not None or training.tokens is not None
     tokens = resolved.growth.tokens(0, resolved.steps) if has_length else None
-    return automatic(run.model, stage.context_length, tokens, stage.step_tokens if has_batch else None)
+    step_tokens = stage.step_tokens if has_batch else None
+    return automatic(run.model, stage.context_length, tokens, step_tokens, run.start_from is not None)
+
+
+def _chosen(run: RunSpec) -> str:
+    """What the recipe `auto` and the fields beside it make of a run, in one line."""
+    training = run.resolved().training
+    optimizer, schedule = training.optimizer, training.schedule
+    fine_tuning = "" if run.start_from is None else " (of fine-tuning)"
+    accumulation = "" if training.gradient_accumulation == 1 else f"{training.gradient_accumulation} x "
+    return (
+        f"recipe {AUTO}: {optimizer.kind}, learning rate {optimizer.lr:g}{fine_tuning}, {training.steps:,} steps of"
+        f" {accumulation}{training.batch_size} x {training.context_length} tokens, {schedule.warmup_steps:,} of them"
+        f" warm-up, then {schedule.kind} to {schedule.final_fraction * optimizer.lr:g}"
+    )

@@ -49,6 +49,27 @@ def test_a_run_without_a_length_has_twenty_tokens_for_each_parameter():
     assert found.training.tokens == 20 * model_cost(found.model).parameters
 
 
+def test_trained_weights_get_a_tenth_of_the_rate(caplog):
+    note.cache_clear()
+    fresh, trained = (run("training.steps=100", recipe="auto", start_from=m).training for m in (None, "runs/mine"))
+    assert trained.optimizer.lr == pytest.approx(fresh.optimizer.lr / 10, rel=0.02)
+    assert trained.optimizer.low_lr == pytest.approx(trained.optimizer.lr / 50, rel=0.05)
+    assert trained.schedule == fresh.schedule
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == (
+        "note: recipe auto: muon, learning rate 0.0078, 100 steps of 8 x 256 tokens, 5 of them warm-up,"
+        " then linear to 0"
+    )
+    assert "learning rate 0.00078 (of fine-tuning), 100 steps" in told[1] and len(told) == 2
+
+
+def test_what_auto_chose_is_told_with_the_fields_beside_it(caplog):
+    note.cache_clear()
+    run("training.steps=100", "training.optimizer.lr=1e-3", "training.recipe=auto")
+    run("training.steps=100")
+    assert [record.getMessage().split(",")[1] for record in caplog.records] == [" learning rate 0.001"]
+
+
 def test_only_active_experts_count(caplog):
     note.cache_clear()
     found = read_run(model="tiny-experts", data="x", training={"recipe": "auto"})

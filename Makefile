@@ -13,7 +13,7 @@ CORE := $(VENV)/.core
 STAMP := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo test test-slow campaign check docs format presets bench gpu
+.PHONY: help venv install demo test test-slow campaign mutate check docs format presets bench gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ test-slow: $(STAMP) ## the tests that take minutes each
 
 campaign: $(STAMP) ## kills, damaged and hostile files, faults: an hour; writes its counts into docs/reliability.md
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/campaigns --record
+
+mutate: $(STAMP) ## edits of layers and operations that no test notices: MUTATE='--only mamba2 --sample 20'
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/campaigns/mutate.py $(MUTATE)
 
 check: $(STAMP) ## lint, format, types, and the import rules
 	$(RUN) ruff check .

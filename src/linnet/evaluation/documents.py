@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.core.errors import UserError
@@ -24,7 +26,14 @@ from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.likelihood import Tokens
 from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.present import numbers
 from linnet.present.progress import progress
+
+SPAN_TOKENS = 512
+"""Tokens of a span of a document that is too long to be read whole, unless a model reads more at once."""
+
+MAX_NAMED = 3
+"""Documents that are read in part and are named with their shares."""
 
 SORTED_AT_ONCE = 2048
 """Windows among which those of similar length are batched."""
@@ -32,13 +41,13 @@ SORTED_AT_ONCE = 2048
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents by number. read: the tokens `[P + 1]` of one, with the end token before and after it.
+    """Documents by number. read: the tokens `[P + 1]` of one, with the end token before and after it; or of its spans.
 
     lengths_N: targets of each. bytes_N: bytes of each text; None if the tokens determine them. sources_N: index of each
     document's source in `source_names`; None if unknown.
     """
 
-    read: Callable[[int], Tokens]
+    read: Callable[[int], list[Tokens]]
     lengths_N: Tokens
     bytes_N: Tokens | None = None
     sources_N: Tokens | None = None
@@ -48,19 +57,22 @@ class Documents:
         return len(self.lengths_N)
 
     def sample(self, limit_tokens: int | None) -> Iterator[tuple[int, Tokens]]:
-        """Numbers and tokens of all documents, or of evenly spaced ones with about `limit_tokens` targets.
+        """Numbers and tokens of all documents, or of evenly spaced ones, at least one, for about `limit_tokens`.
 
-        There is at least one document; the longest ones are truncated if they have too many (`max_tokens_each`).
+        The longest ones have too many, of which `sliding` reads `max_tokens`.
         """
-        numbers = sample_numbers(self.lengths_N, limit_tokens)
-        max_tokens = max_tokens_each(self.lengths_N[numbers], limit_tokens)
-        for number in numbers:
-            yield number, self.read(number)[: max_tokens + 1]
+        for number in sample_numbers(self.lengths_N, limit_tokens):
+            for tokens in self.read(number):
+                yield number, tokens
+
+    def max_tokens(self, limit_tokens: int | None) -> int:
+        """The maximum of targets of each document in `sample`."""
+        return max_tokens_each(self.lengths_N[sample_numbers(self.lengths_N, limit_tokens)], limit_tokens)
 
     def count_targets(self, limit_tokens: int | None) -> int:
-        """The number of targets in `sample`."""
+        """About the number of targets that are read."""
         lengths_N = self.lengths_N[sample_numbers(self.lengths_N, limit_tokens)]
-        return int(np.minimum(lengths_N, max_tokens_each(lengths_N, limit_tokens)).sum())
+        return int(np.minimum(lengths_N, self.max_tokens(limit_tokens)).sum())
 
 
 def sample_numbers(lengths_N: Tokens, limit_tokens: int | None) -> list[int]:
@@ -84,36 +96,95 @@ def max_tokens_each(lengths_N: Tokens, limit_tokens: int | None) -> int:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """What was read of a text. documents: of the whole text. shares: of each document that was read, by its number."""
+
+    documents: int
+    share: float
+    shares: dict[int, float]
+
+    @classmethod
+    def of(cls, read_N: Tokens, lengths_N: Tokens) -> Self:
+        """Of documents with so many tokens, or characters, of which so many were read."""
+        shares = {int(number): float(read_N[number] / lengths_N[number]) for number in np.flatnonzero(read_N)}
+        return cls(len(lengths_N), float(read_N.sum() / max(1, lengths_N.sum())), shares)
+
+    @property
+    def parts(self) -> dict[int, float]:
+        """The shares of the documents that were not read whole."""
+        return {number: share for number, share in self.shares.items() if share < 1}
+
+    def describe(self) -> str:
+        """`of the text: 3 of 40 documents, of these document 7 (12 %) in part, in spans that are spread evenly`."""
+        found = f"of the text: {numbers.grouped(len(self.shares))} of {numbers.grouped(self.documents)} documents"
+        if not (parts := self.parts):
+            return f"{found}, spread evenly"
+        if len(parts) <= MAX_NAMED:
+            named = ", ".join(f"document {number + 1} ({share:.1%})" for number, share in parts.items())
+        else:
+            named = f"{numbers.grouped(len(parts))} ({min(parts.values()):.1%} to {max(parts.values()):.1%} of each)"
+        return f"{found}, of these {named} in part, in spans that are spread evenly"
+
+    def to_dict(self) -> dict[str, Any]:
+        parts = self.parts
+        shares = {"lowest_share": min(parts.values()), "highest_share": max(parts.values())} if parts else {}
+        return {
+            "documents": self.documents,
+            "documents_read": len(self.shares),
+            "share": self.share,
+            "documents_read_in_part": len(parts),
+            **shares,
+        }
+
+
+@dataclass(frozen=True)
 class Excerpts:
-    """Some documents as text, by number. whole: whether the text is complete or only its beginning."""
+    """Some documents as text, by number: each whole, or spans of it."""
 
     numbers: list[int]
-    texts: list[str]
+    texts: list[list[str]]
     whole: list[bool]
+    coverage: Coverage
 
 
-def take_excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None) -> Excerpts:
+def take_excerpts(
+    texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None, span_tokens: int = SPAN_TOKENS
+) -> Excerpts:
     """All documents, or evenly spaced ones with about `limit_tokens` tokens at most for every tokenizer, at least one.
 
-    The longest are truncated after a word. The length of a beginning is estimated from its characters, so the
-    number of its tokens is approximate.
+    Of the longest, spans of about `span_tokens` tokens are taken, spread evenly, from one word to another. The lengths
+    of spans are estimated from their characters, so the number of their tokens is approximate.
     """
+    sizes_N = np.array([len(text) for text in texts], dtype=np.int64)
     if limit_tokens is None:
-        return Excerpts(list(range(len(texts))), list(texts), [True] * len(texts))
-    lengths_N = np.max([documents_of_texts(texts, tokenizer).lengths_N for tokenizer in tokenizers], axis=0)
-    numbers = sample_numbers(lengths_N, limit_tokens)
-    max_tokens = max_tokens_each(lengths_N[numbers], limit_tokens)
-    parts = []
-    for number in numbers:
+        every = list(range(len(texts)))
+        return Excerpts(every, [[text] for text in texts], [True] * len(texts), Coverage.of(sizes_N, sizes_N))
+    whole_texts = [[text] for text in texts]
+    lengths_N = np.max([documents_of_texts(whole_texts, tokenizer).lengths_N for tokenizer in tokenizers], axis=0)
+    chosen = sample_numbers(lengths_N, limit_tokens)
+    max_tokens = max_tokens_each(lengths_N[chosen], limit_tokens)
+    parts, read_N = [], np.zeros_like(sizes_N)
+    for number in chosen:
         text, share = texts[number], max_tokens / int(lengths_N[number])
-        end = len(text) if share >= 1 else max(1, int(share * len(text)))
-        part = text[:end]
-        if end < len(text) and not text[end].isspace():
-            # Drop the word that would be split, unless it is the only one.
+        count = max(1, max_tokens // span_tokens)
+        parts.append([text] if share >= 1 else _spans(text, count, max(1, int(share * len(text)) // count)))
+        read_N[number] = sum(map(len, parts[-1]))
+    whole = [part == [texts[number]] for number, part in zip(chosen, parts, strict=True)]
+    return Excerpts(chosen, parts, whole, Coverage.of(read_N, sizes_N))
+
+
+def _spans(text: str, count: int, size: int) -> list[str]:
+    """`count` spans of at most `size` characters at even distances, without words that they would split."""
+    found = []
+    for number in range(count):
+        begin = (2 * number + 1) * len(text) // (2 * count) - size // 2
+        part, after = text[begin : begin + size], text[begin + size : begin + size + 1]
+        if begin > 0 and not text[begin - 1].isspace():
+            part = re.sub(r"\A\S*\s+(?=\S)", "", part)
+        if after and not after.isspace():
             part = re.sub(r"(?<=\S)\s+\S*\Z", "", part)
-        parts.append(part)
-    whole = [len(part) == len(texts[number]) for number, part in zip(numbers, parts, strict=True)]
-    return Excerpts(numbers, parts, whole)
+        found.append(part)
+    return found
 
 
 def documents_of_split(data: TokenData, split: Split) -> Documents:
@@ -122,27 +193,33 @@ def documents_of_split(data: TokenData, split: Split) -> Documents:
     ends = sequence.document_bounds
     lengths_N = np.diff(ends)
 
-    def read(number: int) -> Tokens:
-        return sequence.read(int(ends[number]), int(lengths_N[number]) + 1)
+    def read(number: int) -> list[Tokens]:
+        return [sequence.read(int(ends[number]), int(lengths_N[number]) + 1)]
 
     names = [source.file for source in data.manifest.sources]
     return Documents(read, lengths_N, None, data.sources(split), names)
 
 
-def documents_of_texts(texts: Sequence[str], tokenizer: Tokenizer, whole: Sequence[bool] | None = None) -> Documents:
-    """Texts encoded with a tokenizer. whole: which of them are complete; None: all. Others have no end to predict."""
+def documents_of_texts(
+    texts: Sequence[Sequence[str]], tokenizer: Tokenizer, whole: Sequence[bool] | None = None
+) -> Documents:
+    """Texts, each in one or several spans, encoded with a tokenizer.
+
+    whole: which of them are complete; None: all. Others have no end to predict.
+    """
     end = np.array([tokenizer.end_id])
-    bytes_N = np.array([len(text.encode()) for text in texts], dtype=np.int64)
-    tokens = []
+    bytes_N = np.array([sum(len(span.encode()) for span in spans) for spans in texts], dtype=np.int64)
+    tokens: list[list[NDArray[np.int32]]] = []
     with progress("tokens", int(bytes_N.sum()), "bytes") as advance:
         complete = [True] * len(texts) if whole is None else whole
-        for text, size_bytes, ends in zip(texts, bytes_N.tolist(), complete, strict=True):
-            ids = np.array(tokenizer.encode(text), dtype=np.int64)
-            last = end if ends or not len(ids) else end[:0]
-            tokens.append(np.concatenate([end, ids, last]).astype(np.int32))
+        for spans, size_bytes, ends in zip(texts, bytes_N.tolist(), complete, strict=True):
+            tokens.append([])
+            for ids in map(tokenizer.encode, spans):
+                last = end if ends or not ids else end[:0]
+                tokens[-1].append(np.concatenate([end, np.array(ids, dtype=np.int64), last]).astype(np.int32))
             advance(size_bytes)
-    lengths_N = np.array([len(ids) - 1 for ids in tokens], dtype=np.int64)
-    return Documents(lambda number: tokens[number].astype(np.int64), lengths_N, bytes_N)
+    lengths_N = np.array([sum(len(ids) - 1 for ids in spans) for spans in tokens], dtype=np.int64)
+    return Documents(lambda number: [ids.astype(np.int64) for ids in tokens[number]], lengths_N, bytes_N)
 
 
 def texts_of_file(path: str | Path) -> list[str]:
@@ -231,10 +308,20 @@ def sliding_bounds(targets: int, context_length: int, stride: int) -> Iterator[t
         done = end
 
 
-def sliding(documents: Iterable[tuple[int, Tokens]], context_length: int, stride: int) -> Iterator[Window]:
-    """Windows over separate documents, each given by its number and its tokens `[P + 1]` with the end token first."""
+def sliding(
+    documents: Iterable[tuple[int, Tokens]], context_length: int, stride: int, max_tokens: int | None = None
+) -> Iterator[Window]:
+    """Windows over separate documents, each given by its number and its tokens `[P + 1]` with the end token first.
+
+    Of a document with more targets than `max_tokens`, as many windows as it allows, at even distances.
+    """
     for number, tokens in documents:
-        for begin, end, first in sliding_bounds(len(tokens) - 1, context_length, stride):
+        bounds = list(sliding_bounds(targets := len(tokens) - 1, context_length, stride))
+        if max_tokens is not None and targets > max_tokens:
+            count = min(max(1, max_tokens // stride), len(bounds))
+            chosen = (bounds[(2 * place + 1) * len(bounds) // (2 * count)] for place in range(count))
+            bounds = [(begin, min(end, first + min(stride, max_tokens)), first) for begin, end, first in chosen]
+        for begin, end, first in bounds:
             yield Window(tokens[begin : end + 1], first - begin, np.full(end - begin, number))
 
 

@@ -216,10 +216,16 @@ class LossSums:
             np.add.at(sums_NK.reshape(-1), cells, of_target)  # one-dimensional indices are several times as fast
         return len(targets)
 
+    @property
+    def tokens_N(self) -> Tokens:
+        """Predicted tokens of each document, also of those that were not read."""
+        found: Tokens = self._tokens_NK.sum(1)
+        return found
+
     def documents(self, sources_N: Tokens | None = None, bytes_N: Tokens | None = None) -> DocumentLosses:
         """The losses of the documents that were read. bytes: of their texts, if the tokens do not determine them."""
         bytes_N = self._bytes_NK.sum(1) if bytes_N is None else bytes_N
-        tokens_N = self._tokens_NK.sum(1)
+        tokens_N = self.tokens_N
         losses = DocumentLosses(self._nats_NK.sum(1), tokens_N, bytes_N, self._correct_NK.sum(1), sources_N)
         return losses.subset(tokens_N > 0)
 

@@ -11,6 +11,7 @@ from linnet.data.loader import Batch, validation_batches
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.evaluation.documents import (
+    Coverage,
     Documents,
     WindowBatch,
     batches,
@@ -39,7 +40,7 @@ class EvaluationSet:
     """What is read: `batches` starts a new pass over all of them; `targets` is about the number of predicted tokens.
 
     bytes_N, sources_N, source_names: as in `Documents`. stride: of sliding windows. pairs: rows for a model that reads
-    pairs. single_pairs: each window is one row.
+    pairs. single_pairs: each window is one row. lengths_N: targets of each document, also of what is not read.
     """
 
     batches: Callable[[], Iterator[WindowBatch]]
@@ -51,6 +52,7 @@ class EvaluationSet:
     stride: int | None = None
     pairs: bool = False
     single_pairs: bool = False
+    lengths_N: Tokens | None = None
 
 
 def sliding_windows(
@@ -59,10 +61,12 @@ def sliding_windows(
     """Separate documents in sliding windows."""
 
     def read() -> Iterator[WindowBatch]:
-        return batches(sliding(documents.sample(limit_tokens), context_length, stride), tokens_at_once)
+        most = documents.max_tokens(limit_tokens)
+        return batches(sliding(documents.sample(limit_tokens), context_length, stride, most), tokens_at_once)
 
     sources = documents.bytes_N, documents.sources_N, documents.source_names
-    return EvaluationSet(read, len(documents), documents.count_targets(limit_tokens), *sources, stride=stride)
+    targets, lengths_N = documents.count_targets(limit_tokens), documents.lengths_N
+    return EvaluationSet(read, len(documents), targets, *sources, stride=stride, lengths_N=lengths_N)
 
 
 def packed_windows(
@@ -74,8 +78,8 @@ def packed_windows(
     def read() -> Iterator[WindowBatch]:
         return batches(packed(sequence, context_length, limit_tokens), tokens_at_once)
 
-    targets = min(limit_tokens or len(sequence), len(sequence))
-    return EvaluationSet(read, len(documents), targets, None, documents.sources_N, documents.source_names)
+    targets, sources = min(limit_tokens or len(sequence), len(sequence)), (documents.sources_N, documents.source_names)
+    return EvaluationSet(read, len(documents), targets, None, *sources, lengths_N=documents.lengths_N)
 
 
 def pair_rows(
@@ -135,6 +139,7 @@ def measure(
         text.stride,
         tuple(policies),
         text.single_pairs,
+        coverage=None if text.lengths_N is None else Coverage.of(causal.tokens_N, text.lengths_N),
     )
 
 

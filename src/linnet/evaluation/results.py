@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from linnet.core.files import json_safe
+from linnet.evaluation.documents import Coverage
 from linnet.evaluation.evaluator import CachePolicyLoss
 from linnet.evaluation.likelihood import DocumentLosses, Evaluation, Likelihood, PositionLoss, SourceLoss
 from linnet.evaluation.statistics import (
@@ -50,7 +51,7 @@ class TextEvaluation(Result):
     a window. stride: targets of each further window of a document; None if windows contain several documents.
     cache_policies: the losses on the same text with other cache policies, if requested. single_pairs: a window is one
     pair. about: the model, the text and the options. stored_bits_per_byte: the figure before the weights were converted
-    to another precision.
+    to another precision. coverage: what was read of the text, if less than all of it can be.
     """
 
     losses: DocumentLosses
@@ -63,6 +64,7 @@ class TextEvaluation(Result):
     single_pairs: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     stored_bits_per_byte: float | None = None
+    coverage: Coverage | None = None
 
     @property
     def causal(self) -> Likelihood:
@@ -97,6 +99,8 @@ class TextEvaluation(Result):
             figures["cache_policies"] = [one.to_dict() for one in self.cache_policies]
         if self.stored_bits_per_byte is not None:
             figures["bits_per_byte_as_stored"] = self.stored_bits_per_byte
+        if self.coverage is not None and self.coverage.share < 1:
+            figures["read"] = self.coverage.to_dict()
         return dict(json_safe(figures))
 
     def tables(self) -> list[Table]:
@@ -154,6 +158,8 @@ def _figures_table(found: TextEvaluation) -> Table:
         ("tokens", f"{sums.tokens:,}", f"{sums.bytes:,} bytes of text"),
         ("context", f"{found.context_length:,}", windows),
     ]
+    if found.coverage is not None and found.coverage.share < 1:
+        rows.append(("read", f"{found.coverage.share:.1%}", found.coverage.describe()))
     stored, calibration = found.stored_bits_per_byte, found.about.get("calibration")
     if stored is not None:
         loss = f"{bits.value - stored:+.4f} bits/byte"
@@ -295,6 +301,9 @@ class ModelComparison(Result):
             if documents > 1
             else f"The same document, {size}; a single one has no standard error."
         )
+        coverage = self.evaluations[0].coverage
+        if coverage is not None and coverage.share < 1:
+            note += f" Read: {coverage.share:.1%} {coverage.describe()}."
         columns = ("model", "bits per byte", "nats per token", "accuracy", "tokens")
         return [Table("", columns, rows, f"{note} Tokens are those of each model's tokenizer."), self._pairs_table()]
 

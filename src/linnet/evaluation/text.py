@@ -13,6 +13,7 @@ from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.documents import (
+    SPAN_TOKENS,
     documents_of_split,
     documents_of_texts,
     take_excerpts,
@@ -32,7 +33,8 @@ from linnet.evaluation.models import (
 )
 from linnet.evaluation.results import ModelComparison, TextEvaluation
 from linnet.evaluation.statistics import RESAMPLES
-from linnet.model.folder import TOKENIZER, model_folder
+from linnet.model.folder import CONFIG, TOKENIZER, model_folder
+from linnet.model.spec import ModelSpec
 
 
 def evaluate(
@@ -57,19 +59,21 @@ def evaluate(
     as far as they exist; documents are separate. None: for a file, windows that do not overlap; for a data folder,
     windows that begin with a document if possible and contain several.
 
-    limit_tokens: fewer windows or documents, evenly spaced; the longest documents are truncated if they have too many
-    tokens. calibrate_on: the text that calibrates a model that is not causal by itself; None: `train` for a data
-    folder, `empty` for a file. calibration: what replaces the model's own calibration; random ones are drawn from
-    `seed`. precision: what the weights are converted to; None: as stored. cache_policies: also measure the loss with
-    these policies (`top_k=16,threshold=1e-4`) and those that every comparison shows. tokens_at_once: tokens computed
-    at once, which changes time and memory, but not the figures. `UserError` if model and data do not fit.
+    limit_tokens: fewer windows or documents, evenly spaced; of the longest documents spans that are spread evenly, if
+    they have too many tokens. calibrate_on: the text that calibrates a model that is not causal by itself; None:
+    `train` for a data folder, `empty` for a file. calibration: what replaces the model's own calibration; random ones
+    are drawn from `seed`. precision: what the weights are converted to; None: as stored. cache_policies: also measure
+    the loss with these policies (`top_k=16,threshold=1e-4`) and those that every comparison shows. tokens_at_once:
+    tokens computed at once, which changes time and memory, but not the figures. `UserError` if model and data do not
+    fit.
     """
     options = ModelOptions(context_length, device, calibration, precision, seed)
     text = _Text.open(data, split, calibrate_on, stride, tokens_at_once)
     if text.folder is None:
         loaded = EvaluatedModel.load(model, options)
         loaded.check_reads_text(str(data))
-        some = take_excerpts(texts_of_file(data), [loaded.tokenizer], limit_tokens)
+        span_tokens = max(SPAN_TOKENS, loaded.context_length)
+        some = take_excerpts(texts_of_file(data), [loaded.tokenizer], limit_tokens, span_tokens)
         documents = documents_of_texts(some.texts, loaded.tokenizer, some.whole)
         windows = sliding_windows(documents, *text.window(loaded), tokens_at_once)
     else:
@@ -92,6 +96,8 @@ def evaluate(
             raise UserError("goes with text; this model reads pairs", field="cache_policies")
         policies = parse_cache_policies(cache_policies, loaded.context_length)
     found = measure(loaded, windows, text.calibration(loaded), tokens_at_once, policies)
+    if text.folder is None:
+        found = replace(found, coverage=some.coverage)
     return replace(found, about={"model": str(model), **text.about(options)})
 
 
@@ -153,7 +159,9 @@ def evaluate_models(
     if limit_tokens is not None:
         read = [Tokenizer.load(model_folder(model)) for model in models]
         tokenizers = {tokenizer.hash: tokenizer for tokenizer in read}
-    some = take_excerpts(texts, list(tokenizers.values()), limit_tokens)
+    specs = [ModelSpec.load(model_folder(model) / CONFIG) for model in models]
+    span_tokens = max(SPAN_TOKENS, *(context_length or spec.context_length for spec in specs))
+    some = take_excerpts(texts, list(tokenizers.values()), limit_tokens, span_tokens)
     sources_N = None if sources_N is None else sources_N[some.numbers]
     evaluations = []
     for model in models:
@@ -162,7 +170,8 @@ def evaluate_models(
         documents = documents_of_texts(some.texts, loaded.tokenizer, some.whole)
         documents = replace(documents, sources_N=sources_N, source_names=source_names)
         windows = sliding_windows(documents, *text.window(loaded), tokens_at_once)
-        evaluations.append(measure(loaded, windows, text.calibration(loaded), tokens_at_once))
+        found = measure(loaded, windows, text.calibration(loaded), tokens_at_once)
+        evaluations.append(replace(found, coverage=some.coverage))
     return ModelComparison.create([str(model) for model in models], evaluations, resamples, text.about(options))
 
 

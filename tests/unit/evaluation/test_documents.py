@@ -46,39 +46,69 @@ def test_a_split_gives_at_most_as_many_targets_as_the_limit(documents, tmp_path)
     prepare_texts(["some other text"], documents, tmp_path / "data", "bytes")
     found = documents_of_split(TokenData.open(tmp_path / "data"), "validation")
     for limit in (1, 7, 60, 100, 10_000, None):
-        read = list(found.sample(limit))
-        targets = sum(len(tokens) - 1 for _, tokens in read)
-        assert targets == found.count_targets(limit) and read
-        assert limit is None or targets <= limit
-        for number, tokens in read:
-            assert tokens.tolist() == found.read(number)[: len(tokens)].tolist()
+        for stride in (8, 3):
+            windows = list(sliding(found.sample(limit), 8, stride, found.max_tokens(limit)))
+            targets = sum(len(window) - window.first for window in windows)
+            assert 0 < targets <= found.count_targets(limit)
+            assert limit is None or targets <= limit
+            counted = [(w.documents[0], token) for w in windows for token in w.tokens[w.first + 1 :]]
+            assert len(counted) == targets
     assert found.count_targets(None) == found.count_targets(10_000) == found.lengths_N.sum()
 
 
-def test_excerpts_begin_their_documents_and_end_with_a_word():
+@pytest.mark.parametrize("stride", [8, 3])
+def test_windows_of_a_document_that_is_too_long_are_spread_over_it(stride):
+    tokens = np.arange(1001)
+    found = list(sliding([(5, tokens)], 8, stride, 80))
+    counted = np.concatenate([window.tokens[window.first + 1 :] for window in found])
+    assert len(found) == 80 // stride and 80 - stride < len(counted) <= 80
+    assert len(set(counted.tolist())) == len(counted) and (np.diff(counted) > 0).all()
+    assert counted.mean() == pytest.approx(500, abs=30) and counted[0] < 60 and counted[-1] > 940
+    assert all(window.first >= 8 - stride for window in found), "with the tokens before them"
+    (short,) = sliding([(5, tokens)], 8, 8, 3)
+    assert short.tokens.tolist() == [496, 497, 498, 499]
+
+
+def test_excerpts_are_spans_of_whole_words():
     long = "one two  three\nfour " * 20
     for limit in range(1, 500, 7):
-        some = take_excerpts(["first", long, "last"], [BYTES], limit)
-        for number, text, whole in zip(some.numbers, some.texts, some.whole, strict=True):
+        some = take_excerpts(["first", long, "last"], [BYTES], limit, span_tokens=40)
+        for number, spans, whole in zip(some.numbers, some.texts, some.whole, strict=True):
             document = ["first", long, "last"][number]
-            assert document.startswith(text) and text and whole == (text == document)
-            assert whole or len(text) <= 5 or text.split()[-1] in long.split()
+            assert whole == (spans == [document]) and all(span and span in document for span in spans)
+            for span in spans:
+                words = span.split()
+                assert whole or len(span) <= 5 or {words[0], words[-1]} <= set(long.split())
         tokens = documents_of_texts(some.texts, BYTES, some.whole).lengths_N.sum()
         assert tokens <= max(limit, len(some.texts))
+        assert some.coverage.documents == 3 and list(some.coverage.shares) == some.numbers
+
+
+def test_spans_are_spread_over_their_document():
+    long = " ".join(f"{number:03}" for number in range(1000))
+    some = take_excerpts([long], [BYTES], 800, span_tokens=80)
+    (spans,) = some.texts
+    read = [int(word) for span in spans for word in span.split()]
+    assert len(spans) == 10 and read == sorted(set(read)) and np.mean(read) == pytest.approx(500, abs=5)
+    assert read[0] < 50 and read[-1] > 950
+    assert 0.15 < some.coverage.share < 0.2 and some.coverage.shares[0] == some.coverage.share
+    line = some.coverage.describe()
+    assert line.startswith("of the text: 1 of 1 documents, of these document 1 (19.") and line.endswith("spread evenly")
 
 
 def test_excerpts_are_those_of_the_tokenizer_that_makes_the_most_tokens():
     pieces = Tokenizer.train("bpe", TEXTS * 3, 290)
     both = take_excerpts(TEXTS, [pieces, BYTES], 100)
     assert both == take_excerpts(TEXTS, [BYTES], 100) != take_excerpts(TEXTS, [pieces], 100)
-    assert take_excerpts(TEXTS, [], None).texts == TEXTS
+    assert take_excerpts(TEXTS, [], None).texts == [[text] for text in TEXTS]
 
 
 def test_the_end_of_a_truncated_document_is_not_predicted():
-    found = documents_of_texts(["ab", "ab", ""], BYTES, [True, False, False])
+    found = documents_of_texts([["ab"], ["ab"], [""], ["a", "b"]], BYTES, [True, False, False, False])
     end = BYTES.end_id
-    assert [found.read(number).tolist() for number in range(3)] == [[end, 97, 98, end], [end, 97, 98], [end, end]]
-    assert found.lengths_N.tolist() == [3, 2, 1] and found.bytes_N.tolist() == [2, 2, 0]
+    read = [[span.tolist() for span in found.read(number)] for number in range(4)]
+    assert read == [[[end, 97, 98, end]], [[end, 97, 98]], [[end, end]], [[end, 97], [end, 98]]]
+    assert found.lengths_N.tolist() == [3, 2, 1, 2] and found.bytes_N.tolist() == [2, 2, 0, 2]
 
 
 END = 0

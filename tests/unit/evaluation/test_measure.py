@@ -15,7 +15,7 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare, prepare_pairs, prepare_texts
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.models import frozen_state
-from linnet.evaluation.text import evaluate, evaluate_folder
+from linnet.evaluation.text import evaluate, evaluate_folder, evaluate_models
 from linnet.model.store import load_decoder, save_decoder
 
 
@@ -74,6 +74,23 @@ def test_a_data_folder_is_read_as_training_evaluates_it(place, kind, limit):
     if limit is None:
         assert sorted(new.losses.bytes_N) == sorted(len(text.encode()) for text in TEXTS)
         assert new.losses.tokens_N.tolist() == (new.losses.bytes_N + 1).tolist()
+
+
+@pytest.mark.parametrize("source", ["text.txt", "data"])
+def test_what_was_read_is_told(place, source):
+    for stride in (None, 6):
+        whole, part = (
+            evaluate(place / "ted", place / source, limit_tokens=limit, stride=stride, device="cpu")
+            for limit in (None, 100)
+        )
+        assert whole.coverage.share == 1 and "read" not in whole.to_dict()
+        assert not any("of the text" in row[2] for row in whole.tables()[0].rows)
+        told = part.to_dict()["read"]
+        assert told["documents"] == len(TEXTS) and told["documents_read"] == part.bits_per_byte.count
+        assert told["share"] == pytest.approx(part.losses.bytes_N.sum() / whole.losses.bytes_N.sum(), rel=0.2)
+        assert part.tables()[0].rows[-1][:2] == ("read", f"{told['share']:.1%}")
+    both = evaluate_models([place / "ted", place / "attention"], place / source, limit_tokens=100, device="cpu")
+    assert "Read: " in both.tables()[0].meaning and both.to_dict()["models"][0]["read"]["documents"] == len(TEXTS)
 
 
 def figures(found):

@@ -386,5 +386,5 @@ def measure_task(
         name: np.array([item.score(name, found) for item, found in zip(task.items, by_item, strict=True)])
         for name in (task.score, *others)
     }
-    other_scores = {name: float(values[name].mean()) for name in others}
+    other_scores: dict[str, float] = {name: float(values[name].mean()) for name in others}
     return TaskResult(task, values[task.score], other_scores, ties, in_windows)

@@ -131,7 +131,7 @@ def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
 
 def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: bool, origin: str) -> str:
     """Return its name in llama.cpp; where nothing merges and no word is used whole, splitting has no effect."""
-    cuts = _cuts(definition.get("pre_tokenizer"), origin)
+    cuts = cuts_of(definition.get("pre_tokenizer"), origin)
     if not merges and not whole_words:
         return "gpt-2"
     names = [name for name, rule in PRE_TOKENIZERS.items() if rule == (cuts, whole_words)]
@@ -144,13 +144,13 @@ def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: boo
     return names[0]
 
 
-def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
+def cuts_of(step: dict[str, Any] | None, origin: str) -> Cuts:
     """Return the expressions of a pre-tokenizer; `UserError` for another step, or one that adds a space."""
     kind = None if step is None else step["type"]
     if step is None:
         return ()
     if kind == "Sequence":
-        return tuple(cut for part in step["pretokenizers"] for cut in _cuts(part, origin))
+        return tuple(cut for part in step["pretokenizers"] for cut in cuts_of(part, origin))
     if kind == "ByteLevel" and not step["add_prefix_space"]:
         return (_GPT2,) if step.get("use_regex", True) else ()
     if kind == "Digits" and step["individual_digits"]:

@@ -13,11 +13,12 @@ from typing import Any
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json
+from linnet.data.pieces import BYTE_LEVEL
 from linnet.data.sentencepiece import SentencePieceDefinition
-from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.session import fingerprint
 from linnet.interop.exporters import ExportResult
+from linnet.interop.gguf.vocabulary import PRE_TOKENIZERS, cuts_of
 from linnet.interop.onnx.export import OnnxExport, export_onnx
 from linnet.interop.onnx.folder import DATA, DESCRIPTION, PROMPT, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
@@ -133,7 +134,7 @@ def _add_model(
     out.mkdir(parents=True)
     model.tokenizer.save(out / TOKENIZER)
     origin = source.spec.name if isinstance(source, LanguageModel) else str(source)
-    check_tokenizer(model.tokenizer, read_json(out / TOKENIZER), origin)
+    check_tokenizer(read_json(out / TOKENIZER), origin)
     graphs = out.with_name(f"{out.name}.graphs")
     made = export_onnx(
         model,
@@ -156,31 +157,52 @@ def _add_model(
     }
 
 
-def check_tokenizer(tokenizer: Tokenizer, definition: dict[str, Any], origin: str) -> None:
+def check_tokenizer(definition: dict[str, Any], origin: str) -> None:
     """Raise `UserError` for a tokenizer whose ids the page's JavaScript cannot reproduce.
 
     definition: the data of its tokenizer.json.
     """
     if SentencePieceDefinition.read(definition) is not None:
         return
-    for fault in _tokenizer_faults(definition, imported=tokenizer.kind == "imported"):
+    for fault in _tokenizer_faults(definition):
         raise UserError(f"{origin}: tokenizer: {fault}: the page cannot read it; expected {ACCEPTED}")
 
 
-def _tokenizer_faults(definition: dict[str, Any], imported: bool) -> Iterator[str]:
+def _tokenizer_faults(definition: dict[str, Any]) -> Iterator[str]:
     model, decoder = definition["model"], definition.get("decoder") or {}
-    if not imported:  # a byte-level BPE from elsewhere may still have these
-        for name in ("continuing_subword_prefix", "end_of_word_suffix"):
-            if model.get(name):
-                yield f"{name} {model[name]!r}"
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            yield f"{name} {model[name]!r}"
+    if (normalizer := (definition.get("normalizer") or {}).get("type", "NFC")) != "NFC":
+        yield f"normalizer {normalizer}"
+    for token in definition.get("added_tokens") or []:
+        for flag in ("lstrip", "rstrip", "single_word"):
+            if token[flag] and not token["special"]:
+                yield f"added token {token['content']!r}: {flag} true"
+    if definition.get("pre_tokenizer") is not None:
+        yield from _byte_level_faults(definition, decoder)
         return
-    # Other imported tokenizers must consist of single characters, one of which replaces unknown ones.
-    for name in ("normalizer", "pre_tokenizer"):
-        if definition.get(name) is not None:
-            yield f"{name} {definition[name]['type']}"
-    if model["type"] != "BPE" or model["merges"]:
+    # Without a pre-tokenizer pieces are single characters; others are spelled as bytes, or one character replaces them.
+    if model["type"] != "BPE" or model["merges"] or model.get("ignore_merges"):
         yield f"model {model['type']} whose pieces are not single characters"
-    elif model.get("fuse_unk") or model.get("unk_token") is None:
+    elif (model.get("unk_token") is None) != bool(model.get("byte_fallback")) or model.get("fuse_unk"):
         yield f"unk_token {model.get('unk_token')!r}, fuse_unk {model.get('fuse_unk')!r}"
-    if decoder.get("type") != "Fuse":
+    kinds = [step["type"] for step in decoder.get("decoders") or [decoder] if step]
+    if kinds != ["ByteFallback"] * bool(model.get("byte_fallback")) + ["Fuse"]:
+        yield f"decoder {', '.join(kinds)}"
+
+
+def _byte_level_faults(definition: dict[str, Any], decoder: dict[str, Any]) -> Iterator[str]:
+    model, before = definition["model"], definition["pre_tokenizer"]
+    kinds = [step["type"] for step in (before["pretokenizers"] if before["type"] == "Sequence" else [before])]
+    try:
+        is_known = cuts_of(before, "") in {(), *(cuts for cuts, _ in PRE_TOKENIZERS.values())}
+    except UserError:
+        is_known = False
+    if not is_known or kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
+        yield f"pre_tokenizer {', '.join(kinds)}"
+    if decoder.get("type") != "ByteLevel":
         yield f"decoder {decoder.get('type')}"
+    names = dict(model["vocab"]) if model["type"] in ("BPE", "Unigram") else {}
+    if missing := sorted(BYTE_LEVEL.keys() - names):
+        yield f"model {model['type']} without {missing[0]!r}, a byte as GPT-2 writes it"

@@ -3,15 +3,17 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from small_sentencepieces import BPE, NASTY, OPTIONS, SENTENCES, trained
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
+from linnet.interop.gguf.vocabulary import PRE_TOKENIZERS
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.interop.ted import tokenizer_from_characters
 from linnet.interop.web.export import ACCEPTED, check_tokenizer
@@ -54,6 +56,53 @@ def test_the_page_speaks_as_python_does(kind: str, tmp_path: Path, script):
     else:
         tokenizer = Tokenizer.train(kind, [*stories(60, seed=0), "naïve 漢字 🙂"], 512 if kind != "bytes" else None)
     check_page(script, tokenizer, tmp_path, some_texts())
+
+
+def byte_level(pre: str) -> tokenizers.Tokenizer:
+    """Byte pairs with the pre-tokenizer that has this name in llama.cpp, in the form of published files."""
+    cuts, whole_words = PRE_TOKENIZERS[pre]
+    library = tokenizers.Tokenizer(models.BPE(ignore_merges=whole_words))
+    steps: list[Any] = [pre_tokenizers.Split(tokenizers.Regex(cut), "isolated") for cut in cuts]
+    steps = {"gpt-2": [], "smollm": [pre_tokenizers.Digits(individual_digits=True)]}.get(pre, steps)
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre in ("gpt-2", "smollm")))
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Sequence(steps), decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator([*stories(40, seed=0), "12 345 don't WE'LL\r\n\r\n x"], trainer)
+    return library
+
+
+ADDED = ["<tool_call>", "<tool", "  ", "   ", "e\u0301\u0301", "éé", "Ġx", "dog", "$^.*-/\\|"]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC()])
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_the_page_takes_added_tokens_out_of_a_text(pre: str, normalizer: Any, normalized: bool, tmp_path: Path, script):
+    """Such as those of Qwen's files, and the spaces of Pythia's."""
+    library = byte_level(pre)
+    library.normalizer = normalizer
+    library.add_tokens([AddedToken(name, normalized=normalized) for name in ADDED[:4]])
+    library.add_tokens([AddedToken(name, normalized=not normalized) for name in ADDED[4:]])
+    drawn = random.Random(2)
+    mixed = [
+        "".join(drawn.choices([*ADDED, "a", " ", "\u0301", "e", "\r\n", "12", "<|endoftext|>"], k=12))
+        for _ in range(60)
+    ]
+    check_page(script, Tokenizer(json.loads(library.to_str()), "here"), tmp_path, [*mixed, *some_texts()])
+
+
+@pytest.mark.parametrize("kind", ["char", "bytes", "characters", "unigram"])
+def test_the_page_takes_added_tokens_out_of_any_kind(kind: str, tmp_path: Path, script):
+    own = characters(tmp_path) if kind == "characters" else Tokenizer.train(kind, stories(20, seed=0))
+    library = tokenizers.Tokenizer.from_str(json.dumps(own.definition))
+    library.add_tokens([AddedToken(name, normalized=False) for name in ADDED])
+    texts = ["a<tool_call>b  c   d", "".join(ADDED), "".join(ADDED[::-1]), *some_texts()]
+    check_page(script, Tokenizer(json.loads(library.to_str()), "here"), tmp_path, texts)
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -106,7 +155,7 @@ def check_page(script, tokenizer: Tokenizer, folder: Path, texts: list[str]) -> 
     """Its ids of texts, its texts of ids, token by token, and where it stands behind them, are Python's."""
     tokenizer.save(folder / "tokenizer.json")
     definition = json.loads((folder / "tokenizer.json").read_text())
-    check_tokenizer(tokenizer, definition, "here")
+    check_tokenizer(definition, "here")
     drawn = random.Random(1)
     cut = tokenizer.encode_batch(texts)
     spoken = [ids[: drawn.randint(0, len(ids))] for ids in cut]
@@ -151,6 +200,10 @@ def imported(**changes: object) -> Tokenizer:
         ({"normalizer": normalizers.Lowercase()}, "here: tokenizer: normalizer Lowercase: the page cannot read it"),
         ({"pre_tokenizer": pre_tokenizers.Metaspace(), "decoder": decoders.Metaspace()}, "pre_tokenizer Metaspace"),
         ({"decoder": decoders.Metaspace()}, "decoder Metaspace"),
+        (
+            {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True), "decoder": decoders.ByteLevel()},
+            "pre_tokenizer ByteLevel",
+        ),
         ({"model": models.BPE(vocab={"a": 0, "<|end|>": 1}, merges=[])}, "unk_token None, fuse_unk False"),
         (
             {"model": models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<|end|>": 3}, merges=[("a", "b")], unk_token="a")},
@@ -162,13 +215,22 @@ def test_what_the_page_cannot_read_is_refused(changes: dict[str, object], messag
     tokenizer = imported(**changes)
     tokenizer.save(tmp_path / "tokenizer.json")
     with pytest.raises(UserError) as caught:
-        check_tokenizer(tokenizer, json.loads((tmp_path / "tokenizer.json").read_text()), "here")
+        check_tokenizer(json.loads((tmp_path / "tokenizer.json").read_text()), "here")
     assert message in str(caught.value)
     assert f"expected {ACCEPTED}" in str(caught.value)
+
+
+def test_an_added_token_that_takes_spaces_with_it_is_the_cause(tmp_path: Path):
+    library = tokenizers.Tokenizer.from_str(json.dumps(Tokenizer.train("bytes", []).definition))
+    library.add_tokens([AddedToken("<tool>", lstrip=True)])
+    with pytest.raises(
+        UserError, match=r"^here: tokenizer: added token '<tool>': lstrip true: the page cannot read it"
+    ):
+        check_tokenizer(json.loads(library.to_str()), "here")
 
 
 def test_a_byte_level_tokenizer_with_marked_words_is_refused():
     tokenizer = Tokenizer.train("bpe", ["some text"], 300)
     definition = {**tokenizer._definition, "model": {**tokenizer._definition["model"], "end_of_word_suffix": "</w>"}}
     with pytest.raises(UserError, match="end_of_word_suffix '</w>'"):
-        check_tokenizer(tokenizer, definition, "here")
+        check_tokenizer(definition, "here")

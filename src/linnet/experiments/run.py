@@ -76,7 +76,7 @@ def compare(
     paper's table, which the page shows with the own numbers. Raises `UserError` that names the field that is wrong.
     """
     if isinstance(comparison, Mapping):
-        suite, source = Suite.parse(dict(comparison), "comparison"), "comparison"
+        suite, source = Suite.checked(dict(comparison), "comparison"), "comparison"
     else:
         suite, source = Suite.load(comparison), str(comparison)
     published = load_published(against, suite.measures)

@@ -5,18 +5,22 @@ Every experiment is one: `linnet compare`, `design study`, a scaling ladder, `tr
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
 from linnet.evaluation.abilities.contract import Ability, TextAbility
 from linnet.evaluation.abilities.suite import AnyAbility
 from linnet.experiments.measures import NGRAM, Measures
+from linnet.model.cost import model_cost
 from linnet.model.folder import RUNS, read_description
+from linnet.model.spec import ModelSpec
+from linnet.present import numbers
 from linnet.training.spec import RunSpec, run_of
 
 SUITE, RESULTS, CURVES, DATA, CALIBRATIONS = "suite.json", "results.jsonl", "curves.png", "data", "calibrations"
@@ -24,6 +28,15 @@ SUITE, RESULTS, CURVES, DATA, CALIBRATIONS = "suite.json", "results.jsonl", "cur
 
 MAX_BASES = 3
 """Files that may be based on each other in a row."""
+
+HIDDEN = "feed_forward.hidden"
+"""The end of the field that `match` decides."""
+
+MAX_FACTOR = 64
+"""Of a hidden width that `match` tries."""
+
+MATCHED_WITHIN = 0.05
+"""A larger difference of parameters is noted."""
 
 Form = Literal["answer", "steps"]
 """The answer alone, or the steps that lead to it and then the answer."""
@@ -116,9 +129,22 @@ def _expanded(runs: list[Any], grid: dict[str, Any]) -> list[Any]:
             return runs  # refused where runs are parsed
         assignment = dict(zip(grid, values, strict=True))
         words = [run["name"]] if "name" in run else []
-        words += [f"{field.rpartition('.')[2]} {value}" for field, value in assignment.items()]
-        expanded.append({**run, "name": " ".join(words), "set": {**run.get("set", {}), **assignment}})
+        words += [
+            _name_of(value) if field == "model" else _name_of({field: value}) for field, value in assignment.items()
+        ]
+        model = {"model": assignment.pop("model")} if "model" in assignment else {}
+        expanded.append({**run, **model, "name": " ".join(words), "set": {**run.get("set", {}), **assignment}})
     return expanded
+
+
+def _name_of(value: Any) -> str:
+    """A value of a grid as words of a run's name: `optimizer.betas: [0.9, 0.95]` is `betas 0.9-0.95`."""
+    if isinstance(value, dict):
+        words = [f"{name.rpartition('.')[2]} {_name_of(each)}" for name, each in value.items() if name != "kind"]
+        return " ".join([_name_of(value["kind"]), *words] if "kind" in value else words)
+    if isinstance(value, list):
+        return "-".join(map(_name_of, value))
+    return re.sub(r"[^\w.+-]+", "-", str(value)).strip("-.+") or "empty"
 
 
 class Suite(Spec):
@@ -126,8 +152,9 @@ class Suite(Spec):
 
     source: the paper that it repeats. text: the data, which is prepared once; or data: a data folder that exists.
     start_from: a model folder whose weights all runs begin with. runs: a list; with `grid` (fields and their values)
-    each run with every combination of values. equal_time_as: the name of a run; every other run gets as many steps as
-    fit into the time of that run's training, by measured times of a step.
+    each run with every combination of values. match: `parameters`: the other runs get as many parameters as the first
+    one, by the hidden width of their feed-forwards. equal_time_as: the name of a run; every other run gets as many
+    steps as fit into the time of that run's training, by measured times of a step.
     flat: run folders lie directly in the suite's folder, without their seed; for suites of one seed.
     """
 
@@ -142,6 +169,7 @@ class Suite(Spec):
     seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
     more_seeds: MoreSeeds | None = None
     runs: list[SuiteRun] = Field(default_factory=list)
+    match: Literal["parameters"] | None = None
     equal_time_as: str | None = None
     measures: Measures = Measures()
     flat: bool = False
@@ -185,6 +213,7 @@ class Suite(Spec):
                 raise ValueError(f"runs[{index}].name: {run.name}: another run has that name; expected a new one")
             decided = {"data": "text and part", "training.seed": "seeds"}
             decided |= {} if run.calibration_of is None else {"model.calibration": "calibration_of"}
+            decided |= {field: "match" for field in run.set if self.match is not None and field.endswith(f".{HIDDEN}")}
             for field, decided_by in decided.items():
                 if field in run.set:
                     raise ValueError(f"runs[{index}].set: {field}: is decided by {decided_by}; leave it out")
@@ -225,7 +254,26 @@ class Suite(Spec):
                 suite.run_spec(run, suite.seeds[0], Path("data")).resolved()
             except UserError as error:
                 raise UserError(f"{origin}: runs: {run.name}: {error}") from None
-        return suite
+        return suite if suite.match is None else suite._matched()
+
+    def _matched(self) -> Self:
+        """A copy whose runs have as many parameters as the first; a note for those that hidden widths cannot match."""
+        first, *others = self.runs
+        expected, runs = model_cost(self._model_of(first)).parameters, [first]
+        for run in others:
+            matched = run.model_copy(update={"set": run.set | hidden_widths(self._model_of(run), expected)})
+            if abs(model_cost(self._model_of(matched)).parameters - expected) > MATCHED_WITHIN * expected:
+                matched, count = run, model_cost(self._model_of(run)).parameters
+                difference = f"{numbers.metric(count)} parameters, {count / expected - 1:+.1%} against {first.name}"
+                note(f"match: {run.name}: {difference}: hidden widths cannot make up for that, and stay as they are")
+            runs.append(matched)
+        return self.model_copy(update={"runs": runs})
+
+    def _model_of(self, run: SuiteRun) -> ModelSpec:
+        """The model of a run, with the vocabulary of the suite's tokenizer as far as that is known."""
+        model = self.run_spec(run, self.seeds[0], Path("data")).model
+        size = self.tokenizer.vocab_size
+        return model if size is None or self.start_from is not None else model.replace(vocab_size=size)
 
     def changed(self, assignments: Sequence[str], origin: str) -> Self:
         """A copy with fields of `model` and `training` set for all runs; `UserError` names the assignment at fault.
@@ -235,18 +283,25 @@ class Suite(Spec):
         for assignment in assignments:
             self._check_assignment(assignment)
         first = self.runs[0]
-        common = {"model": self.model, "training": dict(self.training)}
-        if isinstance(self.model, str):
-            common["model"] = read_description(self.model)
+        model = self.model if first.model is None else first.model
+        plain = {"model": read_description(model) if isinstance(model, str) else model, "training": dict(self.training)}
         own = [f"{field}={json.dumps(value)}" for field, value in first.set.items()]
-        changed = run_of({**override(common, own), "data": "data"}, list(assignments), origin)
+        changed = run_of({**override(plain, own), "data": "data"}, list(assignments), origin)
         try:
             changed.resolved()
         except UserError as error:
             raise UserError(f"{origin}: {error}") from None
-        if not any(assignment.startswith("model.") for assignment in assignments):
-            common["model"] = self.model
-        return self.model_copy(update=override(common, list(assignments)))
+        of_model = [assignment for assignment in assignments if assignment.startswith("model.")]
+        of_training = [assignment for assignment in assignments if assignment not in of_model]
+        update = override({"training": dict(self.training)}, of_training)
+        if of_model and self.model is not None:
+            common = read_description(self.model) if isinstance(self.model, str) else self.model
+            update |= override({"model": common}, of_model)
+        fields = dict(map(read_assignment, of_model))  # models of single runs
+        update["runs"] = [
+            run if run.model is None else run.model_copy(update={"set": run.set | fields}) for run in self.runs
+        ]
+        return self.model_copy(update=update)
 
     def _check_assignment(self, assignment: str) -> None:
         field, _ = read_assignment(assignment)
@@ -292,6 +347,30 @@ class Suite(Spec):
     def calibration_file(self, out: Path, teacher: SuiteRun, seed: int) -> Path:
         """The calibration file that a run passes on to others."""
         return out / CALIBRATIONS / f"{teacher.folder}-seed-{seed}.safetensors"
+
+
+def hidden_widths(model: ModelSpec, expected: int) -> dict[str, int]:
+    """The fields of hidden widths, all times one factor, with which a model has nearest to `expected` parameters."""
+    sizes = {
+        f"blocks.{index}.{HIDDEN}": int(hidden)
+        for index, block in enumerate(model.blocks)
+        if (hidden := getattr(block.feed_forward, "hidden", None))
+    }
+
+    def widths(factor: float) -> dict[str, int]:
+        return {field: max(1, round(factor * size)) for field, size in sizes.items()}
+
+    def parameters(factor: float) -> int:
+        changes = [f"{field}={width}" for field, width in widths(factor).items()]
+        return model_cost(ModelSpec.parse(override(model.model_dump(), changes), "match")).parameters
+
+    low, high = 0.0, 1.0
+    while sizes and parameters(high) < expected and high < MAX_FACTOR:
+        low, high = high, 2 * high
+    while widths(low) != widths(middle := (low + high) / 2) != widths(high):
+        low, high = (low, middle) if parameters(middle) >= expected else (middle, high)
+    nearest = min((low, high), key=lambda factor: abs(parameters(factor) - expected))
+    return {f"model.{field}": width for field, width in widths(nearest).items()}
 
 
 def load_suites(path: str | Path, assignments: Sequence[str] = ()) -> dict[str, Suite]:

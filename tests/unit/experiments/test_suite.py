@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from linnet.core.errors import UserError
-from linnet.experiments.suite import Suite, load_suites
+from linnet.core.errors import UserError, note
+from linnet.experiments.suite import Suite, hidden_widths, load_suites
 from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
 
 ABLATION = Path(__file__).parents[3] / "experiments" / "ablations" / "pldr.yaml"
 PLAIN = {
@@ -190,3 +191,76 @@ def test_variants_that_do_not_fit_are_refused(variants: object, message: str, tm
     with pytest.raises(UserError) as refused:
         load_suites(tmp_path / "all.yaml")
     assert message in str(refused.value)
+
+
+def parameters_of(suite: Suite) -> list[int]:
+    return [model_cost(suite.run_spec(run, 0, Path("data")).model).parameters for run in suite.runs]
+
+
+PRESETS = {
+    "text": {"stories": 40},
+    "training": {"steps": 5},
+    "runs": [{"name": "ted", "model": "tiny-ted"}, {"name": "attention", "model": "tiny-attention"}],
+}
+
+
+def test_match_gives_every_run_as_many_parameters_as_the_first(caplog: pytest.LogCaptureFixture):
+    deeper = {"name": "deeper", "model": "tiny-attention", "set": {"model.blocks.0.repeat": 3}}
+    runs = {"runs": [PRESETS["runs"][0], deeper]}
+    plain, matched = (Suite.checked({**PRESETS, **runs, **more}, "x") for more in ({}, {"match": "parameters"}))
+    (ted, attention), before = parameters_of(matched), parameters_of(plain)
+    assert ted == before[0] and abs(attention / ted - 1) < 0.002 and before[1] / ted > 1.2
+    assert matched.runs[0].set == {}
+    assert list(matched.runs[1].set) == ["model.blocks.0.repeat", "model.blocks.0.feed_forward.hidden"]
+    assert caplog.text == ""
+
+
+def test_a_run_that_no_hidden_width_matches_is_noted_and_stays_as_it_is(caplog: pytest.LogCaptureFixture):
+    note.cache_clear()
+    runs = [*PRESETS["runs"], {"name": "large", "model": "llama-110m", "set": {"model.vocab_size": 1024}}]
+    suite = Suite.checked({**PRESETS, "runs": runs, "match": "parameters"}, "x")
+    assert suite.runs[2].set == {"model.vocab_size": 1024}
+    assert "match: large: " in caplog.text and " against ted: hidden widths cannot make up for that" in caplog.text
+
+
+def test_a_hidden_width_is_not_set_beside_match():
+    runs = [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.feed_forward.hidden": 7}}]
+    with pytest.raises(UserError, match=r"runs\[1\].set: model.blocks.0.feed_forward.hidden: is decided by match"):
+        Suite.checked({**PRESETS, "model": "tiny-ted", "runs": runs, "match": "parameters"}, "x")
+
+
+def test_hidden_widths_of_several_blocks_grow_by_one_factor():
+    model = ModelSpec.load("tiny-hybrid")
+    expected = model_cost(model).parameters + 100_000
+    widths = hidden_widths(model, expected)
+    own = [block.feed_forward.hidden for block in model.blocks]
+    factors = [width / hidden for width, hidden in zip(widths.values(), own, strict=True)]
+    assert max(factors) - min(factors) < 0.01 and min(factors) > 1
+    suite = Suite.checked({**PRESETS, "runs": [{"name": "a", "model": "tiny-hybrid", "set": widths}]}, "x")
+    assert parameters_of(suite) == [pytest.approx(expected, rel=0.005)]
+
+
+def test_changes_for_all_runs_reach_the_models_of_single_runs():
+    suite = Suite.checked(PRESETS, "x", ["training.steps=7", "model.context_length=100"])
+    found = [suite.run_spec(run, 0, Path("data")) for run in suite.runs]
+    assert [(one.training.steps, one.model.context_length) for one in found] == [(7, 100), (7, 100)]
+    mixed = Suite.checked({**PRESETS, "model": "tiny-gla", "runs": [*PRESETS["runs"], {"name": "gla"}]}, "x",
+                          ["model.d_model=64"])  # fmt: skip
+    assert [mixed.run_spec(run, 0, Path("data")).model.d_model for run in mixed.runs] == [64, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "names"),
+    [
+        ("model", ["tiny-ted", "tiny-gla"], ["tiny-ted", "tiny-gla"]),
+        ("model.blocks.0.mixer", [{"kind": "ted"}, {"kind": "attention", "heads": 4}],
+         ["mixer ted", "mixer attention heads 4"]),
+        ("training.optimizer.betas", [[0.9, 0.95], [0.9, 0.99]], ["betas 0.9-0.95", "betas 0.9-0.99"]),
+        ("training.averaging", [None, {"kind": "ema"}], ["averaging None", "averaging ema"]),
+    ],
+)  # fmt: skip
+def test_a_grid_goes_over_models_sections_and_lists(field: str, values: list[object], names: list[str]):
+    suite = Suite.checked({**PRESETS, "model": "tiny-attention", "runs": [], "grid": {field: values}}, "x")
+    assert [run.name for run in suite.runs] == names
+    specs = [suite.run_spec(run, 0, Path("data")) for run in suite.runs]
+    assert specs[0] != specs[1] and [run.model for run in suite.runs] == (values if field == "model" else [None, None])

@@ -8,6 +8,7 @@ import torch
 from linnet.cli import spec
 from linnet.cli.main import main
 from linnet.core.files import sha256_of
+from linnet.interop.exporters import leaves_as
 from linnet.model.cost import model_cost
 from linnet.model.folder import PRESETS, preset_names
 from linnet.model.spec import ModelSpec
@@ -91,6 +92,13 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
         "gpt2-124m: 12 layers of width 768 (attention), vocabulary 50,257, context 1,024",
         "with head.norm, initialization.scale_residual, mixer.bias, feed_forward.bias",
         "",
+        "leaves as:",
+        "transformers GPT2LMHeadModel",
+        "onnx graphs",
+        "web graphs",
+        "gguf no: gpt2-124m: embedding.positions: learned: a GGUF file (llama) cannot express it;",
+        "expected none",
+        "",
         "parameters",
         "embedding 39,383,808 39.4 M",
         "blocks 85,054,464 85.1 M",
@@ -137,7 +145,7 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
 def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixture[str]):
     spec = ModelSpec.load(name)
     cost, context = model_cost(spec), spec.context_length
-    memory = cost.training_memory(8, context)
+    memory, (forms, refusals) = cost.training_memory(8, context), leaves_as(spec)
     assert figures(capsys, name) == {
         "name": name,
         "tokens": context,
@@ -174,6 +182,8 @@ def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixt
             "activations": memory.activations,
             "total": memory.total,
         },
+        "leaves_as": forms,
+        "not_as": refusals,
     }
 
 
@@ -262,3 +272,23 @@ def test_an_encoder_decoder_shows_both(capsys: pytest.CaptureFixture[str]):
 def test_inputs_are_of_an_encoder(capsys: pytest.CaptureFixture[str]):
     assert main(["spec", "show", "tiny-ted", "--inputs", "9"]) == 2
     assert "--inputs 9: tiny-ted has no encoder that reads an input" in capsys.readouterr().err
+
+
+def test_show_says_what_a_model_leaves_as(capsys: pytest.CaptureFixture[str]):
+    assert main(["spec", "show", "tiny-llama"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    begin = lines.index("leaves as:") + 1
+    assert lines[begin : begin + 4] == ["transformers LlamaForCausalLM", "gguf llama", "onnx graphs", "web graphs"]
+    assert main(["spec", "show", "tiny-encoder-decoder"]) == 0
+    assert capsys.readouterr().out.count(" no: tiny-encoder-decoder: model.encoder: ") == 4
+    assert main(["spec", "show", "tiny-attention", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_as"].keys() == {"gguf"}
+
+
+def test_yaml_is_a_description_with_the_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["spec", "show", "tiny-llama", "--set", "blocks.0.mixer.heads=2", "--yaml"]) == 0
+    (tmp_path / "mine.yaml").write_text(capsys.readouterr().out)
+    mine, preset = (ModelSpec.load(source) for source in (tmp_path / "mine.yaml", "tiny-llama"))
+    (block,) = preset.blocks
+    changed = block.model_copy(update={"mixer": block.mixer.model_copy(update={"heads": 2})})
+    assert mine == preset.model_copy(update={"blocks": [changed]})

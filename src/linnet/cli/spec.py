@@ -82,6 +82,9 @@ def show(
     ] = 8,
     changes: Changes = None,
     list_fields: Fields = False,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the description, with the changes, for a file of your own.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the cost of a model: parameters, FLOPs, bytes of weights and decode state, memory of a training step.
@@ -89,21 +92,31 @@ def show(
     Example: linnet spec show llama-110m
 
     The figures are computed from the description alone and are exactly those of the built model. FLOPs count 2 for each
-    multiply-add of a matrix product. A field is also an option: --context-length 2048.
+    multiply-add of a matrix product. A field is also an option: --context-length 2048. "leaves as" lists what `linnet
+    export` makes of the model once it is trained.
 
     Example: linnet spec show merino-52m --tokens 1024
 
     Example: linnet spec show tiny-encoder-decoder --tokens 64 --inputs 200
 
     Example: linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json
+
+    Example: linnet spec show tiny-llama --d-model 192 --yaml
     """
+    import yaml
+
     from linnet.core.spec import override
+    from linnet.interop.exporters import leaves_as
     from linnet.model.cost import model_cost
     from linnet.model.folder import read_description
     from linnet.model.spec import ModelSpec
 
     fields = [change.strip().removeprefix("model.") for change in changes or []]  # as `linnet train` names them
-    description = ModelSpec.parse(override(read_description(model), fields), model)
+    plain = override(read_description(model), fields)
+    description = ModelSpec.parse(plain, model)
+    if as_yaml:
+        write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
+        return
     length = tokens or description.context_length
     if tokens is not None and tokens > description.context_length and description.embedding.positions == "learned":
         raise UserError(f"--tokens {tokens}: the model's learned positions end at {description.context_length}")
@@ -116,8 +129,9 @@ def show(
     if description.encoder is not None:
         figures["inputs"] = inputs
         figures["parameters"]["encoder"] = cost.encoder.parameters
+    forms, refusals = leaves_as(description)
     if as_json:
-        write_json(figures)
+        write_json({**figures, "leaves_as": forms, "not_as": refusals})
     else:
         row = _row(description)
         shape = _shape(row)
@@ -125,7 +139,8 @@ def show(
             shape = f"an encoder of {_shape(row['encoder'])}, a decoder of {shape}"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
         write(f"{description.name}: {shape}, {vocabulary}\n{_switched_on(description)}\n")
-        write_parts(*_tables(figures, precision))
+        leaves = [*forms.items(), *((name, f"no: {problem}") for name, problem in refusals.items())]
+        write_parts(Table("leaves as:", ("", ""), leaves), *_tables(figures, precision))
 
 
 def _shape(row: dict[str, Any]) -> str:

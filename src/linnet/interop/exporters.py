@@ -18,6 +18,7 @@ from linnet.layers.registry import kinds_with_calibration
 from linnet.model.calibration import calibrate, with_stored_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.folder import WEIGHTS
+from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, write_model
 
 
@@ -56,26 +57,70 @@ class ExportOptions(TypedDict, total=False):
 class Exporter:
     """place: `module:function`. options: the `ExportOptions` that it accepts. makes: what `out` becomes.
 
-    records_command: True if the function also takes `origin` and `command`, which the export records.
+    records_command: True if the function also takes `origin` and `command`, which the export records. form_place: the
+    function that names what a model of a description becomes, or raises `UserError`; by default `makes`.
     """
 
     place: str
     options: tuple[str, ...] = ()
     makes: str = "folder"
     records_command: bool = False
+    form_place: str = ""
 
     @property
     def write(self) -> Callable[..., ExportResult]:
-        module, _, name = self.place.partition(":")
-        function: Callable[..., ExportResult] = getattr(import_module(module), name)
+        function: Callable[..., ExportResult] = _loaded(self.place)
         return function
 
 
+def _loaded(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def graphs_form(spec: ModelSpec) -> str:
+    """Name the graphs of a decoder."""
+    return "graphs, with --freeze" if any(block.mixer.calibration == "text" for block in spec.blocks) else "graphs"
+
+
+def leaves_as(spec: ModelSpec) -> tuple[dict[str, str], dict[str, str]]:
+    """Return by exporter what a model of this description becomes, and for the others the reasons why not."""
+    forms, refusals = dict[str, str](), dict[str, str]()
+    for name, exporter in EXPORTERS.items():
+        try:
+            if spec.prefix_field is not None:
+                raise UserError(
+                    f"{spec.name}: {spec.prefix_field}: has no counterpart there; expected a causal decoder"
+                )
+            forms[name] = _loaded(exporter.form_place)(spec) if exporter.form_place else exporter.makes
+        except UserError as refusal:
+            refusals[name] = str(refusal)
+    return forms, refusals
+
+
 EXPORTERS: dict[str, Exporter] = {
-    "transformers": Exporter("linnet.interop.transformers_convert:export_transformers", ("precision",)),
-    "gguf": Exporter("linnet.interop.gguf.export:export_gguf", ("precision",), makes="file"),
-    "onnx": Exporter("linnet.interop.onnx.export:export_folder", ("precision", "cache_policy"), records_command=True),
-    "web": Exporter("linnet.interop.web.export:export_page", ("precision", "runtime", "beside")),
+    "transformers": Exporter(
+        "linnet.interop.transformers_convert:export_transformers",
+        ("precision",),
+        form_place="linnet.interop.families.matching:form_in_transformers",
+    ),
+    "gguf": Exporter(
+        "linnet.interop.gguf.export:export_gguf",
+        ("precision",),
+        makes="file",
+        form_place="linnet.interop.gguf.architecture:form_in_gguf",
+    ),
+    "onnx": Exporter(
+        "linnet.interop.onnx.export:export_folder",
+        ("precision", "cache_policy"),
+        records_command=True,
+        form_place="linnet.interop.exporters:graphs_form",
+    ),
+    "web": Exporter(
+        "linnet.interop.web.export:export_page",
+        ("precision", "runtime", "beside"),
+        form_place="linnet.interop.exporters:graphs_form",
+    ),
 }
 """By the value of `to`."""
 

@@ -8,7 +8,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
-from linnet.interop.exporters import EXPORTERS, Exporter, ExportOptions, ExportResult, export
+from linnet.interop.exporters import EXPORTERS, Exporter, ExportOptions, ExportResult, export, leaves_as
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
@@ -86,3 +86,19 @@ def test_the_result_describes_the_export(pldr: Path, tmp_path: Path):
     assert made.parameters == sum(parameter.numel() for parameter in decoder.parameters())
     assert made.weights_bytes == (tmp_path / "frozen" / "model.safetensors").stat().st_size
     assert (made.path, made.name, made.messages) == (tmp_path / "frozen", "tiny-pldr", ())
+
+
+def test_what_a_description_leaves_as():
+    forms, refusals = leaves_as(ModelSpec.load("tiny-llama"))
+    graphs = {"onnx": "graphs", "web": "graphs"}
+    assert (forms, refusals) == ({"transformers": "LlamaForCausalLM", "gguf": "llama", **graphs}, {})
+    forms, refusals = leaves_as(ModelSpec.load("tiny-attention"))
+    assert forms.keys() == {"transformers", *graphs} and forms["transformers"].startswith("linnet's own class, after")
+    assert "blocks[0].mixer.value_residual: one" in forms["transformers"]
+    assert refusals == {
+        "gguf": "tiny-attention: blocks[0].mixer.value_residual: one: a GGUF file (qwen3) cannot express it;"
+        " expected none"
+    }
+    forms, _ = leaves_as(ModelSpec.load("tiny-pldr"))
+    assert forms["onnx"] == forms["web"] == "graphs, with --freeze"
+    assert leaves_as(ModelSpec.load("tiny-encoder-decoder"))[0] == leaves_as(ModelSpec.load("tiny-prefix"))[0] == {}

@@ -3,11 +3,11 @@
 from linnet.interop.families.family import Family
 from linnet.interop.families.gpt import Gpt2, GptNeo, GptNeoX, Opt
 from linnet.interop.families.llama import Llama, Mistral, Mixtral, Phi, Phi3, Qwen2, Qwen3, StableLm
-from linnet.interop.families.recurrent import Mamba, Mamba2, Rwkv4
+from linnet.interop.families.recurrent import Mamba2Model, MambaModel, Rwkv4Model
 
 FAMILIES: tuple[type[Family], ...] = (
     *(Llama, Mistral, Qwen2, Qwen3, Mixtral, Phi3, Phi, StableLm),
     *(Gpt2, GptNeo, GptNeoX, Opt),
-    *(Mamba, Mamba2, Rwkv4),
+    *(MambaModel, Mamba2Model, Rwkv4Model),
 )
 """Each has its own `model_type` in `config.json`."""

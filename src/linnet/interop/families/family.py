@@ -108,7 +108,7 @@ class Rope(Spec):
         if self.rope_type not in ROPE_FIELDS:
             return None
         names = ROPE_FIELDS[self.rope_type]
-        plain = {name: context_length for name in ("trained",) if name in names}
+        plain: dict[str, Any] = {name: context_length for name in ("trained",) if name in names}
         plain |= {ours: getattr(self, theirs) for ours, theirs in names.items() if getattr(self, theirs) is not None}
         if self.rope_type == "yarn":
             factor = plain.setdefault("factor", context_length / plain["trained"])

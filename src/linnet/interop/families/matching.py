@@ -46,6 +46,14 @@ def match_family(spec: ModelSpec) -> Family:
     raise UserError(f"{spec.name}: {field}: {ours}: {reason}; the nearest, {family}, has {theirs}")
 
 
+def form_in_transformers(spec: ModelSpec) -> str:
+    """Name the class of Transformers that a model of the description becomes."""
+    try:
+        return match_family(spec).architecture
+    except UserError as refusal:
+        return f"linnet's own class, after `import linnet.interop.transformers` ({refusal})"
+
+
 def nearest_member(kind: type[Kind], plain: Plain, spec: ModelSpec) -> Kind | None:
     """Return the family's model that is closest to an attention model; `plain`: the model's `plain_form`.
 
@@ -111,8 +119,8 @@ def differences(ours: ModelSpec, theirs: ModelSpec) -> Iterator[Difference]:
         if name == "blocks":
             found = {
                 path: (path, mine, other)
-                for prefix, *layers in zip(where, value, others[name], strict=True)
-                for path, mine, other in _differences(*layers, prefix)
+                for prefix, layer, other_layer in zip(where, value, others[name], strict=True)
+                for path, mine, other in _differences(layer, other_layer, prefix)
             }
             yield from found.values()
         else:

@@ -57,7 +57,7 @@ class MambaLike(Family):
         return name.replace("backbone.embedding.", "backbone.embeddings.")
 
 
-class Mamba(MambaLike):
+class MambaModel(MambaLike):
     """Mamba."""
 
     tensors, architecture = MAMBA, "MambaForCausalLM"
@@ -76,7 +76,7 @@ class Mamba(MambaLike):
         return {"block.mixer.step_rank": math.ceil(self.hidden_size / 16) if rank == "auto" else rank}
 
 
-class Mamba2(MambaLike):
+class Mamba2Model(MambaLike):
     """Mamba-2, with steps of any size."""
 
     tensors, architecture = MAMBA2, "Mamba2ForCausalLM"
@@ -113,7 +113,7 @@ class Mamba2(MambaLike):
         return self
 
 
-class Rwkv4(Family):
+class Rwkv4Model(Family):
     """RWKV-4, `rwkv` in Transformers."""
 
     tensors, architecture, exported = RWKV4, "RwkvForCausalLM", False

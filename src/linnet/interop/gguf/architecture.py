@@ -68,6 +68,12 @@ class GgufLlama(LlamaLike):
         return {**fields, "model_type": "qwen3", "out_bias": False, "mlp_bias": False}
 
 
+def form_in_gguf(spec: ModelSpec) -> str:
+    """Name llama.cpp's architecture for a description; `UserError` as `check_architecture`."""
+    check_architecture(spec, spec.name)
+    return architecture_of(spec)
+
+
 def architecture_of(spec: ModelSpec) -> str:
     """Return `llama` or `qwen3`, for a description that passed `check_architecture`."""
     return _nearest(spec).model_type

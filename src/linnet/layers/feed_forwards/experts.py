@@ -142,9 +142,13 @@ class Experts(FeedForward):
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         spec, logits_BTE = self.spec, self.router(x_BTD)
         routing = routes(logits_BTE, spec.top_k, spec.scoring, spec.normalize)
+        real_BT, real_BTK = layout.real(x_BTD.shape[1], x_BTD.device), routing.chosen
+        if real_BT is not None:
+            real_BTK = real_BTK.masked_fill(~real_BT[..., None], spec.experts)
         if layout.collects_outputs:
-            layout.add_output(EXPERTS_USED, torch.stack([counts(row_TK, spec.experts) for row_TK in routing.chosen]))
-        chosen_BTK = self._train_routing(logits_BTE, routing, layout) if layout.training else routing.chosen
+            layout.add_output(EXPERTS_USED, torch.stack([counts(row_TK, spec.experts) for row_TK in real_BTK]))
+        routing = routing._replace(chosen=real_BTK) if layout.training else routing
+        chosen_BTK = self._train_routing(logits_BTE, routing, real_BT, layout) if layout.training else routing.chosen
         x_RD, weight_RK, chosen_RK = x_BTD.flatten(0, 1), routing.weight.flatten(0, 1), chosen_BTK.flatten(0, 1)
         parts = self._parts()
         if torch.is_grad_enabled() and all(isinstance(part.up, Linear) for part in parts):
@@ -164,15 +168,16 @@ class Experts(FeedForward):
         """The experts, with their type."""
         return [part for part in self.experts if isinstance(part, GatedFeedForward | PlainFeedForward)]
 
-    def _train_routing(self, logits_BTE: Tensor, routing: Routes, layout: BatchLayout) -> Tensor:
+    def _train_routing(
+        self, logits_BTE: Tensor, routing: Routes, real_BT: Tensor | None, layout: BatchLayout
+    ) -> Tensor:
         """The experts that tokens go to in training, `[B, T, K]`; adds losses and figures to the layout.
 
-        The fractions of tokens per expert are those of the whole batch, over all processes.
+        The fractions of tokens per expert are those of the whole batch, over all processes. Padding goes to none.
         """
-        spec, chosen_BTK, real_BT = self.spec, routing.chosen, layout.real(logits_BTE.shape[1], logits_BTE.device)
+        spec, chosen_BTK = self.spec, routing.chosen
         score_RE, logits_RE = routing.score.flatten(0, 1), logits_BTE.flatten(0, 1)
         if real_BT is not None:
-            chosen_BTK = chosen_BTK.masked_fill(~real_BT[..., None], spec.experts)
             score_RE, logits_RE = routing.score[real_BT], logits_BTE[real_BT]
         used_E = self.total(counts(chosen_BTK, spec.experts))
         share_E = spec.top_k * used_E.to(score_RE.dtype) / used_E.sum()
@@ -184,7 +189,8 @@ class Experts(FeedForward):
             layout.add_loss(f"layer{self.index}.expert{number}", share.detach(), 0.0)
         if spec.capacity is None:
             return chosen_BTK
-        mean = chosen_BTK[0].numel() / spec.experts
+        longest = chosen_BTK.shape[1] - min(layout.padding_of(len(chosen_BTK)))
+        mean = longest * spec.top_k / spec.experts
         kept_BTK = within_capacity(chosen_BTK, spec.experts, max(1, math.ceil(spec.capacity * mean)))
         before, after = ((choices != spec.experts).sum() for choices in (chosen_BTK, kept_BTK))
         layout.add_loss("dropped", (1 - after / before).detach(), 0.0)

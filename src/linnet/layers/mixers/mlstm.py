@@ -7,7 +7,7 @@ Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` widt
 values, `U` = V + 1: values and the normalizer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
+from linnet.layers.contract import MixerSpec, MuonParameter, Place, RecurrentMixer, muon_parameter_of
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -154,3 +154,7 @@ class Mlstm(RecurrentMixer):
             normed_BTF = self.norm(h_BNTV.transpose(1, 2))
         out_BTD: Tensor = self.out(normed_BTF.to(gate_BTF.dtype) * gate_BTF.sigmoid())
         return out_BTD
+
+    def muon_parameters(self) -> Iterator[MuonParameter]:
+        """All maps but that to the gates, whose outputs are one number for each head."""
+        return map(muon_parameter_of, (self.query_key_value_gate, self.out))

@@ -23,6 +23,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
 from linnet.evaluation.evaluator import check_chooses
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
+from linnet.inference.captured_step import StateTensors, StepFunction
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
@@ -42,7 +43,7 @@ from linnet.interop.onnx.folder import (
 )
 from linnet.interop.onnx.fusion import fuse_step
 from linnet.interop.onnx.quantize import quantized
-from linnet.interop.onnx.trace import Flat, NoPromptGraphError, Step, graph_of, onnx_modules, prompt_graph, reason
+from linnet.interop.onnx.trace import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
 from linnet.interop.parity import STEPS, bits_per_byte, largest_error, logits_within
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.registry import cache_policy_of
@@ -176,8 +177,8 @@ def export_onnx(
     # A graph is made once, for streams of every length.
     policies = [policy.for_length(spec.context_length) for policy in layer_cache_policies(decoder, cache_policy)]
     longest = None if decoder.embedding.positions is None else spec.context_length
-    flat = Flat.of(decoder, EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest), policies)
-    graphs, prompt, why = _graphs(Step(decoder, flat), origin)
+    flat = StateTensors.of(decoder, EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest), policies)
+    graphs, prompt, why = _graphs(StepFunction(decoder, flat), origin)
 
     def write(folder: Path, graphs: dict[str, "ModelProto"], precision: str) -> GraphDescription:
         tokenizer, opset = source.tokenizer, graphs[STEP].opset_import
@@ -221,7 +222,7 @@ def export_onnx(
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)
 
 
-def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
+def _graphs(step: StepFunction, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
     """Return the graphs by file name, the description of the one for prompts, and the reason if there is none."""
     try:
         one = graph_of(step, 1)

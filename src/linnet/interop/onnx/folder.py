@@ -13,8 +13,9 @@ from linnet.core.checksum import check_files, digest
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.spec import Spec
+from linnet.inference.captured_step import StateTensors
 from linnet.interop.onnx.fusion import AFTER, POSITION
-from linnet.interop.onnx.trace import LOGITS, TOKENS, Flat
+from linnet.interop.onnx.trace import LOGITS, TOKENS
 from linnet.model.folder import TOKENIZER
 from linnet.model.spec import ModelSpec
 
@@ -110,7 +111,7 @@ class GraphDescription(Spec):
         return cls.parse(read_json(path), str(path))
 
 
-def state_inputs(flat: Flat) -> list[StateInput]:
+def state_inputs(flat: StateTensors) -> list[StateInput]:
     """Describe each tensor of a state, in the order of the graphs' inputs."""
     inputs = []
     for name, tensor in flat.tensors.items():

@@ -1,29 +1,17 @@
-"""From a decoder to ONNX graphs: its states as a flat list of tensors, and PyTorch's exporter.
-
-Legend: `T` tokens of the chunk, `V` vocabulary.
-"""
+"""From a decoder's step to ONNX graphs, by PyTorch's exporter."""
 
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from linnet.inference.cache_policy import CachePolicies, cache_policy_state
+from linnet.inference.captured_step import StepFunction
 from linnet.interop import optional_package
 from linnet.interop.onnx.fusion import AFTER, POSITION, divide_by_roots
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Value
-from linnet.layers.cache_policy import FULL
-from linnet.layers.key_value import WindowState
-from linnet.layers.state import CachePolicyState, State
-from linnet.model.decoder import Decoder
-from linnet.model.stack import run_blocks
-from linnet.model.state import DecoderState, LayerStates
 
 if TYPE_CHECKING:
     import onnx
@@ -47,127 +35,13 @@ EXAMPLE_TOKENS = 7
 """Length of the traced stream, and of a traced prompt of any length: unlike any other size of a model."""
 
 
-@dataclass(frozen=True)
-class GraphBatchLayout(BatchLayout):
-    """Layout of one stream in a graph, where the position is a tensor `[1]` and `places` a size of the graph.
-
-    Layers treat it as rows at different positions, for which they use tensors only.
-    """
-
-    position_B: Tensor | None = None
-    places: int = 0
-
-    @cached_property
-    def uniform(self) -> bool:
-        """False: no layer may read a position as a number."""
-        return False
-
-    @property
-    def start(self) -> int:
-        """The position, which is not known as a number."""
-        raise NotImplementedError("the position is a tensor in a graph")
-
-    def end(self, length: int) -> int:
-        """Return all places, so that layers mask those after the position."""
-        return self.places
-
-    def remember(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Compute again: a length may be a symbol, which is no key; runtimes eliminate common subexpressions."""
-        return make()
-
-    def offsets_B(self, device: torch.device) -> Tensor:
-        assert self.position_B is not None
-        return self.position_B
-
-    def positions(self, length: int, device: torch.device) -> Tensor:
-        return self.offsets_B(device)[:, None] + torch.arange(length, device=device)
-
-
-class Flat:
-    """Names and places of the tensors in the state of one stream."""
-
-    def __init__(self, state: DecoderState) -> None:
-        """`state`: the initial state; fields without a tensor stay without one."""
-        self.initial = state
-        self.tensors = {
-            prefix + field: tensor for prefix, part in state.named() for field, tensor in part.tensors().items()
-        }
-        self.growing = {
-            prefix + field: part.room.get(field, 1)
-            for prefix, part in state.named()
-            for field in part.tensors()
-            if field in part.room or field in part.any_length
-        }
-        self.has_room = {prefix + field for prefix, part in state.named() for field in part.room} & set(self.tensors)
-
-    @property
-    def needs_whole_pieces(self) -> bool:
-        """True if some layer only takes pieces of one length, as a bank takes its chunks."""
-        policies = (part.cache_policy for _, part in self.initial.named() if isinstance(part, CachePolicyState))
-        return any(policy != FULL for policy in policies)
-
-    @classmethod
-    def of(cls, decoder: Decoder, capacity: int, cache_policy: CachePolicies) -> "Flat":
-        """Describe an empty state of one stream."""
-        return cls(cache_policy_state(decoder, 1, capacity, cache_policy))
-
-    def filled(self, tensors: Sequence[Tensor]) -> list[LayerStates]:
-        """Return the states of each layer with these tensors, in the order of the names."""
-        by_name = dict(zip(self.tensors, tensors, strict=True))
-        each = [
-            part.with_tensors({field: by_name[prefix + field] for field in part.tensors()})
-            for prefix, part in self.initial.named()
-        ]
-        layers = len(self.initial.layers)
-        return [LayerStates(*each[index::layers]) for index in range(layers)]
-
-    def taken(self, layers: Sequence[LayerStates]) -> list[Tensor]:
-        """Return the tensors of these states, in the order of the names."""
-        parts = [part for column in zip(*layers, strict=True) for part in column]
-        by_name = {
-            prefix + field: tensor
-            for (prefix, _), part in zip(self.initial.named(), parts, strict=True)
-            if isinstance(part, State)
-            for field, tensor in part.tensors().items()
-        }
-        if by_name.keys() != self.tensors.keys():
-            changed = sorted(by_name.keys() ^ self.tensors.keys())
-            raise ValueError(f"a step changes which tensors a state has: {changed}")
-        return [by_name[name] for name in self.tensors]
-
-
-class Step(nn.Module):
-    """A decoder as a function: tokens `[1, T]`, position `[1]` and states to logits `[1, T, V]` and states."""
-
-    def __init__(self, decoder: Decoder, flat: Flat) -> None:
-        super().__init__()
-        self.decoder, self.flat = decoder, flat
-
-    @property
-    def takes_any_number(self) -> bool:
-        """True if one graph can read any number of tokens; a recurrence is unrolled over the traced number."""
-        states = zip(self.decoder.mixers, self.flat.initial.layers, strict=True)
-        recurs = any(mixer.traits.constant_state and not isinstance(state, WindowState) for mixer, state in states)
-        return not recurs and not self.flat.needs_whole_pieces
-
-    def forward(self, tokens_BT: Tensor, position_B: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Return the logits and the states after the tokens."""
-        layers = self.flat.filled(states)
-        named = zip(self.flat.tensors, states, strict=True)
-        rooms = (x.shape[self.flat.growing[name]] for name, x in named if name in self.flat.has_room)
-        places = next(rooms, tokens_BT.shape[1])
-        layout = GraphBatchLayout(record=AuxiliaryOutputs(), position_B=position_B, places=places)
-        x_BTD = run_blocks(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
-        return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)
-
-
 def onnx_modules(field: str = "to") -> tuple[Any, Any]:
     """Import onnx and onnxruntime; `UserError` names the extra if they are missing."""
     onnx, onnxruntime, _ = (optional_package(name, field, "onnx") for name in ("onnx", "onnxruntime", "onnxscript"))
     return onnx, onnxruntime
 
 
-def graph_of(step: Step, tokens: int | None) -> "onnx.ModelProto":
+def graph_of(step: StepFunction, tokens: int | None) -> "onnx.ModelProto":
     """Export the graph for a number of tokens; None: for any number from 2 on.
 
     Raises whatever the exporter raises for a model that it does not support.
@@ -207,7 +81,7 @@ class NoPromptGraphError(Exception):
     """The reason why there is no graph for prompts."""
 
 
-def prompt_graph(step: Step, one: "onnx.ModelProto") -> tuple["onnx.ModelProto", int | None]:
+def prompt_graph(step: StepFunction, one: "onnx.ModelProto") -> tuple["onnx.ModelProto", int | None]:
     """Export the graph for a prompt and return its number of tokens; None for any number, if the exporter supports it.
 
     one: the graph for a single token. `NoPromptGraphError` if the exporter supports neither, or an eviction policy goes
@@ -225,7 +99,7 @@ def prompt_graph(step: Step, one: "onnx.ModelProto") -> tuple["onnx.ModelProto",
         raise NoPromptGraphError(f"PyTorch's exporter cannot follow several tokens ({reason(error)})") from error
 
 
-def _piece(step: Step, nodes: int) -> int:
+def _piece(step: StepFunction, nodes: int) -> int:
     """Return the number of tokens of a piece, a power of 2; nodes: of the graph for one token."""
     try:
         few = graph_of(step, FEW)

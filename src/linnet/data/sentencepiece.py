@@ -66,7 +66,10 @@ class SentencePieceDefinition:
 
     @classmethod
     def read(cls, definition: Mapping[str, Any]) -> "SentencePieceDefinition | None":
-        """Read a tokenizer.json; None if it was not made from a SentencePiece model."""
+        """Read a tokenizer.json; None if it was not made from a SentencePiece model.
+
+        `ValueError` or `LookupError` for one that was changed since: the model decides alone.
+        """
         after = (definition.get("post_processor") or {}).get("special_tokens") or {}
         groups = {name.removeprefix(_PREFIX): group for name, group in after.items() if name.startswith(_PREFIX)}
         if not groups:
@@ -78,7 +81,7 @@ class SentencePieceDefinition:
             pieces, scores = map(list, zip(*model["vocab"], strict=True))
         else:
             pieces, scores = groups["ranks"]["tokens"], [-float(rank) for rank in groups["ranks"]["ids"]]
-        return cls(
+        found = cls(
             kind=model["type"],
             pieces=pieces,
             scores=scores,
@@ -93,24 +96,20 @@ class SentencePieceDefinition:
             dummy_prefix=_DUMMY_PREFIX in steps,
             collapse=_ONE_SPACE in steps,
         )
+        for part, own in (("normalizer", found._normalizer()), ("decoder", found._decoder())):
+            if definition.get(part) != own:
+                raise ValueError(f"its {part} is another")
+        added = [token["content"] for token in definition.get("added_tokens") or []]
+        if others := sorted(set(added) - set(pieces)):
+            raise ValueError(f"added token {others[0]!r}")
+        return found
 
     def to_dict(self) -> Json:
         """The data of the tokenizer.json, such as the `tokenizers` library reads it."""
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         specials = [token for token in self.reserved if not self.is_byte(token)]
-        rules: list[Json] = []
-        if self.charsmap:
-            rules = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(self.charsmap).decode()}]
-        rules += [_ONE_SPACE, _NO_FIRST_SPACE] * self.collapse + [_DUMMY_PREFIX] * self.dummy_prefix + [_MARK]
         words = _word_pattern(self.pieces[token] for token in set(range(len(self.pieces))) - set(self.reserved))
         cut: Json = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
-        strip: Json = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        prints: list[Json] = [
-            _UNMARK,
-            {"type": "ByteFallback"},
-            {"type": "Fuse"},
-            *[strip] * (self.dummy_prefix or self.collapse),
-        ]
         vocabulary = [list(pair) for pair in zip(self.pieces, self.scores, strict=True)]
         unigram: Json = {
             "type": "Unigram",
@@ -123,12 +122,24 @@ class SentencePieceDefinition:
             "truncation": None,
             "padding": None,
             "added_tokens": [{"id": token, "content": self.pieces[token], **flags} for token in specials],
-            "normalizer": {"type": "Sequence", "normalizers": rules + [_NO_LAST_SPACE] * self.collapse},
+            "normalizer": self._normalizer(),
             "pre_tokenizer": None if words == _ANYTHING else cut,
             "post_processor": self._groups(),
-            "decoder": {"type": "Sequence", "decoders": prints},
+            "decoder": self._decoder(),
             "model": unigram if self.kind == "Unigram" else self._bpe(),
         }
+
+    def _normalizer(self) -> Json:
+        rules: list[Json] = []
+        if self.charsmap:
+            rules = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(self.charsmap).decode()}]
+        rules += [_ONE_SPACE, _NO_FIRST_SPACE] * self.collapse + [_DUMMY_PREFIX] * self.dummy_prefix + [_MARK]
+        return {"type": "Sequence", "normalizers": rules + [_NO_LAST_SPACE] * self.collapse}
+
+    def _decoder(self) -> Json:
+        strip: Json = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+        strips = [strip] * (self.dummy_prefix or self.collapse)
+        return {"type": "Sequence", "decoders": [_UNMARK, {"type": "ByteFallback"}, {"type": "Fuse"}, *strips]}
 
     def is_byte(self, token: int) -> bool:
         """True if a token stands for one byte."""

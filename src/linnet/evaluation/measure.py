@@ -129,7 +129,7 @@ def measure(
     represented, text_bytes = int(causal.documents().bytes_N.sum()), losses.likelihood.bytes
     if represented < text_bytes:  # of a file: a data folder counts the bytes of its tokens
         share = f"{represented / text_bytes:.2%} of the text's bytes"
-        note(f"the model's tokens stand for {share}, the rest is lost; bits per byte are over all of them")
+        note(f"the model's tokens stand for {share}, the rest is lost or changed; bits per byte count them all")
     return TextEvaluation(
         losses,
         causal.positions(),

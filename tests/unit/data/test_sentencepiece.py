@@ -152,3 +152,27 @@ def test_a_missing_package_is_named_at_the_first_text(monkeypatch: pytest.Monkey
 def test_a_model_that_the_package_refuses_is_named() -> None:
     with pytest.raises(UserError, match=r"^here: not a SentencePiece model \(.*"):
         pieces(replace(BPE, reserved=list(range(257))), "a")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"normalizer": {"type": "Lowercase"}}, "KeyError: 'normalizers'"),
+        ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}]}}, "ValueError: its decoder is another"),
+        ("normalizer", "ValueError: its normalizer is another"),
+        ("added_tokens", "ValueError: added token '<tool>'"),
+    ],
+)
+def test_a_file_that_was_changed_since_is_refused(change: Any, problem: str) -> None:
+    """Its model alone would decide, so what was changed would be ignored."""
+    plain = UNIGRAM.to_dict()
+    if change == "normalizer":
+        plain["normalizer"]["normalizers"].reverse()
+    elif change == "added_tokens":
+        plain["added_tokens"].append({**plain["added_tokens"][0], "content": "<tool>", "id": 265})
+    else:
+        plain |= change
+    with pytest.raises(
+        UserError, match=re.escape(f"here: made from a SentencePiece model, but changed since ({problem})")
+    ):
+        Tokenizer(plain, "here")

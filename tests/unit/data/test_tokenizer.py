@@ -539,7 +539,10 @@ def tokenizers_of_the_library(draw: st.DrawFn) -> dict[str, Any]:
     names += [name for name in dict.fromkeys(map("".join, pairs)) if name not in names]
     vocabulary, unknown = {name: n for n, name in enumerate(names)}, draw(st.sampled_from([None, "<unk>", "ab"]))
     model: Any
-    if draw(flag):
+    kind = draw(st.sampled_from(["Unigram", "BPE", "WordLevel", "WordPiece"]))
+    if kind.startswith("Word"):
+        model = getattr(models, kind)(vocabulary, unk_token=unknown or "nowhere")
+    elif kind == "Unigram":
         scores = [(name, 0.0 if name in SPECIAL else -1.0 - n % 7) for n, name in enumerate(names)]
         model = models.Unigram(scores, unk_id=vocabulary.get(unknown or ""), byte_fallback=draw(flag))
     else:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import tokenizers
 from measured_models import TEXTS, make_model
 
 from linnet.core.errors import UserError
@@ -94,6 +95,19 @@ def test_a_frozen_operator_comes_from_the_training_side_whatever_its_tokens(plac
     assert of_bytes.evaluations[0].causal.nats == pytest.approx(of_chars.evaluations[0].causal.nats, rel=1e-6)
     empty = evaluate_models([place / "b", place / "a"], tmp_path / "bytes", calibrate_on="empty", device="cpu")
     assert abs(empty.evaluations[0].causal.nats / of_bytes.evaluations[0].causal.nats - 1) > 1e-6
+
+
+def test_the_share_of_a_file_that_a_tokenizer_keeps_is_told(tmp_path, told):
+    library = tokenizers.SentencePieceBPETokenizer()
+    library.train_from_iterator(["ab ab ab ab"], special_tokens=["<unk>", "</s>"], show_progress=False)
+    library.save(str(tmp_path / "tokenizer.json"))
+    make_model(tmp_path, "attention", Tokenizer.load(tmp_path))
+    path = tmp_path / "text.txt"
+    path.write_text("ab xyz")  # two tokens of `▁ab`, `▁`, and three that are unknown
+    found = evaluate(tmp_path, path, device="cpu")
+    assert found.causal.bytes == 6
+    share = "66.67% of the text's bytes, the rest is lost or changed; bits per byte count them all"
+    assert told()[-1] == f"the model's tokens stand for {share}"
 
 
 def test_the_verdict_is_that_of_the_differences():

@@ -79,7 +79,7 @@ class StateTensors:
 
     @property
     def needs_whole_pieces(self) -> bool:
-        """True if some layer only takes pieces of one length, as a bank takes its chunks."""
+        """True if the cache policy of some layer only takes pieces of one length."""
         policies = (part.cache_policy for _, part in self.initial.named() if isinstance(part, CachePolicyState))
         return any(policy != FULL for policy in policies)
 
@@ -113,7 +113,7 @@ class StateTensors:
         return [by_name[name] for name in self.tensors]
 
 
-class StepFunction(nn.Module):
+class PassFunction(nn.Module):
     """A decoder as a function: tokens `[1, T]`, position `[1]` and states to logits `[1, T, V]` and states."""
 
     def __init__(self, decoder: Decoder, flat: StateTensors) -> None:

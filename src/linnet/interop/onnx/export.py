@@ -23,7 +23,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
 from linnet.evaluation.evaluator import check_chooses
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
-from linnet.inference.captured_step import StateTensors, StepFunction
+from linnet.inference.captured_step import PassFunction, StateTensors
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
@@ -178,7 +178,7 @@ def export_onnx(
     policies = [policy.for_length(spec.context_length) for policy in layer_cache_policies(decoder, cache_policy)]
     longest = None if decoder.embedding.positions is None else spec.context_length
     flat = StateTensors.of(decoder, EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest), policies)
-    graphs, prompt, why = _graphs(StepFunction(decoder, flat), origin)
+    graphs, prompt, why = _graphs(PassFunction(decoder, flat), origin)
 
     def write(folder: Path, graphs: dict[str, "ModelProto"], precision: str) -> GraphDescription:
         tokenizer, opset = source.tokenizer, graphs[STEP].opset_import
@@ -222,7 +222,7 @@ def export_onnx(
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)
 
 
-def _graphs(step: StepFunction, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
+def _graphs(step: PassFunction, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
     """Return the graphs by file name, the description of the one for prompts, and the reason if there is none."""
     try:
         one = graph_of(step, 1)

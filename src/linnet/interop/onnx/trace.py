@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from linnet.inference.captured_step import StepFunction
+from linnet.inference.captured_step import PassFunction
 from linnet.interop import optional_package
 from linnet.interop.onnx.fusion import AFTER, POSITION, divide_by_roots
 
@@ -41,7 +41,7 @@ def onnx_modules(field: str = "to") -> tuple[Any, Any]:
     return onnx, onnxruntime
 
 
-def graph_of(step: StepFunction, tokens: int | None) -> "onnx.ModelProto":
+def graph_of(step: PassFunction, tokens: int | None) -> "onnx.ModelProto":
     """Export the graph for a number of tokens; None: for any number from 2 on.
 
     Raises whatever the exporter raises for a model that it does not support.
@@ -81,7 +81,7 @@ class NoPromptGraphError(Exception):
     """The reason why there is no graph for prompts."""
 
 
-def prompt_graph(step: StepFunction, one: "onnx.ModelProto") -> tuple["onnx.ModelProto", int | None]:
+def prompt_graph(step: PassFunction, one: "onnx.ModelProto") -> tuple["onnx.ModelProto", int | None]:
     """Export the graph for a prompt and return its number of tokens; None for any number, if the exporter supports it.
 
     one: the graph for a single token. `NoPromptGraphError` if the exporter supports neither, or an eviction policy goes
@@ -99,7 +99,7 @@ def prompt_graph(step: StepFunction, one: "onnx.ModelProto") -> tuple["onnx.Mode
         raise NoPromptGraphError(f"PyTorch's exporter cannot follow several tokens ({reason(error)})") from error
 
 
-def _piece(step: StepFunction, nodes: int) -> int:
+def _piece(step: PassFunction, nodes: int) -> int:
     """Return the number of tokens of a piece, a power of 2; nodes: of the graph for one token."""
     try:
         few = graph_of(step, FEW)

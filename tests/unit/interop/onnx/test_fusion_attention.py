@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_decoders import NARROW, block, decoder_with_weights
 
-from linnet.inference.captured_step import StateTensors, StepFunction
+from linnet.inference.captured_step import PassFunction, StateTensors
 from linnet.interop.onnx import fusion
 from linnet.interop.onnx.folder import state_inputs
 from linnet.interop.onnx.fusion import ATTENTION, DOMAIN, HEAD_WIDTH_MULTIPLE, fuse_attention
@@ -56,7 +56,7 @@ def test_heads_of_a_width_that_the_operation_refuses_stay_as_they_are():
     from linnet.interop.onnx.trace import graph_of
 
     decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})], d_model=24)
-    graph = graph_of(StepFunction(decoder, StateTensors.of(decoder, PLACES, FULL)), 1)
+    graph = graph_of(PassFunction(decoder, StateTensors.of(decoder, PLACES, FULL)), 1)
     assert fuse_attention(graph.graph) == 0
     assert ATTENTION not in {node.op_type for node in graph.graph.node}
 
@@ -72,7 +72,7 @@ def test_operators_and_every_rotation():
     for mixer in decoder.mixers[:-1]:
         for tensor in mixer.calibration().values():
             torch.nn.init.normal_(tensor, std=0.3)
-    step = StepFunction(decoder, StateTensors.of(decoder, PLACES, FULL))
+    step = PassFunction(decoder, StateTensors.of(decoder, PLACES, FULL))
     states = {state.input: state.initial(PLACES) for state in state_inputs(step.flat)}
     graph = graph_of(step, 1)
     same_when_fused(graph, states, layers=len(mixers))
@@ -91,6 +91,6 @@ def test_groups_and_norms_are_fused_and_nothing_else():
     plain = [one for one in examples if not one.sinks and all(getattr(one, part) is None for part in parts)]
     fused = [one for one in plain if (one.head_dim or NARROW // one.heads) % HEAD_WIDTH_MULTIPLE == 0]
     decoder = decoder_with_weights([block(one.model_dump()) for one in examples])
-    step = StepFunction(decoder, StateTensors.of(decoder, PLACES, FULL))
+    step = PassFunction(decoder, StateTensors.of(decoder, PLACES, FULL))
     states = {state.input: state.initial(PLACES) for state in state_inputs(step.flat)}
     same_when_fused(graph_of(step, 1), states, layers=len(fused))

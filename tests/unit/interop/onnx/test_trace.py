@@ -6,7 +6,7 @@ from graph_cases import CASES, decoder_of_case
 from small_decoders import block, decoder_with_weights
 
 from linnet.inference.cache_policy import cache_policy_state, layer_cache_policies
-from linnet.inference.captured_step import StateTensors, StepFunction
+from linnet.inference.captured_step import PassFunction, StateTensors
 from linnet.interop.onnx.trace import PIECE
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import BankCache
@@ -25,7 +25,7 @@ def test_a_step_with_explicit_states_computes_what_the_model_computes(name: str,
     cache_policies = layer_cache_policies(decoder, cache_policy)
     tokens_1T = torch.randint(257, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     expected_TV = decoder(tokens_1T, cache_policy_state(decoder, 1, LENGTH, cache_policies))[0]
-    step = StepFunction(decoder, StateTensors.of(decoder, LENGTH + 2, cache_policies))
+    step = PassFunction(decoder, StateTensors.of(decoder, LENGTH + 2, cache_policies))
     monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
     for pieces in _ways(step.flat):
         states, found = [tensor.clone() for tensor in step.flat.tensors.values()], []
@@ -46,7 +46,7 @@ def test_a_step_with_explicit_states_computes_what_the_model_computes(name: str,
 )
 def test_a_window_is_no_recurrence(mixer: dict[str, object], expected: bool):
     decoder = decoder_with_weights([block(mixer)])
-    assert StepFunction(decoder, StateTensors.of(decoder, FEW, FULL)).takes_any_number == expected
+    assert PassFunction(decoder, StateTensors.of(decoder, FEW, FULL)).takes_any_number == expected
 
 
 def _ways(flat: StateTensors) -> list[list[int]]:

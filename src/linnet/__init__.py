@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from linnet.model.spec import ModelSpec
     from linnet.scaling.plan import plan
     from linnet.training.run import train
+    from linnet.training.run_list import runs
 
     __version__: str
 
@@ -32,6 +33,7 @@ PLACES = {
     "load": "linnet.inference.language_model",
     "plan": "linnet.scaling.plan",
     "prepare": "linnet.data.prepare",
+    "runs": "linnet.training.run_list",
     "train": "linnet.training.run",
 }
 """The module that defines each public name."""
@@ -48,6 +50,7 @@ __all__ = [
     "load",
     "plan",
     "prepare",
+    "runs",
     "train",
 ]
 

@@ -15,7 +15,7 @@ from linnet.model.store import write_model
 ROOT = Path(__file__).resolve().parents[2]
 
 NAMES = {"ModelSpec", "Session", "UserError", "compare", "design", "evaluate"} | {
-    "export", "load", "plan", "prepare", "train",
+    "export", "load", "plan", "prepare", "runs", "train",
 }  # fmt: skip
 
 SCRIPT = """
@@ -25,6 +25,9 @@ manifest = linnet.prepare(["text.txt"], "data", tokenizer="char")
 print(manifest.tokenizer.vocab_size + 1)
 run = linnet.train("run", model="tiny-ted", data="data", training={"steps": 2, "batch_size": 1})
 print(run.summary["step"] + 1, run.model.name)
+(listed,) = linnet.runs(".").rows()
+assert listed["validation.bits_per_byte"] == listed["bits_per_byte"] == run.summary["validation"]["bits_per_byte"]
+print(len(linnet.load(run.model).logits("the")))
 found = linnet.evaluate(run.model, "data", context_length=32, limit_tokens=200)
 print(found.causal.bits_per_byte > 0)
 session = linnet.Session(linnet.load(run.model))
@@ -84,8 +87,8 @@ def test_a_walk_with_every_name(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1:8] == ["3 model", "True", "True", "True", "True True", "one", lines[7]]
-    assert lines[7].startswith("export: ")
+    assert lines[1:9] == ["3 model", "4", "True", "True", "True", "True True", "one", lines[8]]
+    assert lines[8].startswith("export: ")
 
 
 def test_an_export_is_a_model_folder_like_any_other(tmp_path: Path):

@@ -321,3 +321,14 @@ def is_number_field(kind: Any) -> bool:
     if get_origin(kind) in (tuple, list, dict):
         return False
     return kind in (int, float) or any(is_number_field(part) for part in get_args(kind))
+
+
+def flatten(plain: Any, path: str = "") -> dict[str, Any]:
+    """Nested data as `field.path -> value`."""
+    if isinstance(plain, dict):
+        pairs = [(str(key), value) for key, value in plain.items()]
+    elif isinstance(plain, list):
+        pairs = [(str(index), value) for index, value in enumerate(plain)]
+    else:
+        return {path: plain}
+    return {leaf: v for key, value in pairs for leaf, v in flatten(value, f"{path}.{key}" if path else key).items()}

@@ -12,6 +12,7 @@ from linnet.core.atomic import refuse_link
 from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
+from linnet.core.spec import flatten
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.models import ModelOptions
 from linnet.experiments.data import file_hashes, prepare_data, text_hash
@@ -44,7 +45,6 @@ from linnet.model.spec import calibration_file
 from linnet.model.store import load_decoder
 from linnet.scaling.throughput import seconds_in_turn, training_step
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.initialization import flatten
 from linnet.training.metrics import CHECKPOINTS, finished_summary
 from linnet.training.ngram.interface import evaluate_ngram, train_ngram
 from linnet.training.run_folder import RunFolder

@@ -7,7 +7,7 @@ from typing import Any
 
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError, did_you_mean
-from linnet.core.spec import field_kinds, is_number_field, read_assignment
+from linnet.core.spec import field_kinds, flatten, is_number_field, read_assignment
 from linnet.experiments.executors import Executor, read_suite_folder
 from linnet.experiments.jobs import Runner
 from linnet.experiments.results import TRAINING, read_rows
@@ -17,7 +17,6 @@ from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Part, Result
 from linnet.present.table import MISSING, Table
-from linnet.training.initialization import flatten
 from linnet.training.metrics import CONFIG
 from linnet.training.recipe import LOW_LR, NO_LOW_LR_PARAMETERS, has_low_lr_parameters
 from linnet.training.spec import RunSpec, TrainingSpec, run_of

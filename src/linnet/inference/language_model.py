@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
+import torch
+from torch import Tensor
+
 from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError
 from linnet.data.pieces import TextStream
@@ -13,15 +16,17 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import Caches, PrefillInputs, Step, decode, new_state, prefill_inputs
-from linnet.inference.sampling import Sampling, SamplingSettings, fresh_seed
+from linnet.inference.sampling import Sampling, SamplingSettings, fresh_seed, sampling_of
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
 from linnet.model.calibration import with_calibration_from
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.folder import TOKENIZER, model_folder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.model.store import load_decoder
+from linnet.present import numbers
 
 
 @dataclass
@@ -61,14 +66,15 @@ class Continuation(Iterator[str]):
         bytes_of_state: Callable[[int], int],
         state: DecoderState | None = None,
         ends: bool = True,
+        stop: Sequence[str] = (),
     ) -> None:
         """bytes_of_state: see `GenerationFigures`. state: the state that the steps advance.
 
-        ends: nothing follows, so that the bytes of an incomplete character become U+FFFD.
+        ends: nothing follows, so that the bytes of an incomplete character become U+FFFD. stop: texts that end it.
         """
         self.state = state
         self.figures = GenerationFigures(prompt_tokens, bytes_of_state)
-        self._steps, self._text, self._ends = steps, text, ends
+        self._steps, self._text, self._ends, self._until = steps, text, ends, _Until(stop)
         self._pieces = self._run()
 
     def __next__(self) -> str:
@@ -86,11 +92,36 @@ class Continuation(Iterator[str]):
             if token is None:
                 break
             self.figures.tokens += 1
-            if piece := self._text.push(token):
+            if piece := self._until.push(self._text.push(token)):
                 yield piece
+            if self._until.has_stopped:
+                return
             start_s = time.perf_counter()
-        if self._ends and (piece := self._text.finish()):
+        if piece := self._until.push(self._text.finish() if self._ends else "") + self._until.finish():
             yield piece
+
+
+class _Until:
+    """Passes text on until the first of some texts; what may be the beginning of one is held back."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop, self._held, self.has_stopped = stop, "", False
+
+    def push(self, piece: str) -> str:
+        """What is certain to stand before any of the texts."""
+        text = self._held + piece
+        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        if found:
+            self._held, self.has_stopped = "", True
+            return text[: min(found)]
+        begun = [size for stop in self._stop for size in range(1, len(stop)) if text.endswith(stop[:size])]
+        certain = len(text) - max(begun, default=0)
+        self._held = text[certain:]
+        return text[:certain]
+
+    def finish(self) -> str:
+        """What was held back, at the end."""
+        return self._held
 
 
 class GenerateSettings(SamplingSettings, total=False):
@@ -99,13 +130,19 @@ class GenerateSettings(SamplingSettings, total=False):
     cache_policy: CachePolicies
     ignore_eos: bool
     input: str | list[str] | None
+    stop: str | Sequence[str]
+
+
+KEYWORDS = ("prompt", "max_tokens", "stream", *GenerateSettings.__annotations__)
+"""Of `LanguageModel.generate`."""
 
 
 class LanguageModel:
     """A decoder whose prompts and continuations are text.
 
     A prompt begins a document: first the end token, which precedes every document in training, then the tokens of the
-    prompt. A continuation stops before the next end token, unless end tokens are ignored.
+    prompt. A continuation stops before the next end token, unless end tokens are ignored. `model(prompt)` is
+    `model.generate(prompt)`.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer) -> None:
@@ -117,10 +154,35 @@ class LanguageModel:
         self.decoder = decoder
         self.tokenizer = tokenizer
 
+    def __repr__(self) -> str:
+        spec, weight = self.spec, next(self.decoder.parameters(), None)
+        shape = f"{spec.layers} layers of width {spec.d_model} ({', '.join(dict.fromkeys(spec.layer_kinds))})"
+        sizes = f"vocabulary {spec.vocab_size:,}, context {spec.context_length:,}"
+        stored = f"{'' if weight is None else str(weight.dtype).removeprefix('torch.') + ' '}on {self.decoder.device}"
+        parameters = numbers.metric(model_cost(spec).parameters)
+        return f"LanguageModel({spec.name}: {shape}, {parameters} parameters, {sizes}, {stored})"
+
     @property
     def spec(self) -> ModelSpec:
         """The model's description."""
         return self.decoder.spec
+
+    @torch.inference_mode()
+    def logits(self, text: str) -> Tensor:
+        """`[T, V]`: the logits in one pass over a document that begins with `text`.
+
+        The first row is the prediction of the text's first token, behind the end token that begins a document; the last
+        one predicts what follows the text. Layers that calibrate do so on the whole text, as `generate` does with a
+        prompt. `UserError` for a model of pairs, and for more tokens than learned positions.
+        """
+        spec, tokens = self.spec, self.prompt_tokens(text)
+        if spec.encoder is not None or spec.prefix:
+            raise UserError("logits: the model follows from an input; expected a model of text alone")
+        if spec.embedding.positions == "learned" and len(tokens) > spec.context_length:
+            accepted = f"at most {spec.context_length} tokens, where the model's learned positions end"
+            raise UserError(field="text", value=f"{len(tokens)} tokens", accepted=accepted)
+        tokens_1T = torch.tensor([tokens], device=self.decoder.device)
+        return self.decoder(tokens_1T)[0, :, : self.tokenizer.vocab_size]
 
     @overload
     def generate(
@@ -151,6 +213,7 @@ class LanguageModel:
         cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         input: str | list[str] | None = None,
+        stop: str | Sequence[str] = (),
         **settings: Unpack[SamplingSettings],
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
@@ -160,23 +223,35 @@ class LanguageModel:
         prompt begins a new document. `cache_policy`: what the layers keep of the past, as text or for each layer
         (`layer_cache_policies`). `ignore_eos`: continue after end tokens until there are `max_tokens`, which include
         the end tokens; they print nothing. `input`: for a model of pairs, the text that is continued, one for each
-        prompt; the prompt is how the continuation begins.
+        prompt; the prompt is how the continuation begins. `stop`: a text or several; the continuation ends before the
+        first of them.
 
         Raises `UserError` for an invalid value, and for more tokens than learned positions.
         """
-        sampling = Sampling(**settings)
+        sampling = sampling_of(settings, KEYWORDS)
+        stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise UserError(field="stop", value=stop, accepted="texts that are not empty")
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] if isinstance(input, str) else input
             texts = self.complete(
-                prompts, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, inputs=inputs
+                prompts,
+                max_tokens,
+                sampling,
+                cache_policy=cache_policy,
+                ignore_eos=ignore_eos,
+                inputs=inputs,
+                stop=stop,
             )
             return texts[0] if isinstance(prompt, str) else texts
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
         if isinstance(input, list):
             raise UserError(f"input: a list of {len(input)}: expected one text for one prompt")
-        return self.stream(prompt, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, input=input)
+        return self.stream(prompt, max_tokens, sampling, Caches(), cache_policy, ignore_eos, input, stop)
+
+    __call__ = generate
 
     def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with a stored calibration from a file, or by a name that the kind of layer knows.
@@ -195,6 +270,7 @@ class LanguageModel:
         cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         input: str | None = None,
+        stop: Sequence[str] = (),
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         inputs = self.prefill_inputs([prompt], None if input is None else [input])
@@ -203,7 +279,7 @@ class LanguageModel:
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: calibrated
-        return Continuation(steps, self.tokenizer.stream(tokens), len(tokens), held, state)
+        return Continuation(steps, self.tokenizer.stream(tokens), len(tokens), held, state, stop=stop)
 
     def complete(
         self,
@@ -214,6 +290,7 @@ class LanguageModel:
         cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         inputs: Sequence[str] | None = None,
+        stop: Sequence[str] = (),
     ) -> list[str]:
         """The continuations of several prompts, generated as one batch."""
         if not prompts:
@@ -221,13 +298,29 @@ class LanguageModel:
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"input: {len(inputs)} of them: expected one for each of {len(prompts)} prompts")
         prefill = self.prefill_inputs(prompts, inputs)
-        texts: list[list[int]] = [[] for _ in prompts]
         steps, _ = self._steps(prefill, max_tokens, sampling, caches, cache_policy, ignore_eos)
+        if stop:
+            return self._complete_until(steps, prefill, stop)
+        texts: list[list[int]] = [[] for _ in prompts]
         for step in steps:
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
                     text.append(token)
         return [self.tokenizer.decode(text, after) for text, after in zip(texts, prefill.prompts, strict=True)]
+
+    def _complete_until(self, steps: Iterator[Step], prefill: PrefillInputs, stop: Sequence[str]) -> list[str]:
+        """The texts of a batch before the first of the texts `stop`; steps are taken until every row has one."""
+        rows = [(self.tokenizer.stream(prompt), _Until(stop), list[str]()) for prompt in prefill.prompts]
+        for step in steps:
+            for (stream, until, pieces), token in zip(rows, step, strict=True):
+                if token is not None and not until.has_stopped:
+                    pieces.append(until.push(stream.push(token)))
+            if all(until.has_stopped for _, until, _ in rows):
+                break
+        for stream, until, pieces in rows:
+            if not until.has_stopped:
+                pieces += [until.push(stream.finish()), until.finish()]
+        return ["".join(pieces) for _, _, pieces in rows]
 
     def _steps(
         self,

@@ -13,12 +13,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, did_you_mean
 
 MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
@@ -104,6 +104,15 @@ class Sampling:
     def penalizes(self) -> bool:
         """True if the tokens of the stream so far change the logits."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+def sampling_of(settings: Mapping[str, Any], keywords: Iterable[str]) -> Sampling:
+    """The fields of `Sampling` as keywords of a function; `TypeError` for another, with the keyword that is meant."""
+    for name in settings:
+        if name not in SamplingSettings.__annotations__:
+            meant = did_you_mean(name, keywords, f"expected {', '.join(keywords)}")
+            raise TypeError(f"generate() has no keyword {name!r}; {meant}")
+    return Sampling(**settings)
 
 
 @dataclass

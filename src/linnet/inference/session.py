@@ -18,7 +18,7 @@ from linnet.core.spec import Spec
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
 from linnet.inference.language_model import Continuation, LanguageModel
-from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed
+from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
 from linnet.inference.state import load_state, read_metadata, save_state, with_room
 from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
@@ -55,6 +55,9 @@ class Session:
         self._drawn = 0
         self._counts = TokenCounts(set(self._pending))
 
+    def __repr__(self) -> str:
+        return f"Session({self.model.spec.name}, {self.tokens} tokens)"
+
     @property
     def tokens(self) -> int:
         """Tokens of the stream so far, including the end token that begins it and tokens that are not read yet."""
@@ -80,7 +83,8 @@ class Session:
         Frequency and presence penalties count the tokens that were generated since the last `feed`.
         Raises `UserError` for invalid values, and for more tokens than learned positions.
         """
-        return "".join(self.stream(max_tokens, Sampling(**settings), ignore_eos))
+        sampling = sampling_of(settings, ("max_tokens", "ignore_eos", *SamplingSettings.__annotations__))
+        return "".join(self.stream(max_tokens, sampling, ignore_eos))
 
     def stream(self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
         """`generate` piece by piece, with figures and state; the session advances with the pieces."""

@@ -1,12 +1,12 @@
 """The initial weights of a run (random, with word vectors, or from another model) and the files that determine them."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from linnet.core.errors import UserError
+from linnet.core.spec import flatten
 from linnet.data.token_data import TokenData
 from linnet.data.word_vectors import token_vectors
 from linnet.model.decoder import Decoder
@@ -57,17 +57,6 @@ def _random_decoder(run: RunSpec, model: ModelSpec) -> Decoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.training.seed)
         return Decoder(model)
-
-
-def flatten(plain: Any, path: str = "") -> dict[str, Any]:
-    """Nested data as `field.path -> value`."""
-    if isinstance(plain, dict):
-        pairs = [(str(key), value) for key, value in plain.items()]
-    elif isinstance(plain, list):
-        pairs = [(str(index), value) for index, value in enumerate(plain)]
-    else:
-        return {path: plain}
-    return {leaf: v for key, value in pairs for leaf, v in flatten(value, f"{path}.{key}" if path else key).items()}
 
 
 @torch.no_grad()

@@ -26,10 +26,11 @@ from linnet.core.errors import UserError, note, one_line
 from linnet.core.files import read_text, sha256_of, write_text
 from linnet.core.migration import EXTENSIONS as EXTENSIONS_0_1
 from linnet.core.migration import upgrade_hashes
+from linnet.core.spec import flatten
 from linnet.model.folder import MODEL
 from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
-from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, flatten, initial_files
+from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, initial_files
 from linnet.training.machine import Precision
 from linnet.training.metrics import (
     CHECKPOINTS,

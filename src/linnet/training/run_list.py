@@ -10,6 +10,8 @@ from linnet.core.atomic import lock_holder
 from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
+from linnet.core.migration import upgrade_figures
+from linnet.core.spec import flatten
 from linnet.model.folder import CONFIG as DESCRIPTION
 from linnet.model.folder import MODEL, RUN
 from linnet.training.metrics import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, finished_summary
@@ -38,6 +40,35 @@ class RunInfo:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class RunList(list[RunInfo]):
+    """Runs, as a list and as a table."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each run in one level of names: its figures, and those of its `run.json` (`validation.bits_per_byte`)."""
+        found = []
+        for run in self:
+            file = Path(run.path) / MODEL / RUN
+            summary = upgrade_figures(read_json(file)) if run.state != "damaged" and file.is_file() else {}
+            found.append({**flatten(summary), **run.to_dict()})
+        return found
+
+    def frame(self) -> Any:
+        """`rows` as a DataFrame of pandas; `UserError` if pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("frame: needs pandas: pip install pandas; `rows` returns plain data") from None
+        return pandas.DataFrame(self.rows())
+
+
+def runs(folder: str | Path = ".") -> RunList:
+    """All runs in and below a folder, in any state; `.frame()` is a table of them with one row for each.
+
+    `UserError` if there is no such folder.
+    """
+    return RunList(read_run_info(path) for path in find_runs(Path(folder)))
 
 
 _SUMMARY_FIELDS = ("parameters", "step", "steps", "tokens", "tokens_per_s", "seconds", "seed")

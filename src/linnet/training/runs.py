@@ -8,12 +8,11 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.migration import upgrade_figures
-from linnet.core.spec import first_schema_error
+from linnet.core.spec import first_schema_error, flatten
 from linnet.model.cost import model_cost
 from linnet.model.folder import MODEL, RUN, RUNS
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
-from linnet.training.initialization import flatten
 from linnet.training.metrics import CONFIG, DIVERGED, SUMMARY, finished_summary
 from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec

@@ -197,3 +197,73 @@ def test_auto_is_cuda_where_there_is_one(present: bool, expected: str, monkeypat
 def test_import_linnet_does_not_import_torch():
     code = "import sys, linnet; assert 'torch' not in sys.modules; assert linnet.__version__; linnet.load"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_stop_text_ends_a_continuation_before_it():
+    model = speaker()
+    for seed in range(4):
+        text = model.generate("Once", 60, temperature=1.0, seed=seed)
+        for stop in (text[10:12], [text[10:13], text[20], "nowhere in it"]):
+            end = min(text.find(one) for one in ([stop] if isinstance(stop, str) else stop[:2]))
+            pieces = list(model.generate("Once", 60, temperature=1.0, seed=seed, stop=stop, stream=True))
+            assert "".join(pieces) == model.generate("Once", 60, temperature=1.0, seed=seed, stop=stop) == text[:end]
+            assert "" not in pieces
+        assert model.generate("Once", 60, temperature=1.0, seed=seed, stop=text + "x") == text
+
+
+def test_each_row_of_a_batch_stops_by_itself():
+    model = speaker()
+    texts = model.generate(PROMPTS, 40, temperature=1.0, seed=3)
+    stop = texts[1][5:7]
+    expected = [text.partition(stop)[0] for text in texts]
+    assert model.generate(PROMPTS, 40, temperature=1.0, seed=3, stop=stop) == expected != texts
+
+
+def test_generation_ends_at_a_stop_text(monkeypatch: pytest.MonkeyPatch):
+    """What was asked for is not computed and thrown away."""
+    model = speaker()
+    text = model.generate("Once", 60, temperature=0)
+    stream = model.generate("Once", 60, temperature=0, stop=text[3], stream=True)
+    assert "".join(stream) == text[: text.find(text[3])] and stream.figures.tokens < 10
+
+
+@pytest.mark.parametrize("stop", ["", ["a", ""], [3]])
+def test_a_stop_text_that_is_none_is_refused(stop):
+    with pytest.raises(UserError, match=r"^stop: .*: expected texts that are not empty"):
+        speaker().generate("Once", 5, stop=stop)
+
+
+def test_calling_a_model_generates():
+    model = speaker()
+    assert model("Once", 5, temperature=0) == model.generate("Once", 5, temperature=0)
+
+
+def test_the_logits_of_a_text_begin_behind_the_end_token():
+    model = speaker()
+    logits_TV = model.logits("Once")
+    tokens = [model.tokenizer.end_id, *b"Once"]
+    assert logits_TV.shape == (5, model.tokenizer.vocab_size)
+    assert torch.equal(logits_TV, model.decoder(torch.tensor([tokens]))[0, :, : model.tokenizer.vocab_size])
+    (step,) = decode(model.decoder, [tokens], 1, Sampling(0), vocab_size=model.tokenizer.vocab_size)
+    assert step == [int(logits_TV[-1].argmax())]
+
+
+def test_a_model_says_what_it_is():
+    model = speaker()
+    shown = repr(model)
+    assert shown.startswith(
+        f"LanguageModel({model.spec.name}: {model.spec.layers} layers of width {model.spec.d_model} ("
+    )
+    assert shown.endswith(", float64 on cpu)") and " parameters, vocabulary " in shown
+    session = linnet.Session(model)
+    session.feed("Once")
+    assert repr(session) == f"Session({model.spec.name}, 5 tokens)"
+
+
+def test_a_keyword_that_is_none_names_the_one_that_is_meant():
+    model = speaker()
+    for function in (model, lambda *words, **named: linnet.Session(model).generate(**named)):
+        with pytest.raises(TypeError, match=r"no keyword 'max_new_tokens'; did you mean max_tokens\?"):
+            function("Once", max_new_tokens=5)
+    with pytest.raises(TypeError, match="no keyword 'do_sample'; expected prompt, max_tokens, "):
+        model.generate("Once", do_sample=True)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from linnet.core.errors import UserError
 from linnet.training.metrics import DIVERGED, Metrics, finished_summary
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
-from linnet.training.run_list import find_runs, read_run_info
+from linnet.training.run_list import find_runs, read_run_info, runs
 from linnet.training.runs import differences
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -128,3 +129,22 @@ def test_two_runs_differ_in_fields(tmp_path, tiny_run):
         differences(tmp_path / "a", tmp_path)
     assert json.loads(json.dumps(read_run_info(tmp_path / "a").to_dict())) == read_run_info(tmp_path / "a").to_dict()
     assert finished_summary(tmp_path / "a")
+
+
+def test_runs_are_a_table_with_one_level_of_names(tmp_path, tiny_run):
+    train_run(tiny_run(), tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "b" / "config.yaml").write_text("damaged")
+    (tmp_path / "runs" / "b" / "metrics.jsonl").write_text("")
+    found = runs(tmp_path)
+    finished, damaged = found.rows()
+    assert finished["state"] == "finished" and finished["validation.bits_per_byte"] == finished["bits_per_byte"]
+    assert damaged["state"] == "damaged" and not any(isinstance(value, dict | list) for value in finished.values())
+    frame = pytest.importorskip("pandas").DataFrame(found.rows())
+    assert found.frame().equals(frame) and len(frame) == 2
+
+
+def test_a_table_without_pandas_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="needs pandas: pip install pandas"):
+        runs(tmp_path).frame()

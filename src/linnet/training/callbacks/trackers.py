@@ -16,9 +16,8 @@ from pydantic import Field, NonNegativeInt
 from linnet.core.atomic import remove_folder
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.spec import Spec
+from linnet.core.spec import Spec, flatten
 from linnet.training.callbacks import Callback
-from linnet.training.initialization import flatten
 from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
 

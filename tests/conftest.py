@@ -14,7 +14,7 @@ from torch.utils import collect_env
 
 import on_device
 from linnet.core.errors import LOG, note
-from linnet.training import metrics, trainer
+from linnet.training import machine, metrics, trainer
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -68,7 +68,7 @@ def hangups_are_heard() -> Iterator[None]:
 def _asked_once() -> Iterator[None]:
     """What this machine is: runs measure its peak, and the harness asks a dozen programs."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(trainer, "peak_flops_per_s", cache(trainer.peak_flops_per_s))
+        patched.setattr(trainer, "kept_peak", lambda device, dtype: machine.Peak(1e12, "2026-11-26"))
         patched.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
         yield
 

@@ -77,7 +77,8 @@ def test_torchrun_trains_one_model_in_two_processes(place: Path):
     assert [process["process"] for process in summary["processes"]] == [0, 1]
     for line in (summary, *lines_of(place / "two")):
         for process in line["processes"]:
-            assert process["tokens_per_s"] > 0 and 0 < process["share_of_peak"] <= 1
+            share = process["share_of_peak"]  # unknown if other programs took part of the processors
+            assert process["tokens_per_s"] > 0 and (share is None or 0 < share <= 1)
             assert process["memory_bytes"] > 1e7 and process["waiting_s"] > 0
     assert "processes" not in lines_of(place / "one")[0]
 

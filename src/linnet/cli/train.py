@@ -253,7 +253,9 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and figures; figures that were not measured or recorded are left out."""
     found = _known(summary)
     held_out, best = _known(found.get("validation", {})), _known(found.get("best", {}))
-    speed = "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak"
+    peak = found.get("machine", {}).get("peak") or {}
+    speed, share = "{tokens_per_s:,.0f} tokens/s", "{share_of_peak:.1%} of {flops_per_s} FLOP/s"
+    product = "the speed of a large matrix product on this machine, measured on {measured}"
     formats: dict[str, Callable[[Any], str]] = {"memory_bytes": numbers.decimal, "waiting_s": numbers.duration}
     rows = [
         *_row("steps", "{step:,} of {steps:,}", found),
@@ -261,12 +263,16 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *_row("parameters", "{parameters:,}", found),
         *_row("time in steps", "{seconds}", found, seconds=numbers.duration),
         *_row("speed", speed, found),
+        *_row("share of peak", f"{share}, {product}", found | peak, flops_per_s=numbers.scientific),
         *_row("Muon's share", "{orthogonalizing_share:.1%} of the time in steps", found),
         *_row("memory", "{memory_bytes}", found, **formats),
     ]
     for each in found.get("processes", ()):
-        text = f"{speed}, {{memory_bytes}}, waited {{waiting_s}}"
-        rows += _row(f"process {each.get('process')}", text, _known(each), **formats)
+        own = {"share": "", **_known(each)}
+        if "share_of_peak" in own:
+            own["share"] = f", {own['share_of_peak']:.1%} of peak"
+        text = f"{speed}{{share}}, {{memory_bytes}}, waited {{waiting_s}}"
+        rows += _row(f"process {each.get('process')}", text, own, **formats)
     return [
         *rows,
         *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", held_out),

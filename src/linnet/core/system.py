@@ -38,6 +38,16 @@ NOTICEABLE_LOAD = 0.25
 """Processors that other programs use: from this load on they are mentioned."""
 
 
+def processor_name() -> str:
+    """The name of the processor, as the system has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
 def available_bytes(device: "torch.device") -> int:
     """Bytes that this process can still allocate on a device.
 

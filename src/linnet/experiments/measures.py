@@ -22,6 +22,7 @@ from linnet.core.bounds import MAX_NGRAM_ORDER, MAX_TASK_SHOTS
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import json_safe
 from linnet.core.spec import Count, Seed, Spec, read_yaml
+from linnet.core.system import processor_name
 from linnet.evaluation.abilities.contract import Ability
 from linnet.evaluation.abilities.measure import above_chance, measure_all
 from linnet.evaluation.abilities.suite import default_abilities as ability_suite
@@ -440,13 +441,8 @@ def _tokens_per_s(model: LanguageModel, prompt: str, sampling: Sampling, tokens:
 
 def describe_machine(device: torch.device, precision: str) -> dict[str, str]:
     """Facts about this machine by name. precision: of the products in training."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     facts = {
-        "processor": next(iter(named), platform.processor() or platform.machine()),
+        "processor": processor_name(),
         "cores": f"{os.cpu_count()}, of which PyTorch uses {torch.get_num_threads()}",
         "memory": numbers.binary(psutil.virtual_memory().total),
     }

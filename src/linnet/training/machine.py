@@ -5,11 +5,14 @@ products. Processors differ more: with AVX512-BF16 or AMX a step in bfloat16 tak
 with emulation forty times as long, and small models gain least. Therefore it is measured.
 """
 
+import datetime
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import psutil
@@ -17,8 +20,9 @@ import torch
 
 from linnet.core.bounds import MAX_THREADS_PER_PROCESSOR
 from linnet.core.errors import UserError
+from linnet.core.files import cache_folder, read_json, write_json
 from linnet.core.spec import Spec
-from linnet.core.system import available_bytes
+from linnet.core.system import available_bytes, processor_name
 from linnet.data.loader import Batch
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
@@ -43,6 +47,18 @@ PEAK_SHARE = {"cpu": 1.25, "cuda": 1.0}
 """Peak memory of a step relative to its activations: temporary tensors of the backward pass, and fragmentation.
 Measured on a CPU, by resident memory over the batch: 1.3 with ten layers of attention, 1.4 to 2.2 with two layers of
 four kinds of mixers, in either precision."""
+
+PEAKS = "peak-speeds.json"
+"""In the cache folder: the peak speeds of machines, with their dates."""
+
+MIN_PROCESSOR_SHARE = 0.8
+"""Share of its threads' time that a process must have had while a peak was measured: else other programs took part."""
+
+FLOPS_PER_CYCLE = {"AVX2": 32, "AVX512": 64}
+"""Of a thread in float32, by PyTorch's name for the instructions: two fused multiply-adds in vectors of 8 or 16."""
+
+PLAUSIBLE_SHARES = (0.1, 1.1)
+"""Of the processor's arithmetic limit, at the clock rate that the system states."""
 
 PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}
@@ -133,6 +149,52 @@ def peak_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     return 2 * width**3 / fastest_s
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The speed of a large matrix product on this machine, and the day when it was measured."""
+
+    flops_per_s: float
+    measured: str
+
+
+def kept_peak(device: torch.device, dtype: torch.dtype) -> Peak | None:
+    """The peak of this machine in a precision: measured once, then read from the cache folder.
+
+    None if it cannot be trusted, because other programs took processors or the processor cannot be so slow or fast;
+    then it is not kept, and the next run measures again.
+    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+    key = f"{platform.node()}, {name}, {torch.get_num_threads()} threads, {dtype}, PyTorch {torch.__version__}"
+    path, kept = cache_folder() / PEAKS, None
+    try:
+        kept = read_json(path)
+        return Peak(float(kept[key]["flops_per_s"]), str(kept[key]["measured"]))
+    except (UserError, LookupError, TypeError, ValueError):
+        pass
+    start_s, processor_start_s = time.perf_counter(), time.process_time()
+    flops_per_s = peak_flops_per_s(device, dtype)
+    elapsed_s, processor_s = time.perf_counter() - start_s, time.process_time() - processor_start_s
+    if device.type == "cpu":
+        is_busy = processor_s < MIN_PROCESSOR_SHARE * elapsed_s * torch.get_num_threads()
+        if is_busy or not is_plausible(flops_per_s, dtype):
+            return None
+    peak = Peak(flops_per_s, datetime.date.today().isoformat())
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**(kept if isinstance(kept, dict) else {}), key: asdict(peak)})
+    return peak
+
+
+def is_plausible(flops_per_s: float, dtype: torch.dtype) -> bool:
+    """Whether the processor can have this speed in float32; True if its limit is unknown, as in other precisions."""
+    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
+    per_cycle = FLOPS_PER_CYCLE.get(torch.backends.cpu.get_cpu_capability())
+    if frequency is None or per_cycle is None or dtype != torch.float32 or not (frequency.max or frequency.current):
+        return True
+    limit = torch.get_num_threads() * per_cycle * 1e6 * max(frequency.max, frequency.current)
+    return PLAUSIBLE_SHARES[0] * limit <= flops_per_s <= PLAUSIBLE_SHARES[1] * limit
 
 
 def fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> float:

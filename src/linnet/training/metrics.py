@@ -73,7 +73,9 @@ SUMMARY = _schema(
     data=_schema("Data", manifest_sha256=str, tokenizer_hash=str) | None,
     machine=_schema("Machine", precision=str),
     processes=list[  # type: ignore[misc]
-        _schema("Process", process=int, tokens_per_s=float, share_of_peak=float, memory_bytes=int, waiting_s=float)
+        _schema(
+            "Process", process=int, tokens_per_s=float, share_of_peak=float | None, memory_bytes=int, waiting_s=float
+        )
     ],
     embedding_from=_schema("WordVectors", file=(str, ...), tokens_found=(int, ...), tokens=(PositiveInt, ...)) | None,
     spikes=_schema("Spikes", count=(int, ...)) | None,

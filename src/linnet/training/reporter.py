@@ -73,7 +73,7 @@ class LogReporter(TextReporter):
             f"gradient norm {line['gradient_norm']:.3f}",
             *(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items()),
             f"{line['tokens_per_s']:,.0f} tokens/s",
-            f"{line['share_of_peak']:.1%} of peak",
+            *(f"{line[key]:.1%} of peak" for key in ("share_of_peak",) if line[key] is not None),
             *(f"Muon's share {line[key]:.1%}" for key in ("orthogonalizing_share",) if key in line),
             numbers.decimal(line["memory_bytes"]),
             f"ETA {numbers.duration(line['eta_s'])}",

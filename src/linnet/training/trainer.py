@@ -14,7 +14,7 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -45,8 +45,8 @@ from linnet.training.initialization import (
 from linnet.training.machine import (
     check_memory,
     configured_precision,
+    kept_peak,
     measure_precision,
-    peak_flops_per_s,
     too_short_to_measure,
 )
 from linnet.training.objectives import Objective, configure_objective
@@ -115,7 +115,9 @@ class Trainer:
         """Add the callbacks in the order in which their hooks are called."""
         context, spec, processes = self.context, self.context.spec, self.context.processes
         workload = Workload(context.run, self.batches)
-        peak = peak_flops_per_s(context.device, self.precision.dtype) / (3 * workload.flops_per_token)
+        self.peak = processes.broadcast_from_rank0(lambda: kept_peak(context.device, self.precision.dtype))
+        peak = None if self.peak is None else self.peak.flops_per_s / (3 * workload.flops_per_token)
+        total = None if peak is None else processes.count * peak
         guard = None if spec.guard is None else Guard(spec.guard)
         on_one_cpu = context.device.type == "cpu" and processes.count == 1
         self.checkpointing = Checkpointing(CheckpointWriter(processes, spec.parallel.shard), evaluate, guard)
@@ -125,7 +127,7 @@ class Trainer:
             Steadiness(torch.get_num_threads(), on_one_cpu),
             *([] if guard is None else [guard]),
             evaluate,
-            Log(evaluate, workload, ProcessStats(processes, context.device, peak), processes.sum_number(peak)),
+            Log(evaluate, workload, ProcessStats(processes, context.device, peak), total),
             Trackers(spec.trackers if processes.is_rank0 else (), context.folder, context.run),
             *own,
             DrawCurves(),
@@ -333,6 +335,7 @@ class Trainer:
                 "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
                 "precision": self.precision.name,
                 "precision_reason": self.precision.reason,
+                "peak": self.peak and asdict(self.peak),
                 "threads": torch.get_num_threads(),
                 "python": platform.python_version(),
                 "torch": torch.__version__,

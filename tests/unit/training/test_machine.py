@@ -1,3 +1,7 @@
+import datetime
+import json
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,7 +11,14 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training import machine
 from linnet.training.checkpoint import optimizer_tensors
-from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.machine import (
+    check_memory,
+    is_plausible,
+    kept_peak,
+    peak_flops_per_s,
+    peak_memory_bytes,
+    threads,
+)
 from linnet.training.objectives import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.sections import OptimizerSpec
@@ -37,6 +48,51 @@ def test_the_peak_is_two_flops_for_each_multiply_add_of_the_fastest_product(monk
     monkeypatch.setattr(machine, "PEAK_WIDTHS", {"cpu": 64})
     monkeypatch.setattr(machine, "fastest_product_s", lambda width, device, dtype: 0.5)
     assert peak_flops_per_s(CPU, torch.float32) == 2 * 64**3 / 0.5
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """The number of measurements of 50 GFLOP/s, of which the process had all of one thread's time."""
+    count = []
+
+    def measure(device, dtype):
+        count.append(dtype)
+        return 5e10
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "peak_flops_per_s", measure)
+    monkeypatch.setattr(machine.torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(machine.torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(machine.psutil, "cpu_freq", lambda: SimpleNamespace(current=2000.0, max=3000.0))
+    monkeypatch.setattr(machine.time, "process_time", iter(range(100)).__next__)
+    monkeypatch.setattr(machine.time, "perf_counter", iter(range(100)).__next__)
+    return count
+
+
+def test_a_peak_is_measured_once_per_precision_and_kept_with_its_date(measured, tmp_path):
+    first = kept_peak(CPU, torch.float32)
+    assert first is not None and first.flops_per_s == 5e10 and first.measured == datetime.date.today().isoformat()
+    assert kept_peak(CPU, torch.float32) == first and kept_peak(CPU, torch.bfloat16) == first
+    assert measured == [torch.float32, torch.bfloat16]
+    kept = json.loads((tmp_path / "linnet" / "peak-speeds.json").read_text())
+    assert len(kept) == 2 and all("1 threads, torch." in key for key in kept)
+    (tmp_path / "linnet" / "peak-speeds.json").write_text("no JSON")
+    assert kept_peak(CPU, torch.float32) == first and len(measured) == 3
+
+
+def test_a_peak_on_a_busy_machine_is_not_kept(measured, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine.time, "process_time", (0.7 * number for number in range(100)).__next__)
+    assert kept_peak(CPU, torch.float32) is None and kept_peak(CPU, torch.float32) is None
+    assert len(measured) == 2 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("flops_per_s", "plausible"), [(9e9, False), (1e10, True), (1e11, True), (1.2e11, False)])
+def test_a_speed_is_checked_against_what_the_processor_can_compute(measured, flops_per_s, plausible, monkeypatch):
+    """One thread of 3 GHz with two multiply-adds of 8 numbers in a cycle: 96 GFLOP/s."""
+    assert is_plausible(flops_per_s, torch.float32) == plausible
+    assert is_plausible(flops_per_s, torch.bfloat16)
+    monkeypatch.setattr(machine.psutil, "cpu_freq", lambda: None)
+    assert is_plausible(flops_per_s, torch.float32)
 
 
 def test_a_product_takes_time(monkeypatch):

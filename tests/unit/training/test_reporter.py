@@ -31,13 +31,15 @@ def test_the_log_has_a_line_for_each_line_of_figures(capsys):
     reporter.line(LINE)
     reporter.line({**LINE, "validation": LEAKING})
     reporter.line({**LINE, "orthogonalizing_share": 0.06})
+    reporter.line({**LINE, "share_of_peak": None})
     out, err = capsys.readouterr()
-    plain, evaluated, muon = err.splitlines()
+    plain, evaluated, muon, unknown = err.splitlines()
     assert out == "" and "validation" not in plain
     assert plain.startswith("step 20/40  loss 2.0000  1.5000 bits/byte")
     assert plain.endswith("12,346 tokens/s  25.0% of peak  300 MB  ETA 1 min 01 s")
     assert evaluated.endswith("validation 1.2500 bits/byte (whole sequence 1.0000, leak +0.2500)")
     assert "  Muon's share 6.0%  " in muon
+    assert unknown.endswith("12,346 tokens/s  300 MB  ETA 1 min 01 s")
 
 
 class Terminal(io.StringIO):

@@ -84,11 +84,16 @@ class Workload:
         return self._growth.tokens(first, last)
 
 
+def share_of_peak(tokens_per_s: float, peak_tokens_per_s: float | None) -> float | None:
+    """A speed relative to the peak; None if the peak is unknown, or cannot be one because the speed is higher."""
+    return None if peak_tokens_per_s is None or tokens_per_s > peak_tokens_per_s else tokens_per_s / peak_tokens_per_s
+
+
 class ProcessStats:
     """What each of several processes did, for lines of metrics and the final table; nothing for a single process."""
 
-    def __init__(self, processes: Processes, device: torch.device, peak_tokens_per_s: float) -> None:
-        """peak_tokens_per_s: of this process."""
+    def __init__(self, processes: Processes, device: torch.device, peak_tokens_per_s: float | None) -> None:
+        """peak_tokens_per_s: of this process; None if unknown."""
         self._processes, self._device, self._peak = processes, device, peak_tokens_per_s
         # Tokens, seconds, and the time waited before: since the last line of metrics, and since the start.
         self._line, self._total = ([0.0, 0.0, processes.waits.seconds] for _ in range(2))
@@ -110,7 +115,7 @@ class ProcessStats:
         own = {
             "process": self._processes.rank,
             "tokens_per_s": tokens_per_s,
-            "share_of_peak": tokens_per_s / max(self._peak, tokens_per_s),
+            "share_of_peak": share_of_peak(tokens_per_s, self._peak),
             "memory_bytes": peak_memory_bytes(self._device),
             "waiting_s": self._processes.waits.seconds - waited_before_s,
         }
@@ -122,8 +127,10 @@ class Log(Callback):
 
     name = "log"
 
-    def __init__(self, evaluate: Evaluate, workload: Workload, stats: ProcessStats, peak_tokens_per_s: float) -> None:
-        """peak_tokens_per_s: of all processes, from the speed of one large matrix product in each."""
+    def __init__(
+        self, evaluate: Evaluate, workload: Workload, stats: ProcessStats, peak_tokens_per_s: float | None
+    ) -> None:
+        """peak_tokens_per_s: of all processes, from the speed of one large matrix product in each; None if unknown."""
         self._evaluate, self._workload, self._stats = evaluate, workload, stats
         self._peak_tokens_per_s = peak_tokens_per_s
         self.state: LogState = LogState()
@@ -175,8 +182,6 @@ class Log(Callback):
         """Means since the line before. Interrupting a run changes only the figures of speed and memory."""
         progress, meter = self._progress(), self.state.meter
         speed = progress.tokens_per_s * self._workload.relative_flops(progress.step - 1, progress.step)
-        # If the machine was busy when the peak was measured, it was measured too low.
-        self._peak_tokens_per_s = max(self._peak_tokens_per_s, speed)
         line: dict[str, Any] = {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -185,7 +190,7 @@ class Log(Callback):
             "lr": progress.lr,
             "gradient_norm": progress.gradient_norm,
             "tokens_per_s": progress.tokens_per_s,
-            "share_of_peak": speed / self._peak_tokens_per_s,
+            "share_of_peak": share_of_peak(speed, self._peak_tokens_per_s),
             "waiting_share": meter.data_wait_s / meter.elapsed_s,
             "memory_bytes": peak_memory_bytes(self.context.device),
             "eta_s": progress.eta_s,
@@ -205,14 +210,12 @@ class Log(Callback):
         """Means over all steps; `share_of_peak` is relative to a large matrix product on this device."""
         state = self.context.state
         tokens_per_s = state.tokens / state.elapsed_s if state.elapsed_s else None
-        peak_share = tokens_per_s and (
-            tokens_per_s * self._workload.relative_flops(0, state.step) / self._peak_tokens_per_s
-        )
+        speed = tokens_per_s and tokens_per_s * self._workload.relative_flops(0, state.step)
         is_muon = self.context.spec.optimizer.kind == "muon" and state.elapsed_s
         return {
             "tokens_per_s": tokens_per_s,
             "orthogonalizing_share": self.state.orthogonalizing_s / state.elapsed_s if is_muon else None,
-            "share_of_peak": peak_share,
+            "share_of_peak": speed and share_of_peak(speed, self._peak_tokens_per_s),
             "memory_bytes": peak_memory_bytes(self.context.device),
             **self._stats.figures(since_last_line=False),
         }

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from linnet.training.callbacks.log import ProcessStats
+from linnet.training.callbacks.log import ProcessStats, share_of_peak
 from linnet.training.distributed import SINGLE_PROCESS, Processes
 from linnet.training.step import StepResult
 
@@ -22,6 +22,11 @@ class OfTwo(Processes):
 
 def _step(tokens, elapsed_s):
     return StepResult(1.0, tokens, tokens, 1e-3, 1.0, elapsed_s=elapsed_s)
+
+
+def test_a_share_is_left_out_where_the_peak_is_unknown_or_too_low():
+    assert [share_of_peak(speed, 100.0) for speed in (25.0, 100.0, 101.0)] == [0.25, 1.0, None]
+    assert share_of_peak(1.0, None) is None
 
 
 def test_a_single_process_has_no_process_figures():

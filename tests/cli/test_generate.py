@@ -224,6 +224,16 @@ def test_standard_input_is_the_prompt_less_one_newline(model: str, monkeypatch: 
     assert json.loads(out)["prompt"] == "Zwei é\n"
 
 
+def test_names_of_control_tokens_are_parsed_on_request(model: str, capfdbinary):
+    counts = [
+        json.loads(run(capfdbinary, model, "--prompt", prompt, "--max-tokens", "2", "--json", *more)[1])[
+            "prompt_tokens"
+        ]
+        for prompt, more in (("<|end|>ab", []), ("<|end|>ab", ["--parse-special"]), ("ab<|end|>", ["--parse-special"]))
+    ]
+    assert counts == [10, 3, 4]
+
+
 def test_standard_input_that_is_no_text_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch, capfdbinary):
     given_to(monkeypatch, b"ab\xff")
     assert run(capfdbinary, model, "--prompt", "-") == (

@@ -155,6 +155,10 @@ def generate(
             help="For a model of pairs: the input that the text follows from; --prompt is then how the text begins.",
         ),
     ] = None,
+    parse_special: Annotated[
+        bool,
+        typer.Option("--parse-special", help="Names of control tokens, such as <|im_start|>, become these tokens."),
+    ] = False,
     max_tokens: MaxTokens = 200,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue after the end of a text with the next one.")
@@ -196,6 +200,9 @@ def generate(
 
     An encoder-decoder reads --input with its encoder, once; a model with prefix: true reads it as a prefix without a
     causal mask; any other model reads it before the prompt, as in training on pairs.
+
+    --parse-special addresses a chat model in the form of its template. A prompt that begins with a control token is
+    read as it is; every other begins with the end token.
 
     Example: linnet generate runs/pairs --input "three two one" --temperature 0
 
@@ -249,11 +256,15 @@ def generate(
         from linnet.interop.onnx.engine import OnnxLanguageModel
 
         graphs = OnnxLanguageModel(model, threads)
+        if parse_special:
+            graphs.tokenizer = graphs.tokenizer.parsing_special()
         continuation = graphs.stream(prompt, max_tokens, sampling, ignore_eos)
         context_length = graphs.graphs.description.model.context_length
         weights_bytes = sum(path.stat().st_size for path in Path(model).glob("model.onnx*"))
     else:
         language_model = load(model, device)
+        if parse_special:
+            language_model = language_model.parsing_special()
         context_length = language_model.spec.context_length
         typed = {
             "--calibration": calibration is not None,

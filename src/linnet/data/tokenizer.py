@@ -1,7 +1,9 @@
 """The tokenizer: text to token ids and back, exactly, for any text; and the bounds of a tokenizer.json."""
 
+import copy
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -49,6 +51,7 @@ class Tokenizer:
         # Settings that truncate, pad or randomize the tokens of a text are left out.
         self._definition = {**definition, "truncation": None, "padding": None, "model": model_fields}
         self._origin = origin
+        self.parses_special = False
         model = _sentencepiece(self._definition, origin)
         self._sentencepiece = SentencePiece(model, origin) if model else None
         with _panics_reported(origin):
@@ -118,16 +121,30 @@ class Tokenizer:
         canonical = json.dumps(self._definition, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
+    def parsing_special(self) -> "Tokenizer":
+        """The same tokenizer, except that names of special tokens in a text become these tokens."""
+        twin = copy.copy(self)
+        twin.parses_special = True
+        twin.__dict__.pop("_library", None)
+        return twin
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. No special token is added; the name of one in the text is ordinary text."""
         return self.encode_batch([text])[0]
 
+    def encode_document(self, text: str) -> list[int]:
+        """The end token, then the ids of a text; without it if a text begins with a special token that is parsed."""
+        begins = self.parses_special and text.startswith(tuple(self._names_of_specials.values()))
+        return self.encode(text) if begins else [self.end_id, *self.encode(text)]
+
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """`encode` for many texts at once, on all cores."""
-        if self.kind == "bytes":
+        if self.kind == "bytes" and not self.parses_special:
             return [list(_utf8(text)) for text in texts]
         cut = [self.cut(text) for text in texts]
         if self._sentencepiece:
+            if self.parses_special:
+                return [self._encode_between_names(text) for text in texts]
             return self._sentencepiece.encode_batch(texts)
         parts_of_all = [part for parts in cut for part in parts]
         with _panics_reported(self._origin):
@@ -138,7 +155,7 @@ class Tokenizer:
     def cut(self, text: str) -> list[str]:
         """Parts of a long text that can be encoded one by one: `encode(text)` is their encodings end to end."""
         _utf8(text)
-        return [text] if self.kind == "imported" else cut_before_words(text)
+        return [text] if self.kind == "imported" or self.parses_special else cut_before_words(text)
 
     def decode(self, ids: Iterable[int], behind: Sequence[int] = ()) -> str:
         """The text of token ids. Special tokens print nothing; bytes that are not UTF-8 become U+FFFD.
@@ -216,8 +233,22 @@ class Tokenizer:
         except Exception as error:  # the library raises plain Exception
             problem = f"not a tokenizer that the tokenizers library can read ({error})"
             raise UserError(f"{self._origin}: {problem}") from error
-        library.encode_special_tokens = True
+        library.encode_special_tokens = not self.parses_special
         return library
+
+    @cached_property
+    def _names_of_specials(self) -> dict[int, str]:
+        added = self._definition.get("added_tokens") or []
+        return {token["id"]: token["content"] for token in added if token["special"]}
+
+    def _encode_between_names(self, text: str) -> list[int]:
+        """Encode by SentencePiece, to which each part between two names of special tokens is a text of its own."""
+        assert self._sentencepiece is not None
+        by_name = {name: token for token, name in self._names_of_specials.items()}
+        names = "|".join(map(re.escape, sorted(by_name, key=len, reverse=True)))
+        parts = [part for part in re.split(f"({names})", text) if part]
+        ids = iter(self._sentencepiece.encode_batch([part for part in parts if part not in by_name]))
+        return [token for part in parts for token in ([by_name[part]] if part in by_name else next(ids))]
 
     def _find_ends(self, named: Mapping[int | str, str], usual: int | None) -> tuple[int, ...]:
         """Return the ids of the end tokens, and store them in the definition unless they are the usual one."""

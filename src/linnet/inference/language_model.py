@@ -131,6 +131,7 @@ class GenerateSettings(SamplingSettings, total=False):
     ignore_eos: bool
     input: str | list[str] | None
     stop: str | Sequence[str]
+    parse_special: bool
 
 
 KEYWORDS = ("prompt", "max_tokens", "stream", *GenerateSettings.__annotations__)
@@ -145,7 +146,8 @@ class LanguageModel:
     `model.generate(prompt)`.
     """
 
-    def __init__(self, decoder: Decoder, tokenizer: Tokenizer) -> None:
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, folder: Path | None = None) -> None:
+        """folder: the model folder that both were read from; None for a model in memory alone."""
         if tokenizer.vocab_size > decoder.spec.vocab_size:
             raise UserError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens: "
@@ -153,6 +155,7 @@ class LanguageModel:
             )
         self.decoder = decoder
         self.tokenizer = tokenizer
+        self.folder = folder
 
     def __repr__(self) -> str:
         spec, weight = self.spec, next(self.decoder.parameters(), None)
@@ -214,6 +217,7 @@ class LanguageModel:
         ignore_eos: bool = False,
         input: str | list[str] | None = None,
         stop: str | Sequence[str] = (),
+        parse_special: bool = False,
         **settings: Unpack[SamplingSettings],
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
@@ -224,7 +228,7 @@ class LanguageModel:
         (`layer_cache_policies`). `ignore_eos`: continue after end tokens until there are `max_tokens`, which include
         the end tokens; they print nothing. `input`: for a model of pairs, the text that is continued, one for each
         prompt; the prompt is how the continuation begins. `stop`: a text or several; the continuation ends before the
-        first of them.
+        first of them. `parse_special`: see the method of this name.
 
         Raises `UserError` for an invalid value, and for more tokens than learned positions.
         """
@@ -232,10 +236,11 @@ class LanguageModel:
         stop = (stop,) if isinstance(stop, str) else tuple(stop)
         if not all(isinstance(text, str) and text for text in stop):
             raise UserError(field="stop", value=stop, accepted="texts that are not empty")
+        model = self.parsing_special() if parse_special else self
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] if isinstance(input, str) else input
-            texts = self.complete(
+            texts = model.complete(
                 prompts,
                 max_tokens,
                 sampling,
@@ -249,7 +254,7 @@ class LanguageModel:
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
         if isinstance(input, list):
             raise UserError(f"input: a list of {len(input)}: expected one text for one prompt")
-        return self.stream(prompt, max_tokens, sampling, Caches(), cache_policy, ignore_eos, input, stop)
+        return model.stream(prompt, max_tokens, sampling, Caches(), cache_policy, ignore_eos, input, stop)
 
     __call__ = generate
 
@@ -259,7 +264,14 @@ class LanguageModel:
         seed: decides a random calibration. `UserError` if the model has no such layer, or the file does not fit it.
         """
         seed = fresh_seed() if seed is None else seed
-        return LanguageModel(with_calibration_from(self.decoder, source, seed), self.tokenizer)
+        return LanguageModel(with_calibration_from(self.decoder, source, seed), self.tokenizer, self.folder)
+
+    def parsing_special(self) -> "LanguageModel":
+        """The same model, but names of special tokens in its texts become these tokens, as a chat model needs them.
+
+        A prompt that begins with such a token has no end token before it.
+        """
+        return LanguageModel(self.decoder, self.tokenizer.parsing_special(), self.folder)
 
     def stream(
         self,
@@ -358,13 +370,15 @@ class LanguageModel:
 
     def prefill_inputs(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
         """Prompts as token ids, as the model reads them, with an input for each if they have one."""
-        end = self.tokenizer.end_id
-        tokens = None if inputs is None else [[*self.prompt_tokens(text), end] for text in inputs]
-        return prefill_inputs(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], tokens)
+        if inputs is None:
+            return prefill_inputs(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], None)
+        end, encode = self.tokenizer.end_id, self.tokenizer.encode
+        tokens = [[end, *encode(text), end] for text in inputs]
+        return prefill_inputs(self.decoder, [[end, *encode(prompt)] for prompt in prompts], tokens)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""
-        return [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]
+        return self.tokenizer.encode_document(prompt)
 
 
 def load(folder: str | Path, device: str = "auto", precision: str | None = None) -> LanguageModel:
@@ -378,4 +392,4 @@ def load(folder: str | Path, device: str = "auto", precision: str | None = None)
         decoder, tokenizer = load_decoder(path, resolve_device(device)), Tokenizer.load(path / TOKENIZER)
     if precision is not None:
         convert_weights(decoder, precision)
-    return LanguageModel(decoder, tokenizer)
+    return LanguageModel(decoder, tokenizer, path)

@@ -72,8 +72,13 @@ class Session:
         """Continue the stream with `text`, which is read in one pass when something is generated."""
         tokens = self.model.tokenizer.encode(text)
         if tokens:
-            self._pending += tokens
-            self._counts.read_prompt(tokens)
+            fresh = self._state is None and self._prefill.inputs is None
+            if fresh and self._pending == [self.model.tokenizer.end_id]:
+                self._pending = self.model.prompt_tokens(text)
+                self._counts = TokenCounts(set(self._pending))
+            else:
+                self._pending = [*self._pending, *tokens]
+                self._counts.read_prompt(tokens)
             self._text = self.model.tokenizer.stream(tokens)
 
     def generate(self, max_tokens: int = 200, *, ignore_eos: bool = False, **settings: Unpack[SamplingSettings]) -> str:

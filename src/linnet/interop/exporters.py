@@ -17,7 +17,7 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.layers.registry import kinds_with_calibration
 from linnet.model.calibration import calibrate, with_stored_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.folder import WEIGHTS
+from linnet.model.folder import WEIGHTS, published_files
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, write_model
 
@@ -163,10 +163,10 @@ def export(
     check_new_folder(out, f"a new {'folder' if exporter is None else exporter.makes}")
     source, path = load(model, device="cpu"), Path(out)
     if freeze:
-        source = LanguageModel(frozen(source, prompt), source.tokenizer)
+        source = LanguageModel(frozen(source, prompt), source.tokenizer, source.folder)
     if exporter is None:
         made = {"frozen_from": str(model), "calibration_prompt": prompt, "command": command}
-        write_model(path, source.decoder, source.tokenizer, made)
+        write_model(path, source.decoder, source.tokenizer, made, published_files(source.folder))
         return ExportResult.of(path, source.decoder, path / WEIGHTS)
     if source.spec.prefix:
         raise UserError(f"{model}: model.prefix: true: {to} has no prefix with bidirectional attention; expected false")

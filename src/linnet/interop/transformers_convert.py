@@ -38,6 +38,9 @@ from linnet.interop.parity import (
 from linnet.interop.transformers_folder import (
     CONFIG,
     WEIGHTS,
+    files_to_keep,
+    published_family,
+    published_folder,
     read_family,
     read_tokenizer,
     read_weights,
@@ -83,7 +86,8 @@ def import_transformers(
         note(f"{folder / CONFIG}: {message}")
     hashes = {path.name: sha256_of(path) for path in files}
     made = {"imported_from": str(folder), "sha256": hashes, "command": command}
-    write_model(out, decoder, tokenizer, made if parity is None else {**made, "parity": parity.figures})
+    made = made if parity is None else {**made, "parity": parity.figures}
+    write_model(out, decoder, tokenizer, made, files_to_keep(folder))
     return decoder, parity
 
 
@@ -96,20 +100,25 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
     model with an encoder, and for any difference; then nothing is left.
     """
     optional_package("transformers", "to")
-    family, messages = _family_of(model.spec)
+    published = published_folder(model.folder)
+    family = None if published is None else published_family(published, model.decoder)
+    family, messages = _family_of(model.spec) if family is None else (family, [f"of the family {family.model_type}"])
     decoder, loss = model.decoder, None
     if precision is not None and precision != str(decoder.dtype).removeprefix("torch."):
         decoder, loss = round_weights(decoder, precision)
     with atomic_directory(out) as temporary:
-        write_folder(temporary, family, decoder, model.tokenizer)
+        write_folder(temporary, family, decoder, model.tokenizer, published)
         theirs, their_tokenizer = load_original(temporary, "to", out)
         texts = [*SAMPLES, *sample_stories(STORIES)]
         check_same_ids(model.tokenizer, encoder(their_tokenizer), NAME, str(out), texts)
-        if their_tokenizer.eos_token_id != model.tokenizer.end_id:
-            ends = f"{model.tokenizer.end_id} here, {their_tokenizer.eos_token_id} in Transformers"
-            raise UserError(f"{out}: ends a text at {ends}")
+        found = theirs.generation_config.eos_token_id
+        found = {*(found if isinstance(found, list) else [found]), their_tokenizer.eos_token_id} - {None}
+        if found != set(model.tokenizer.end_ids):
+            here, there = (", ".join(map(str, sorted(ids))) for ids in (model.tokenizer.end_ids, found))
+            raise UserError(f"{out}: ends a text at {here} here, {there} in Transformers")
         for ids in map(model.tokenizer.encode, texts):
-            ours, others = model.tokenizer.decode(ids), their_tokenizer.decode(ids, skip_special_tokens=True)
+            ours = model.tokenizer.decode(ids)
+            others = their_tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             if ours != others:
                 raise UserError(f"{out}: {ours!r} here, {others!r} in Transformers: expected the same text")
         parity = check_with_transformers(decoder, theirs, str(out))

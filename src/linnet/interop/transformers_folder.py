@@ -4,31 +4,90 @@ linnet begins every text with the end token by itself, Transformers only if a ru
 adds that rule to linnet's own tokenizers, import removes it; a tokenizer from elsewhere keeps the rule that it has.
 """
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+import torch
 from torch import Tensor
 
 from linnet.core.arrays import read_tensors, write_tensors
+from linnet.core.checksum import check_files
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
 from linnet.data.tokenizer import TOKENIZER, Tokenizer, without_ends
 from linnet.data.tokenizer_training import END
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family, Linnet
+from linnet.interop.families.matching import plain_form
 from linnet.interop.tensor_names import check_one_precision
 from linnet.model.decoder import Decoder
+from linnet.model.folder import PUBLISHED, published_files
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+REPEATED = ("special_tokens_map.json", "added_tokens.json")
+"""Files of some folders that repeat what the two files of the tokenizer say."""
+CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+WEIGHT_SUFFIXES = {
+    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".gguf"),
+    *(".tflite", ".mlmodel", ".npz", ".pkl"),
+}
+"""Of files with weights, or other binary data of frameworks, which are not kept at import."""
 FORMAT = {"format": "pt"}
 """Metadata that Transformers requires in a safetensors file."""
 
 _RULE = "post_processor"
+
+
+def files_to_keep(folder: Path) -> dict[str, Path]:
+    """Return the files of a published folder by name, except those with weights, hidden ones and most subfolders."""
+    paths = [*folder.iterdir(), *(folder / CHAT_TEMPLATES).glob("*")]
+    weights = (*WEIGHT_SUFFIXES, ".index.json")
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(paths)
+        if path.is_file() and not path.name.startswith(".") and not path.name.endswith(weights)
+    }
+
+
+def published_folder(folder: Path | None) -> Path | None:
+    """Return the folder with what a model folder keeps of its published files; `UserError` if one was changed."""
+    names = published_files(folder)
+    if folder is None or not names:
+        return None
+    check_files(folder, [f"{PUBLISHED}/{name}" for name in names])
+    return folder / PUBLISHED
+
+
+def chat_templates(published: Path) -> dict[str, str]:
+    """Return the chat templates of a published folder by name; `default` is the one without a name."""
+    config = read_json(published / TOKENIZER_CONFIG) if (published / TOKENIZER_CONFIG).is_file() else {}
+    listed = config.get("chat_template") or []
+    named = [{"name": "default", "template": listed}] if isinstance(listed, str) else listed
+    templates = {str(each["name"]): str(each["template"]) for each in named}
+    files = {path.stem: path for path in sorted((published / CHAT_TEMPLATES).glob("*.jinja"))}
+    files |= {"default": published / CHAT_TEMPLATE} if (published / CHAT_TEMPLATE).is_file() else {}
+    return templates | {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+
+
+def published_family(published: Path, decoder: Decoder) -> Family | None:
+    """Return the family of a published folder if its `config.json` still describes the model; else None.
+
+    None also if its tensors cannot be written as published: rows of a position table that only padding uses are not
+    kept at import, and norms that were one there may differ after training.
+    """
+    if not (published / CONFIG).is_file():
+        return None
+    family, spec, ours = read_family(published), decoder.spec, decoder.state_dict()
+    if plain_form(family.model(spec.name, str(published / CONFIG))) != plain_form(spec):
+        return None
+    back = family.tensors.from_published(family.tensors.to_published(ours, spec), spec)
+    return family if all(torch.equal(tensor, back[name]) for name, tensor in ours.items()) else None
 
 
 def read_family(folder: Path) -> Family:
@@ -127,33 +186,57 @@ def read_tokenizer(folder: Path, family: Family, model: ModelSpec, ends: Sequenc
     return tokenizer
 
 
-def write_folder(folder: Path, family: Family, decoder: Decoder, tokenizer: Tokenizer) -> None:
+def write_folder(
+    folder: Path, family: Family, decoder: Decoder, tokenizer: Tokenizer, published: Path | None = None
+) -> None:
     """Write description, weights and tokenizer of a family's model under Transformers' names.
 
-    Ids without a token of the tokenizer are suppressed in generation, as in linnet.
+    published: the folder with the files that the model was published with; what still holds of them is copied, byte for
+    byte. Ids without a token of the tokenizer are suppressed in generation, as in linnet, unless it says otherwise.
     """
-    begin = _write_tokenizer(folder, tokenizer, decoder.spec.context_length, family.begins_with_end)
+    spec, same_model, same_tokenizer = decoder.spec, False, False
+    if published is not None:
+        shutil.copytree(published, folder, dirs_exist_ok=True)
+        same_model = published_family(published, decoder) == family
+        if (published / TOKENIZER).is_file():
+            same_tokenizer = read_tokenizer(published, family, spec).hash == tokenizer.hash
+    begin = _write_tokenizer(folder, tokenizer, spec.context_length, family.begins_with_end, same_tokenizer)
     several = len(tokenizer.end_ids) > 1
     ends = {"bos_token_id": begin, "eos_token_id": list(tokenizer.end_ids) if several else tokenizer.end_id}
     ends |= {"pad_token_id": tokenizer.end_id}
-    write_json(folder / CONFIG, {**family.config(), **ends, "dtype": str(decoder.dtype).removeprefix("torch.")})
-    unused = list(range(tokenizer.vocab_size, decoder.spec.vocab_size))
-    write_json(folder / GENERATION, {**ends, **({"suppress_tokens": unused} if unused else {})})
-    write_tensors(folder / WEIGHTS, family.tensors.to_published(decoder.state_dict(), decoder.spec), FORMAT)
+    original = read_json(folder / CONFIG) if same_model else {}
+    dtype = {"torch_dtype" if "torch_dtype" in original else "dtype": str(decoder.dtype).removeprefix("torch.")}
+    fields = {**({} if same_model else family.config()), **({} if same_model and same_tokenizer else ends), **dtype}
+    _update(folder / CONFIG, original, fields)
+    unused = list(range(tokenizer.vocab_size, spec.vocab_size))
+    if not (same_tokenizer and (folder / GENERATION).is_file()):
+        original = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+        _update(folder / GENERATION, original, {**ends, **({"suppress_tokens": unused} if unused else {})})
+    write_tensors(folder / WEIGHTS, family.tensors.to_published(decoder.state_dict(), spec), FORMAT)
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, begins_with_end: bool) -> int:
+def _update(path: Path, original: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Write JSON data with some other fields; a file that has them already stays as it is."""
+    if not path.is_file() or {**original, **fields} != read_json(path):
+        write_json(path, {**original, **fields})
+
+
+def _write_tokenizer(
+    folder: Path, tokenizer: Tokenizer, context_length: int, begins_with_end: bool, published: bool
+) -> int:
     """Write the tokenizer's files and return the id that begins a text.
 
-    begins_with_end: if True, a tokenizer from elsewhere without the rule gets it too.
+    begins_with_end: if True, a tokenizer from elsewhere without the rule gets it too. published: the files in the
+    folder are those of this tokenizer; only a missing one is written.
     """
     path, end = folder / TOKENIZER, tokenizer.describe_token(tokenizer.end_id)
-    tokenizer.save(path)
-    definition = read_json(path)
-    rule = without_ends(definition.get(_RULE))
-    if (begins_with_end or end == END) and rule is None:
-        rule = _end_first(tokenizer)
-    write_json(path, {**definition, _RULE: rule})
+    if not published:
+        rule = without_ends(tokenizer.definition.get(_RULE))
+        if (begins_with_end or end == END) and rule is None:
+            rule = _end_first(tokenizer)
+        write_json(path, {**tokenizer.definition, _RULE: rule})
+        for name in REPEATED:
+            (folder / name).unlink(missing_ok=True)
     before = tokenizers.Tokenizer.from_file(str(path)).encode("").ids
     begin = before[0] if before else tokenizer.end_id
     config = {
@@ -167,7 +250,9 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, be
         "padding_side": "left",
         "model_input_names": ["input_ids", "attention_mask"],
     }
-    write_json(folder / TOKENIZER_CONFIG, config)
+    there = (folder / TOKENIZER_CONFIG).is_file()
+    if not (published and there):
+        _update(folder / TOKENIZER_CONFIG, read_json(folder / TOKENIZER_CONFIG) if there else {}, config)
     return begin
 
 

@@ -20,6 +20,11 @@ CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer
 NGRAM = "ngram.json"
 """Describes the model in the folder of an n-gram model, which has none of the files above."""
 
+PUBLISHED = "published"
+"""The folder in a model folder with the files of the published model that it was imported from, except the weights:
+chat template, license, configuration, tokenizer, unchanged.
+"""
+
 MODEL, RUNS = "model", "runs"
 """The name of the model folder in the folder of a run, and of the folder of runs in that of a comparison."""
 
@@ -32,6 +37,15 @@ def preset_names() -> list[str]:
 def find_model_folder(path: Path) -> Path | None:
     """`path` if it is a model folder, or the model folder in the run folder `path`; None if there is none."""
     return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)
+
+
+def published_files(source: Path | None) -> dict[str, Path]:
+    """The files in `PUBLISHED` of a model folder, or of a run's, by their names there; empty if it has none."""
+    folder = None if source is None else find_model_folder(source)
+    if folder is None:
+        return {}
+    root = folder / PUBLISHED
+    return {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def model_folder(source: str | Path) -> Path:

@@ -1,7 +1,9 @@
 """Write and read models: whole folders, and weights that are checked against a description."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +15,7 @@ from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
 from linnet.model.decoder import Decoder, decoder_with_weights, meta_decoder
-from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS
+from linnet.model.folder import CONFIG, PUBLISHED, RUN, TOKENIZER, WEIGHTS
 from linnet.model.spec import ModelSpec
 
 
@@ -23,13 +25,26 @@ class TokenizerLike(Protocol):
     def save(self, path: str | Path) -> None: ...
 
 
-def write_model(folder: str | Path, decoder: Decoder, tokenizer: TokenizerLike, made: Mapping[str, Any]) -> None:
-    """Write a whole model folder or nothing, replacing an existing one; `made` becomes `run.json`."""
+def write_model(
+    folder: str | Path,
+    decoder: Decoder,
+    tokenizer: TokenizerLike,
+    made: Mapping[str, Any],
+    published: Mapping[str, Path] = MappingProxyType({}),
+) -> None:
+    """Write a whole model folder or nothing, replacing an existing one; `made` becomes `run.json`.
+
+    published: files by name to copy into `PUBLISHED`.
+    """
     with atomic_directory(folder) as temporary:
         save_decoder(decoder, temporary)
         tokenizer.save(temporary / TOKENIZER)
         write_json(temporary / RUN, made)
-        write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN))
+        names = [f"{PUBLISHED}/{name}" for name in published]
+        for name, path in zip(names, published.values(), strict=True):
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, temporary / name)
+        write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN, *names))
 
 
 def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:

@@ -25,6 +25,7 @@ from linnet.core.errors import is_out_of_memory
 from linnet.data.loader import Batch
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
+from linnet.model.folder import published_files
 from linnet.model.store import write_model
 from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
 from linnet.training.callbacks.evaluation import Evaluate
@@ -286,7 +287,8 @@ class Trainer:
             decoder = context.model.whole()
 
             def write() -> None:
-                write_model(context.folder.model, decoder, context.data.tokenizer, summary)
+                published = published_files(context.run.start_from)
+                write_model(context.folder.model, decoder, context.data.tokenizer, summary, published)
                 context.folder.draw_curves(context.run.model.name, decoder.causal)
 
             context.processes.broadcast_from_rank0(write)

@@ -142,6 +142,13 @@ def test_spaces() -> None:
     assert pieces(UNIGRAM, " a  b ") == [["▁a", "▁", "b"]]
 
 
+def test_names_of_special_tokens_are_parsed_on_request() -> None:
+    pytest.importorskip("sentencepiece")
+    tokenizer = Tokenizer(UNIGRAM.to_dict(), "test")
+    ids = [1, *tokenizer.encode("ab a"), 1, 1, *tokenizer.encode(" a")]
+    assert tokenizer.parsing_special().encode("</s>ab a</s></s> a") == ids != tokenizer.encode("</s>ab a</s></s> a")
+
+
 def test_a_missing_package_is_named_at_the_first_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = SentencePiece(BPE, "here")

@@ -319,6 +319,23 @@ def test_an_end_of_any_name_can_be_given(tmp_path: Path) -> None:
     assert Tokenizer.load(path, ["<|stop|>"]).end_ids == (TRAINED["bpe"].end_id,)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_special_tokens_are_parsed_on_request(tmp_path: Path, kind: str) -> None:
+    library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED[kind]._definition))
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    plain = Tokenizer.load(_write(tmp_path, json.loads(library.to_str())))
+    parsing, (start, stop) = plain.parsing_special(), map(library.token_to_id, ("<|im_start|>", "<|im_end|>"))
+    text = "<|im_start|>user\nHello.<|im_end|>\n"
+    ids = [start, *plain.encode("user\nHello."), stop, *plain.encode("\n")]
+    assert parsing.encode(text) == parsing.encode_document(text) == ids
+    assert parsing.encode_document("user") == [plain.end_id, *plain.encode("user")] == plain.encode_document("user")
+    assert not {start, stop} & set(plain.encode(text)) and plain.encode_document(text) == [
+        plain.end_id,
+        *plain.encode(text),
+    ]
+    assert parsing.hash == plain.hash and parsing.decode(ids) == "user\nHello.\n"
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

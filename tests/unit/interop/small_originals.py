@@ -1,5 +1,6 @@
 """Small models as Transformers writes them, with a tokenizer of their own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,13 @@ def write(folder: Path, name: str, **saving: Any) -> Any:
     model.save_pretrained(folder, **saving)
     tokenizer().save(str(folder / "tokenizer.json"))
     return model
+
+
+def chat_tokenizer(folder: Path) -> None:
+    """Give a model of `write` the tokenizer of a chat model: three ends, and a chat template."""
+    library = tokenizer(vocab_size=287)
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|eot|>"])  # 287 to 289
+    library.save(str(folder / "tokenizer.json"))
+    chat = {"eos_token": "<|im_end|>", "chat_template": "{{ messages[0]['content'] }}<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(chat))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 288, 289], "top_k": 7}))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_originals import CONFIGS, TEXT, tokenizer, write
+from small_originals import CONFIGS, TEXT, chat_tokenizer, write
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
@@ -182,23 +182,12 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str):
         import_transformers(tmp_path / "theirs", tmp_path / "ours")
 
 
-def chat_model(folder: Path, **generation: Any) -> Any:
-    """A Llama with the ends of a chat model beside `<|endoftext|>`; gives the model."""
-    model = write(folder, "llama")
-    library = tokenizer(vocab_size=287)
-    library.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|eot|>"])  # 287 to 289
-    library.save(str(folder / "tokenizer.json"))
-    chat = {"eos_token": "<|im_end|>", "chat_template": "{{ messages[0]['content'] }}<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(chat))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 288, 289], **generation}))
-    return model
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("stop", [0, 288, 289])
 def test_each_end_that_a_folder_names_ends_a_text(tmp_path: Path, stop: int):
     """Llama 3 Instruct's shape: a list that holds an end of linnet's and others."""
-    chat_model(tmp_path / "theirs")
+    write(tmp_path / "theirs", "llama")
+    chat_tokenizer(tmp_path / "theirs")
     import_transformers(tmp_path / "theirs", tmp_path / "ours")
     ours = load(tmp_path / "ours", device="cpu")
     assert ours.tokenizer.end_ids == (288, 0, 289)
@@ -215,8 +204,30 @@ def test_each_end_that_a_folder_names_ends_a_text(tmp_path: Path, stop: int):
     assert Generator(StateFactory.of_model(ours), ours.tokenizer).generate([request]) == [""]
 
 
+@torch.no_grad()
+def test_a_prompt_with_control_tokens_addresses_a_chat_model(tmp_path: Path):
+    """With names of special tokens parsed, a prompt has the ids of Transformers, in every way to give it."""
+    theirs = write(tmp_path / "theirs", "llama")
+    chat_tokenizer(tmp_path / "theirs")
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    ours = load(tmp_path / "ours", device="cpu")
+    prompt = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>it\n"
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")(prompt, return_tensors="pt")
+    made = theirs.generate(**inputs, do_sample=False, max_new_tokens=9, eos_token_id=None)
+    expected = ours.tokenizer.decode(made[0, inputs["input_ids"].shape[1] :].tolist())
+    settings: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+    assert ours.generate(prompt, 9, parse_special=True, **settings) == expected
+    assert ours.generate([prompt, prompt], 9, parse_special=True, **settings) == [expected] * 2
+    assert "".join(ours.generate(prompt, 9, parse_special=True, stream=True, **settings)) == expected
+    session = Session(ours.parsing_special())
+    session.feed(prompt)
+    assert session.tokens == inputs["input_ids"].shape[1] and session.generate(9, **settings) == expected
+    assert len(ours.prompt_tokens(prompt)) > inputs["input_ids"].shape[1] + 9
+
+
 def test_an_end_that_is_given_overrides_the_folder(tmp_path: Path):
-    chat_model(tmp_path / "theirs")
+    write(tmp_path / "theirs", "llama")
+    chat_tokenizer(tmp_path / "theirs")
     import_transformers(tmp_path / "theirs", tmp_path / "ours", end=["<|endoftext|>"])
     assert load(tmp_path / "ours", device="cpu").tokenizer.end_ids == (0,)
     with pytest.raises(UserError, match=r"end: <eos>: .*tokenizer\.json has no such token"):

@@ -9,7 +9,8 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
-from linnet.model.store import load_decoder
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.store import load_decoder, write_model
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
 from linnet.training.spec import read_run
@@ -58,6 +59,15 @@ def test_it_resumes_bit_for_bit_without_the_initial_model(tmp_path, tiny_run, fi
     shutil.rmtree(first)
     train_run(run, tmp_path / "run")
     assert _weights(tmp_path / "run") == _weights(tmp_path / "straight")
+
+
+def test_the_files_that_a_model_was_published_with_go_on(tmp_path, tiny_run, first):
+    decoder, tokenizer = load_decoder(first / "model"), Tokenizer.load(first / "model")
+    (tmp_path / "LICENSE").write_text("for all")
+    write_model(tmp_path / "imported", decoder, tokenizer, {}, {"LICENSE": tmp_path / "LICENSE"})
+    run = train_run(_from(tiny_run(), tmp_path / "imported"), tmp_path / "run")
+    assert (run.model / "published" / "LICENSE").read_text() == "for all"
+    assert "published/LICENSE" in (run.model / "manifest.json").read_text()
 
 
 def test_config_and_run_json_name_the_initial_model(tmp_path, tiny_run, first):

@@ -47,6 +47,7 @@ from linnet.interop.parity import (
     largest_error,
     sample_stories,
 )
+from linnet.interop.transformers_folder import chat_templates, published_folder
 from linnet.model.decoder import Decoder
 
 STORIES = sample_stories(3)
@@ -100,6 +101,9 @@ def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> Expo
     metadata = {"general.name": spec.name, **architecture_metadata(spec), **vocabulary.metadata}
     # llama.cpp ends a text at any of these and at eos_token_id.
     metadata |= zip(("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"), tokenizer.end_ids[1:], strict=False)
+    published = published_folder(model.folder)
+    for name, template in ({} if published is None else chat_templates(published)).items():
+        metadata["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = template
     for token in tokenizer.end_ids[3:]:
         note(f"{spec.name}: {tokenizer.describe_token(token)} ends a text; a GGUF file names three such tokens at most")
     with atomic_path(out) as path:

@@ -191,7 +191,7 @@ class OnnxLanguageModel:
         """Continue one prompt, piece by piece, like `LanguageModel.stream`."""
         if max_tokens < 1:
             raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
-        tokens = [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]
+        tokens = self.tokenizer.encode_document(prompt)
         longest = self.graphs.description.longest
         if longest is not None and len(tokens) + max_tokens > longest:
             raise UserError(

@@ -16,10 +16,11 @@ from torch import Tensor
 import linnet
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.language_model import load
 from linnet.interop.gguf import export, file
 from linnet.interop.gguf.export import export_gguf
 from linnet.interop.gguf.file import GgufFile
+from linnet.model.store import write_model
 
 pytestmark = pytest.mark.usefixtures("alone")
 MadeModel = Callable[..., Path]
@@ -41,17 +42,25 @@ def test_the_file_computes_what_the_model_computes(tmp_path: Path, made_model: M
     assert ("output.weight" in names) == ("untied" in shape)
 
 
-def test_several_ends_stand_in_the_file(tmp_path: Path, made_model: MadeModel, caplog: pytest.LogCaptureFixture):
+def test_ends_and_templates_stand_in_the_file(tmp_path: Path, made_model: MadeModel, caplog: pytest.LogCaptureFixture):
     model = load(made_model("bytes", vocab_size=264), device="cpu")
     library = tokenizers.Tokenizer.from_str(json.dumps(dict(model.tokenizer.definition)))
     names = ["<|eot|>", "<|eom|>", "<|more|>"]
     library.add_special_tokens(names)
     ends = dict.fromkeys(["<|end|>", *names], "")
     tokenizer = Tokenizer(json.loads(library.to_str()), "tokenizer", ends)
-    export_gguf(LanguageModel(model.decoder, tokenizer), tmp_path / "small.gguf")
+    kept = {"chat_template.jinja": "{{ 1 }}", "additional_chat_templates/tool.jinja": "{{ 2 }}"}
+    for name, template in kept.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(template)
+    published = {name: tmp_path / name for name in kept}
+    write_model(tmp_path / "chat", model.decoder, tokenizer, {}, published)
+    export_gguf(load(tmp_path / "chat", device="cpu"), tmp_path / "small.gguf")
     fields = gguf.GGUFReader(tmp_path / "small.gguf").fields
     found = [fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("eos", "eot", "eom")]
     assert found == list(tokenizer.end_ids[:3])
+    assert fields["tokenizer.chat_template"].contents() == "{{ 1 }}"
+    assert fields["tokenizer.chat_template.tool"].contents() == "{{ 2 }}"
     assert "<|more|> ends a text; a GGUF file names three such tokens at most" in caplog.text
 
 

@@ -61,6 +61,7 @@ def decoder_with_weights(mixers: list[MixerSpec], **changes: object) -> Decoder:
     return randomized(Decoder(spec_of(mixers, **changes))).double()
 
 
+PLACEMENTS = ("pre", "post", "output", "sandwich")
 RECIPE = {"d_model": WIDTH, "embedding": {"skip": True}, "head": {"norm": {"kind": "rms"}, "soft_cap": 2.0}}
 """Fields of the whole model that recent training recipes use."""
 
@@ -71,7 +72,7 @@ def recipe_blocks() -> list[dict[str, object]]:
     for index, mixer in enumerate(
         [*(spec for spec in EXAMPLES if first_of_its_kind(spec) or spec.cross_layer_values(WIDTH))]
     ):
-        norm = {"kind": ("rms", "layer")[index % 2], "placement": ("pre", "post")[index % 2]}
+        norm = {"kind": ("rms", "layer")[index % 2], "placement": PLACEMENTS[index % 4]}
         feed_forward = FEED_FORWARD_EXAMPLES[index % len(FEED_FORWARD_EXAMPLES)]
         shape = {"repeat": 2, "share_weights": True} if index % 3 == 1 else {}
         blocks.append({"mixer": mixer, "norm": norm, "feed_forward": feed_forward, **shape})

@@ -153,6 +153,9 @@ def _layer_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> 
         if row is None or row_of_norm is None:
             return None
         branches.append((row, row_of_norm))
+    if layer.placement in ("output", "sandwich"):
+        after = [norm_row(norm, native) for norm in layer.output_norms.values()]
+        return _step_with_output_norms(layer, branches, [norm for norm in after if norm is not None], record)
     pre, values = layer.pre, record.values
     skip = None if layer.skip is None else layer.skip.row()
     parallel = branches.pop() if layer.parallel and layer.feed_forward is not None else None
@@ -167,6 +170,29 @@ def _layer_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> 
             run, norm_of = parallel
             out_1D = run(out_1D, norm_of(x_1D), position)
         return out_1D
+
+    return step
+
+
+def _step_with_output_norms(
+    layer: Layer,
+    branches: Sequence[tuple[DecodeStep, RowFunction]],
+    after: Sequence[RowFunction],
+    record: AuxiliaryOutputs,
+) -> LayerStep:
+    """A step of a layer whose branches are normalized before they are added; after: the second norms of `sandwich`."""
+    skip, values = None if layer.skip is None else layer.skip.row(), record.values
+
+    def step(x_1D: Tensor, position: int) -> Tensor:
+        if skip is not None:
+            x_1D = skip(x_1D, values[EMBEDDED][0])
+        zero_1D = torch.zeros_like(x_1D)
+        for index, (run, norm_of) in enumerate(branches):
+            if after:
+                x_1D = x_1D + after[index](run(zero_1D, norm_of(x_1D), position))
+            else:
+                x_1D = x_1D + norm_of(run(zero_1D, x_1D, position))
+        return x_1D
 
     return step
 

@@ -204,6 +204,27 @@ PHI3 = PublishedTensors(
     )
 )
 
+OLMO2 = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.",
+        {"mixer_norm": "post_attention_layernorm", "feed_forward_norm": "post_feedforward_layernorm"},
+    )
+)
+
+GEMMA2 = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.",
+        {
+            "output_norms.mixer": "post_attention_layernorm",
+            "feed_forward_norm": "pre_feedforward_layernorm",
+            "output_norms.feed_forward": "post_feedforward_layernorm",
+        },
+    )
+)
+"""Gemma 2 and 3."""
+
 MIXTRAL = PublishedTensors(
     _LLAMA
     | _of_layers(

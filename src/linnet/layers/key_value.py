@@ -97,7 +97,7 @@ class AttentionShape:
 
     Activation memory is that on a CPU in float32. norm: the kind of norm of queries and keys. values: the values that
     are read. no_kernel: whether PyTorch's kernel does not support the scores, so that they are computed in blocks at
-    any length.
+    any length. normed_vectors: the number of vectors of a token that the norm normalizes.
     """
 
     heads: int
@@ -107,6 +107,7 @@ class AttentionShape:
     norm: NormKind | None = None
     values: ValuesRead = "own"
     no_kernel: bool = False
+    normed_vectors: int = 0
 
     def cost(self, whole: bool = False) -> Cost:
         """Attention over all earlier tokens, or over the whole row.
@@ -139,13 +140,13 @@ class AttentionShape:
         return 0 if self.no_kernel or blocked_is_faster(tokens, torch.float32) else sequences * tokens * self.heads
 
     def _norm_memory(self) -> int:
-        """`rms` keeps its output and a number per head; `layer` its input, the joint projection, and two numbers."""
-        heads = self.heads + self.kv_heads
+        """`rms` keeps its output and a number per vector; `layer` its input, the joint projection, and two numbers."""
+        elements = (self.heads + self.kv_heads) * self.head_dim
         if self.norm is None:
             return 0
         if self.norm == "rms":
-            return heads * (self.head_dim + 1)
-        return heads * (2 + (0 if self.rotary else self.head_dim))
+            return elements + self.normed_vectors
+        return 2 * self.normed_vectors + (0 if self.rotary else elements)
 
     def windowed_cost(self, window: int, sink_tokens: int = 0) -> Cost:
         """Attention over a window and the first `sink_tokens` tokens, computed in blocks if the sequence is long."""
@@ -171,7 +172,7 @@ class AttentionShape:
         cut = tokens * queries if whole > tokens else 0
         # Blocks are copies. Before them, the norm keeps its tensors, and a `layer` norm or learned weights of values
         # keep the joint projection.
-        norm = 2 * (self.heads + self.kv_heads) if self.norm == "layer" else self._norm_memory()
+        norm = 2 * self.normed_vectors if self.norm == "layer" else self._norm_memory()
         joint = (queries + 2 * keys) * (self.norm == "layer" or self.values == "learned")
         blocks = whole * (2 * queries + 4 * keys + self.heads + 2 * window)
         return sequences * (blocks + cut + tokens * (norm + joint))

@@ -218,14 +218,14 @@ def block_cost(block: BlockSpec, spec: ModelSpec, first: Place | None = None) ->
 
 def _layer_cost(block: BlockSpec, place: Place, skip: bool) -> Cost:
     """The sublayers of a layer and their norms. `skip`: whether it mixes the embedding into its input."""
-    layer = block.mixer.cost(place) + block.norm.cost(place.width)
+    layer = block.mixer.cost(place) + block.norm.branch_cost(place.width)
     if skip:
         # The gradients of its two parameters need the input of the layer (in the first layer the embedding).
         layer += Cost(parameters=2, activations_per_token=place.width)
     if block.cross_attention is not None:
-        layer += block.cross_attention.cost(place) + block.norm.cost(place.width)
+        layer += block.cross_attention.cost(place) + block.norm.branch_cost(place.width)
     if block.feed_forward is not None:
-        layer += block.feed_forward.cost(place) + block.norm.cost(place.width)
+        layer += block.feed_forward.cost(place) + block.norm.branch_cost(place.width)
         if block.residual == "parallel" and block.norm.kind == "layer":
             layer += Cost(activations_per_token=-place.width)  # both norms keep the same input
     return layer
@@ -238,7 +238,7 @@ def _norm_output_memory(later: Sequence[BlockSpec], spec: ModelSpec, width: int,
     """
     if later:
         block = later[0]
-        kept_there = spec.embedding.skip or block.norm.kind == "layer" or block.norm.placement == "post"
+        kept_there = spec.embedding.skip or block.norm.kind == "layer" or block.norm.placement in ("post", "output")
         projected = width != (block.width or spec.d_model)
     else:
         kept_there = last is None or last.kind == "layer"

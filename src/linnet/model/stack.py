@@ -17,6 +17,9 @@ from linnet.model.spec import BlockSpec
 from linnet.model.state import LayerStates
 from linnet.nn.linear import Linear, WeightedSum
 
+BRANCHES = ("mixer", "cross_attention", "feed_forward")
+"""The branches of a layer, in order."""
+
 
 class Layer(nn.Module):
     """A mixer, optional cross-attention to an encoder's memory, and a feed-forward, each on a residual branch.
@@ -27,7 +30,8 @@ class Layer(nn.Module):
     def __init__(self, spec: BlockSpec, place: Place, skip: bool = False) -> None:
         super().__init__()
         self.skip = WeightedSum(1.0, 0.0) if skip else None
-        self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
+        self.placement, self.parallel = spec.norm.placement, spec.residual == "parallel"
+        self.pre = self.placement in ("pre", "sandwich")
         mixer, feed_forward = spec.mixer.build(place), spec.feed_forward.build(place) if spec.feed_forward else None
         assert isinstance(mixer, Mixer) and (feed_forward is None or isinstance(feed_forward, FeedForward))
         self.mixer: Mixer = mixer
@@ -37,6 +41,10 @@ class Layer(nn.Module):
         self.cross_attention_norm = None if cross is None else spec.norm.build(place.width)
         self.feed_forward: FeedForward | None = feed_forward
         self.feed_forward_norm = spec.norm.build(place.width) if spec.feed_forward else None
+        branches = [name for name in BRANCHES if getattr(self, name) is not None]
+        self.output_norms = nn.ModuleDict(
+            {name: spec.norm.build(place.width) for name in branches if self.placement == "sandwich"}
+        )
 
     def forward(
         self,
@@ -50,19 +58,19 @@ class Layer(nn.Module):
             layout.record.outputs.append({})
         x_BTW = self.mix_embedding(x_BTW, embedded_BTW)
         input_BTW = x_BTW
-        for sublayer, norm, state in (
-            (self.mixer, self.mixer_norm, states.mixer),
-            (self.cross_attention, self.cross_attention_norm, states.cross_attention),
-            (self.feed_forward, self.feed_forward_norm, states.feed_forward),
-        ):
+        for name in BRANCHES:
+            sublayer, norm, state = getattr(self, name), getattr(self, f"{name}_norm"), getattr(states, name)
             if sublayer is None or norm is None:
                 continue
-            if self.pre:
+            if self.placement == "post":
+                x_BTW = norm(x_BTW + run(sublayer, x_BTW, state, layout))
+            elif self.placement == "output":
+                x_BTW = x_BTW + norm(run(sublayer, x_BTW, state, layout))
+            else:
                 # Parallel branches, of a mixer and a feed-forward, read the same input.
                 read_BTW = norm(input_BTW if self.parallel else x_BTW)
-                x_BTW = x_BTW + run(sublayer, read_BTW, state, layout)
-            else:
-                x_BTW = norm(x_BTW + run(sublayer, x_BTW, state, layout))
+                out_BTW = run(sublayer, read_BTW, state, layout)
+                x_BTW = x_BTW + (self.output_norms[name](out_BTW) if self.output_norms else out_BTW)
         return x_BTW
 
     def initial_states(

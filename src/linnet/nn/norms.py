@@ -8,11 +8,12 @@ Shapes: `B` batch, `T` tokens, `N` query heads, `M` key heads, `J` both, `K` hea
 
 import ctypes
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, model_validator
 from torch import Tensor, nn
 
 from linnet.core.spec import Spec
@@ -27,37 +28,60 @@ RowFunction = Callable[[Tensor], Tensor]
 
 
 class NormSpec(Spec):
-    """`rms` (scale by the root mean square, one gain) or `layer` (center and scale, gain and bias)."""
+    """`rms` (scale by the root mean square, one gain) or `layer` (center and scale, gain and bias).
+
+    unit_offset: the gain of `rms` is one plus the parameter, which starts at zero (Gemma).
+    """
 
     kind: NormKind = "rms"
     eps: PositiveFloat = 1e-6
+    unit_offset: bool = False
+
+    @model_validator(mode="after")
+    def _check_offset(self) -> Self:
+        if self.unit_offset and self.kind != "rms":
+            raise ValueError(f"unit_offset: True: requires kind: rms, not {self.kind}")
+        return self
 
     def build(self, width: int) -> "RmsNorm | nn.LayerNorm":
         """The normalization of vectors of `width` elements."""
-        return RmsNorm(width, self.eps) if self.kind == "rms" else nn.LayerNorm(width, eps=self.eps)
+        if self.kind == "rms":
+            return RmsNorm(width, self.eps, self.unit_offset)
+        return nn.LayerNorm(width, eps=self.eps)
 
     def cost(self, width: int) -> Cost:
         """Parameters and activation memory; element-wise work has no FLOPs.
 
         `layer` keeps its input and two numbers for each token. `rms` keeps one number, and its output, which counts as
-        the input of the next module if that keeps it too.
+        the input of the next module if that keeps it too; with `unit_offset` also the sum.
         """
         if self.kind == "rms":
-            return Cost(parameters=width, activations_per_token=1)
+            gain = (lambda *_: width,) if self.unit_offset else ()
+            return Cost(parameters=width, activations_per_token=1, activation_memory=gain)
         return Cost(parameters=2 * width, activations_per_token=width + 2)
 
 
 class RmsNorm(nn.Module):
     """Root-mean-square normalization with a gain."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, unit_offset: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
+        self.eps, self.unit_offset = eps, unit_offset
+
+    @property
+    def gain(self) -> Tensor:
+        """With `unit_offset` in float32 at least, since few bits have no numbers between 1 and 1.004."""
+        if not self.unit_offset:
+            return self.weight
+        return 1 + self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., width] -> [..., width]`."""
-        return rms_norm(x, self.weight, self.eps)
+        if not self.unit_offset:
+            return rms_norm(x, self.weight, self.eps)
+        gain_D = self.gain
+        return rms_norm(x.to(gain_D.dtype), gain_D, self.eps).to(x.dtype)
 
 
 def normed(norm: RmsNorm | nn.LayerNorm, x: Tensor) -> Tensor:
@@ -98,9 +122,21 @@ class HeadLayerNorm(nn.Module):
 
 
 class BlockNormSpec(NormSpec):
-    """The normalization of a block and its placement: `pre`, `x + f(norm(x))`, or `post`, `norm(x + f(x))`."""
+    """The normalization of a block and its placement.
 
-    placement: Literal["pre", "post"] = "pre"
+    `pre` is `x + f(norm(x))`, `post` `norm(x + f(x))`, `output` `x + norm(f(x))` (OLMo 2), and `sandwich`, with two
+    norms, `x + norm(f(norm(x)))` (Gemma 3).
+    """
+
+    placement: Literal["pre", "post", "output", "sandwich"] = "pre"
+
+    def branch_cost(self, width: int) -> Cost:
+        """The cost of the norms of one branch; no other module keeps the output of an `rms` norm after the branch."""
+        cost = self.cost(width)
+        if self.placement == "sandwich":
+            cost += self.cost(width)
+        after = self.placement in ("output", "sandwich") and self.kind == "rms"
+        return cost + Cost(activations_per_token=width) if after else cost
 
 
 def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> RowFunction | None:
@@ -109,7 +145,7 @@ def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> R
     compiled: the functions of `ops.native`, if they are available.
     """
     if isinstance(module, RmsNorm):
-        gain_D, eps = module.weight.float(), module.eps
+        gain_D, eps = module.gain.float(), module.eps
         if compiled is not None:
             return elementwise.norm_row(compiled, gain_D, None, eps)
         return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
@@ -122,18 +158,39 @@ def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> R
     return None
 
 
+class HeadNormSpec(NormSpec):
+    """The normalization of queries and of keys: of each head, or with `joint` of all heads together (OLMo 2)."""
+
+    joint: bool = False
+
+    def vectors(self, heads: int, kv_heads: int) -> int:
+        """The number of vectors of a token that are normalized."""
+        return 2 if self.joint else heads + kv_heads
+
+    def heads_cost(self, heads: int, kv_heads: int, head_dim: int) -> Cost:
+        """The parameters of both norms; their activation memory is that of attention (`AttentionShape`)."""
+        elements = (heads + kv_heads) * head_dim if self.joint else 2 * head_dim
+        cost = self.cost(elements)
+        return replace(cost, activations_per_token=0)
+
+
 class HeadNorm(nn.Module):
     """A normalization for queries and one for keys."""
 
     query: RmsNorm | nn.LayerNorm
     key: RmsNorm | nn.LayerNorm
 
-    def __init__(self, spec: NormSpec, head_dim: int) -> None:
+    def __init__(self, spec: HeadNormSpec, heads: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()
-        self.query, self.key = spec.build(head_dim), spec.build(head_dim)
+        self.joint = spec.joint
+        query, key = (heads * head_dim, kv_heads * head_dim) if self.joint else (head_dim, head_dim)
+        self.query, self.key = spec.build(query), spec.build(key)
 
     def forward(self, q_BTNK: Tensor, k_BTMK: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys with the same shapes and precision."""
+        if self.joint:
+            q_BTF, k_BTF = normed(self.query, q_BTNK.flatten(2)), normed(self.key, k_BTMK.flatten(2))
+            return q_BTF.view(q_BTNK.shape), k_BTF.view(k_BTMK.shape)
         return normed(self.query, q_BTNK), normed(self.key, k_BTMK)
 
     def row(self, heads: int, kv_heads: int, compiled: ctypes.CDLL | None = None) -> Callable[[Tensor], Tensor]:
@@ -141,12 +198,22 @@ class HeadNorm(nn.Module):
 
         compiled: the functions of `ops.native`, if they are available.
         """
+        if self.joint:
+            query, key = norm_row(self.query, compiled), norm_row(self.key, compiled)
+            assert query is not None and key is not None
+
+            def joint(x_JK: Tensor) -> Tensor:
+                parts = (query(x_JK[:heads].reshape(1, -1)), key(x_JK[heads:].reshape(1, -1)))
+                return torch.cat(parts, dim=1).view(x_JK.shape)
+
+            return joint
 
         def per_head(name: str) -> Tensor:
             parameters = ((getattr(self.query, name), heads), (getattr(self.key, name), kv_heads))
             return torch.cat([parameter_K.detach().expand(count, -1) for parameter_K, count in parameters])
 
-        gain_JK, norm, eps = per_head("weight"), self.query, self.query.eps
+        norm, eps = self.query, self.query.eps
+        gain_JK = per_head("gain" if isinstance(norm, RmsNorm) else "weight")
         shape = list(gain_JK.shape[1:])
         if isinstance(norm, RmsNorm):
             if compiled is not None:
@@ -156,8 +223,3 @@ class HeadNorm(nn.Module):
         if compiled is not None:
             return elementwise.norm_row(compiled, gain_JK, bias_JK, eps)
         return lambda x_JK: torch.addcmul(bias_JK, torch.layer_norm(x_JK, shape, None, None, eps), gain_JK)
-
-
-def head_norm_cost(spec: NormSpec, head_dim: int) -> Cost:
-    """The parameters of both norms; their activation memory is that of attention (`AttentionShape`)."""
-    return Cost(parameters=2 * spec.cost(head_dim).parameters)

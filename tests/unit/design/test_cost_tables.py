@@ -99,7 +99,7 @@ def test_fields_of_training_recipes_are_counted(small_space):
 @given(st.data(), st.sampled_from([None, "rms", "layer"]), st.sampled_from([None, "rms", "layer"]))
 def test_training_memory_is_an_upper_bound_for_any_sequence_of_norms(small_space, data, first, last):
     """The memory of an `rms` norm at the end of a block depends on the next block."""
-    norms = {"kind": ["rms", "layer"], "placement": ["pre", "post"]}
+    norms = {"kind": ["rms", "layer"], "placement": ["pre", "post", "output", "sandwich"]}
     model = {"embedding": {"norm": first and {"kind": first}}, "head": {"norm": last and {"kind": last}}}
     space = small_space(model=model, block={"norm": norms, "repeat": [1, 2], "ratio": 1, "width": [8, 16]})
     tables = build_cost_tables(

@@ -144,6 +144,9 @@ GATED = {"kind": "glu", "hidden": 24, "activation": "relu", "bias": True}
 SHAPES: dict[str, dict[str, Any]] = {
     "post": {"norm": {**LAYER, "placement": "post"}, "feed_forward": PLAIN},
     "post, no feed-forward": {"norm": {**RMS, "placement": "post"}, "feed_forward": None},
+    "output": {"norm": {**RMS, "placement": "output"}, "feed_forward": GATED},
+    "sandwich": {"norm": {**RMS, "placement": "sandwich", "unit_offset": True}, "feed_forward": GATED},
+    "sandwich, no feed-forward": {"norm": {**LAYER, "placement": "sandwich"}, "feed_forward": None},
     "pre, no feed-forward": {"norm": RMS, "feed_forward": None},
     "parallel": {"norm": LAYER, "feed_forward": GATED, "residual": "parallel"},
     "shared, narrow": {"norm": LAYER, "feed_forward": GATED, "width": 8, "repeat": 3, "share_weights": True},

@@ -41,9 +41,9 @@ AROUND: dict[str, dict[str, Any]] = {
     "a hybrid of widths": {
         "blocks": [
             block({**ATTENTION, "window": 5}) | {"repeat": 2, "share_weights": True},
-            block({"kind": "ted"}) | {"width": 8},
+            block({"kind": "ted"}) | {"width": 8, "norm": {"placement": "output"}},
             block({"kind": "mamba2", "head_dim": 8}) | {"feed_forward": None},
-            block({"kind": "rwkv7", "heads": 2}),
+            block({"kind": "rwkv7", "heads": 2}) | {"norm": {"placement": "sandwich", "unit_offset": True}},
         ],
     },
 }

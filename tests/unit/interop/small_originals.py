@@ -36,6 +36,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", {**LLAMA, "head_dim": 14}),
     "mixtral": ("MixtralConfig", {**LLAMA, "head_dim": 6, "num_local_experts": 3}),
     "phi3": ("Phi3Config", {**LLAMA, "pad_token_id": 0, "partial_rotary_factor": 0.7, "sliding_window": 21}),
+    "olmo2": ("Olmo2Config", {**LLAMA, "pad_token_id": 0}),
+    "gemma3": ("Gemma3TextConfig", {**LLAMA, "head_dim": 6, "pad_token_id": 0, "sliding_window": 21}),
     "phi": ("PhiConfig", {**LLAMA, "num_attention_heads": 2}),
     "stablelm": ("StableLmConfig", {**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 1, "use_qkv_bias": True}),
     "opt": ("OPTConfig", {**SMALL, "ffn_dim": 28, "word_embed_proj_dim": 10, "do_layer_norm_before": False}),
@@ -75,6 +77,8 @@ def write(folder: Path, name: str, **saving: Any) -> Any:
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(folder, **saving)
     tokenizer().save(str(folder / "tokenizer.json"))
+    if name.startswith("gemma"):  # its default class has an unknown token
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return model
 
 

@@ -148,8 +148,12 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
     return {"kind": kind, "heads": heads, **net, "rotary": rotary}
 
 
+PLACEMENTS = ["pre", "post", "output", "sandwich"]
+
+
 def norms(draw: st.DrawFn) -> dict[str, Any]:
-    return {"kind": draw(st.sampled_from(["rms", "layer"]))}
+    kind = draw(st.sampled_from(["rms", "layer"]))
+    return {"kind": kind, "unit_offset": kind == "rms" and draw(st.booleans())}
 
 
 @st.composite
@@ -168,7 +172,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
             "repeat": draw(st.integers(1, 3)),
             "mixer": mixers(draw, heads),
             "feed_forward": draw(st.sampled_from([None, feed_forward])),
-            "norm": {**norms(draw), "placement": "pre" if parallel else draw(st.sampled_from(["pre", "post"]))},
+            "norm": {**norms(draw), "placement": "pre" if parallel else draw(st.sampled_from(PLACEMENTS))},
             "residual": "parallel" if parallel else "sequential",
             "width": None if skip else draw(st.sampled_from([None, 2 * heads, 4 * heads])),
             "share_weights": draw(st.booleans()),

@@ -194,9 +194,12 @@ def test_invalid_descriptions_are_refused(changes: dict[str, object], message: s
         described(**changes)
 
 
+PLACEMENTS = ["pre", "post", "output", "sandwich"]
+
+
 @st.composite
 def descriptions(draw: st.DrawFn) -> ModelSpec:
-    norm = {"kind": draw(st.sampled_from(["rms", "layer"])), "placement": draw(st.sampled_from(["pre", "post"]))}
+    norm = {"kind": draw(st.sampled_from(["rms", "layer"])), "placement": draw(st.sampled_from(PLACEMENTS))}
 
     def block(**more: object) -> dict[str, object]:
         width, shared = draw(st.sampled_from([None, 24])), draw(st.booleans())

@@ -103,6 +103,12 @@ class Rope(Spec):
         of_kind |= {"truncate": None} if of_kind.get("truncate") else {}  # true is the default of both
         return {"rope_type": scaling["kind"], "rope_theta": rotary.get("base"), **of_kind}
 
+    def notes(self, context_length: int) -> list[str]:
+        """Return what a description does not express of these positions, in words."""
+        if self.rope_type != "dynamic":
+            return []
+        return [f"rope_type: dynamic: positions from {context_length} on are not scaled here"]
+
     def scaling(self, context_length: int) -> dict[str, Any] | None:
         """Return the scaling section of a model description."""
         if self.rope_type not in ROPE_FIELDS:

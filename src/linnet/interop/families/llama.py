@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from linnet.interop.families.family import ActivationName, Family, PartialRope, Plain, Rope
-from linnet.interop.tensor_names import LLAMA, MIXTRAL, PHI, PHI3
+from linnet.interop.tensor_names import LLAMA, MIXTRAL, OLMO2, PHI, PHI3
 
 
 class LlamaLike(Family):
@@ -58,10 +58,7 @@ class LlamaLike(Family):
         return {"block.mixer.rotary": rotary}
 
     def notes(self) -> list[str]:
-        rope = self.rope_scaling or self.rope_parameters or Rope()
-        if rope.rope_type != "dynamic":
-            return []
-        return [f"rope_type: dynamic: positions from {self.max_position_embeddings} on are not scaled here"]
+        return (self.rope_scaling or self.rope_parameters or Rope()).notes(self.max_position_embeddings)
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
@@ -177,6 +174,30 @@ class Qwen3(WindowedLayers):
 
     model_type: Literal["qwen3"] = "qwen3"
     head_dim: PositiveInt = 128
+    attention_bias: bool = False
+
+
+class Olmo2(LlamaLike):
+    """OLMo 2: norms after the branches, and of all queries and all keys together."""
+
+    tensors, architecture, exported = OLMO2, "Olmo2ForCausalLM", False
+    constants: ClassVar[Mapping[str, Any]] = {
+        **LlamaLike.constants,
+        "block.norm.placement": "output",
+        "block.mixer.query_key_norm.kind": "rms",
+        "block.mixer.query_key_norm.joint": True,
+    }
+    table: ClassVar[Mapping[str, str]] = {
+        **LlamaLike.table,
+        "attention_bias": "block.mixer.bias",
+        "rms_norm_eps": "block.norm.eps head.norm.eps block.mixer.query_key_norm.eps",
+    }
+
+    model_type: Literal["olmo2"] = "olmo2"
+    vocab_size: PositiveInt = 50_304
+    max_position_embeddings: PositiveInt = 2048
+    rms_norm_eps: PositiveFloat = 1e-5
+    head_dim: Literal[None] = None
     attention_bias: bool = False
 
 

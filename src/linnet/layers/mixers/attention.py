@@ -37,7 +37,7 @@ from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import GateKind, OutputGate, output_gate_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.norms import HeadNorm, NormSpec, head_norm_cost
+from linnet.nn.norms import HeadNorm, HeadNormSpec
 from linnet.nn.packed_linear import native_library_of
 from linnet.ops.attention import (
     KeyRange,
@@ -58,7 +58,8 @@ class AttentionSpec(MixerSpec):
     scale: a factor of the scores (null: one over the root of the head width).
     window: the number of tokens that a token sees, itself included (null: all); it bounds the state, too.
     sink_tokens: with a window, the number of first tokens of a stream that all later tokens see (null: none).
-    query_key_norm: a norm of each query and key over the head's width, before rotary positions (`nn.norms`).
+    query_key_norm: a norm of queries and keys over the head's width, or over all heads, before rotary positions
+        (`nn.norms`).
     value_residual: mixes values with those of the first layer that has them (`layers.key_value`).
     positions: relative positions (`layers.positions`), instead of rotary ones.
     gate: a gate of the output, for each head or for each of its channels (`nn.gates`); null: none.
@@ -75,7 +76,7 @@ class AttentionSpec(MixerSpec):
     scale: PositiveFloat | None = None
     window: Amount | None = None
     sink_tokens: Amount | None = None
-    query_key_norm: NormSpec | None = None
+    query_key_norm: HeadNormSpec | None = None
     value_residual: ValueResidualSpec | None = None
     positions: AnyPositions | None = None
     gate: GateKind | None = None
@@ -98,8 +99,8 @@ class AttentionSpec(MixerSpec):
             cls(heads=4, kv_heads=2, bias=True, rotary=RotarySpec(pairing="adjacent")),
             cls(heads=2, kv_heads=1, head_dim=12, rotary=None),
             cls(heads=2, out_bias=True, scale=1.0, window=4, rotary=RotarySpec(fraction=0.5)),
-            cls(heads=4, kv_heads=2, query_key_norm=NormSpec()),
-            cls(heads=2, head_dim=6, window=4, query_key_norm=NormSpec(kind="layer")),
+            cls(heads=4, kv_heads=2, query_key_norm=HeadNormSpec()),
+            cls(heads=2, head_dim=6, window=4, query_key_norm=HeadNormSpec(kind="layer")),
             cls(heads=2, kv_heads=1, head_dim=12, value_residual=residual),
             cls(heads=3, kv_heads=1, head_dim=12, window=4, value_residual=fixed),
             cls(heads=2, rotary=RotarySpec(scaling=YarnScaling(factor=4, trained=64))),
@@ -108,12 +109,14 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, kv_heads=1, head_dim=12, positions=ShawSpec(clip=5)),
             cls(heads=4, kv_heads=2, window=4, positions=ShawSpec(clip=6)),
             cls(heads=2, scale=1.0, positions=T5Spec(buckets=8, furthest=9, both_ways=True)),
-            cls(heads=4, kv_heads=2, query_key_norm=NormSpec(), gate="channel", bias=True),
+            cls(heads=4, kv_heads=2, query_key_norm=HeadNormSpec(), gate="channel", bias=True),
             cls(heads=2, window=4, gate="head"),
             cls(heads=4, kv_heads=2, sinks=True),
             cls(heads=4, window=4, positions=AlibiSpec(), sinks=True),
             cls(heads=4, kv_heads=2, window=4, sink_tokens=2, sinks=True),
             cls(heads=2, rotary=RotarySpec(scaling=Llama3Scaling(factor=4, trained=64))),
+            cls(heads=4, kv_heads=2, query_key_norm=HeadNormSpec(joint=True, unit_offset=True)),
+            cls(heads=4, kv_heads=2, window=4, query_key_norm=HeadNormSpec(kind="layer", joint=True)),
         ]
 
     def check(self, width: int) -> None:
@@ -181,10 +184,11 @@ class AttentionSpec(MixerSpec):
         out = linear_cost(heads * head_dim, width, self.out_has_bias)
         maps = query + key_value.repeated(2) + out + Cost(activations_per_token=width)
         norm, residual = self.query_key_norm, self.value_residual
-        maps += Cost() if norm is None else head_norm_cost(norm, head_dim)
+        maps += Cost() if norm is None else norm.heads_cost(heads, kv_heads, head_dim)
         maps += Cost() if residual is None else residual.cost()
         maps += Cost() if self.gate is None else output_gate_cost(self.gate, width, heads, head_dim, self.bias)
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
+        vectors = 0 if norm is None else norm.vectors(heads, kv_heads)
         if self.positions is not None:
             positions_cost = self.positions.cost(heads, head_dim, self.window)
             # An encoder adds the bias of each pair of tokens and has no table by distance.
@@ -193,7 +197,7 @@ class AttentionSpec(MixerSpec):
             column = 2 * heads * head_dim
             maps += Cost(parameters=heads, flops_by_length=(lambda tokens: column * tokens * (tokens > 1),))
         no_kernel = self.positions is not None or self.sinks or self.sink_tokens is not None
-        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel)
+        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel, vectors)
         return maps + (
             shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window, self.sink_tokens or 0)
         )
@@ -220,7 +224,7 @@ class Attention(Mixer):
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         self.query_key_value = FusedLinear(d_model, widths, spec.bias)
         norm = spec.query_key_norm
-        self.query_key_norm = None if norm is None else HeadNorm(norm, self.head_dim)
+        self.query_key_norm = None if norm is None else HeadNorm(norm, *spec.widths(d_model))
         residual = spec.value_residual
         self.value_residual = None if residual is None else ValueResidual(residual)
         self.positions = None if spec.positions is None else spec.positions.build(self.heads, self.head_dim)

@@ -85,8 +85,33 @@ def qwen_windows(draw: st.DrawFn) -> dict[str, Any]:
 
 HEAD_DIM = {"head_dim": st.sampled_from([None, 6])}
 GROUPED = {"num_key_value_heads": st.sampled_from([1, 2, 4])}
+
+
+@st.composite
+def gemma_layers(draw: st.DrawFn) -> dict[str, Any]:
+    layers = draw(st.integers(1, 3))
+    types = st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=layers, max_size=layers)
+    return {"num_hidden_layers": layers, "layer_types": draw(st.one_of(st.just(ABSENT), st.none(), types))}
+
+
+@st.composite
+def gemma_ropes(draw: st.DrawFn) -> dict[str, Any]:
+    """Rotary positions of two kinds of layers, as version 5 writes them, or 4."""
+    theta = st.sampled_from([ABSENT, 50.0, 5000.0])
+    if draw(st.booleans()):
+        older = {"rope_theta": draw(theta), "rope_local_base_freq": draw(theta)}
+        return {**older, "rope_scaling": draw(st.sampled_from([None, {"rope_type": "linear", "factor": 2.5}]))}
+    named = {"full_attention": draw(ROPES), "sliding_attention": {"rope_type": "default", "rope_theta": draw(theta)}}
+    given = {kind: {name: x for name, x in rope.items() if x is not ABSENT} for kind, rope in named.items()}
+    return {"rope_parameters": given}
+
+
 LAYERS = {"num_hidden_layers": st.integers(1, 2)}
 LLAMA = {"hidden_act": ACTS, "rms_norm_eps": EPS, "num_key_value_heads": KV_HEADS, "tie_word_embeddings": BOOLS}
+LLAMA2 = {"hidden_activation": ACTS, **{name: field for name, field in LLAMA.items() if name != "hidden_act"}}
+GEMMA = {"head_dim": st.sampled_from([4, 6]), "attention_bias": BOOLS, "pad_token_id": st.just(0)}
+GEMMA2 = {"query_pre_attn_scalar": st.sampled_from([ABSENT, 5, 9]), "sliding_window": st.sampled_from([3, 7])}
+GEMMA2 |= {"final_logit_softcapping": st.sampled_from([ABSENT, None, 2.0])}
 GPT = {"layer_norm_epsilon": EPS, "activation_function": ACTS, "tie_word_embeddings": BOOLS}
 MAMBA = {"conv_kernel": st.sampled_from([ABSENT, 2]), "use_bias": BOOLS, "use_conv_bias": BOOLS}
 MAMBA |= {"layer_norm_epsilon": EPS, "tie_word_embeddings": BOOLS}
@@ -146,6 +171,18 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         {**LAYERS, "layer_norm_eps": EPS, "hidden_act": ACTS, "num_key_value_heads": st.sampled_from([1, 2])}
         | {"use_qkv_bias": BOOLS, "tie_word_embeddings": BOOLS},
         [phi_ropes(["default", "linear", "llama3", "yarn"])],
+    ),
+    "olmo2": (LLAMA_SIZES, {**LLAMA, **LAYERS, "attention_bias": BOOLS}, [ropes()]),
+    "gemma": (LLAMA_SIZES, {**LLAMA, **LAYERS, **GROUPED, **GEMMA}, [ropes()]),
+    "gemma2": (
+        LLAMA_SIZES,
+        {**LLAMA2, **GROUPED, **GEMMA, **GEMMA2, "attn_logit_softcapping": st.none()},
+        [ropes(), gemma_layers()],
+    ),
+    "gemma3_text": (
+        LLAMA_SIZES,
+        {**LLAMA2, **GROUPED, **GEMMA, **GEMMA2, "sliding_window_pattern": st.sampled_from([ABSENT, 1, 2])},
+        [gemma_ropes(), gemma_layers()],
     ),
     "gpt_neo": (
         {"vocab_size": 31, "hidden_size": 16, "num_heads": 4, "max_position_embeddings": CONTEXT},

@@ -211,6 +211,10 @@ def test_warnings_about_a_law_are_printed_stored_and_repeated_by_a_plan(
     assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
         f"warning: {line}" for line in found["warnings"]
     ]
+    assert main(["plan", "fit", str(table), "--out", str(law), "--bootstrap", "20"]) == 0
+    out, err = capsys.readouterr()
+    printed = " ".join((out + err).split())
+    assert all(printed.count(line.replace("  ", " ")) == 1 for line in found["warnings"]), "once, below the table"
     assert main(["plan", "--flops", "1e16", "--law", str(law), *GIVEN, "--json"]) == 0
     out, err = capsys.readouterr()
     again = [f"{law}: {line}" for line in found["warnings"]]

@@ -123,7 +123,8 @@ def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
 def test_a_share_of_the_steps(data: Path, tmp_path: Path, capsys: Capture):
     assert main(command(data, tmp_path, "--sweep", "batch_size=1,2", "--sweep-steps", "4")) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Sweep: training.batch_size, 2 values, 4 steps each\n") and "trained with it" not in out
+    assert out.startswith(f"Sweep: training.batch_size, 2 values, {4 * 2 * 16} tokens each\n")
+    assert "trained with it" not in out
     rows = {row[0]: row for row in (line.split() for line in out.splitlines()) if row and row[0] in ("1", "2")}
     assert (rows["1"][3], rows["2"][3]) == ("8", "4")
 

@@ -177,7 +177,7 @@ def fit(
     note_replaced(out)
     write_checked_json(out, law.model_dump(mode="json"))
     note(f"law: {out}")
-    for line in law.warnings:
+    for line in law.warnings if as_json else ():  # else they stand below the table of the law
         note(f"warning: {line}")
     show_result(FitReport(found, law, len(read.runs)), report, as_json)
 

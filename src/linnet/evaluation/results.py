@@ -29,7 +29,10 @@ from linnet.present.plot import Axis, Panel, Plot, Series, line_style
 from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 
-POSITIONS_CAPTION = "Bits per byte by the tokens of the window before, with a band of the standard error."
+POSITIONS_CAPTION = (
+    "Bits per byte by the place of the predicted token in its window, with a band of the standard error. The first has"
+    " no token of the window before it."
+)
 
 
 def with_error(estimate: Estimate, signed: bool = False) -> str:
@@ -195,14 +198,14 @@ def positions_panel(names: Sequence[str], evaluations: Sequence[TextEvaluation])
     for number, (name, evaluation) in enumerate(zip(names, evaluations, strict=True)):
         known = [(one, one.bits_per_byte) for one in evaluation.positions if one.bits_per_byte is not None]
         known = [(one, bits) for one, bits in known if math.isfinite(bits.value)]
-        # Each range is drawn at its middle; the first, which has nothing before it, at one.
-        middles = [max(1.0, (one.begin + one.end - 1) / 2) for one, _ in known]
+        # Each range is drawn at its middle. Places count from one, as the axis is logarithmic.
+        middles = [1 + (one.begin + one.end - 1) / 2 for one, _ in known]
         values = [bits.value for _, bits in known]
         errors = [bits.standard_error or 0.0 for _, bits in known]
         low = [value - error for value, error in zip(values, errors, strict=True)]
         high = [value + error for value, error in zip(values, errors, strict=True)]
         lines.append(Series(middles, values, name, line_style(number), number, low=low, high=high))
-    x = Axis("tokens of the window before the predicted one", "log2", numbers.grouped)
+    x = Axis("place of the predicted token in its window", "log2", numbers.grouped)
     return Panel(x, Axis("bits per byte"), lines)
 
 

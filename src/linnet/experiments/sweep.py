@@ -194,6 +194,8 @@ class SweepFindings(Result):
 
     def facts(self) -> dict[str, str]:
         length = "all steps" if self.steps is None else f"{self.steps:,} steps each"
+        if len({run.steps for run in self.runs if run.steps is not None}) > 1:  # then their tokens are equal
+            length = f"{max(run.tokens or 0 for run in self.runs):,} tokens each"
         return {"of": f"training.{self.sweep.path}, {len(self.runs)} values, {length}"}
 
     @property

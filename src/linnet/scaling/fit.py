@@ -136,7 +136,7 @@ def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name
         lambda random: isoflop([group[random.integers(len(group), size=len(group))] for group in groups]),
         settings,
     )
-    exponent, shares_R = law.optimum[1], samples_R5[:, 4] / (samples_R5[:, 3] + samples_R5[:, 4])
+    exponent, shares_R = law.beta / (law.alpha + law.beta), samples_R5[:, 4] / (samples_R5[:, 3] + samples_R5[:, 4])
     by_law = Exponents(exponent, 1 - exponent, _interval(shares_R), _interval(1 - shares_R))
     return CountedFit(points, fitted, law, samples_R5, by_curves, by_groups, by_law, groups)
 

@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from linnet.core.arrays import Numbers
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Picture, Result
 from linnet.present.style import INK, SOFT
 from linnet.present.table import Table
 from linnet.scaling.candidate import COUNTING_DESCRIPTIONS
-from linnet.scaling.fit import COVERAGE, Exponents, Fit
+from linnet.scaling.fit import COVERAGE, CountedFit, Exponents, Fit
 from linnet.scaling.frontier import parabola
-from linnet.scaling.law import ParametricLaw, published_laws
+from linnet.scaling.law import FLOPS_FACTOR, ParametricLaw, published_laws
 from linnet.scaling.parametric import CONSTANTS
 from linnet.scaling.reliability import HeldOutPrediction, Interval
 from linnet.scaling.runs import Points
@@ -31,6 +32,9 @@ ZERO = 1e-12
 
 UNDETERMINED = 1e6
 """Ratio of an interval's ends from which on the runs do not determine the constant."""
+
+MAX_SIZE_FACTOR = 10.0
+"""Ratio of the ends of the best size's interval from which on the runs do not determine it."""
 
 MARGIN = 1.3
 """Factor by which a line extends beyond the points."""
@@ -173,7 +177,7 @@ def _prediction_tables(found: HeldOutPrediction) -> list[Table]:
 
 def _law_picture(fit: Fit) -> Picture:
     points, law = fit.chosen.points, fit.chosen.law
-    budgets = np.geomspace(points.flops.min() / MARGIN, points.flops.max() * MARGIN, 100)
+    budgets, *_ = _determined_sizes(fit.chosen)
     runs = Series(points.flops, points.loss, style="o", values=points.parameters)
     best = Series(
         budgets, [law.lowest_loss(flops=budget) for budget in budgets], "law: the best for the FLOPs", color=INK
@@ -186,13 +190,39 @@ def _law_picture(fit: Fit) -> Picture:
     ]
     caption = (
         "Left: the runs, and the lowest loss that the law gives for their FLOPs; no run should lie far below the line."
-        " Right: points above the diagonal have a lower loss than the law predicts."
+        f" Right: points above the diagonal have a lower loss than the law predicts.{_undetermined(budgets)}"
     )
     return Picture("law", "The law and its runs", Plot(panels, PAIR, columns=2, values="parameters"), caption)
 
 
+def _determined_sizes(fit: CountedFit) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return the budgets between the runs' whose best size they determine, that size, and the ends of its interval.
+
+    Shapes: `C` budgets, `K` those with a narrow interval, `R` resamples.
+    """
+    flops = fit.points.flops
+    budgets_C = np.geomspace(flops.min(), flops.max(), 100)
+    _, a, b, alpha, beta = (column[:, None] for column in fit.samples_R5.T)
+    with np.errstate(all="ignore"):  # in a resample constants may be huge or 0
+        exponent = beta / (alpha + beta)
+        log_scale = (np.log(alpha) + np.log(a) - np.log(beta) - np.log(b)) / (alpha + beta)
+        log_sizes_RC = log_scale + exponent * np.log(budgets_C / FLOPS_FACTOR)
+    log_sizes_RC = np.nan_to_num(log_sizes_RC, nan=np.inf)
+    with np.errstate(all="ignore"):
+        low_C, high_C = np.exp(np.quantile(log_sizes_RC, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=0))
+    known_C = high_C < MAX_SIZE_FACTOR * low_C
+    budgets_K, low_K, high_K = budgets_C[known_C], low_C[known_C], high_C[known_C]
+    best_K = np.array([fit.law.best(flops=budget).parameters for budget in budgets_K])
+    inside_K = (low_K <= best_K) & (best_K <= high_K)
+    return budgets_K[inside_K], best_K[inside_K], low_K[inside_K], high_K[inside_K]
+
+
+def _undetermined(budgets: Numbers) -> str:
+    return "" if len(budgets) else " No line: the runs do not determine the best size for any of these FLOPs."
+
+
 def _frontier_picture(fit: Fit) -> Picture:
-    """Draw the best size over the budget by each approach and by the published laws."""
+    """Draw the best size over the budget by each approach, as far as it is determined, and by the published laws."""
     chosen = fit.chosen
     flops = chosen.points.flops
     budgets = np.geomspace(flops.min() / MARGIN, flops.max() * MARGIN, 100)
@@ -201,14 +231,20 @@ def _frontier_picture(fit: Fit) -> Picture:
         if isinstance(found, Exponents) and found.frontier is not None:
             frontier = found.frontier
             marks = slice(None, None, max(1, len(frontier.flops_M) // MAX_MARKS))
-            lines.append(Series(budgets, frontier.parameters(budgets), f"{title}: a = {found.a:.3f}", color=number))
+            own = np.geomspace(frontier.flops_M.min(), frontier.flops_M.max(), 100)
+            lines.append(Series(own, frontier.parameters(own), f"{title}: a = {found.a:.3f}", color=number))
             lines.append(Series(frontier.flops_M[marks], frontier.parameters_M[marks], style="o", color=number))
-    best = [chosen.law.best(flops=budget).parameters for budget in budgets]
-    lines.append(Series(budgets, best, f"approach 3: a = {chosen.parametric.a:.3f}", color=INK))
+    known, best, low, high = _determined_sizes(chosen)
+    if len(known):
+        name = f"approach 3: a = {chosen.parametric.a:.3f}"
+        lines.append(Series(known, best, name, color=INK, low=low, high=high))
     for law, style in zip(published_laws(), (":", "--", "-."), strict=False):
         name = law.name if law.counted == chosen.law.counted else f"{law.name}, {law.counted.replace('_', ' ')}"
         lines.append(Series(budgets, [law.best(flops=budget).parameters for budget in budgets], name, style, SOFT))
-    caption = "The best size for a number of FLOPs by each approach, and by the published laws (gray)."
+    caption = (
+        "The best size for a number of FLOPs by each approach, and by the published laws (gray). Approaches are drawn"
+        f" where the runs determine them; the band of approach 3 is its {COVERAGE:.0%} interval.{_undetermined(known)}"
+    )
     return Picture("frontier", "The best size for a budget", Plot([Panel(FLOPS, BEST_SIZE, lines)], SINGLE), caption)
 
 

@@ -60,6 +60,12 @@ def test_a_difference_is_that_of_the_two_models(place):
     assert low < pair.difference.value < high and pair.resampled[0] < pair.difference.value < pair.resampled[1]
 
 
+def test_every_range_of_positions_has_a_place_of_its_own(place):
+    found = evaluate(place / "a", place / "text.txt", device="cpu")
+    (line,) = found.plots()[0].drawing.panels[0].series
+    assert list(line.x) == [1.0, 2.0, 3.5, 6.5, 12.5]
+
+
 def test_a_limit_holds_for_each_model_and_all_read_the_same_text(place):
     """Whichever comes first: the tokens are those of the model that makes the most."""
     found = evaluate_models([place / "c", place / "a"], place / "text.txt", limit_tokens=30, device="cpu")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from linnet.core.errors import UserError
+from linnet.experiments import measures
 from linnet.experiments.recorded import recorded
 from linnet.experiments.results import read_rows
 from linnet.experiments.run import compare
@@ -55,10 +56,14 @@ def test_an_unknown_section_is_refused():
         Suite.parse({**PLAIN, "measures": {"task_file": "q.jsonl"}}, "test")
 
 
-def test_unfitting_questions_do_not_lose_trained_runs(tmp_path: Path):
-    rows = [{"context": "A bird " * 20, "choices": ["sang", "was " * 40], "gold": 0}] * 3
+def test_questions_that_fail_do_not_lose_trained_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*arguments: object) -> None:
+        raise UserError("not of this model")
+
+    rows = [{"context": "A bird", "choices": ["sang", "was"], "gold": 0}] * 3
     (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with pytest.raises(UserError):
+    monkeypatch.setattr(measures, "measure_suite", fail)
+    with pytest.raises(UserError, match="not of this model"):
         compare({**PLAIN, "measures": {"tasks": {"task_file": str(tmp_path / "q.jsonl")}}}, tmp_path / "out")
     assert len(recorded([tmp_path / "out"]).runs) == 2
 

@@ -55,6 +55,11 @@ def test_the_runs_of_a_known_law_determine_it(few_starts, noisy_runs):
     runs = [replace(run, parameters={"total": run.parameters["total"]}) for run in noisy_runs]
     found = fit_runs(runs, FitSettings(resamples=50))
     assert found.chosen.law.warnings == ()
+    (frontier,) = (one for one in FitReport(found, found.chosen.law, 36).plots() if one.name == "frontier")
+    (line,) = (one for one in frontier.drawing.panels[0].series if one.name.startswith("approach 3"))
+    flops = found.chosen.points.flops
+    assert flops.min() <= min(line.x) and max(line.x) <= flops.max() * (1 + 1e-9), "nothing beyond the runs"
+    assert (line.low <= line.y).all() and (line.y <= line.high).all() and (line.high < 10 * line.low).all()
 
 
 def test_six_different_runs_determine_nothing_and_their_intervals_are_readable(few_starts, tmp_path):
@@ -69,6 +74,10 @@ def test_six_different_runs_determine_nothing_and_their_intervals_are_readable(f
     assert (shown["A"], shown["E"]) == ("not determined", "0 to 0")
     assert all(f"Warning: {line}." in table.meaning for line in found.chosen.law.warnings)
     law = fitted_law(found, None, "x")
+    pictures = {one.name: one for one in FitReport(found, law, 6).plots()}
+    for name in ("law", "frontier"):
+        assert "No line: the runs do not determine the best size" in pictures[name].caption
+    assert not any(line.name.startswith("approach 3") for line in pictures["frontier"].drawing.panels[0].series)
     (tmp_path / "law.json").write_text(json.dumps(law.model_dump(mode="json"), allow_nan=False))
     assert read_law(tmp_path / "law.json").warnings == found.chosen.law.warnings
 

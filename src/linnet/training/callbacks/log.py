@@ -27,6 +27,9 @@ WARMUP_STEPS = 5
 MIN_STEPS, MIN_S = 20, 10.0
 """The number of steps, and their time, that are evaluated together."""
 
+BUSY = "busy"
+"""The kind of problem that concerns the machine, not the run."""
+
 WAIT_SHARE, MIN_WAIT_S = 0.1, 2e-3
 """A longer wait for data, as a share of a step and in seconds, is reported."""
 
@@ -224,6 +227,9 @@ class Log(Callback):
 class Steadiness(Callback):
     """Notes what makes steps slower than they could be, each problem once, and a change of the sizes of a step."""
 
+    reported_by_process: ClassVar[set[str]] = set()
+    """What concerns the machine is reported by the first run of a process: once in a comparison."""
+
     def __init__(self, threads: int, on_processors: bool = True) -> None:
         """threads: that compute. on_processors: they take the steps, not a GPU."""
         self._threads, self._on_processors, self._warmup = threads, on_processors, WARMUP_STEPS
@@ -258,8 +264,9 @@ class Steadiness(Callback):
         if len(self._steps_s) < MIN_STEPS or sum(self._steps_s) < MIN_S:
             return []
         found = dict(self._problems())
-        notes = [text for kind, text in found.items() if kind not in self._reported]
+        notes = [text for kind, text in found.items() if kind not in self._reported | self.reported_by_process]
         self._reported |= found.keys()
+        self.reported_by_process.update({BUSY} & found.keys())
         self._begin()
         return notes
 
@@ -269,10 +276,11 @@ class Steadiness(Callback):
         others = self._others.processors()
         if scattered > SCATTER_LIMIT or (self._on_processors and is_overloaded(others, self._threads)):
             median = numbers.duration(sorted(computed_s)[len(computed_s) // 2])
-            steps = f"a tenth of {len(computed_s)} steps took over {scattered:.1f} times the median of {median}"
+            steps = f"a tenth of {len(computed_s)} steps took over {scattered:.1f} times the median of {median}; "
+            steps = steps if scattered > SCATTER_LIMIT else ""
             helps = f"or train with fewer threads than {self._threads} (training.threads)"
             helps = "or wait for their end" if self._threads == 1 else helps
-            yield "busy", f"note: the machine is busy: {steps}; {busy_advice(others, helps)}"
+            yield BUSY, f"note: the machine is busy: {steps}{busy_advice(others, helps)}"
         share, wait_s = sum(self._waits_s) / sum(self._steps_s), sum(self._waits_s) / len(self._waits_s)
         if share > WAIT_SHARE and wait_s > MIN_WAIT_S:
             yield (

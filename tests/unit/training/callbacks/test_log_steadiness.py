@@ -22,6 +22,7 @@ def others(monkeypatch):
 
     monkeypatch.setattr(log, "OtherPrograms", Known)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(Steadiness, "reported_by_process", set())
     return found
 
 
@@ -35,6 +36,9 @@ def test_equally_slow_steps_are_reported_by_the_load_of_others(others):
     others[0] = 1.3
     (said,) = _said(steady)
     assert "the machine is busy" in said and "1.3 of 2 processors: end them, or train with fewer threads" in said
+    assert "median" not in said, "the steps are alike"
+    assert _said(steady) == [], "of the same process, as in a comparison"
+    Steadiness.reported_by_process.clear()
     assert [text for seconds in steady for text in Steadiness(2, on_processors=False).add(seconds, 0.0)] == []
     others[0] = 0.2
     assert _said(steady) == []

@@ -143,7 +143,8 @@ def single_document_note(sources: Sequence[SourceInfo]) -> str | None:
     files = [source.file for source in sources if source.documents == 1]
     if not files or len(sources) == 1:
         return None
-    names = f"{files[0]} is" if len(files) == 1 else f"{', '.join(files)} are each"
+    others = f" and {len(files) - 3:,} others" if len(files) > 3 else ""
+    names = f"{files[0]} is" if len(files) == 1 else f"{', '.join(files[:3])}{others} are each"
     cure = "a text file is cut at <|endoftext|>, a .jsonl file has a document in each line"
     return f"{names} one document, which is trained on or held out as a whole: {cure}"
 

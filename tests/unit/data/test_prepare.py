@@ -508,3 +508,11 @@ def test_the_bytes_of_a_name_do_not_count_for_an_unknown_token(tmp_path: Path, t
     prepare([text_file(tmp_path / "text.txt", ["a axa", "aaa a"])], tmp_path / "data", str(tmp_path))
     assert told()[-1].startswith("the tokens stand for 90.00% of the text's bytes")
     assert told()[-1].endswith("10.00% of them are unknown, and count none")
+
+
+def test_of_many_files_with_one_document_each_three_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[], list[str]]
+):
+    monkeypatch.chdir(tmp_path)
+    prepare([text_file(Path(f"{name}.txt"), [f"text of {name}"]) for name in "abcde"], "data", "bytes")
+    assert told()[0].startswith("a.txt, b.txt, c.txt and 2 others are each one document, which is trained on or")

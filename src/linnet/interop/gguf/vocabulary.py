@@ -123,6 +123,9 @@ def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
     normalizer = (definition.get("normalizer") or {}).get("type", "NFC")
     if normalizer != "NFC":
         yield f"normalizer: {normalizer}: llama.cpp changes no text; expected none, or NFC"
+    decoder = (definition.get("decoder") or {}).get("type")
+    if decoder != "ByteLevel":
+        yield f"decoder: {decoder}: llama.cpp prints pieces as GPT-2 does; expected ByteLevel"
     for token in definition.get("added_tokens") or []:
         strips = [flag for flag in ("lstrip", "rstrip", "single_word") if token[flag]]
         if strips and not token["special"]:

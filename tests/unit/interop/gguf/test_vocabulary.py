@@ -87,6 +87,10 @@ def with_stripping(definition: dict[str, Any]) -> None:
         (changed(pre_tokenizer=None), "pre_tokenizer: none, ignore_merges false: unknown to llama.cpp; expected"),
         (greedy_words, "pre_tokenizer: 's|'t|'re|'ve|'m|'ll|'d| ?"),
         (without_a_byte, "model.vocab: has no 'A'; expected every byte as GPT-2 writes it"),
+        (
+            lambda definition: definition.update(decoder={"type": "Fuse"}),
+            "decoder: Fuse: llama.cpp prints pieces as GPT",
+        ),
         (with_stripping, "added_tokens: '<b>': lstrip: true: expected false"),
     ],
 )

@@ -1,0 +1,118 @@
+"""Attention against its equations, one query, head and key at a time, and its starting values."""
+
+import math
+
+import pytest
+import torch
+from one_layer import drawn
+from torch import Tensor
+
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import Place
+from linnet.layers.key_value import ValueResidualSpec
+from linnet.layers.mixers.attention import Attention, AttentionSpec, RotarySpec
+from linnet.layers.positions import AlibiSpec
+from linnet.nn.norms import NormSpec
+
+WIDTH, LENGTH = 12, 9
+SPECS = {
+    "head_dim": AttentionSpec(heads=2, head_dim=10),
+    "groups": AttentionSpec(
+        heads=4, kv_heads=2, head_dim=6, bias=True, rotary=RotarySpec(pairing="adjacent", base=50.0)
+    ),
+    "part": AttentionSpec(heads=2, rotary=RotarySpec(fraction=0.7), scale=0.3, out_bias=True),
+    "window": AttentionSpec(heads=2, window=4, sink_tokens=2, rotary=None, gate="head"),
+    "sinks": AttentionSpec(heads=3, sinks=True, gate="channel", window=3),
+    "norm": AttentionSpec(heads=2, query_key_norm=NormSpec(kind="rms", eps=0.1)),
+    "alibi": AttentionSpec(heads=3, positions=AlibiSpec()),
+}
+SLOPES = {3: (2**-4, 2**-8, 2**-2)}
+"""Of ALiBi: a half to a power of 8 / n for n heads, n a power of two; then every second of twice as many."""
+
+
+def rotated(x_K: Tensor, position: int, spec: RotarySpec) -> Tensor:
+    """RoFormer, equation 15: each pair of channels turned by the position times `base^(-2 i / d)`."""
+    width = 2 * math.floor(len(x_K) * spec.fraction / 2)
+    out_K = x_K.clone()
+    for i in range(width // 2):
+        a, b = (2 * i, 2 * i + 1) if spec.pairing == "adjacent" else (i, i + width // 2)
+        angle = position * spec.base ** (-2 * i / width)
+        out_K[a] = math.cos(angle) * x_K[a] - math.sin(angle) * x_K[b]
+        out_K[b] = math.sin(angle) * x_K[a] + math.cos(angle) * x_K[b]
+    return out_K
+
+
+def defined(mixer: Attention, spec: AttentionSpec, x_TD: Tensor, first_TE: Tensor | None = None) -> Tensor:
+    """Vaswani et al. (arXiv 1706.03762), equation 1, with what the fields add. first_TE: values of an earlier layer."""
+    heads, kv_heads, width = spec.heads, spec.kv_heads or spec.heads, spec.head_dim or WIDTH // spec.heads
+    joint_TF = x_TD @ mixer.query_key_value.weight.t()
+    joint_TF = joint_TF if mixer.query_key_value.bias is None else joint_TF + mixer.query_key_value.bias
+    q_TF, k_TE, v_TE = joint_TF.split([heads * width, kv_heads * width, kv_heads * width], dim=1)
+    if first_TE is not None:
+        own, first = mixer.value_residual.mix.shares
+        v_TE = own * v_TE + first * first_TE
+
+    def prepared(row_F: Tensor, head: int, position: int, norm: torch.nn.Module | None) -> Tensor:
+        x_K = row_F[head * width : (head + 1) * width]
+        if norm is not None:
+            x_K = x_K / (x_K.square().mean() + norm.eps).sqrt() * norm.weight
+        return x_K if spec.rotary is None else rotated(x_K, position, spec.rotary)
+
+    norms = mixer.query_key_norm
+    rows = []
+    for t in range(len(x_TD)):
+        reads = []
+        for head in range(heads):
+            group = head * kv_heads // heads
+            seen = [
+                s for s in range(t + 1) if spec.window is None or s > t - spec.window or s < (spec.sink_tokens or 0)
+            ]
+            q_K = prepared(q_TF[t], head, t, None if norms is None else norms.query)
+            keys = [prepared(k_TE[s], group, s, None if norms is None else norms.key) for s in seen]
+            scores = torch.stack([q_K @ k_K for k_K in keys]) * (width**-0.5 if spec.scale is None else spec.scale)
+            if spec.positions is not None:
+                scores = scores - SLOPES[heads][head] * torch.tensor([t - s for s in seen])
+            if mixer.sinks_N is not None:
+                scores = torch.cat([scores, mixer.sinks_N[head : head + 1]])
+            weights = (scores.exp() / scores.exp().sum())[: len(seen)]
+            read_K = sum(w * v_TE[s, group * width : (group + 1) * width] for w, s in zip(weights, seen, strict=True))
+            if spec.gate is not None:
+                gates = 1 / (1 + (-(mixer.gate.to_gates.weight @ x_TD[t])).exp())
+                read_K = read_K * (gates[head] if spec.gate == "head" else gates[head * width : (head + 1) * width])
+            reads.append(read_K)
+        rows.append(mixer.out.weight @ torch.cat(reads) + (0 if mixer.out.bias is None else mixer.out.bias))
+    return torch.stack(rows)
+
+
+def assert_defined(spec: AttentionSpec, mixer: Attention, layout: BatchLayout, first_TE: Tensor | None = None) -> None:
+    x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
+    found, expected = mixer(x_TD[None], None, layout)[0], defined(mixer, spec, x_TD, first_TE)
+    close = {} if spec.rotary is None else {"rtol": 1e-6, "atol": 1e-6}  # cosines and sines are rounded to float32
+    torch.testing.assert_close(found, expected, **close)
+    variables, upstream = (x_TD, *mixer.parameters()), torch.randn_like(expected)
+    of_found, of_expected = (torch.autograd.grad(out, variables, upstream) for out in (found, expected))
+    for one, other in zip(of_found, of_expected, strict=True):
+        torch.testing.assert_close(one, other, **close)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_outputs_and_all_gradients_match_the_equations(spec: AttentionSpec):
+    assert_defined(spec, drawn(spec, WIDTH), BatchLayout())
+
+
+def test_values_of_an_earlier_layer_are_added_by_their_shares():
+    spec = AttentionSpec(heads=2, value_residual=ValueResidualSpec(own=0.6, first=0.3))
+    earlier, mixer = drawn(spec, WIDTH), spec.build(Place(WIDTH, 32)).double()
+    layout, x_TD = BatchLayout(record=AuxiliaryOutputs()), torch.randn(LENGTH, WIDTH, dtype=torch.float64)
+    earlier(x_TD[None], None, layout)
+    assert mixer.value_residual.mix.shares.tolist() == pytest.approx([0.6, 0.3])
+    values_TE = x_TD @ earlier.query_key_value.weight.t()[:, 2 * WIDTH :]
+    assert_defined(spec, mixer, layout, values_TE)
+
+
+def test_rotary_positions_are_those_of_the_paper():
+    assert (RotarySpec().base, RotarySpec().fraction, RotarySpec().pairing) == (10000.0, 1.0, "halves")
+
+
+def test_learned_sinks_start_at_a_score_of_0():
+    assert not AttentionSpec(heads=2, sinks=True).build(Place(WIDTH, 32)).sinks_N.any()

@@ -49,9 +49,11 @@ def routes(logits: Tensor, top_k: int, scoring: Scoring, normalize: bool) -> Rou
 
     scoring: the softmax over all experts, or the sigmoid of each (DeepSeek-V3, arXiv 2412.19437, equations 13 to 16).
     normalize: the weights of a token add up to 1; with softmax they are then the softmax over its `top_k` experts.
+    Logits decide, because scores round to 1 or 0 where these are large (a sigmoid in float32 from 17 on).
     """
     score = logits.softmax(dim=-1) if scoring == "softmax" else logits.sigmoid()
-    weight, chosen = score.topk(top_k, dim=-1)
+    chosen = logits.detach().topk(top_k, dim=-1).indices
+    weight = score.gather(-1, chosen)
     if normalize:
         weight = weight / weight.sum(dim=-1, keepdim=True).clamp_min(SMALLEST_SUM)
     return Routes(chosen, weight, score)

@@ -151,3 +151,12 @@ def test_capacity_equals_its_reference(batch, length, experts, top_k, capacity, 
 def test_a_first_choice_comes_before_an_earlier_second_one():
     chosen_1TK = torch.tensor([[[1, 0], [0, 1]]])
     assert within_capacity(chosen_1TK, 2, 1).tolist() == [[[1, 2], [0, 2]]]
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_large_logits_choose_the_same_experts_in_float32(scoring: str):
+    """Scores that round to 1, or to 0, are equal; the first expert would be taken."""
+    logits = torch.tensor([[20.0, 60.0, 40.0], [-200.0, -150.0, 0.0]])
+    routing = routes(logits, 2, scoring, False)
+    assert routing.chosen.tolist() == routes(logits.double(), 2, scoring, False).chosen.tolist() == [[1, 2], [2, 1]]
+    torch.testing.assert_close(routing.weight, routing.score.gather(1, routing.chosen))

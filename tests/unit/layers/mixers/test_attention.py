@@ -1,6 +1,7 @@
 """Attention against its equations, one query, head and key at a time, and its starting values."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -116,3 +117,18 @@ def test_rotary_positions_are_those_of_the_paper():
 
 def test_learned_sinks_start_at_a_score_of_0():
     assert not AttentionSpec(heads=2, sinks=True).build(Place(WIDTH, 32)).sinks_N.any()
+
+
+def test_gradients_are_as_close_to_float64_as_the_page_says():
+    """The largest score is about 600; the error of a score is in the exponent of its weight."""
+    spec = AttentionSpec(heads=2, head_dim=12, rotary=None)
+    exact = drawn(spec, WIDTH)
+    rounded, x_BTD = deepcopy(exact).float(), 12 * torch.randn(1, 40, WIDTH)
+    q_TNK, k_TNK = exact.query_key_value(x_BTD.double())[0, :, :48].view(40, 2, 2, 12).unbind(1)
+    assert 500 < (torch.einsum("tnk,snk->nts", q_TNK, k_TNK).abs().max() * 12**-0.5) < 5000
+    gradients = []
+    for mixer, dtype in ((rounded, torch.float32), (exact, torch.float64)):
+        x = x_BTD.to(dtype).requires_grad_()
+        gradients.append(torch.autograd.grad(mixer(x).square().sum(), (x, *mixer.parameters())))
+    for found, expected in zip(*gradients, strict=True):
+        assert (found - expected).norm() <= 1e-4 * expected.norm()

@@ -33,7 +33,7 @@ from linnet.nn.packed_linear import QuantizedLinear, gemv_of, native_library_of
 from linnet.ops.attention import uses_blocks, windowed_pairs
 from linnet.ops.blocked_attention import blocked_is_faster, blocked_pairs
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
-from linnet.ops.relative_positions import RelativePositionRow
+from linnet.ops.relative_positions import RelativePositionRow, bounded
 from linnet.ops.support import is_exporting
 
 VALUE_RESIDUAL = "value_residual"
@@ -344,19 +344,21 @@ def key_value_decode_step(
     near: RelativePositionRow | None = None,
     gate: Callable[[Tensor, Tensor], Tensor] | None = None,
     sinks_N: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> DecodeStep | None:
     """Attention for the next token of one stream; None for several streams, or a map without a form for rows.
 
     operator_NKK: a bilinear form between queries and keys. norm: normalizes queries and keys of a token, `[N + M, K]`.
     values: from a token's own values, `[M, K]`, to those that are read. bias: from a position to the bias of its
     scores. near: keys and values of small distances. gate: from the output of the heads, `[1, N K]`, and the row to the
-    input of the output map. sinks_N: a score of each head that has no value.
+    input of the output map. sinks_N: a score of each head that has no value. soft_cap: a bound of the scores.
     """
     joint_row, out_row = gemv_of(joint), gemv_of(out)
     if joint_row is None or out_row is None or len(state.keys) != 1:
         return None
-    compiled = native_library_of(joint) if bias is None and near is None and sinks_N is None else None
-    extras = (norm, operator_NKK, values, bias, near, gate, sinks_N)
+    of_scores = (bias, near, sinks_N, soft_cap)
+    compiled = native_library_of(joint) if all(part is None for part in of_scores) else None
+    extras = (norm, operator_NKK, values, gate, *of_scores)
     in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, QuantizedLinear)
     _, kv_heads, capacity, width = state.keys.shape
     rotate = None if rotary is None else row_rotation(rotary, width, capacity, compiled)
@@ -366,7 +368,7 @@ def key_value_decode_step(
     elif in_bfloat16 and all(part is None for part in extras):
         read = _bfloat16_attention_row(state, scale)
     else:
-        read = _attention_row(state, factor, bias, near, sinks_N)
+        read = _attention_row(state, factor, bias, near, sinks_N, soft_cap)
     multiply = None if operator_NKK is None or compiled is None else operator_row(compiled, operator_NKK)
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
@@ -394,6 +396,7 @@ def _attention_row(
     bias: Callable[[int], Tensor] | None,
     near: RelativePositionRow | None,
     sinks_N: Tensor | None,
+    soft_cap: float | None,
 ) -> AttentionRow:
     """`ops.native.attention.attention_row` in PyTorch, with the other arguments of `key_value_decode_step`."""
     keys_MCK, values_MCK = state.keys[0], state.values[0]
@@ -410,6 +413,7 @@ def _attention_row(
             scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
         if near is not None:
             near.add_scores(scores_MPS, q_MPK, factor)
+        scores_MPS = bounded(scores_MPS, soft_cap)
         if sinks_MP1 is not None:
             scores_MPS = torch.cat([scores_MPS, sinks_MP1], dim=2)
         weights_MPS = scores_MPS.softmax(dim=2)[..., : position + 1]

@@ -5,7 +5,7 @@ width. Values, and what is read of them, may have a width of their own; keys and
 (bfloat16 with float32). The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t` unless a
 `KeyRange` restricts it. Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` if it
 is given. `relative`: terms of scores and values that depend on the distance; `sinks_N`: the learned score of an
-additional key whose value is zero (`ops.relative_positions`).
+additional key whose value is zero; `soft_cap`: a bound of the scores (`ops.relative_positions`).
 """
 
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from linnet.ops.native import library
 from linnet.ops.native.attention import attention_past
 from linnet.ops.relative_positions import (
     Relative,
+    bounded,
     distances,
     gathered_attention,
     relative_reference,
@@ -71,12 +72,13 @@ def attention_reference(
     scale: float | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
-    """The definition, step by step, with every score in memory."""
+    """The definition, step by step, with every score in memory; soft_cap: only without `relative`."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     mask = attention_mask(queries, keys, device, key_range)
     if relative is None:
-        return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N)
+        return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N, soft_cap=soft_cap)
     at, groups = distances(queries, keys, device, key_range.last_BT), q_BNTK.shape[1] // k_BMSK.shape[1]
     scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
     k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
@@ -91,6 +93,7 @@ def attention(
     scale: float | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """`attention_reference`, fast: `[B, N, T, K]`.
 
@@ -98,18 +101,19 @@ def attention(
     exported graph, which cannot choose by lengths, has plain products.
     """
     if k_BMSK.dtype != q_BNTK.dtype:
-        return _mixed_precision_attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
+        return _mixed_precision_attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N, soft_cap)
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     padding_B, window, sink_tokens, last_BT = key_range
-    if relative is not None or sinks_N is not None or sink_tokens or is_exporting():
+    if relative is not None or sinks_N is not None or sink_tokens or soft_cap is not None or is_exporting():
         # PyTorch has no kernel for these. A whole text is computed in blocks, so that no tensor has an entry for each
         # pair of query and key; few queries after a long past are computed by gathering.
         relative = Relative() if relative is None else relative
         scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
         if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
-            return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
+            extras = (relative, sinks_N, sink_tokens, soft_cap)
+            return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, *extras)
         mask_TS, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
-        return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask_TS, at, scale, relative, sinks_N)
+        return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask_TS, at, scale, relative, sinks_N, soft_cap)
     if window is not None and uses_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
     sees_all = (window is None or window >= keys) and last_BT is None
@@ -130,14 +134,16 @@ def _mixed_precision_attention(
     scale: float | None,
     relative: Relative | None,
     sinks_N: Tensor | None,
+    soft_cap: float | None,
 ) -> Tensor:
     """Read one query of each stream by a native function; otherwise convert keys and values to the queries' dtype."""
     one_query = q_BNTK.shape[2] == 1 and not is_traced_or_differentiated(q_BNTK)
     native = library(q_BNTK.device) if one_query else None
-    causal = key_range._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
+    plain = relative is None and sinks_N is None and soft_cap is None
+    causal = key_range._replace(last_BT=None) == CAUSAL and plain
     if native is None or not causal or k_BMSK.dtype != torch.bfloat16:
         k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
-        return attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
+        return attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N, soft_cap)
     streams, kv_heads, keys = k_BMSK.shape[:3]
     q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, q_BNTK.shape[3])
     if key_range.last_BT is None:
@@ -156,6 +162,7 @@ def full_attention_reference(
     scale: float | None = None,
     bias_NTS: Tensor | None = None,
     sinks_N: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """Every query sees every key, or those where `mask`, bool `[B, 1, T or 1, S]`, is true; all scores in memory.
 
@@ -164,7 +171,7 @@ def full_attention_reference(
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
     k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
     scale = q_BNTK.shape[3] ** -0.5 if scale is None else scale
-    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
+    scores_BNTS = bounded(q_BNTK @ k_BNSK.transpose(-1, -2) * scale, soft_cap)
     if bias_NTS is not None:
         scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
     if mask is not None:

@@ -126,12 +126,14 @@ def blocked_attention(
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
     sink_tokens: int = 0,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """Every query sees the keys up to its own: `[B, N, T, K]`. Arguments as of `ops.attention`."""
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     tokens = q_BNTK.shape[2]
     tables = (Relative() if relative is None else relative).cut(min(tokens, window or tokens))
-    arguments = (q_BNTK, k_BMTK, v_BMTK, scale, (window, sink_tokens), padding_B, sinks_N, *tables)
+    shape = _Shape(scale, window, sink_tokens, soft_cap)
+    arguments = (q_BNTK, k_BMTK, v_BMTK, shape, padding_B, sinks_N, *tables)
     out: Tensor = _BlockedAttention.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
@@ -143,28 +145,27 @@ class _BlockedAttention(torch.autograd.Function):
         q_BNTK: Tensor,
         k_BMTK: Tensor,
         v_BMTK: Tensor,
-        scale: float,
-        window: tuple[int | None, int],
+        shape: "_Shape",
         padding_B: Tensor | None,
         sinks_N: Tensor | None,
         *tables: Tensor | None,
     ) -> Tensor:
         ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK, padding_B, sinks_N, *tables)
-        ctx.scale, ctx.window = scale, window
-        plain = window[0] is None and all(extra is None for extra in (padding_B, sinks_N, *tables))
+        ctx.shape = shape
+        plain = all(extra is None for extra in (shape.window, shape.soft_cap, padding_B, sinks_N, *tables))
         if plain and q_BNTK.dtype in FUSED_FORWARD and q_BNTK.shape[3] == v_BMTK.shape[3]:
             grouped = q_BNTK.shape[1] != k_BMTK.shape[1]
             fused_BNTK: Tensor = F.scaled_dot_product_attention(
-                q_BNTK, k_BMTK, v_BMTK, is_causal=True, scale=scale, enable_gqa=grouped
+                q_BNTK, k_BMTK, v_BMTK, is_causal=True, scale=shape.scale, enable_gqa=grouped
             )
             return fused_BNTK
-        problem = _Problem(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, Relative(*tables))
+        problem = _Problem(q_BNTK, k_BMTK, v_BMTK, shape, padding_B, sinks_N, Relative(*tables))
         width = v_BMTK.shape[3]
         batch, heads, tokens, _ = q_BNTK.shape
         out_BTNK = q_BNTK.new_empty(batch, tokens, heads, width)
         out_XGTK = q_BNTK.new_empty(*problem.q_XGTK.shape[:3], width)
         for block in problem.blocks:
-            weights_xqs = problem.weights(block)
+            weights_xqs, _ = problem.weights(block)
             mixed_xqK = torch.bmm(weights_xqs, block.gather_keys(problem.v_XTK))
             if problem.near is not None:
                 problem.near.add_values(mixed_xqK, problem.by_groups(weights_xqs, block))
@@ -177,8 +178,8 @@ class _BlockedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         q_BNTK, k_BMTK, v_BMTK, padding_B, sinks_N, *tables = ctx.saved_tensors
-        learned, relative = ctx.needs_input_grad[7:], Relative(*tables)
-        problem = _Problem(q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, sinks_N, relative, learned)
+        learned, relative = ctx.needs_input_grad[6:], Relative(*tables)
+        problem = _Problem(q_BNTK, k_BMTK, v_BMTK, ctx.shape, padding_B, sinks_N, relative, learned)
         q_XGTK, k_XTK, v_XTK, near = problem.q_XGTK, problem.k_XTK, problem.v_XTK, problem.near
         grad_out_XGTK = upstream.flatten(0, 1).reshape(*q_XGTK.shape[:3], -1)
         grad_q_XGTK = torch.empty_like(q_XGTK)
@@ -190,7 +191,7 @@ class _BlockedAttention(torch.autograd.Function):
                 problem.sinks_MG.shape, dtype=torch.promote_types(sinks_N.dtype, torch.float32)
             )
         for block in problem.blocks:
-            weights_xqs = problem.weights(block)
+            weights_xqs, slopes_xqs = problem.weights(block, with_slopes=True)
             grad_out_xqK = grad_out_XGTK[block.pairs, :, block.queries].flatten(1, 2)
             grad_weights_xqs = torch.bmm(grad_out_xqK, block.gather_keys(v_XTK).transpose(1, 2))
             if near is not None:
@@ -204,6 +205,8 @@ class _BlockedAttention(torch.autograd.Function):
                 own_MG = grad_sinks_MG[block.heads]
                 sums_xG = problem.by_groups(grad_scores_xqs, block).sum((2, 3), dtype=own_MG.dtype)
                 own_MG -= torch.unflatten(sums_xG, 0, (-1, len(own_MG))).sum(0)
+            if slopes_xqs is not None:
+                grad_scores_xqs = grad_scores_xqs * slopes_xqs
             grad_q = grad_q_XGTK[block.pairs, :, block.queries]
             q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
             grad_q_xqK = torch.bmm(grad_scores_xqs, block.gather_keys(k_XTK))
@@ -213,12 +216,21 @@ class _BlockedAttention(torch.autograd.Function):
             grad_q.copy_(grad_q_xqK.view(grad_q.shape))
             block.add_product(grad_k_XTK, grad_scores_xqs, q_xqK)
             block.add_product(grad_v_XTK, weights_xqs, grad_out_xqK)
-        grad_q_BNTK = grad_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape)
-        grad_k = grad_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
+        grad_q_BNTK = grad_q_XGTK.mul_(ctx.shape.scale).view(q_BNTK.shape)
+        grad_k = grad_k_XTK.mul_(ctx.shape.scale).to(k_XTK.dtype).view(k_BMTK.shape)
         grad_v = grad_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
-        grad_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
+        grad_tables = (None, None, None) if near is None else near.gradients(ctx.shape.scale)
         grad_sinks = None if grad_sinks_MG is None else grad_sinks_MG.flatten().to(sinks_N.dtype)
-        return grad_q_BNTK, grad_k, grad_v, None, None, None, grad_sinks, *grad_tables
+        return grad_q_BNTK, grad_k, grad_v, None, None, grad_sinks, *grad_tables
+
+
+class _Shape(NamedTuple):
+    """What restricts scores: see `ops.attention`."""
+
+    scale: float
+    window: int | None
+    sink_tokens: int
+    soft_cap: float | None
 
 
 class _Problem:
@@ -229,14 +241,13 @@ class _Problem:
         q_BNTK: Tensor,
         k_BMTK: Tensor,
         v_BMTK: Tensor,
-        scale: float,
-        window: tuple[int | None, int],
+        shape: _Shape,
         padding_B: Tensor | None,
         sinks_N: Tensor | None,
         relative: Relative,
         learned: Sequence[bool] = (),
     ) -> None:
-        kv_heads, self.scale, (self.window, self.sink_tokens) = k_BMTK.shape[1], scale, window
+        kv_heads, (self.scale, self.window, self.sink_tokens, self.soft_cap) = k_BMTK.shape[1], shape
         self.q_XGTK = q_BNTK.contiguous().view(-1, q_BNTK.shape[1] // kv_heads, *q_BNTK.shape[2:])
         self.blocks = list(_blocks(self.q_XGTK, self.window, self.sink_tokens, kv_heads))
         self.k_XTK, self.v_XTK = k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
@@ -255,8 +266,8 @@ class _Problem:
         """`[x, q, s]` as `[x, G, q, s]`."""
         return pairs_xqs.view(len(pairs_xqs), -1, block.queries.stop - block.queries.start, pairs_xqs.shape[2])
 
-    def weights(self, block: _Block) -> Tensor:
-        """The attention weights of a block, `[x, q, s]`."""
+    def weights(self, block: _Block, with_slopes: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The attention weights of a block, `[x, q, s]`; with slopes also the derivatives of bounded scores."""
         q_xqK = self.q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
         offset = 0 if self.sinks_MG is None else 1
         k_xKc = block.gather_keys(self.columns_XSK, offset).transpose(1, 2)
@@ -265,6 +276,12 @@ class _Problem:
         scores_xGqs, queries, device = scores_xGqc[..., offset:], scores_xGqc.shape[2], scores_xqc.device
         if self.near is not None:
             self.near.add_scores(scores_xGqs, q_xqK, block.heads, self.scale)
+        slopes_xqs = None
+        if self.soft_cap is not None:
+            scores_xGqs.div_(self.soft_cap).tanh_()
+            if with_slopes:
+                slopes_xqs = (1 - scores_xGqs.square()).flatten(1, 2)
+            scores_xGqs.mul_(self.soft_cap)
         # Mask keys after the query, before its window, and in padding unless the key is the query's own.
         scores_xGqs[..., -queries:].add_(_upper_triangle(queries, scores_xGqs.dtype, device))
         if self.window is not None or self.padding_X is not None:
@@ -283,8 +300,8 @@ class _Problem:
             torch.unflatten(scores_xGqc[..., 0], 0, (-1, len(own_MG))).copy_(own_MG[..., None])
         weights_xqs = torch.softmax(scores_xqc, dim=-1)[..., offset:]
         if self.near is None or self.near.bias_MGqW is None:
-            return weights_xqs
-        return F.threshold(weights_xqs, NEGLIGIBLE, 0.0, inplace=True)
+            return weights_xqs, slopes_xqs
+        return F.threshold(weights_xqs, NEGLIGIBLE, 0.0, inplace=True), slopes_xqs
 
 
 @lru_cache(maxsize=8)

@@ -78,6 +78,11 @@ def softmax_with_sinks(scores_BNTS: Tensor, sinks_N: Tensor | None) -> Tensor:
     return torch.cat([scores_BNTS, sinks_BNT1], dim=-1).softmax(dim=-1)[..., :-1]
 
 
+def bounded(scores: Tensor, soft_cap: float | None) -> Tensor:
+    """`soft_cap tanh(scores / soft_cap)`, as in Gemma 2 (arXiv 2408.00118, 2)."""
+    return scores if soft_cap is None else soft_cap * (scores / soft_cap).tanh()
+
+
 def relative_reference(
     q_BNTK: Tensor,
     k_BNSK: Tensor,
@@ -114,8 +119,12 @@ def gathered_attention(
     scale: float,
     relative: Relative,
     sinks_N: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
-    """`relative_reference` for few queries: one product with the entry of each distance. `[B, N, T, K]`."""
+    """`relative_reference` for few queries: one product with the entry of each distance. `[B, N, T, K]`.
+
+    soft_cap: bounds the scores; only without positions by distance.
+    """
     bias_NR, keys_RK, values_RK = relative.cut(k_BMSK.shape[2])
     q_BNTK = q_BNTK * scale
     heads_and_queries, q_BMFK = q_BNTK.shape[1:3], q_BNTK.reshape(*k_BMSK.shape[:2], -1, q_BNTK.shape[3])
@@ -125,6 +134,7 @@ def gathered_attention(
         scores_BNTS = scores_BNTS + by_distance_BNTR.gather(3, _expand_entries(at, len(keys_RK), scores_BNTS))
     if bias_NR is not None:
         scores_BNTS = scores_BNTS + _gather_pairs(bias_NR.t().to(scores_BNTS.dtype), at).movedim(-1, -3)
+    scores_BNTS = bounded(scores_BNTS, soft_cap)
     weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)
     weights_BMFS = weights_BNTS.reshape(*q_BMFK.shape[:3], -1)
     out_BNTK: Tensor = torch.unflatten((weights_BMFS @ v_BMSK).flatten(1, 2), 1, heads_and_queries)

@@ -37,6 +37,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralConfig", {**LLAMA, "head_dim": 6, "num_local_experts": 3}),
     "phi3": ("Phi3Config", {**LLAMA, "pad_token_id": 0, "partial_rotary_factor": 0.7, "sliding_window": 21}),
     "olmo2": ("Olmo2Config", {**LLAMA, "pad_token_id": 0}),
+    "gemma2": ("Gemma2Config", {**LLAMA, "head_dim": 6, "pad_token_id": 0, "attn_logit_softcapping": 0.5}),
     "gemma3": ("Gemma3TextConfig", {**LLAMA, "head_dim": 6, "pad_token_id": 0, "sliding_window": 21}),
     "phi": ("PhiConfig", {**LLAMA, "num_attention_heads": 2}),
     "stablelm": ("StableLmConfig", {**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 1, "use_qkv_bias": True}),

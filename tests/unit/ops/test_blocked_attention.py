@@ -140,8 +140,10 @@ def test_bfloat16_is_as_exact_as_softmax_of_rounded_scores(fused, monkeypatch):
     padded=st.booleans(),
     biased=st.booleans(),
     sink=st.booleans(),
+    soft_cap=st.sampled_from([None, 0.7]),
 )
-def test_the_fused_forward_pass_is_used_for_plain_attention(tokens, window, padded, biased, sink):
+def test_the_fused_forward_pass_is_used_for_plain_attention(tokens, window, padded, biased, sink, soft_cap):
+    biased = biased and soft_cap is None
     q, k, v = double(2, 4, tokens, 4), double(2, 2, tokens, 4), double(2, 2, tokens, 4)
     padding_B = torch.tensor([0, tokens - 1]) if padded else None
     relative, sinks_N = Relative(double(4, 5)) if biased else None, double(4) if sink else None
@@ -150,13 +152,24 @@ def test_the_fused_forward_pass_is_used_for_plain_attention(tokens, window, padd
         kernel = F.scaled_dot_product_attention
         patch.setattr(F, "scaled_dot_product_attention", lambda *args, **rest: taken.append(1) or kernel(*args, **rest))
         patch.setattr(blocks, "FUSED_FORWARD", {torch.float64})
-        fast = blocked_attention(q, k, v, 0.3, window, padding_B, relative, sinks_N)
-    slow = attention_reference(q, k, v, KeyRange(padding_B, window), 0.3, relative, sinks_N)
+        fast = blocked_attention(q, k, v, 0.3, window, padding_B, relative, sinks_N, 0, soft_cap)
+    slow = attention_reference(q, k, v, KeyRange(padding_B, window), 0.3, relative, sinks_N, soft_cap)
     torch.testing.assert_close(fast, slow)
-    assert bool(taken) == (window is None and not (padded or biased or sink))
+    assert bool(taken) == (window is None and soft_cap is None and not (padded or biased or sink))
 
 
 def test_large_scores_stay_finite():
     q, k, v = (1e4 * torch.randn(3, 1, 2, 70, 8)).requires_grad_()
     out = blocked_attention(q, k, v)
     assert out.isfinite().all() and torch.autograd.grad(out.sum(), q)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_bounded_scores_and_their_gradients(window):
+    """Scores of several times the bound, over several blocks."""
+    q, k, v = (x.requires_grad_() for x in (double(2, 4, 150, 8), double(2, 2, 150, 8), double(2, 2, 150, 8)))
+    fast = blocked_attention(q, k, v, 1.0, window, None, None, None, 0, 1.5)
+    slow = attention_reference(q, k, v, KeyRange(window=window), 1.0, soft_cap=1.5)
+    assert_same_with_gradients(fast, slow, (q, k, v))
+    plain = attention_reference(q, k, v, KeyRange(window=window), 1.0)
+    assert (plain - slow).abs().max() > 0.1

@@ -44,9 +44,9 @@ class Gemma(LlamaLike):
 
 
 class Gemma2(Gemma):
-    """Gemma 2 without bounds of the scores, and what Gemma 3 shares with it: windows in some layers.
+    """Gemma 2, and what Gemma 3 shares with it: norms around each branch, bounds of scores, windows in some layers.
 
-    sliding_window_pattern: every so many layers one has no window. attn_logit_softcapping: a bound of the scores.
+    sliding_window_pattern: every so many layers one has no window.
     """
 
     tensors, architecture = GEMMA2, "Gemma2ForCausalLM"
@@ -54,6 +54,7 @@ class Gemma2(Gemma):
     table: ClassVar[Mapping[str, str]] = {
         **{name: paths for name, paths in Gemma.table.items() if name != "hidden_act"},
         "hidden_activation": "block.feed_forward.activation",
+        "attn_logit_softcapping": "block.mixer.soft_cap",
         "final_logit_softcapping": "head.soft_cap",
     }
 
@@ -73,8 +74,6 @@ class Gemma2(Gemma):
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
-        if self.attn_logit_softcapping is not None:
-            raise ValueError(f"attn_logit_softcapping: {self.attn_logit_softcapping}: must be null (unbounded scores)")
         if len(self.kinds()) != self.num_hidden_layers:
             raise ValueError(
                 f"layer_types: {len(self.kinds())} layers: must be num_hidden_layers, {self.num_hidden_layers}"
@@ -121,7 +120,7 @@ class Gemma3(Gemma2):
     max_position_embeddings: PositiveInt = 131_072
     sliding_window_pattern: PositiveInt = 6
     final_logit_softcapping: PositiveFloat | None = None
-    attn_logit_softcapping: PositiveFloat | None = None
+    attn_logit_softcapping: Literal[None] = None  # which Transformers does not apply to Gemma 3
     rope_theta: PositiveFloat = 1e6
     rope_local_base_freq: PositiveFloat = 1e4
     rope_parameters: LayerRopes | None = None  # type: ignore[assignment]

@@ -64,6 +64,7 @@ class AttentionSpec(MixerSpec):
     positions: relative positions (`layers.positions`), instead of rotary ones.
     gate: a gate of the output, for each head or for each of its channels (`nn.gates`); null: none.
     sinks: a learned score in each head without a key, which takes part in the softmax.
+    soft_cap: the bound of the scores, `soft_cap tanh(scores / soft_cap)` (Gemma 2: 50); null: none.
     """
 
     kind: Literal["attention"] = "attention"
@@ -81,6 +82,7 @@ class AttentionSpec(MixerSpec):
     positions: AnyPositions | None = None
     gate: GateKind | None = None
     sinks: bool = False
+    soft_cap: PositiveFloat | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,11 +119,15 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, rotary=RotarySpec(scaling=Llama3Scaling(factor=4, trained=64))),
             cls(heads=4, kv_heads=2, query_key_norm=HeadNormSpec(joint=True, unit_offset=True)),
             cls(heads=4, kv_heads=2, window=4, query_key_norm=HeadNormSpec(kind="layer", joint=True)),
+            cls(heads=4, kv_heads=2, soft_cap=1.5),
+            cls(heads=4, window=4, sinks=True, soft_cap=1.5),
         ]
 
     def check(self, width: int) -> None:
         if self.positions is not None and self.rotary is not None:
             raise ValueError(f"rotary: must be null with positions, which are {self.positions.kind}")
+        if self.soft_cap is not None and self.positions is not None:
+            raise ValueError(f"soft_cap: {self.soft_cap}: must be null with positions by distance")
         if self.sink_tokens is not None and (self.window is None or self.positions is not None):
             raise ValueError(
                 f"sink_tokens: {self.sink_tokens}: must be null without a window, and with positions by distance"
@@ -159,11 +165,13 @@ class AttentionSpec(MixerSpec):
 
     @property
     def prefix_conflict(self) -> str:
-        """A window, sinks, or relative positions without keys after the query."""
+        """A window, sinks, bounded scores, or relative positions without keys after the query."""
         if self.window is not None:
             return f"window: {self.window}: expected none"
         if self.sinks:
             return "sinks: True: expected false"
+        if self.soft_cap is not None:
+            return f"soft_cap: {self.soft_cap}: expected none"
         if self.positions is not None and not self.positions.sees_ahead:
             return f"positions: {self.positions.kind}: expected rotary, or kind t5 with both_ways: true"
         return ""
@@ -196,7 +204,7 @@ class AttentionSpec(MixerSpec):
         if self.sinks:  # one more column of the scores, computed in blocks
             column = 2 * heads * head_dim
             maps += Cost(parameters=heads, flops_by_length=(lambda tokens: column * tokens * (tokens > 1),))
-        no_kernel = self.positions is not None or self.sinks or self.sink_tokens is not None
+        no_kernel = any(part is not None for part in (self.positions, self.sink_tokens, self.soft_cap)) or self.sinks
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel, vectors)
         return maps + (
             shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window, self.sink_tokens or 0)
@@ -215,7 +223,7 @@ class Attention(Mixer):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
         self.rotary, self.scale = spec.rotary, spec.scale
-        self.window, self.sink_tokens = spec.window, spec.sink_tokens or 0
+        self.window, self.sink_tokens, self.soft_cap = spec.window, spec.sink_tokens or 0, spec.soft_cap
         self.traits = Traits(
             prefix=spec.supports_prefix,
             constant_state=self.window is not None,
@@ -239,7 +247,7 @@ class Attention(Mixer):
     ) -> KeyValueState | WindowState:
         """Empty keys and values for `capacity` tokens, or for a window."""
         capacity = capacity if self.window is None else self.window + self.sink_tokens
-        if self.window is None and self.positions is None and self.sinks_N is None:
+        if all(part is None for part in (self.window, self.positions, self.sinks_N, self.soft_cap)):
             dtype = cache_dtype(self.query_key_value, dtype)
         tensors = key_value_tensors(batch, self.kv_heads, capacity, self.head_dim, device, dtype)
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.sink_tokens)
@@ -271,7 +279,8 @@ class Attention(Mixer):
             seen = visible_keys(k_BMTK, v_BMTK, state, layout, ordered=self.positions is not None)
             key_range = KeyRange(seen.first_B, self.window, self.sink_tokens, seen.last_BT)
             if self.positions is None:
-                out_BNTK = self.attend(q_BNTK, seen.keys, seen.values, key_range, self.scale, None, self.sinks_N)
+                extras = (None, self.sinks_N, self.soft_cap)
+                out_BNTK = self.attend(q_BNTK, seen.keys, seen.values, key_range, self.scale, *extras)
             elif layout.prefixes is not None:  # queries see later keys, which the tables by distance do not cover
                 mask = attention_mask(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, key_range)
                 bias_NTS = self._bias(q_BNTK, seen.keys, state, layout)
@@ -295,7 +304,7 @@ class Attention(Mixer):
     @property
     def bfloat16_decode(self) -> bool:
         """True with no step between the maps and attention but rotary positions and compiled norms."""
-        parts = (self.positions, self.value_residual, self.gate, self.sinks_N)
+        parts = (self.positions, self.value_residual, self.gate, self.sinks_N, self.soft_cap)
         normed = self.query_key_norm is None or native_library_of(self.query_key_value) is not None
         return normed and all(part is None for part in parts)
 
@@ -326,4 +335,5 @@ class Attention(Mixer):
             near=near,
             gate=gate,
             sinks_N=self.sinks_N,
+            soft_cap=self.soft_cap,
         )

@@ -111,7 +111,8 @@ LLAMA = {"hidden_act": ACTS, "rms_norm_eps": EPS, "num_key_value_heads": KV_HEAD
 LLAMA2 = {"hidden_activation": ACTS, **{name: field for name, field in LLAMA.items() if name != "hidden_act"}}
 GEMMA = {"head_dim": st.sampled_from([4, 6]), "attention_bias": BOOLS, "pad_token_id": st.just(0)}
 GEMMA2 = {"query_pre_attn_scalar": st.sampled_from([ABSENT, 5, 9]), "sliding_window": st.sampled_from([3, 7])}
-GEMMA2 |= {"final_logit_softcapping": st.sampled_from([ABSENT, None, 2.0])}
+CAPS = st.sampled_from([ABSENT, None, 2.0])
+GEMMA2["final_logit_softcapping"] = CAPS
 GPT = {"layer_norm_epsilon": EPS, "activation_function": ACTS, "tie_word_embeddings": BOOLS}
 MAMBA = {"conv_kernel": st.sampled_from([ABSENT, 2]), "use_bias": BOOLS, "use_conv_bias": BOOLS}
 MAMBA |= {"layer_norm_epsilon": EPS, "tie_word_embeddings": BOOLS}
@@ -176,7 +177,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
     "gemma": (LLAMA_SIZES, {**LLAMA, **LAYERS, **GROUPED, **GEMMA}, [ropes()]),
     "gemma2": (
         LLAMA_SIZES,
-        {**LLAMA2, **GROUPED, **GEMMA, **GEMMA2, "attn_logit_softcapping": st.none()},
+        {**LLAMA2, **GROUPED, **GEMMA, **GEMMA2, "attn_logit_softcapping": CAPS},
         [ropes(), gemma_layers()],
     ),
     "gemma3_text": (

@@ -464,7 +464,8 @@ def _write(
     if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
         names = ", ".join(source.file for source in corpus.sources)
         raise UserError(f"{names}: changed while being read")
-    if lost := tokenizer.loss_note(np.sum(counts_V, axis=0), corpus.text_bytes):
+    texts = sum(split.documents for split in splits.values()) * (2 if corpus.pairs else 1)
+    if lost := tokenizer.loss_note(np.sum(counts_V, axis=0), texts, corpus.text_bytes):
         note(lost)
     return _describe(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
 

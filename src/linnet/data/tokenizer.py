@@ -212,16 +212,18 @@ class Tokenizer:
         """The names of tokens that were added to the vocabulary, and whether each is special."""
         return {token["content"]: token["special"] for token in self._definition.get("added_tokens") or []}
 
-    def loss_note(self, counts_V: NDArray[np.int64], text_bytes: int) -> str | None:
-        """A note if tokens do not stand for exactly the bytes of the text that they encode; None if they do.
+    def loss_note(self, counts_V: NDArray[np.int64], texts: int, text_bytes: int) -> str | None:
+        """A note if the tokens of texts do not stand for exactly their bytes; None if they do.
 
-        counts_V: how often each token is in the encoded text.
+        counts_V: how often each token is in the encoded texts.
         """
         token_bytes, unknown = int(self.token_bytes() @ counts_V), self._pieces.unknown
         if token_bytes == text_bytes:
             return None
         lost = 0.0 if unknown is None else counts_V[unknown] / max(1, counts_V.sum())
         why = f"{lost:.2%} of them are unknown, and count none" if lost else "the tokenizer changes the text"
+        if token_bytes == text_bytes + texts and not lost:
+            why = "they begin each text with one more, which is not printed"
         share = f"{token_bytes / text_bytes:.2%}"
         return f"the tokens stand for {share} of the text's bytes, which bits per byte are computed from: {why}"
 

@@ -516,3 +516,17 @@ def test_of_many_files_with_one_document_each_three_are_named(
     monkeypatch.chdir(tmp_path)
     prepare([text_file(Path(f"{name}.txt"), [f"text of {name}"]) for name in "abcde"], "data", "bytes")
     assert told()[0].startswith("a.txt, b.txt, c.txt and 2 others are each one document, which is trained on or")
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_space_before_each_text_is_told(pairs: bool, tmp_path: Path, told: Callable[[], list[str]]):
+    library = tokenizers.SentencePieceBPETokenizer()
+    library.train_from_iterator(["ab ab ab ab"], special_tokens=["<unk>", "</s>"], show_progress=False)
+    library.save(str(tmp_path / "tokenizer.json"))
+    if pairs:
+        lines = [json.dumps({"input": text, "target": "ab"}) for text in ("ab", "b", "a")]
+        (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+        prepare_pairs(tmp_path / "pairs.jsonl", tmp_path / "data", str(tmp_path / "tokenizer.json"))
+    else:
+        prepare([text_file(tmp_path / "text.txt", ["ab ab b"])], tmp_path / "data", str(tmp_path))
+    assert told()[-1].endswith(": they begin each text with one more, which is not printed")

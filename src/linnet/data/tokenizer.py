@@ -25,6 +25,7 @@ from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
 TOKENIZER = "tokenizer.json"
+_SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "[END]")
 """The end token of a file of which nothing says it: the first of these that it has."""
 
@@ -65,6 +66,9 @@ class Tokenizer:
                 self._guard_special_tokens()
                 self._pieces = TokenBytes.from_library(self._library, self._definition, origin)
         self.kind = _kind(self._definition, self._pieces)
+        if self._pieces.unknown in self.end_ids and not set(_SINGLE_BYTES) <= set(self._pieces.table):
+            problem = "is the unknown token too, so an unknown character would end a text; expected another"
+            raise UserError(f"{origin}: the end token {self.describe_token(self.end_id)} {problem}")
 
     @classmethod
     def train(cls, kind: str, texts: Iterable[str], vocab_size: int | None = None) -> "Tokenizer":
@@ -414,15 +418,14 @@ def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:
 def _kind(definition: dict[str, Any], pieces: TokenBytes) -> str:
     """Which of the four kinds a tokenizer.json is; one that might not keep every text exactly is imported."""
     model, before, decoder = (definition.get(part) or {} for part in ("model", "pre_tokenizer", "decoder"))
-    single_bytes = [bytes([byte]) for byte in range(256)]
     affixes = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
     # Ordinary added tokens are cut out of a text before all else, and may take spaces with them.
     ordinary = any(not token["special"] for token in definition.get("added_tokens") or [])
-    if definition.get("normalizer") is not None or affixes or ordinary or not set(single_bytes) <= set(pieces.table):
+    if definition.get("normalizer") is not None or affixes or ordinary or not set(_SINGLE_BYTES) <= set(pieces.table):
         return "imported"
     # Nothing merges, and no word of several characters is taken whole.
     is_single = model["type"] == "BPE" and not model["merges"] and not model.get("ignore_merges")
-    is_single = is_single and pieces.table[:256] == single_bytes
+    is_single = is_single and pieces.table[:256] == _SINGLE_BYTES
     if not before:
         spells_bytes = [step["type"] for step in decoder.get("decoders") or []] == ["ByteFallback", "Fuse"]
         return "char" if is_single and model.get("byte_fallback") and spells_bytes else "imported"

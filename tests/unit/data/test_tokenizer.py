@@ -722,3 +722,13 @@ def test_added_tokens_have_the_ids_of_the_library(tmp_path: Path, told: Callable
     assert tokenizer.definition["added_tokens"][1]["id"] == 257
     problem = "added_tokens: '<tool>': id 300: it is 257, as the tokenizers library numbers added tokens"
     assert told() == [f"{tmp_path / 'tokenizer.json'}: {problem}"]
+
+
+def test_an_end_token_that_unknown_characters_become_is_refused(tmp_path: Path):
+    definition = json.loads(sentencepiece_bpe(tmp_path).read_text())
+    definition["model"]["unk_token"] = "</s>"
+    with pytest.raises(UserError, match=r"tokenizer\.json: the end token </s> is the unknown token too, so an unknown"):
+        Tokenizer.load(_write(tmp_path, definition))
+    plain = json.loads(json.dumps(TRAINED["bpe"]._definition))
+    plain["model"]["unk_token"] = "<|end|>"  # all bytes are known, as in GPT-2's files
+    assert Tokenizer.load(_write(tmp_path, plain)).kind == "bpe"

@@ -172,7 +172,7 @@ def _faults(vocabulary: CharacterVocabulary) -> Iterator[str]:
     places: dict[str, int] = {}
     for place, character in enumerate(vocabulary.int_to_char):
         field = f"int_to_char[{place}]: {character!r}"
-        if len(character) != 1 or "\ud800" <= character <= "\udfff":
+        if len(character) != 1:
             yield f"{field}: expected one character"
         if character in places:
             yield f"{field}: is int_to_char[{places[character]}] already; expected each character once"

@@ -321,6 +321,22 @@ GPT_NEOX = PublishedTensors(
 )
 """GPT-NeoX and Pythia, with the head's name in published files."""
 
+BLOOM = PublishedTensors(
+    {
+        "embedding.tokens": "word_embeddings",
+        "embedding.norm": "word_embeddings_layernorm",
+        "norm": "ln_f",
+        "head": "lm_head",
+        **_attention_layers(
+            "h.{0}.",
+            ("input_layernorm", "self_attention.query_key_value", "self_attention.dense"),
+            ("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+        ),
+    },
+    prefix="transformer.",
+    head_by_head=True,
+)
+
 _GPT = {"embedding.tokens": "wte", "embedding.positions": "wpe", "norm": "ln_f", "head": "lm_head"}
 _GPT_FEED_FORWARD = ("ln_2", "mlp.c_fc", "mlp.c_proj")
 GPT2 = PublishedTensors(

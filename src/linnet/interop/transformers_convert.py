@@ -85,7 +85,7 @@ def import_transformers(
     for message in family.notes():
         note(f"{folder / CONFIG}: {message}")
     hashes = {path.name: sha256_of(path) for path in files}
-    made = {"imported_from": str(folder), "sha256": hashes, "command": command}
+    made: dict[str, Any] = {"imported_from": str(folder), "sha256": hashes, "command": command}
     made = made if parity is None else {**made, "parity": parity.figures}
     write_model(out, decoder, tokenizer, made, files_to_keep(folder))
     return decoder, parity

@@ -1,4 +1,4 @@
-"""GPT-2, GPT-Neo, OPT and GPT-NeoX (Pythia): feed-forwards without a gate, layer norms, biases."""
+"""GPT-2, GPT-Neo, OPT, BLOOM and GPT-NeoX (Pythia): feed-forwards without a gate, layer norms, biases."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from linnet.interop.families.family import ActivationName, Family, PartialRope, Plain, Rope
-from linnet.interop.tensor_names import GPT2, GPT_NEO, GPT_NEOX, OPT
+from linnet.interop.tensor_names import BLOOM, GPT2, GPT_NEO, GPT_NEOX, OPT
 
 COMMON = {
     "block.mixer.kind": "attention",
@@ -180,6 +180,49 @@ class Opt(Family):
     def tensor_name(cls, name: str) -> str:
         # Files that were saved without the head have a shorter prefix.
         return f"model.{name}" if name.startswith("decoder.") else name
+
+
+class Bloom(Family):
+    """BLOOM: positions by distance (ALiBi), a norm of the token vectors.
+
+    seq_length: of the training, which has no meaning in Transformers. n_embed: `hidden_size` in older files.
+    """
+
+    tensors, architecture, exported = BLOOM, "BloomForCausalLM", False
+    constants: ClassVar[Mapping[str, Any]] = {
+        **COMMON,
+        "block.mixer.bias": True,
+        "block.mixer.positions.kind": "alibi",
+        "block.feed_forward.activation": "gelu_tanh",
+        "embedding.norm.kind": "layer",
+    }
+    table: ClassVar[Mapping[str, str]] = {
+        **Family.table,
+        "seq_length": "context_length",
+        "n_layer": "block.repeat",
+        "n_head": "block.mixer.heads",
+        "layer_norm_epsilon": "embedding.norm.eps block.norm.eps head.norm.eps",
+        "tie_word_embeddings": "head.tied",
+    }
+
+    model_type: Literal["bloom"] = "bloom"
+    vocab_size: PositiveInt = 250_880
+    seq_length: PositiveInt = 2048
+    hidden_size: PositiveInt = 64
+    n_embed: PositiveInt | None = None
+    n_layer: PositiveInt = 2
+    n_head: PositiveInt = 8
+    layer_norm_epsilon: PositiveFloat = 1e-5
+    tie_word_embeddings: bool = True
+    apply_residual_connection_post_layernorm: Literal[False] = False
+
+    def computed(self) -> dict[str, Any]:
+        width = self.n_embed or self.hidden_size
+        return {"d_model": width, "block.feed_forward.hidden": 4 * width}
+
+    @classmethod
+    def tensor_name(cls, name: str) -> str:
+        return Gpt2.tensor_name(name)
 
 
 class GptNeoX(Family):

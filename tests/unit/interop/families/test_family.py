@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from linnet.core.errors import UserError
 from linnet.interop.transformers_folder import WEIGHTS, read_family, read_weights
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder, decoder_with_weights
 
 transformers = pytest.importorskip("transformers")
@@ -209,6 +210,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         | {"activation_function": ACTS, "pad_token_id": st.just(1)},
         [],
     ),
+    "bloom": (
+        {"vocab_size": 31, "n_head": 4},
+        {"n_layer": st.integers(1, 2), "layer_norm_epsilon": EPS, "tie_word_embeddings": BOOLS}
+        | {"hidden_size": st.sampled_from([16, 24]), "n_embed": st.sampled_from([ABSENT, 16])},
+        [],
+    ),
     "mamba": (
         {"vocab_size": 31, "hidden_size": 16, "state_size": 5},
         {**MAMBA, **LAYERS, "time_step_rank": st.sampled_from([ABSENT, "auto", 3]), "expand": st.sampled_from([1, 2])},
@@ -309,3 +316,63 @@ def test_layer_types_without_a_window_are_refused(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"layer_types: sliding_attention: requires use_sliding_window: true"):
         read_family(tmp_path)
+
+
+LLAMA_32 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA_32 |= {"original_max_position_embeddings": 8192}
+GEMMA_3 = {"head_dim": 256, "num_key_value_heads": 1, "num_attention_heads": 4, "rope_scaling": None}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "SmolLM2-135M": {
+        "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+        "rope_theta": 100000, "rope_scaling": None, "rope_interleaved": False, "tie_word_embeddings": True,
+    },
+    "Llama-3.2-1B": {
+        "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 64,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 131072, "rope_theta": 5e5, "rope_scaling": LLAMA_32, "tie_word_embeddings": True,
+    },
+    "Qwen2-0.5B": {
+        "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 131072, "max_window_layers": 24,
+        "rope_theta": 1e6, "sliding_window": 131072, "use_sliding_window": False, "tie_word_embeddings": True,
+    },
+    "Qwen3-0.6B": {
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "head_dim": 128,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 40960,
+        "max_window_layers": 28, "rope_theta": 1e6, "sliding_window": None, "tie_word_embeddings": True,
+    },
+    "gemma-3-1b": {
+        **GEMMA_3, "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912,
+        "num_hidden_layers": 26, "max_position_embeddings": 32768, "query_pre_attn_scalar": 256, "sliding_window": 512,
+        "sliding_window_pattern": 6, "rope_local_base_freq": 10000, "rope_theta": 1000000,
+    },
+    "OLMo-2-1B": {
+        "model_type": "olmo2", "vocab_size": 100352, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096, "rope_theta": 500000,
+    },
+    "bloom-560m": {"model_type": "bloom", "n_embed": 1024, "n_head": 16, "n_layer": 24, "seq_length": 2048},
+    "stablelm-2-1.6b": {
+        "model_type": "stablelm", "vocab_size": 100352, "hidden_size": 2048, "intermediate_size": 5632,
+        "num_hidden_layers": 24, "num_attention_heads": 32, "max_position_embeddings": 4096, "use_qkv_bias": True,
+    },
+    "mamba-130m": {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "rms_norm": True},
+    "mamba2-130m": {
+        "model_type": "mamba2", "vocab_size": 50288, "hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24,
+        "n_groups": 1, "time_step_limit": [0.0, float("inf")], "tie_word_embeddings": True,
+    },
+    "rwkv-4-169m": {"model_type": "rwkv", "hidden_size": 768, "num_hidden_layers": 12, "attention_hidden_size": 768},
+}  # fmt: skip
+"""Fields of models that many people use; parameters are counted without building them."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model_has_the_parameters_of_transformers(name: str, tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[name]))
+    with torch.device("meta"):
+        config = transformers.AutoConfig.from_pretrained(tmp_path)
+        theirs = transformers.AutoModelForCausalLM.from_config(config)
+    spec = read_family(tmp_path).model(name, "config.json")
+    assert model_cost(spec).parameters == sum(parameter.numel() for parameter in theirs.parameters())

@@ -2,8 +2,10 @@
 one that sees the future and never calibrates.
 """
 
+import copy
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -15,7 +17,7 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.evaluation.models import frozen_state
 from linnet.inference.decode_steps import DecodeSteps
-from linnet.inference.weights import convert_weights
+from linnet.inference.weights import convert_weights, weights_nbytes
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import FeedForward, Mixer, Place, Traits
@@ -25,6 +27,7 @@ from linnet.layers.state import NoState, State
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, save_decoder
 from linnet.training.objectives import next_token_loss
 from linnet.training.optimizers import split_by_decay
 from on_device import DEVICE
@@ -175,6 +178,50 @@ def test_a_sublayer_decides_its_initialization_weight_decay_and_maps(monkeypatch
     assert {f"{name}.up.bias", f"{name}.decay"} <= free.keys()
     convert_weights(decoder, "int8")
     assert not isinstance(feed_forward.up, nn.Linear)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_maps_that_skip_quantization_stay(monkeypatch: pytest.MonkeyPatch, precision: str):
+    """A map itself, and one below another module."""
+
+    class Precise(ShiftedFeedForward):
+        def __init__(self, place: Place) -> None:
+            super().__init__(place)
+            self.parts = nn.ModuleDict({"gate": nn.Linear(place.width, 1), "plain": nn.Linear(place.width, 1)})
+
+        def skip_quantization(self):
+            yield self.up
+            yield self.parts["gate"]
+
+    decoder = decoder_with(monkeypatch, None, Precise)
+    maps = {name: isinstance(one, nn.Linear) for name, one in decoder.layers[1].feed_forward.named_modules()}
+    assert maps["up"] and maps["parts.gate"] and maps["parts.plain"]
+    convert_weights(decoder, precision)
+    maps = {name: isinstance(one, nn.Linear) for name, one in decoder.layers[1].feed_forward.named_modules()}
+    assert maps["up"] and maps["parts.gate"] and not maps["parts.plain"]
+
+
+def test_a_buffer_can_be_computed_when_it_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A buffer with `persistent=False` is neither stored nor counted, and is the same in a loaded model."""
+
+    class WithTable(ShiftedFeedForward):
+        def __init__(self, place: Place) -> None:
+            super().__init__(place)
+            self.register_buffer("table", torch.linspace(0.5, 1.0, place.width), persistent=False)
+
+        def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
+            return super().forward(x_BTD, state, layout) * self.table
+
+    plain, decoder = decoder_with(monkeypatch, None, ShiftedFeedForward), decoder_with(monkeypatch, None, WithTable)
+    save_decoder(decoder, tmp_path)
+    loaded, tokens_BT = load_decoder(tmp_path, DEVICE), tokens()
+    assert loaded.state_dict().keys() == plain.state_dict().keys()
+    assert torch.equal(loaded(tokens_BT), decoder(tokens_BT))
+    for precision in ("float32", "int8"):
+        twins = copy.deepcopy(plain), copy.deepcopy(decoder)
+        for twin in twins:
+            convert_weights(twin, precision)
+        assert weights_nbytes(twins[1]) == weights_nbytes(twins[0])
 
 
 def test_values_are_saved_for_later_layers_of_the_same_pass(monkeypatch: pytest.MonkeyPatch):

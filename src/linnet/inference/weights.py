@@ -78,20 +78,34 @@ def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> Non
 
 
 def weights_nbytes(decoder: Decoder) -> int:
-    """Bytes of the weights as stored; a weight that is used several times counts once."""
+    """Bytes of the weights as stored; a weight that is used several times counts once, a computed buffer not at all."""
     packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
-    tensors = {id(tensor): tensor for tensor in [*decoder.parameters(), *decoder.buffers()]}
+    buffers = [
+        buffer
+        for module in decoder.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    ]
+    tensors = {id(tensor): tensor for tensor in [*decoder.parameters(), *buffers]}
     return sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """Each linear map below `module` with its parent and its name there, except those that are not quantized."""
-    skipped = {id(part) for part in module.skip_quantization()} if isinstance(module, Sublayer) else set()
+def _linear_maps(
+    module: nn.Module, skipped: frozenset[int] = frozenset()
+) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Each linear map below `module` with its parent and its name there, except those that are not quantized.
+
+    skipped: the ids of modules that a sublayer around this one excludes.
+    """
+    if isinstance(module, Sublayer):
+        skipped = skipped.union(map(id, module.skip_quantization()))
     for name, child in module.named_children():
+        if id(child) in skipped:
+            continue
         if isinstance(child, nn.Linear):
             yield module, name, child
-        elif id(child) not in skipped:
-            yield from _linear_maps(child)
+        else:
+            yield from _linear_maps(child, skipped)
 
 
 def convert_and_report(decoder: Decoder, precision: str) -> None:

@@ -90,7 +90,8 @@ class Sublayer(nn.Module, ABC):
     """A module on a residual branch.
 
     It initializes its parameters when it is built. Only the weights of `nn.linear.Linear` are initialized again, by the
-    model's spec; a linear layer with its own initialization is a plain `torch.nn.Linear`.
+    model's spec; a linear layer with its own initialization is a plain `torch.nn.Linear`. A buffer that is computed
+    from the spec is registered with `persistent=False`: it is not stored, and `Cost.buffers` does not count it.
     """
 
     traits: Traits = Traits()

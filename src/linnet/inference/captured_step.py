@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Value
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Counts, Value
 from linnet.layers.cache_policy import FULL
 from linnet.layers.key_value import WindowState
 from linnet.layers.state import CachePolicyState, State
@@ -40,9 +40,17 @@ class GraphBatchLayout(BatchLayout):
         return False
 
     @property
+    def in_graph(self) -> bool:
+        return True
+
+    @property
     def start(self) -> int:
         """The position, which is not known as a number."""
         raise NotImplementedError("the position is a tensor in a graph")
+
+    def starts_of(self, batch: int) -> Counts:
+        """The same."""
+        return (self.start,) * batch
 
     def end(self, length: int) -> int:
         """Return all places, so that layers mask those after the position."""

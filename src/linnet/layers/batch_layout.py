@@ -105,6 +105,11 @@ class BatchLayout:
         return isinstance(self.starts, int) and self.padding is None
 
     @property
+    def in_graph(self) -> bool:
+        """True in an exported graph: one stream, whose position is a tensor (`positions`, `offsets_B`)."""
+        return False
+
+    @property
     def start(self) -> int:
         """The position at which all rows begin."""
         assert isinstance(self.starts, int), "rows are at different positions"

@@ -122,7 +122,10 @@ class Sublayer(nn.Module, ABC):
         """
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
-        """True if one call can process a chunk of `length` tokens; by default if the layout is uniform."""
+        """True if one call can process a chunk of `length` tokens; by default if the layout is uniform.
+
+        An exported graph has one stream and does not ask; its layout is not uniform, because the position is a tensor.
+        """
         return layout.uniform
 
     def no_weight_decay(self) -> Iterator[nn.Parameter]:

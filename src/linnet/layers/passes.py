@@ -30,7 +30,7 @@ def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLay
             return _run_documents(sublayer, x_BTD, layout)
         else:
             return _run_rows(sublayer, x_BTD, state, layout)
-    if sublayer.supports(layout, x_BTD.shape[1], state):
+    if layout.in_graph or sublayer.supports(layout, x_BTD.shape[1], state):
         out_BTD: Tensor = sublayer(x_BTD, state, layout)
         if state is not None and with_graph:
             state.take(state.with_tensors({name: tensor.detach() for name, tensor in state.tensors().items()}))

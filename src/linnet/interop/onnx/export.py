@@ -46,8 +46,10 @@ from linnet.interop.onnx.quantize import quantized
 from linnet.interop.onnx.trace import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
 from linnet.interop.parity import STEPS, bits_per_byte, largest_error, logits_within
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.registry import cache_policy_of
+from linnet.layers.registry import PLAIN_MIXER, cache_policy_of
+from linnet.model.decoder import Decoder
 from linnet.model.folder import RUN, TOKENIZER
+from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder
 
 if TYPE_CHECKING:
@@ -227,15 +229,29 @@ def _graphs(step: PassFunction, origin: str) -> tuple[dict[str, "ModelProto"], P
     try:
         one = graph_of(step, 1)
     except Exception as error:  # many kinds, for whatever a graph cannot express
-        kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in step.decoder.spec.blocks))
-        problem = f"a model of {kinds}: PyTorch's exporter cannot follow it ({reason(error)})"
-        raise UserError(f"{origin}: {problem}") from error
+        raise UserError(f"{origin}: {_unsupported(step.decoder.spec)} ({reason(error)})") from error
     try:
         many, length = prompt_graph(step, one)
     except NoPromptGraphError as error:
         note(f"{origin}: prompt: token by token, because {error}")
         return {STEP: one}, None, str(error)
     return {STEP: one, PROMPT: many}, PromptGraph(length=length), None
+
+
+def _unsupported(spec: ModelSpec) -> str:
+    """Say which layers PyTorch's exporter cannot follow: those whose graph cannot be made without the others either."""
+    failed = []
+    for index, block in enumerate(spec.blocks):
+        for field, others in (("mixer", {"feed_forward": None}), ("feed_forward", {"mixer": PLAIN_MIXER})):
+            if field not in block.parts:
+                continue
+            one = {**block.model_dump(), "repeat": 1, "share_weights": False, **others}
+            alone = Decoder(spec.replace(blocks=[one])).requires_grad_(False).eval()
+            try:
+                graph_of(PassFunction(alone, StateTensors.of(alone, min(EXAMPLE_PLACES, spec.context_length), FULL)), 1)
+            except Exception:  # many kinds
+                failed.append(f"blocks[{index}].{field}: {block.parts[field].kind}")
+    return f"{', '.join(failed) or 'the model'}: PyTorch's exporter cannot follow it"
 
 
 def check_graphs(

@@ -13,7 +13,7 @@ from linnet.layers.contract import Place
 from linnet.layers.key_value import ValueResidualSpec
 from linnet.layers.mixers.attention import Attention, AttentionSpec, RotarySpec
 from linnet.layers.positions import AlibiSpec
-from linnet.nn.norms import NormSpec
+from linnet.nn.norms import HeadNormSpec
 
 WIDTH, LENGTH = 12, 9
 SPECS = {
@@ -24,7 +24,11 @@ SPECS = {
     "part": AttentionSpec(heads=2, rotary=RotarySpec(fraction=0.7), scale=0.3, out_bias=True),
     "window": AttentionSpec(heads=2, window=4, sink_tokens=2, rotary=None, gate="head"),
     "sinks": AttentionSpec(heads=3, sinks=True, gate="channel", window=3),
-    "norm": AttentionSpec(heads=2, query_key_norm=NormSpec(kind="rms", eps=0.1)),
+    "norm": AttentionSpec(heads=2, query_key_norm=HeadNormSpec(kind="rms", eps=0.1)),
+    "joint norm": AttentionSpec(
+        heads=4, kv_heads=2, query_key_norm=HeadNormSpec(joint=True, unit_offset=True, eps=0.1)
+    ),
+    "soft cap": AttentionSpec(heads=2, soft_cap=0.8, sinks=True),
     "alibi": AttentionSpec(heads=3, positions=AlibiSpec()),
 }
 SLOPES = {3: (2**-4, 2**-8, 2**-2)}
@@ -54,9 +58,13 @@ def defined(mixer: Attention, spec: AttentionSpec, x_TD: Tensor, first_TE: Tenso
         v_TE = own * v_TE + first * first_TE
 
     def prepared(row_F: Tensor, head: int, position: int, norm: torch.nn.Module | None) -> Tensor:
-        x_K = row_F[head * width : (head + 1) * width]
+        own = slice(head * width, (head + 1) * width)
+        x_K = row_F[own]
         if norm is not None:
-            x_K = x_K / (x_K.square().mean() + norm.eps).sqrt() * norm.weight
+            of_all = x_K if not spec.query_key_norm.joint else row_F
+            gain = norm.weight + (1 if spec.query_key_norm.unit_offset else 0)
+            x_K = of_all / (of_all.square().mean() + norm.eps).sqrt() * gain
+            x_K = x_K[own] if spec.query_key_norm.joint else x_K
         return x_K if spec.rotary is None else rotated(x_K, position, spec.rotary)
 
     norms = mixer.query_key_norm
@@ -71,6 +79,8 @@ def defined(mixer: Attention, spec: AttentionSpec, x_TD: Tensor, first_TE: Tenso
             q_K = prepared(q_TF[t], head, t, None if norms is None else norms.query)
             keys = [prepared(k_TE[s], group, s, None if norms is None else norms.key) for s in seen]
             scores = torch.stack([q_K @ k_K for k_K in keys]) * (width**-0.5 if spec.scale is None else spec.scale)
+            if spec.soft_cap is not None:
+                scores = spec.soft_cap * (scores / spec.soft_cap).tanh()
             if spec.positions is not None:
                 scores = scores - SLOPES[heads][head] * torch.tensor([t - s for s in seen])
             if mixer.sinks_N is not None:

@@ -6,7 +6,8 @@ with the next chunk, in one pass.
 
 Layers accept padding only at the beginning of a row. Wherever a mask of Transformers has padding, it is moved to the
 beginning, the order of the real tokens kept, and the outputs are moved back: a row's output does not depend on its
-padding.
+padding. At padding stands the output of the last token before it, because `generate` reads the last position, whatever
+its mask.
 
 Legend: `B` batch, `T` positions of a chunk, `D` width.
 """
@@ -69,15 +70,42 @@ class Chunk:
         ]
         return Chunk(tokens_BT, torch.cat(masks, dim=1))
 
-    def hidden(self, decoder: Decoder, state: DecoderState | None, record: AuxiliaryOutputs | None = None) -> Tensor:
-        """Return the inputs of the head, `[B, T, D]`; arbitrary values at padding."""
+    def check_positions(self, position_ids: Tensor, before_B: Tensor | None) -> None:
+        """Raise `UserError` for positions `[B or 1, T]` that do not count the tokens. before_B: tokens read before."""
+        real_BT = torch.ones_like(self.tokens_BT, dtype=torch.bool) if self.real_BT is None else self.real_BT
+        expected_BT = real_BT.cumsum(dim=1) - 1 + (0 if before_B is None else before_B.to(real_BT.device)[:, None])
+        fits = position_ids.dim() == 2 and position_ids.shape[1] == self.length
+        if not fits or not bool((position_ids.to(real_BT.device) == expected_BT)[real_BT].all()):
+            accepted = "the number of tokens before each token, which the model counts itself"
+            raise UserError("other positions", field="position_ids", accepted=accepted)
+
+    def last_tokens(self) -> Tensor:
+        """Return the position of the last token up to each position, int64 `[B, T]`; -1 before the first token."""
+        positions_T = torch.arange(self.length, device=self.tokens_BT.device)
+        shape = positions_T.expand_as(self.tokens_BT)
+        return shape if self.real_BT is None else torch.where(self.real_BT, shape, -1).cummax(dim=1).values
+
+    def hidden(
+        self,
+        decoder: Decoder,
+        state: DecoderState | None,
+        record: AuxiliaryOutputs | None = None,
+        before_BD: Tensor | None = None,
+    ) -> Tensor:
+        """Return the inputs of the head, `[B, T, D]`; at padding those of the last token before it.
+
+        before_BD: those of the last token before the chunk; without it the values at padding before all tokens are
+        arbitrary.
+        """
         if self.real_BT is None:
             return decoder.hidden(self.tokens_BT, state, record=record)
         order_BT = self.real_BT.to(torch.int8).argsort(dim=1, stable=True)
         padding_B = (~self.real_BT).sum(dim=1)
         x_BTD = decoder.hidden(self.tokens_BT.gather(1, order_BT), state, padding=padding_B, record=record)
-        back_BT1 = order_BT.argsort(dim=1)[..., None]
-        return x_BTD.gather(1, back_BT1.expand(-1, -1, x_BTD.shape[2]))
+        last_BT = self.last_tokens()
+        back_BT1 = order_BT.argsort(dim=1).gather(1, last_BT.clamp(min=0))[..., None]
+        x_BTD = x_BTD.gather(1, back_BT1.expand(-1, -1, x_BTD.shape[2]))
+        return x_BTD if before_BD is None else torch.where(last_BT[..., None] < 0, before_BD[:, None], x_BTD)
 
 
 @dataclass(frozen=True)
@@ -104,6 +132,7 @@ class StateCache(Cache):
         self._capacity, self._goes_back = capacity, False
         self._past: list[ReadChunk] | None = None
         self._unread: Chunk | None = None
+        self._last_BD: Tensor | None = None  # the input of the head at the last token of each row
 
     def read(self, decoder: Decoder, chunk: Chunk, record: AuxiliaryOutputs | None = None) -> Tensor:
         """Return the inputs of the head at all positions of the chunk: `[B, T] -> [B, T, D]`."""
@@ -120,7 +149,9 @@ class StateCache(Cache):
         if self._past is not None:
             alone = self._goes_back and whole.real_BT is None and len(set(state.positions)) == 1
             self._past.append(ReadChunk(whole, None if alone else state.fork()))
-        return whole.hidden(decoder, state, record)[:, again:]
+        x_BTD = whole.hidden(decoder, state, record, self._last_BD)
+        self._last_BD = x_BTD[:, -1].detach().clone()
+        return x_BTD[:, again:]
 
     def _with_room(self, decoder: Decoder, chunk: Chunk) -> DecoderState:
         """Return the state with room for a chunk."""
@@ -138,6 +169,16 @@ class StateCache(Cache):
             raise UserError(f"past_key_values: {len(self.state.positions)} rows: expected {batch}, as input_ids has")
         self.state = with_room(self.state, self.state.position + length)
         return self.state
+
+    def tokens_read(self) -> Tensor | None:
+        """Return the number of tokens of each row so far, int64 `[B]`; None before the first chunk."""
+        if self.state is None:
+            return None
+        unread = self._unread
+        counts_B = torch.tensor(self.state.positions)
+        if unread is None:
+            return counts_B
+        return counts_B + (unread.length if unread.real_BT is None else unread.real_BT.sum(dim=1).cpu())
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen
@@ -167,7 +208,7 @@ class StateCache(Cache):
 
     def reset(self) -> None:
         """Forget everything that was read."""
-        self.state, self.seen, self._unread = None, 0, None
+        self.state, self.seen, self._unread, self._last_BD = None, 0, None, None
         self._past = None if self._past is None else []
 
     def activate_past_recording(self) -> None:
@@ -192,6 +233,8 @@ class StateCache(Cache):
             self._undo_recorded(removed)
             self._past = []
         self.seen -= removed
+        if removed:
+            self._last_BD = None
 
     def _undo_recorded(self, removed: int) -> None:
         """Undo recorded chunks from the last."""
@@ -226,6 +269,7 @@ class StateCache(Cache):
         rows = (indices.nonzero().flatten() if indices.dtype == torch.bool else indices).to("cpu")
         self.state = self.state.select(rows)
         self._unread = None if self._unread is None else self._unread.select(rows)
+        self._last_BD = None if self._last_BD is None else self._last_BD[rows.to(self._last_BD.device)]
         if self._past is not None:
             self._past = [
                 ReadChunk(read.chunk.select(rows), None if read.before is None else read.before.select(rows))

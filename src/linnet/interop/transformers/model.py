@@ -121,11 +121,14 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
     ) -> CausalLMOutputWithPast:
         """`[B, T] -> logits [B, T, V]`; with labels also the loss of Transformers (shifted, -100 ignored).
 
-        attention_mask: `[B, all positions so far]`, 0 for padding anywhere. past_key_values: cache to continue from,
+        attention_mask: `[B, all positions so far]`, 0 for padding anywhere; at padding stand the logits of the last
+        token before it. past_key_values: cache to continue from,
         advanced in place. use_cache: return a cache; None: as configured, but not with labels or gradients.
         logits_to_keep: number of last positions, or a tensor of positions; 0: all. num_items_in_batch: number of labels
-        for the mean loss. `UserError` for unsupported arguments (`inputs_embeds`, `position_ids`, …).
+        for the mean loss. `UserError` for unsupported arguments (`inputs_embeds`, `cache_position`, …), and for
+        `position_ids` that do not count the tokens.
         """
+        position_ids = others.pop("position_ids", None)
         for name, value in others.items():
             if value is not None and value is not False:
                 raise UserError(f"{name}: models of linnet do not support it; expected None")
@@ -133,6 +136,8 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             use_cache = self.config.use_cache and labels is None and not torch.is_grad_enabled()
         cache = self._cache(past_key_values, use_cache)
         chunk = Chunk.of(input_ids, attention_mask)
+        if position_ids is not None:
+            chunk.check_positions(position_ids, None if cache is None else cache.tokens_read())
         record = AuxiliaryOutputs(training=self.training and labels is not None)
         seen = 0 if cache is None or cache.state is None else cache.state.position
         longest = chunk.length if chunk.real_BT is None else int(chunk.real_BT.sum(dim=1).max())
@@ -160,8 +165,11 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         only_right_padding = real_BT is None or bool((real_BT[:, :-1] >= real_BT[:, 1:]).all())
         if only_right_padding and self.decoder.causal and same:
             x_BTD = Chunk(chunk.tokens_BT).hidden(self.decoder, None, record)
-            if chunk.real_BT is None or not record.losses:
+            if chunk.real_BT is None:
                 return x_BTD
+            if not record.losses:
+                last_BT1 = chunk.last_tokens().clamp(min=0)[..., None]
+                return x_BTD.gather(1, last_BT1.expand(-1, -1, x_BTD.shape[2]))
             record.losses.clear()  # they would include the padding
         return chunk.hidden(self.decoder, None, record)
 
@@ -191,6 +199,8 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         kind, cache = generation_config.cache_implementation, model_kwargs.get("past_key_values")
         if kind not in (None, "dynamic"):
             raise UserError(field="cache_implementation", value=kind, accepted="none: the model has a cache of its own")
+        if generation_config.assistant_early_exit is not None:
+            raise UserError("assistant_early_exit: the model has no output after fewer layers; expected None")
         if self.calibrates and generation_config.prefill_chunk_size is not None:
             raise UserError("prefill_chunk_size: the operator is inferred from the whole prompt; expected None")
         if cache is None and generation_config.use_cache is not False:
@@ -206,6 +216,17 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if generation_config.is_assistant:
             cache.activate_past_recording()
         return True
+
+    def prepare_inputs_for_generation(
+        self, *inputs: Any, tokenizer: Any = None, assistant_tokenizer: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return what `forward` reads; `generate` leaves the tokenizers of its stopping criteria among the rest."""
+        prepared: dict[str, Any] = super().prepare_inputs_for_generation(*inputs, **kwargs)
+        return prepared
+
+    def init_continuous_batching(self, *_: Any, **__: Any) -> None:
+        """Refuse: it keeps pages of keys and values, and layers of linnet keep states."""
+        raise UserError("generate_batch: layers of linnet keep states, not pages of keys and values; expected generate")
 
     def get_input_embeddings(self) -> nn.Embedding:
         tokens = self.decoder.embedding.tokens

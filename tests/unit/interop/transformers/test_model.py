@@ -162,9 +162,13 @@ def test_an_encoder_is_refused():
 
 def test_what_our_models_do_not_know_is_refused():
     model, tokens_BT = model_of("attention"), tokens(1, 5)
-    for given in ({"position_ids": torch.arange(5)[None]}, {"output_hidden_states": True}):
+    for given in ({"cache_position": torch.arange(5)}, {"output_hidden_states": True}):
         with pytest.raises(UserError, match="models of linnet do not support it"):
             model(tokens_BT, **given)
+    with pytest.raises(UserError, match="assistant_early_exit: the model has no output after fewer layers"):
+        model.generate(tokens_BT, max_new_tokens=2, assistant_early_exit=1)
+    with pytest.raises(UserError, match="generate_batch: layers of linnet keep states"):
+        model.generate_batch([[1, 2, 3]])
     with pytest.raises(UserError, match="DynamicCache: expected a StateCache"):
         model(tokens_BT, past_key_values=DynamicCache())
     with pytest.raises(UserError, match="attention_mask: of shape"):
@@ -175,6 +179,24 @@ def test_what_our_models_do_not_know_is_refused():
         model_of("plga").generate(tokens_BT, max_new_tokens=2, prefill_chunk_size=2)
     with pytest.raises(UserError, match=f"new_num_tokens: 40: expected {VOCABULARY}"):
         model.resize_token_embeddings(40)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["attention", "mamba"])
+def test_positions_are_accepted_if_they_count_the_tokens(kind):
+    """As native models of Transformers hand them on to their draft."""
+    model, tokens_BT = model_of(kind), tokens(2, 7)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    whole = model(tokens_BT, attention_mask=mask, position_ids=positions).logits
+    assert torch.equal(whole, model(tokens_BT, attention_mask=mask).logits)
+    first = model(tokens_BT[:, :4], attention_mask=mask[:, :4], position_ids=positions[:, :4])
+    settings = {"attention_mask": mask, "past_key_values": first.past_key_values}
+    for wrong in (positions[:, 4:] + 1, positions[:, 3:], torch.arange(4, 7)[None]):
+        with pytest.raises(UserError, match="position_ids: other positions; expected the number of tokens before each"):
+            model(tokens_BT[:, 4:], position_ids=wrong, **settings)
+    rest = model(tokens_BT[:, 4:], position_ids=positions[:, 4:], **settings).logits
+    torch.testing.assert_close(rest, whole[:, 4:])
 
 
 def test_learned_positions_have_an_end():

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from linnet_models import VOCABULARY, few_fast, greedy, model_of, tokens
+from linnet_models import KINDS, VOCABULARY, few_fast, greedy, model_of, settles, tokens
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from linnet.model.decoder import Decoder
 
@@ -17,6 +18,24 @@ def next_log_probabilities(decoder: Decoder, text: list[int]) -> Tensor:
     if text[PROMPT:]:
         logits_1TV = decoder(torch.tensor([text[PROMPT:]]), state)
     return logits_1TV[0, -1].log_softmax(dim=0)
+
+
+PADDED = {"cache": {}, "no cache": {"use_cache": False}, "chunks": {"prefill_chunk_size": 2}, "beams": {"num_beams": 3}}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", PADDED)
+@few_fast()
+def test_a_row_padded_behind_continues_as_if_it_were_alone(kind, way):
+    """`generate` reads the logits at the last position, which is padding; in chunks, a whole chunk of it."""
+    model, settings = model_of(kind), PADDED[way]
+    if settles(model.decoder) and way in ("no cache", "chunks"):
+        pytest.skip("the operator is inferred from what is read at once")
+    settings = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 0, **settings}
+    text, mask = tokens(2, PROMPT), torch.ones(2, PROMPT, dtype=torch.int64)
+    text[1, 3:] = mask[1, 3:] = 0
+    alone = [model.generate(text[:1], **settings)[0, PROMPT:], model.generate(text[1:, :3], **settings)[0, 3:]]
+    assert model.generate(text, attention_mask=mask, **settings)[:, PROMPT:].tolist() == [row.tolist() for row in alone]
 
 
 @torch.no_grad()
@@ -77,6 +96,41 @@ def test_a_draft_from_the_prompt_changes_no_token(kind):
     model, prompt_T = model_of(kind), tokens(4).repeat(4)
     found = model.generate(prompt_T[None], max_new_tokens=20, do_sample=False, prompt_lookup_num_tokens=3)
     assert found[0, 16:].tolist() == greedy(model.decoder, prompt_T, 20)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["attention", "mamba", "plga"])
+def test_a_draft_for_a_native_model_changes_no_token(kind):
+    """A native Llama hands its positions on to the draft."""
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    torch.manual_seed(0)
+    llama = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=64, **shape, **ends)).eval()
+    text, settings = tokens(1, PROMPT), {"do_sample": False, "max_new_tokens": NEW}
+    made = llama.generate(text, assistant_model=model_of(kind).float(), **settings)
+    assert made.tolist() == llama.generate(text, **settings).tolist()
+
+
+MODES = {"sampling": {}, "beams": {"num_beams": 2, "do_sample": False}, "sampled beams": {"num_beams": 2}}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", MODES)
+@few_fast(*(kind for kind in KINDS if kind != "plga"))
+def test_every_mode_is_the_same_without_a_cache(kind, mode):
+    """With scores, logits and processors, as the tests of Transformers ask of its own models."""
+    model, text = model_of(kind), tokens(2, PROMPT)
+    processors = {"bad_words_ids": [[1, 2]], "repetition_penalty": 1.2, "no_repeat_ngram_size": 2}
+    settings = {"max_new_tokens": 4, "do_sample": True, "num_return_sequences": 2, **processors, **MODES[mode]}
+    found = []
+    for use_cache in (True, False):
+        torch.manual_seed(0)
+        outputs = {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
+        found.append(model.generate(text, use_cache=use_cache, **outputs, **settings))
+    cached, anew = found
+    assert cached.sequences.tolist() == anew.sequences.tolist() and cached.sequences.shape == (4, PROMPT + 4)
+    assert len(cached.scores) == 4 and cached.past_key_values is not None and anew.past_key_values is None
+    torch.testing.assert_close(cached.logits, anew.logits)
 
 
 @few_fast("attention", "rwkv4", "plga")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from linnet_models import model_of, spec_of, tokens
-from transformers import AutoTokenizer, Trainer, TrainingArguments, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, pipeline
 
 import linnet
 from linnet.core.errors import UserError
@@ -68,6 +68,25 @@ def test_a_pipeline_generates_the_text_of_the_model(folders):
     ours, theirs, _ = folders
     made = pipeline("text-generation", model=str(theirs))("A little", max_new_tokens=12, do_sample=False)
     assert made[0]["generated_text"] == "A little" + load(ours).generate("A little", 12, temperature=0)
+
+
+def test_tokenizers_of_generate_reach_what_they_are_for(folders):
+    """Stop texts, healing of the prompt's last token, and the stop of a pipeline."""
+    ours, theirs, _ = folders
+    tokenizer, model = AutoTokenizer.from_pretrained(theirs), AutoModelForCausalLM.from_pretrained(theirs)
+    inputs, settings = tokenizer("A little", return_tensors="pt"), {"max_new_tokens": 12, "do_sample": False}
+    text = load(ours).generate("A little", 12, temperature=0)
+    stop = next(character for character in text[1:] if character.isascii() and character.isprintable())
+    made = model.generate(**inputs, **settings, stop_strings=[stop], tokenizer=tokenizer)
+    found = tokenizer.decode(made[0], skip_special_tokens=True)
+    assert stop in found[len("A little") :] and len(found) < len("A little" + text)
+    healed = model.generate(**inputs, **settings, token_healing=True, tokenizer=tokenizer)
+    assert tokenizer.decode(healed[0], skip_special_tokens=True).startswith("A little")
+    first = tokenizer.decode(made[0, inputs["input_ids"].shape[1]])
+    (piped,) = pipeline("text-generation", model=model, tokenizer=tokenizer)(
+        "A little", stop_sequence=first, **settings
+    )
+    assert piped["generated_text"] == "A little" + first
 
 
 def test_the_name_of_a_special_token_is_ordinary_text(folders):

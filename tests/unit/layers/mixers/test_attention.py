@@ -26,7 +26,7 @@ SPECS = {
     "sinks": AttentionSpec(heads=3, sinks=True, gate="channel", window=3),
     "norm": AttentionSpec(heads=2, query_key_norm=HeadNormSpec(kind="rms", eps=0.1)),
     "joint norm": AttentionSpec(
-        heads=4, kv_heads=2, query_key_norm=HeadNormSpec(joint=True, unit_offset=True, eps=0.1)
+        heads=4, kv_heads=2, head_dim=4, query_key_norm=HeadNormSpec(joint=True, unit_offset=True, eps=0.1)
     ),
     "soft cap": AttentionSpec(heads=2, soft_cap=0.8, sinks=True),
     "alibi": AttentionSpec(heads=3, positions=AlibiSpec()),

@@ -124,7 +124,7 @@ def _tell_again_with_another_prompt(folder: Path, capfd: Capture) -> None:
     [
         (["--steps", "4"], "demo: holds a suite with training.steps: 3, not 4; choose another --out"),
         (["--seed", "1"], "demo: holds a suite with seeds.0: 0, not 1;"),
-        (["--out", "demo/suite.json"], "--out demo/suite.json: is a file; expected a new folder or that of a demo"),
+        (["--out", "demo/suite.json"], "--out demo/suite.json: demo/suite.json is a file; a folder is expected"),
         (["--out", "."], "--out .: holds other files (no suite.json)"),
         (["--prompt", "word " * 200], " tokens; expected at most "),
         (["--steps", "0"], "Invalid value for '--steps'"),

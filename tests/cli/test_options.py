@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from linnet.cli.main import main
 from linnet.cli.options import option, with_option_groups
 
 
@@ -85,6 +86,34 @@ def test_bounds_of_a_field_hold_and_a_group_is_no_option(arguments: list[str], s
     received.clear()
     code, output = run(*arguments)
     assert code == 2 and said in output and received == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("evaluate run --data text --plot {file}/x.png", "--plot {file}/x.png: {file} is a file; a folder is expected"),
+        ("evaluate run --data text --plot {folder}.png", "--plot {folder}.png: is a folder; a file is expected"),
+        ("inspect causality run --data data --out {file}", "--out {file}: {file} is a file; a folder is expected"),
+        ("inspect experts run --data data --out {file}/x", "--out {file}/x: {file} is a file; a folder is expected"),
+        ("design study --out {file}/x", "--out {file}/x: {file} is a file; a folder is expected"),
+        ("compare suite.yaml --record {file}/x", "--record {file}/x: {file} is a file; a folder is expected"),
+        ("demo --out {file}", "--out {file}: {file} is a file; a folder is expected"),
+        ("ngram train --data data --out {file}/x", "--out {file}/x: {file} is a file; a folder is expected"),
+        ("export run --to gguf --out {file}/x", "--out {file}/x: {file} is a file; a folder is expected"),
+        ("import transformers hf --out {file}", "--out {file}: {file} is a file; a folder is expected"),
+        ("train --model tiny-ted --data data --out {file}/x", "--out {file}/x: {file} is a file; a folder is expected"),
+        ("generate run --save-state {folder}.png", "--save-state {folder}.png: is a folder; a file is expected"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Before the work, which may take hours: no input of these commands exists."""
+    names = {"file": tmp_path / "file", "folder": tmp_path / "folder"}
+    names["file"].write_text("")
+    (tmp_path / "folder.png").mkdir()
+    assert main(arguments.format(**names).split()) == 2
+    assert capsys.readouterr().err == f"error: {message.format(**names)}\n"
 
 
 def test_a_field_without_a_default_is_no_option():

@@ -147,7 +147,7 @@ def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, pr
             "--end <eos>: expected the path of a tokenizer.json as --tokenizer",
         ),
         ("a.txt", b"a b", ["missing.txt"], "missing.txt: no such file"),
-        ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: is a file; expected a folder"),
+        ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: a.txt is a file; a folder is expected"),
     ],
 )
 def test_mistake_is_one_line_and_leaves_nothing(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show_result
+from linnet.cli.console import interruptions_reported, invocation, note, show_result
 from linnet.cli.options import AsJson, Changes, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
 from linnet.core.errors import UserError
 
@@ -143,7 +143,6 @@ def _set_side_by_side(
         raise UserError(f"{files[0]}: one FILE, or folders of runs; not several and not both")
     if changes:
         raise UserError(f"--set {changes[0]}: these runs are trained already; expected a FILE to train from")
-    check_out_folder(out, "--out")
     if out is not None:
         check_new_folder(out)
     findings = recorded(_each_once(sources))

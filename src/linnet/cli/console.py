@@ -3,7 +3,7 @@
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,25 +73,16 @@ def interruptions_reported() -> Iterator[None]:
         raise typer.Exit(exit_code(number)) from None
 
 
-def check_out_file(path: Path | None, option: str = "--out") -> None:
-    """Raise `UserError`, before anything takes time, if no file can be written at the path."""
-    if path is None:
-        return
-    if path.is_dir():
+def check_out_path(path: Path, option: str, kind: str) -> None:
+    """Raise `UserError`, before anything takes time, if nothing can be written at the path.
+
+    kind: `FILE`, `DIR`, or another word where it may be either.
+    """
+    if kind == "FILE" and path.is_dir():
         raise UserError(f"{option} {path}: is a folder; a file is expected")
-    _check_folders(path.parents, f"{option} {path}")
-
-
-def check_out_folder(path: Path | None, option: str) -> None:
-    """Raise `UserError`, before anything takes time, if no folder can be made at the path."""
-    if path is not None:
-        _check_folders([path, *path.parents], f"{option} {path}")
-
-
-def _check_folders(folders: Sequence[Path], lead: str) -> None:
-    for folder in folders:
+    for folder in (path, *path.parents) if kind == "DIR" else path.parents:
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{lead}: {folder} is a file; a folder is expected")
+            raise UserError(f"{option} {path}: {folder} is a file; a folder is expected")
 
 
 def note_replaced(*paths: Path) -> None:

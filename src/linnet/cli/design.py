@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.console import (
-    check_out_file,
-    check_out_folder,
+    check_out_path,
     interruptions_reported,
     invocation,
     note,
@@ -141,7 +140,9 @@ def search(
         ),
     ] = None,
     list_fields: Fields = False,
-    out: Annotated[Path | None, option("FILE", "Write the model's description here.")] = None,
+    out: Annotated[
+        Path | None, option("FILE|DIR", "Write the model's description here; with --pareto, all into a folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the shape of a model under a budget.
@@ -168,8 +169,8 @@ def search(
         if is_on_command_line(ctx, name) and not any(is_on_command_line(ctx, other) for other in others):
             needed = " or ".join(option_of(ctx, other) for other in others)
             raise UserError(f"{option_of(ctx, name)}: belongs to {needed}; give it too, or leave both out")
-    if pareto is None:
-        check_out_file(out)
+    if out is not None:
+        check_out_path(out, "--out", "FILE" if pareto is None else "DIR")
     from linnet.core.spec import override
     from linnet.design.metrics import CostCounts
     from linnet.design.search import DesignSettings, SearchTask
@@ -290,7 +291,6 @@ def _show_front(
     from linnet.design.pareto import front, write_front
     from linnet.design.report import FrontReport
 
-    check_out_folder(out, "--out")
     goals = _goals(pareto, counting)
     found = front(task, goals, points or FRONT_POINTS[len(goals)], out.name if out else task.space.spec.name)
     if out is not None:

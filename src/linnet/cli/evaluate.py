@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.console import check_out_folder, invocation, note, show_result
+from linnet.cli.console import invocation, note, show_result
 from linnet.cli.options import (
     AsJson,
     ContextLength,
@@ -260,7 +260,6 @@ class PageOptions:
             return
         if not has_rows:
             raise UserError(f"--report {self.report}: goes with several models")
-        check_out_folder(self.report, "--report")
         self.questions()
 
     def questions(self) -> "Measures | None":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from linnet.cli.console import check_out_file, note, note_replaced
+from linnet.cli.console import note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Precision, option, with_option_groups
 from linnet.core.errors import UserError
@@ -317,7 +317,6 @@ def _check_state_files(
     save_state: Path | None, load_state: Path | None, kv_cache: bool, cache_policy: str | None
 ) -> None:
     """Raise `UserError` if a stream cannot be saved or continued as it is asked to be."""
-    check_out_file(save_state, "--save-state")
     for name, path in (("--save-state", save_state), ("--load-state", load_state)):
         if path is not None and not kv_cache:
             raise UserError(f"{name} {path}: a stream is its KV-cache; leave out --no-kv-cache")

@@ -32,7 +32,7 @@ def pldr(
             help="The checkpoint, or a folder with one, or with config.json and model.safetensors.",
         ),
     ],
-    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
+    out: Annotated[Path, option("DIR", "The model folder to make.")],
     spec: Annotated[str | None, option("PRESET|FILE", "The description of a .pth file's model.")] = None,
     tokenizer: Annotated[Path | None, option("FILE.model", "Its SentencePiece model. Default: that of DIR.")] = None,
     operator: Annotated[
@@ -67,7 +67,7 @@ def ted(
         Path,
         typer.Argument(metavar="DIR", help="A folder with model.json, vocab.json, and weights.json or weights.pth."),
     ],
-    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
+    out: Annotated[Path, option("DIR", "The model folder to make.")],
     end: Annotated[str, option("CHARACTER", "The character between documents in training.")] = "\N{OCTAGONAL SIGN}",
     context_length: Annotated[int, option("N", "Tokens of a training sequence.")] = 2048,
     as_json: AsJson = False,
@@ -93,7 +93,7 @@ def transformers(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder with config.json, model.safetensors and tokenizer.json.")
     ],
-    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
+    out: Annotated[Path, option("DIR", "The model folder to make.")],
     end: Annotated[
         list[str] | None,
         option("TOKEN", "A token that ends a text, that between documents first. Default: those that DIR names."),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import check_out_folder, invocation, note, show_result
+from linnet.cli.console import invocation, note, show_result
 from linnet.cli.generate import MaxTokens, SamplingOptions, TextAsJson
 from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option, with_option_groups
 from linnet.core.bounds import MAX_NGRAM_ORDER
@@ -67,7 +67,6 @@ def evaluate(
 
     Example: linnet ngram evaluate runs/ngram --data data/stories --out inspected
     """
-    check_out_folder(out, "--out")
     from linnet.training.ngram.interface import evaluate_ngram
 
     show_result(evaluate_ngram(model, data, split), out, as_json)

@@ -19,8 +19,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from linnet.cli.console import check_out_path
 from linnet.core.bounds import MAX_AMOUNT, MAX_RESAMPLES
 from linnet.core.errors import UserError
+
+OUTPUTS = ("out", "plot", "record", "report", "save", "save_state")
+"""Parameters that name a file or folder to write."""
 
 SEEDS = "a whole number from 0 to 2**63 - 1"
 
@@ -382,6 +386,7 @@ def _naming_options(command: Any) -> Any:
     def run(*arguments: Any, **named: Any) -> Any:
         try:
             check_numbers(command.params, named)
+            check_outputs(command.params, named)
             return function(*arguments, **named)
         except UserError as error:
             raise UserError(with_typed_options(error.message(options))) from error
@@ -403,6 +408,14 @@ def check_numbers(parameters: Sequence[TyperOption | TyperArgument], values: Map
                 accepted = f"at most {MAX_AMOUNT}" if number > 0 else f"at least {-MAX_AMOUNT}"
             if accepted is not None:
                 raise UserError(field=parameter.name, value=number, accepted=accepted)
+
+
+def check_outputs(parameters: Sequence[TyperOption | TyperArgument], values: Mapping[str, Any]) -> None:
+    """Raise `UserError` for an output that cannot be written: before the work, which may take hours."""
+    for parameter in parameters:
+        path = values.get(parameter.name or "")
+        if parameter.name in OUTPUTS and isinstance(path, Path):
+            check_out_path(path, parameter.opts[0], (parameter.metavar or "").partition(".")[0])
 
 
 def is_on_command_line(ctx: typer.Context, name: str) -> bool:

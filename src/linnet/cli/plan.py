@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from linnet.cli.console import (
-    check_out_file,
-    check_out_folder,
+    check_out_path,
     invocation,
     note,
     note_replaced,
@@ -87,10 +86,8 @@ def plan_budget(
     from linnet.scaling.plan_report import PlanReport, plan_warnings, space_file
     from linnet.scaling.throughput import Throughput
 
-    check_out_file(out)
     if out is not None:
-        check_out_file(space_file(out), f"--out {out}: the search space beside it,")
-    check_out_folder(report, "--report")
+        check_out_path(space_file(out), f"--out {out}: the search space beside it,", "FILE")
     amounts = {name: _amount(value, name) for name, value in limits.items() if value is not None}
     budget, (chosen, laws) = TrainingBudget(**amounts), laws_for_plan(law)
     text = None if data is None else read_training_text(data)
@@ -164,8 +161,6 @@ def fit(
     from linnet.scaling.fit_report import FitReport
     from linnet.scaling.runs import read_runs
 
-    check_out_file(out)
-    check_out_folder(report, "--report")
     read = read_runs(sources)
     for line in read.left_out:
         note(f"left out: {line}")
@@ -216,7 +211,6 @@ def task(
     """
     from linnet.scaling.task import predict_task, read_task_points
 
-    check_out_folder(report, "--report")
     show_result(predict_task(read_task_points(sources, accuracy), hold_out, resamples, seed), report, as_json)
 
 

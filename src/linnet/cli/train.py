@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note, show_result
+from linnet.cli.console import check_out_path, interruptions_reported, invocation, note, show_result
 from linnet.cli.options import AsJson, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
 from linnet.cli.process import exit_code
 from linnet.core.bounds import MAX_VERIFIED_STEPS
@@ -225,7 +225,7 @@ def _sweep(text: str, run: "RunSpec", out: Path, steps: int | None, executor: "E
     from linnet.experiments.jobs import Runner
     from linnet.experiments.sweep import sweep
 
-    check_out_folder(out, "--out")
+    check_out_path(out, "--out", "DIR")
     with interruptions_reported():
         findings = sweep(text, run, out, Runner(note, invocation()), steps, executor)
     show_result(findings, None, as_json)

@@ -4,6 +4,7 @@ A model folder is `config.json` (the description), `model.safetensors` (the weig
 (how it was made). The folder of a training run has one in `model/`.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def model_folder(source: str | Path) -> Path:
     path = Path(source)
     folder = find_model_folder(path)
     if folder is not None:
+        refuse_transformers(folder)
         check_files(folder, (CONFIG, TOKENIZER, RUN))
         return folder
     if not path.exists() and str(source) in preset_names():
@@ -67,6 +69,16 @@ def model_folder(source: str | Path) -> Path:
         verbs = f"`linnet ngram evaluate {source} --data DIR`, or `linnet ngram generate {source}`"
         raise UserError(f"{source}: an n-gram model, which has no weights; expected {verbs}")
     raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+
+
+def refuse_transformers(folder: Path) -> None:
+    """`UserError`, with the command that imports it, for the folder of a model of Transformers."""
+    config = None
+    with suppress(UserError):  # a damaged file is named where its checksum is compared
+        config = read_json(folder / CONFIG)
+    if isinstance(config, dict) and "model_type" in config:
+        command = f"linnet import transformers {folder} --out models/{folder.resolve().name}"
+        raise UserError(f"{folder}: a model of Transformers ({config['model_type']}); `{command}` imports it")
 
 
 def read_description(source: str | Path) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, scatter
+from linnet.inference.compiled_step import BUILDS
 from linnet.ops.blocked_attention import HAS_TILES
 
 RESULTS = Path(__file__).parent / "results"
+BUILDS.enabled = False  # a compiler beside a measurement would disturb it
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch.utils import collect_env
 
 import on_device
 from linnet.core.errors import LOG, note
+from linnet.inference import compiled_step
 from linnet.training import machine, metrics, trainer
 
 torch.set_num_threads(1)
@@ -70,6 +71,7 @@ def _asked_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trainer, "kept_peak", lambda device, dtype: machine.Peak(1e12, "2026-11-26"))
         patched.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
+        patched.setattr(compiled_step.BUILDS, "enabled", False)  # nothing is compiled beside the tests
         yield
 
 

@@ -169,6 +169,12 @@ def generate(
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. Default: PyTorch's choice.")] = None,
+    compiles: Annotated[
+        bool,
+        typer.Option(
+            "--compile/--no-compile", help="Compile the decoding step in the background where a text takes seconds."
+        ),
+    ] = True,
     calibration: Annotated[str | None, option("FILE|identity|random", "", hidden=True)] = None,
     kv_cache: Annotated[
         bool,
@@ -218,6 +224,7 @@ def generate(
     """
     from torch import set_num_threads
 
+    from linnet.inference.compiled_step import BUILDS
     from linnet.inference.engine import Caches
     from linnet.inference.language_model import load
     from linnet.inference.session import Session
@@ -230,6 +237,7 @@ def generate(
         raise UserError(f"--input: --load-state {load_state} has the input that it began with; leave it out")
     _check_state_files(save_state, load_state, kv_cache, cache_policy)
     policy = cache_policy or FULL.label
+    BUILDS.enabled = BUILDS.enabled and compiles
     sampling = choice.sampling(draws_seed=load_state is None)
     if threads is not None:
         from linnet.training.machine import check_threads

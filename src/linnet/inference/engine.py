@@ -17,6 +17,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
+from linnet.inference.compiled_step import CompiledSteps, can_compile
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.device import one_thread_in_forks
 from linnet.inference.sampling import (
@@ -137,19 +138,27 @@ class CachedReader:
     padding: Counts | None = None
     record: AuxiliaryOutputs | None = None
     context: PrefillContext = EMPTY
-    _steps: DecodeSteps | None = field(default=None, init=False)
+    _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
     _prompt_was_read: bool = field(default=False, init=False)
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
-        if self._steps is not None and tokens_BT.numel() == 1:
-            return self._steps.logits(tokens_BT)
+        if self._step is not None and tokens_BT.numel() == 1:
+            return self._step(tokens_BT)
+        logits_BV = self._pass(tokens_BT)
+        if not self._prompt_was_read and self.record is None:
+            steps = DecodeSteps.of(self.decoder, self.state)
+            self._step, self._prompt_was_read = None if steps is None else steps.logits, True
+            if can_compile(self.decoder, self.state):
+                self._step = CompiledSteps(self.decoder, self.state, self._step or self._pass, steps).logits
+        return logits_BV
+
+    def _pass(self, tokens_BT: Tensor) -> Tensor:
+        """Read the chunk in one pass of the whole decoder."""
         hidden_B1D = self.decoder.hidden(
             tokens_BT, self.state, padding=self.padding, record=self.record, **vars(self.context)
         )[:, -1:]
         self.padding, self.context = None, EMPTY
-        if not self._prompt_was_read and self.record is None:
-            self._steps, self._prompt_was_read = DecodeSteps.of(self.decoder, self.state), True
         return self.decoder.logits(hidden_B1D)[:, 0]
 
 

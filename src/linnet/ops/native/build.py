@@ -27,18 +27,14 @@ def load_library(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctype
 
     None, after a note, without a compiler (`$CXX`, or one of `COMPILERS`) and where compiling fails.
     """
-    compiler = shutil.which(os.environ.get("CXX", "")) or next(filter(None, map(shutil.which, COMPILERS)), None)
+    compiler = find_compiler()
     if compiler is None:
         note(f"no C++ compiler ({', '.join(COMPILERS)}): decoding uses PyTorch's products, which are slower")
         return None
     try:
         # The name has a hash of files, compiler and processor: several machines may share a home folder.
-        cpuinfo = Path("/proc/cpuinfo")
-        processor = cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.is_file() else platform.processor()
-        features = ("model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
-        lines = [line for line in processor.splitlines() if line.startswith(features)]
         parts = [file.read_bytes() for file in (*sources, *headers)]
-        parts += [part.encode() for part in (compiler, *FLAGS, OPENMP, *lines)]
+        parts += [part.encode() for part in (compiler, *FLAGS, OPENMP, *processor_features())]
         library = cache_folder() / f"linnet-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
         if library.is_file() and (found := _open_cached(library)) is not None:
             return found
@@ -51,15 +47,30 @@ def load_library(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctype
         return None
 
 
-def _open_cached(library: Path) -> ctypes.CDLL | None:
-    """A library that was built before; None for one of another system, so that it is built again.
+def find_compiler() -> str | None:
+    """The path of the C++ compiler: `$CXX`, or one of `COMPILERS`."""
+    return shutil.which(os.environ.get("CXX", "")) or next(filter(None, map(shutil.which, COMPILERS)), None)
 
-    `PermissionError` for a file or folder that others own or can write: its code would be run.
-    """
-    for path in (library, library.parent):
+
+def processor_features() -> list[str]:
+    """Lines that distinguish processors for which a compiler makes different code."""
+    cpuinfo = Path("/proc/cpuinfo")
+    processor = cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.is_file() else platform.processor()
+    features = ("model name", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
+    return [line for line in processor.splitlines() if line.startswith(features)]
+
+
+def check_owner(file: Path) -> None:
+    """`PermissionError` if others own or can write a file with code, or its folder: the code would be run."""
+    for path in (file, file.parent):
         found = path.stat()
         if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
             raise PermissionError(f"{path}: owned by another user, or writable by others")
+
+
+def _open_cached(library: Path) -> ctypes.CDLL | None:
+    """A library that was built before; None for one of another system. `PermissionError` as from `check_owner`."""
+    check_owner(library)
     try:
         return ctypes.CDLL(str(library))
     except OSError:

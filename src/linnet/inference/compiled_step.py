@@ -1,0 +1,331 @@
+"""Decoding steps that PyTorch's AOTInductor compiles for the processor at hand, once per model description.
+
+A step is the captured pass of one token (`captured_step`) that writes the states in place. Its weights are inputs, so
+that one package in the user's cache serves all models of a description, for streams of any length. (As constants of the
+package, small ones would become numbers in the code.) A process in the
+background compiles it (10 to 60 s) while the ordinary steps go on; the compiled step takes over between two tokens,
+after it has been compared with the model on one token. `python -m linnet.inference.compiled_step PACKAGE` is the
+process that compiles.
+
+Legend: `V` vocabulary.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnet import __version__
+from linnet.core.arrays import read_tensors, write_tensors
+from linnet.core.atomic import atomic_path, file_lock, lock_holder
+from linnet.core.errors import UserError, note
+from linnet.core.files import cache_folder, write_text
+from linnet.inference.captured_step import PassFunction, StateTensors
+from linnet.inference.decode_steps import DecodeSteps
+from linnet.layers.cache_policy import FULL
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.state import DecoderState
+from linnet.nn.packed_linear import PackedLinear
+from linnet.ops.native.build import check_owner, find_compiler, processor_features
+
+BUILD_AFTER_S = 2.0
+"""Seconds of decoding after which a missing step is compiled: a short text is over before."""
+
+POLL_TOKENS = 32
+"""Tokens between two looks for a package that is being compiled."""
+
+TIMED_TOKENS = 4
+"""Tokens of each form whose fastest decides which one goes on."""
+
+ROOM = 67
+"""Room of the traced states: unlike any other size of a model."""
+
+MAX_ERROR = 1e-3
+"""Largest accepted difference of logits from those of the model, in their standard deviations (float32)."""
+
+Step = Callable[[Tensor], Tensor]
+"""From a token `[1, 1]`, and with the position of the state, to the logits `[1, V]`; it advances the state."""
+
+Run = Callable[[Tensor, Tensor, Iterable[Tensor]], Tensor]
+"""From a token, its position and the tensors of the states, which it writes, to the logits `[1, V]`."""
+
+
+@dataclass
+class Builds:
+    """Compiling in the background.
+
+    enabled: whether it starts by itself. processes: those that this process has started, by package.
+    """
+
+    enabled: bool = True
+    processes: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def is_running(self, package: Path) -> bool:
+        """True if a process of this one compiles the package."""
+        return package in self.processes and self.processes[package].poll() is None
+
+
+BUILDS = Builds()
+
+
+@contextmanager
+def no_builds() -> Iterator[None]:
+    """Start no builds within the block, whose times are measured."""
+    before, BUILDS.enabled = BUILDS.enabled, False
+    try:
+        yield
+    finally:
+        BUILDS.enabled = before
+
+
+class InPlaceStep(nn.Module):
+    """A pass of one token that writes the tensors after the pass into those of the states."""
+
+    def __init__(self, function: PassFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, token_11: Tensor, position_1: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
+        """Return the logits `[1, V]`; weights: parameters and buffers in the order of `weights_of`."""
+        named = dict(zip(weights_of(self.function), weights, strict=True))
+        logits_11V: Tensor
+        logits_11V, after = torch.func.functional_call(self.function, named, (token_11, position_1, states))
+        for state, new in zip(states, after, strict=True):
+            state.copy_(new)
+        return logits_11V[:, 0]
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; a tensor with two names is there once."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def can_compile(decoder: Decoder, state: DecoderState) -> bool:
+    """True for one stream of a decoder in float32 on a CPU whose states have tensors of a fixed length or with room.
+
+    No step is compiled for weights of few bits, an encoder, or layers that calibrate on their prompt.
+    """
+    states = StateTensors(state)
+    return (
+        os.name == "posix"
+        and decoder.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and {parameter.dtype for parameter in decoder.parameters()} == {torch.float32}
+        and not any(isinstance(module, PackedLinear) for module in decoder.modules())
+        and decoder.encoder is None
+        and len(state.positions) == 1
+        and states.growing.keys() == states.has_room
+        and all(part.cache_policy == FULL for part in state.sublayers)
+        and not any(mixer.traits.calibrates for mixer in decoder.mixers)
+    )
+
+
+def package_of(decoder: Decoder) -> tuple[dict[str, Any], Path]:
+    """The request that describes a decoder's step, and the package in the cache that it leads to.
+
+    The name of the package has a hash of everything that the code depends on: the description, the number of threads,
+    the versions, the compiler and the processor.
+    """
+    description = decoder.spec.model_dump(mode="json")
+    description["name"] = ""
+    request = {"description": description, "threads": torch.get_num_threads()}
+    versions = [__version__, torch.__version__, str(find_compiler()), *processor_features()]
+    digest = hashlib.sha256(json.dumps([request, versions], sort_keys=True).encode()).hexdigest()[:16]
+    return request, cache_folder() / "steps" / f"{digest}.pt2"
+
+
+def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Step | None:
+    """The step of a package, which advances `state`; None, after a note, if it does not equal the model's.
+
+    state: a prompt has been read.
+    """
+    try:
+        check_owner(package)
+        loaded = _loaded(package)
+        constants = read_tensors(_constants(package))
+        loaded.load_constants(constants, False, True, True)
+        weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
+
+        def run(token_11: Tensor, position_1: Tensor, states: Iterable[Tensor]) -> Tensor:
+            assert constants is not None  # the package refers to them
+            logits_1V: Tensor = loaded.run([token_11, position_1, *states, *weights])[0]
+            return logits_1V
+
+        problem = _difference(decoder, state, run)
+    except (OSError, RuntimeError, KeyError, UserError) as error:
+        problem = str(error).splitlines()[0]
+    if problem is not None:
+        note(f"{package}: the compiled step is not used: {problem}")
+        return None
+    return _advancing(state, run)
+
+
+def _loaded(package: Path) -> Any:
+    """A package's code. `torch._inductor.aoti_load_package` does the same, but first imports the compiler."""
+    return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+
+
+def _constants(package: Path) -> Path:
+    """The file of the constants that tracing made beside parameters and buffers."""
+    return package.with_suffix(".safetensors")
+
+
+def _advancing(state: DecoderState, run: Run) -> Step:
+    """The step as a function of the token, which advances the state."""
+    fields = [(part, name) for _, part in state.named() for name in part.tensors()]
+    position_1 = torch.zeros(1, dtype=torch.int64)
+
+    def step(token_11: Tensor) -> Tensor:
+        position = state.position
+        if position >= state.capacity:
+            raise ValueError("1 more tokens: the state has room for 0")
+        position_1.fill_(position)
+        # An ordinary pass may put other tensors into a state, so they are read anew.
+        logits_1V = run(token_11, position_1, [getattr(part, name) for part, name in fields])
+        state.positions = (position + 1,)
+        return logits_1V
+
+    return step
+
+
+@torch.inference_mode()
+def _difference(decoder: Decoder, state: DecoderState, run: Run) -> str | None:
+    """The difference from the decoder at the next token of a stream, in words; None if they are the same."""
+    if state.position >= state.capacity:
+        return None
+    ours, theirs = state.fork(), state.fork()
+    token_11, position_1 = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([state.position])
+    expected_1V = decoder.logits(decoder.hidden(token_11, ours))[:, 0]
+    tensors = StateTensors(theirs).tensors
+    found_1V = run(token_11, position_1, tensors.values())
+    error = float((found_1V - expected_1V).abs().max() / expected_1V.std())
+    if not error <= MAX_ERROR:
+        return f"logits differ by {error:.1e} of their spread"
+    for name, expected in StateTensors(ours).tensors.items():
+        if not torch.allclose(tensors[name], expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+            return f"the state {name} differs"
+    return None
+
+
+@dataclass
+class CompiledSteps:
+    """The steps of a stream: ordinary ones, and the compiled one as soon as it is there, if it is faster.
+
+    ordinary: the step to begin with; both advance `state`, whose prompt has been read. steps: where it is from; one
+    that is a single native call stays.
+    """
+
+    decoder: Decoder
+    state: DecoderState
+    ordinary: Step
+    steps: DecodeSteps | None = None
+    _compiled: Step | None = field(default=None, init=False)
+    _is_decided: bool = field(default=False, init=False)
+    _ordinary_s: list[float] = field(default_factory=list, init=False)
+    _compiled_s: list[float] = field(default_factory=list, init=False)
+
+    def logits(self, token_11: Tensor) -> Tensor:
+        """Logits `[1, V]` of one token."""
+        if self._is_decided:
+            return (self._compiled or self.ordinary)(token_11)
+        start_s = time.perf_counter()
+        logits_1V = (self._compiled or self.ordinary)(token_11)
+        times_s = self._ordinary_s if self._compiled is None else self._compiled_s
+        times_s.append(time.perf_counter() - start_s)
+        if self._compiled is None:
+            self._look_for_package()
+        elif len(self._compiled_s) == TIMED_TOKENS:
+            self._is_decided = True
+            if min(self._compiled_s) > min(self._ordinary_s):
+                self._compiled = None
+        return logits_1V
+
+    def _look_for_package(self) -> None:
+        """Now and then, let the compiled step take over, or be compiled."""
+        tokens = len(self._ordinary_s)
+        if tokens == 1 and self.steps is not None and self.steps.is_program:
+            self._is_decided = True
+        if self._is_decided or tokens % POLL_TOKENS != TIMED_TOKENS:
+            return
+        request, package = package_of(self.decoder)
+        if package.is_file():
+            self._compiled = compiled_step(self.decoder, self.state, package)
+            self._is_decided = self._compiled is None
+        elif sum(self._ordinary_s) > BUILD_AFTER_S:
+            self._is_decided = not (BUILDS.enabled and start_build(request, package))
+
+
+def start_build(request: dict[str, Any], package: Path) -> bool:
+    """Start the process that compiles a package unless one runs; False if the package cannot be compiled.
+
+    The reason is then in a file beside it, with the suffix `.failed`.
+    """
+    if find_compiler() is None or package.with_suffix(".failed").is_file():
+        return False
+    if lock_holder(package.with_suffix(".lock")) is not None or BUILDS.is_running(package):
+        return True
+    package.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with package.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "linnet.inference.compiled_step", str(package)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # it goes on when this process ends: the next one needs the package
+        )
+    BUILDS.processes[package] = process
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(json.dumps(request).encode())
+    note("compiling this model's decoding step in the background, once; tokens will be faster after a minute or so")
+    return True
+
+
+def build(request: dict[str, Any], package: Path) -> None:
+    """Compile a package; weights and the state are of the described shapes, their values have no influence."""
+    torch.set_num_threads(request["threads"])
+    decoder = Decoder(ModelSpec.parse(request["description"], "description")).eval().requires_grad_(False)
+    state = decoder.initial_state(1, ROOM)
+    decoder.hidden(torch.ones(1, 1, dtype=torch.int64), state)
+    states = StateTensors(state)
+    function = InPlaceStep(PassFunction(decoder, states))
+    places = torch.export.Dim("places", min=2)
+    lengths = [{states.growing[name]: places} if name in states.has_room else None for name in states.tensors]
+    token_11, position_1 = torch.ones(1, 1, dtype=torch.int64), torch.ones(1, dtype=torch.int64)
+    weights = list(weights_of(function.function).values())
+    example = (token_11, position_1, list(states.tensors.values()), weights)
+    shapes = (None, None, lengths, [None] * len(weights))
+    program = torch.export.export(function, example, dynamic_shapes=shapes, strict=False)
+    with atomic_path(package) as path:
+        made = path.with_suffix(".pt2")
+        options = {"aot_inductor.package_constants_in_so": False}
+        torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
+        values = program.state_dict | program.constants
+        write_tensors(_constants(package), {name: values[name] for name in _loaded(made).get_constant_fqns()})
+        made.replace(path)
+
+
+def main() -> None:
+    """Compile the package that the command line names; the request is read from the standard input."""
+    package, request = Path(sys.argv[1]), json.load(sys.stdin)
+    with file_lock(package.with_suffix(".lock"), "another process ({}) compiles it"), torch.no_grad():
+        try:
+            build(request, package)
+        except Exception as error:  # the exporter and the compiler raise many kinds
+            write_text(package.with_suffix(".failed"), f"{type(error).__name__}: {error}\n")
+            raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Compiled decoding steps: the captured pass equals the decoder, and takes over only where it is there and right."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import CASES, EXAMPLES, small_decoder
+from torch import Tensor
+
+from linnet.inference import compiled_step
+from linnet.inference.captured_step import PassFunction, StateTensors
+from linnet.inference.compiled_step import (
+    BUILDS,
+    POLL_TOKENS,
+    TIMED_TOKENS,
+    CompiledSteps,
+    InPlaceStep,
+    can_compile,
+    package_of,
+    start_build,
+    weights_of,
+)
+from linnet.inference.engine import decode, new_state
+from linnet.inference.sampling import Sampling
+from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.ted import BankCache
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+PROMPT = [1, 2, 3]
+GREEDY = Sampling(temperature=0.0)
+MAMBA2 = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba2")
+TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
+
+
+def read_prompt(decoder: Decoder, room: int = 64) -> DecoderState:
+    state = new_state(decoder, [PROMPT], room)
+    with torch.inference_mode():
+        decoder.hidden(torch.tensor([PROMPT]), state)
+    return state
+
+
+def uncompiled(decoder: Decoder, state: DecoderState, _package: Path | None = None) -> Callable[[Tensor], Tensor]:
+    """The step that would be compiled, as PyTorch runs it."""
+    function = PassFunction(decoder, StateTensors(state))
+    step, weights = InPlaceStep(function), list(weights_of(function).values())
+
+    def run(token_11: Tensor, position_1: Tensor, states: Iterable[Tensor]) -> Tensor:
+        with pytest.MonkeyPatch.context() as patched:  # layers take the forms that they have in a graph
+            patched.setattr(torch.compiler, "is_exporting", lambda: True)
+            return step(token_11, position_1, list(states), weights)
+
+    return compiled_step._advancing(state, run)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The package of the Mamba-2 decoder in an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return package_of(small_decoder(MAMBA2).float())[1]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("mixer", CASES)
+def test_the_captured_step_writes_what_a_pass_of_the_decoder_writes(mixer: MixerSpec):
+    decoder = small_decoder(mixer)
+    state = read_prompt(decoder)
+    states = StateTensors(state)
+    if any(mixer.traits.calibrates for mixer in decoder.mixers) or states.growing.keys() != states.has_room:
+        assert not can_compile(decoder.float(), state)
+        return
+    assert can_compile(decoder, state) is False and can_compile(decoder.float(), state)  # in float32 alone
+    decoder.double()
+    ordinary, captured = read_prompt(decoder), read_prompt(decoder)
+    step = uncompiled(decoder, captured)
+    for index in range(8):
+        token_11 = torch.tensor([[index % 5]])
+        expected_1V = decoder.logits(decoder.hidden(token_11, ordinary))[:, 0]
+        found_1V = decoder.logits(decoder.hidden(token_11, captured))[:, 0] if index == 3 else step(token_11)
+        torch.testing.assert_close(found_1V, expected_1V)
+    assert captured.positions == ordinary.positions
+    for name, tensor in ordinary.tensors().items():
+        torch.testing.assert_close(captured.tensors()[name], tensor, equal_nan=True)
+
+
+def test_what_the_code_depends_on_names_the_package(package: Path, monkeypatch: pytest.MonkeyPatch):
+    assert package_of(small_decoder(MAMBA2, seed=1).float())[1] == package  # other weights
+    assert package_of(small_decoder(TED).float())[1] != package
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert package_of(small_decoder(MAMBA2).float())[1] != package
+
+
+def test_states_without_a_fixed_length_and_several_streams_are_not_compiled():
+    decoder = small_decoder(TED).float()
+    assert can_compile(decoder, new_state(decoder, [PROMPT], 8))
+    assert not can_compile(decoder, new_state(decoder, [PROMPT, PROMPT], 8))
+    assert not can_compile(decoder, new_state(decoder, [PROMPT], 8, BankCache(8)))
+
+
+def tokens_of(decoder: Decoder, count: int) -> list[int | None]:
+    return [token for (token,) in decode(decoder, [PROMPT], count, GREEDY)]
+
+
+def test_a_package_takes_over_between_two_tokens_and_the_text_stays(package: Path, monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder(MAMBA2).float()
+    expected = tokens_of(decoder, 60)
+    calls = list[int]()
+
+    def counted(decoder: Decoder, state: DecoderState, package: Path) -> Callable[[Tensor], Tensor]:
+        step = uncompiled(decoder, state)
+        return lambda token_11: calls.append(state.position) or step(token_11)
+
+    monkeypatch.setattr(compiled_step, "compiled_step", counted)
+    assert tokens_of(decoder, 60) == expected and not calls
+    package.parent.mkdir(parents=True)
+    package.touch()
+    assert tokens_of(decoder, 60) == expected
+    assert calls[0] == len(PROMPT) + TIMED_TOKENS
+
+
+def steps_with(
+    monkeypatch: pytest.MonkeyPatch, ordinary_s: float, compiled_s: float
+) -> tuple[CompiledSteps, list[str]]:
+    """Steps whose forms take these seconds, and a list of the forms that were used."""
+    used, now = list[str](), [0.0]
+    monkeypatch.setattr(compiled_step.time, "perf_counter", lambda: now[0])
+
+    def form(name: str, seconds: float) -> Callable[[Tensor], Tensor]:
+        def step(token_11: Tensor) -> Tensor:
+            now[0] += seconds
+            used.append(name)
+            return token_11
+
+        return step
+
+    decoder = small_decoder(MAMBA2).float()
+    monkeypatch.setattr(compiled_step, "compiled_step", lambda *_: form("compiled", compiled_s))
+    return CompiledSteps(decoder, read_prompt(decoder), form("ordinary", ordinary_s)), used
+
+
+@pytest.mark.parametrize(("compiled_s", "stays"), [(0.5, "compiled"), (2.0, "ordinary")])
+def test_the_faster_form_goes_on(package: Path, monkeypatch: pytest.MonkeyPatch, compiled_s: float, stays: str):
+    package.parent.mkdir(parents=True)
+    package.touch()
+    steps, used = steps_with(monkeypatch, 1.0, compiled_s)
+    for _ in range(20):
+        steps.logits(torch.zeros(1, 1))
+    assert used == ["ordinary"] * TIMED_TOKENS + ["compiled"] * TIMED_TOKENS + [stays] * (20 - 2 * TIMED_TOKENS)
+
+
+def test_long_decoding_starts_a_build_once_and_short_decoding_none(package: Path, monkeypatch: pytest.MonkeyPatch):
+    started = list[Path]()
+    monkeypatch.setattr(compiled_step, "start_build", lambda _, package: bool(started.append(package)))
+    monkeypatch.setattr(BUILDS, "enabled", True)
+    for ordinary_s, expected in ((1e-4, []), (1.0, [package])):
+        steps, _ = steps_with(monkeypatch, ordinary_s, 1.0)
+        for _ in range(4 * POLL_TOKENS):
+            steps.logits(torch.zeros(1, 1))
+        assert started == expected
+
+
+@torch.inference_mode()
+def test_a_step_that_differs_is_refused_and_one_that_cannot_be_read_too(
+    package: Path, caplog: pytest.LogCaptureFixture
+):
+    decoder = small_decoder(MAMBA2).float()
+    state = read_prompt(decoder)
+    function = PassFunction(decoder, StateTensors(state))
+    weights = list(weights_of(function).values())
+
+    def run(token: Tensor, position: Tensor, states: list[Tensor]) -> Tensor:
+        return InPlaceStep(function)(token, position, list(states), weights)
+
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    assert compiled_step._difference(decoder, state, run) is None
+    assert "logits differ" in compiled_step._difference(decoder, state, lambda *given: 1.1 * run(*given))
+    assert "state" in compiled_step._difference(
+        decoder, state, lambda *given: run(given[0], given[1], [x.clone() for x in given[2]])
+    )
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
+    package.parent.mkdir(parents=True)
+    package.write_bytes(b"no package")
+    assert compiled_step.compiled_step(decoder, state, package) is None
+    assert "the compiled step is not used" in caplog.text
+
+
+def test_what_could_not_be_compiled_is_not_tried_again(package: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    package.parent.mkdir(parents=True)
+    package.with_suffix(".failed").write_text("SomeError: of the compiler\n")
+    assert not start_build({}, package)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", [MAMBA2, TED, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
+def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, package: Path):
+    decoder = small_decoder(mixer).float()
+    request, package = package_of(decoder)
+    assert start_build(request, package) and start_build(request, package)  # the second call finds the first at work
+    (process,) = (process for file, process in BUILDS.processes.items() if file == package)
+    process.kill()
+    process.wait()
+    assert not package.is_file() and not package.with_suffix(".failed").exists()
+    assert start_build(request, package)
+    assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
+    for seed in (0, 1):
+        decoder = small_decoder(mixer, seed=seed).float()
+        state, expected = read_prompt(decoder), read_prompt(decoder)
+        step = compiled_step.compiled_step(decoder, state, package)
+        assert step is not None
+        for index in range(12):
+            token_11 = torch.tensor([[index]])
+            with torch.inference_mode():
+                expected_1V = decoder.logits(decoder.hidden(token_11, expected))[:, 0]
+            torch.testing.assert_close(step(token_11), expected_1V, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_description_that_cannot_be_compiled_leaves_the_reason(package: Path):
+    package.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "linnet.inference.compiled_step", str(package)]
+    run = subprocess.run(
+        command, input=json.dumps({"description": {}, "threads": 1}).encode(), capture_output=True, check=False
+    )
+    assert run.returncode == 1 and "UserError" in package.with_suffix(".failed").read_text()
+    deadline_s = time.monotonic() + 5
+    while package.with_suffix(".lock").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not package.exists() and not package.with_suffix(".lock").exists()

@@ -185,7 +185,8 @@ class LanguageModel:
             accepted = f"at most {spec.context_length} tokens, where the model's learned positions end"
             raise UserError(field="text", value=f"{len(tokens)} tokens", accepted=accepted)
         tokens_1T = torch.tensor([tokens], device=self.decoder.device)
-        return self.decoder(tokens_1T)[0, :, : self.tokenizer.vocab_size]
+        logits_1TV: Tensor = self.decoder(tokens_1T)
+        return logits_1TV[0, :, : self.tokenizer.vocab_size]
 
     @overload
     def generate(

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -490,11 +489,11 @@ def _write_documents(
     end = np.array([tokenizer.end_id])
     counted = False  # True if the previous text counts: then the end token after it counts, too
     for batch in _pieces(documents, tokenizer):
-        encoded = tokenizer.encode_batch([piece.text for piece in batch])
-        counts_V += np.bincount(np.fromiter(chain.from_iterable(encoded), np.int64), minlength=len(counts_V))
-        for piece, tokens in zip(batch, encoded, strict=True):
-            ids = np.array(tokens, dtype=np.int64)
-            mask = np.full(len(ids), piece.counts)
+        texts = [piece.text for piece in batch]
+        encoded = [np.array(tokens, dtype=np.int64) for tokens in tokenizer.encode_batch(texts)]
+        counts_V += np.bincount(np.concatenate([end[:0], *encoded]), minlength=len(counts_V))
+        for piece, own_ids in zip(batch, encoded, strict=True):
+            ids, mask = own_ids, np.full(len(own_ids), piece.counts)
             if piece.after_end:
                 ids, mask = np.concatenate([end, ids]), np.concatenate([[counted], mask])
             columns: dict[Part, Any] = {"mask": mask} if pairs else {}

@@ -27,7 +27,7 @@ def frozen(decoder: Decoder, prompt: torch.Tensor) -> DecoderState:
     """An empty state that keeps the calibration on the prompt (PLDR's operator)."""
     state = decoder.initial_state(1, PROMPT + TOKENS)
     decoder.hidden(prompt, state)
-    return DecoderState(tuple(layer.forget() for layer in state.layers), state.capacity)
+    return state.forget()
 
 
 @torch.inference_mode()

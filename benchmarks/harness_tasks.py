@@ -54,7 +54,7 @@ def main() -> None:
     # From everywhere: the first of a file are shorter than most.
     items = [known[n * len(known) // options.items] for n in range(options.items)]
     torch.manual_seed(0)
-    tokenizer = Tokenizer.train("bpe", [text for item in known for text in item.own], options.vocabulary)
+    tokenizer = Tokenizer.train("bpe", [text for item in known for text in item.own_texts], options.vocabulary)
     model, theirs = both(tokenizer, WIDTH, LAYERS, HEADS, CONTEXT, torch.float32, spread=20)
     forked, alone, other = HarnessModel(model), HarnessModel(model, fork=False), hflm(theirs, tokenizer, BATCH)
     results = {

@@ -38,6 +38,17 @@ YARN = {"kind": "yarn", "factor": 4.0, "trained": 64}
             model({"rotary": {"scaling": {**YARN, "fast": 16.0}}}),
             "blocks[0].mixer.rotary.scaling.fast: 16.0: .* expected 32.0",
         ),
+        (
+            model({"rotary": {"scaling": {**YARN, "truncate": False}}}),
+            "blocks[0].mixer.rotary.scaling.truncate: false: .* expected true",
+        ),
+        (
+            model({"rotary": {"scaling": {**YARN, "kind": "llama3"}}}),
+            "blocks[0].mixer.rotary.scaling: llama3: .* expected none",
+        ),
+        (model({"soft_cap": 50.0}), "blocks[0].mixer.soft_cap: 50.0: .* expected none"),
+        (model({"query_key_norm": {"joint": True}}), "blocks[0].mixer.query_key_norm.joint: true: .* expected false"),
+        (model(block={"norm": {"unit_offset": True}}), "blocks[0].norm.unit_offset: true: .* expected false"),
         (model({"query_key_norm": {"eps": 1e-5}}), "blocks[0].mixer.query_key_norm.eps: 1e-05: .* expected 1e-06"),
         (
             model({"query_key_norm": {}, "bias": True}),

@@ -47,7 +47,7 @@ def export(
     otherwise nothing is written. Each format needs packages of its own: pip install 'linnet[transformers]',
     'linnet[gguf]', 'linnet[onnx]' (also for web). docs/exporting.md has the details.
 
-    --to transformers: a Llama, Mistral, Qwen 2 or 3, GPT-2 or GPT-NeoX, and an unchanged imported model, becomes exactly
+    --to transformers: a Llama, Mistral, Qwen 2 or 3, GPT-2 or GPT-NeoX, or an unchanged imported model becomes exactly
     that model, in a folder that Transformers reads without any code. Any other decoder becomes a folder that it reads
     after `import linnet.interop.transformers`, and the first difference from these families is printed. Token ids,
     logits and 200 greedy tokens are compared. With --precision the weights are rounded first, and the loss is printed.

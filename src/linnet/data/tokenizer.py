@@ -97,7 +97,7 @@ class Tokenizer:
         if not isinstance(definition, dict) or not isinstance(definition.get("model"), dict):
             raise UserError(f"{path}: not a tokenizer.json (no field 'model')")
         try:
-            named = dict.fromkeys(ends, "end")
+            named: dict[int | str, str] = {name: "end" for name in ends}  # noqa: C420 (its type is that of a name alone)
             if not named and path.name == TOKENIZER and not _stored_ends(definition):
                 named = ends_beside(path.parent)
             return cls(definition, str(path), named)
@@ -263,10 +263,10 @@ class Tokenizer:
             usual = next((token for token in found if token is not None), None)
         named = named or dict.fromkeys(_stored_ends(self._definition), f"{self._origin}: {_RULE}")
         ends = tuple(dict.fromkeys(self._end_id(end, place) for end, place in named.items()))
-        if not ends and usual is None:
+        ends = ends or (() if usual is None else (usual,))
+        if not ends:
             accepted = f"one of {', '.join(_END_NAMES)}, a file beside it that names another, or its name as `end`"
             raise UserError(f"{self._origin}: no end token", accepted=accepted)
-        ends = ends or (usual,)
         rule = without_ends(self._definition.get(_RULE))
         if ends != (usual,):
             names = [self._library.id_to_token(token) for token in ends]
@@ -375,7 +375,7 @@ def ends_beside(folder: Path) -> dict[int | str, str]:
                 continue
             content = value.get("content") if isinstance(value, dict) else value
             for end in content if isinstance(content, list) else [content]:
-                if type(end) is not {"eos_token": str, "eos_token_id": int}[field]:
+                if not isinstance(end, str if field == "eos_token" else int) or isinstance(end, bool):
                     raise UserError(f"{path}: {field}: {value!r}", accepted="a token")
                 ends.setdefault(end, f"{path}: {field}")
             break

@@ -35,15 +35,23 @@ MAX_PIECE = 256
 class Graphs:
     """The loaded graphs of a folder."""
 
-    def __init__(self, folder: Path, threads: int | None = None, as_written: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        threads: int | None = None,
+        as_written: bool = False,
+        description: GraphDescription | None = None,
+    ) -> None:
         """Load the graphs; `UserError` if the folder has none, or a file was changed after writing.
 
-        threads: per graph. as_written: use only the operators in the files.
+        threads: per graph. as_written: use only the operators in the files. description: of graphs that were just
+        written, whose files are not checked.
         """
-        self.description = GraphDescription.read(folder)
+        self.description = GraphDescription.read(folder) if description is None else description
         prompt = self.description.prompt
-        files = [self.description.step, *([] if prompt is None else [prompt.file])]
-        check_files(folder, [*files, self.description.tokenizer.file, *([DATA] if (folder / DATA).exists() else [])])
+        if description is None:
+            files = [self.description.step, *([] if prompt is None else [prompt.file]), self.description.tokenizer.file]
+            check_files(folder, [*files, *([DATA] if (folder / DATA).exists() else [])])
         fuse = not as_written and self.description.weights == "float32"  # quantized graphs are stored fused
         self.step = _session(folder / self.description.step, threads, fuse)
         self.prompt = None if prompt is None else _session(folder / prompt.file, threads, spin=False)

@@ -9,7 +9,7 @@ Legend: `T` tokens, `V` vocabulary.
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, get_args
@@ -44,7 +44,7 @@ from linnet.interop.onnx.folder import (
 from linnet.interop.onnx.fusion import fuse_step
 from linnet.interop.onnx.quantize import quantized
 from linnet.interop.onnx.trace import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
-from linnet.interop.parity import STEPS, bits_per_byte, largest_error, logits_within
+from linnet.interop.parity import STEPS, bits_per_byte, in_float32, largest_error, logits_within
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.registry import PLAIN_MIXER, cache_policy_of
 from linnet.model.decoder import Decoder
@@ -158,31 +158,55 @@ def export_onnx(
 ) -> OnnxExport:
     """Write the folder `out`: graphs, `linnet.json`, the tokenizer; return the result of the check.
 
-    model: a folder, or a loaded model, which becomes float32. precision: `float32`, `int8` or `int4`. cache_policy: of
-    the state; a bank without a length gets the model's context length. text: for bits per byte; None: a generated text.
-    external_above_bytes: larger weights are stored in a separate file, once for both graphs. origin, command: recorded
-    in `run.json`; by default the folder or the model's name. Raises `UserError` for an invalid option, a model without
-    such graphs, and graphs that differ from the model, before and after quantization; then nothing is left.
+    model: a folder, or a loaded model, which stays as it is; the graphs are those of a copy in float32. precision:
+    `float32`, `int8` or `int4`. cache_policy: of the state; a bank without a length gets the model's context length.
+    text: for bits per byte; None: a generated text. external_above_bytes: larger weights are stored in a separate file,
+    once for both graphs. origin, command: recorded in `run.json`; by default the folder or the model's name. Raises
+    `UserError` for an invalid option, a model without such graphs, and graphs that differ from the model, before and
+    after quantization; then nothing is left.
     """
-    if precision not in get_args(Precision):
-        raise UserError(field="precision", value=precision, accepted=f"one of {', '.join(get_args(Precision))}")
-    onnx_modules()
+    check_precision(precision)
     check_new_folder(out)
     origin = origin or (model.spec.name if isinstance(model, LanguageModel) else str(model))
     source = model if isinstance(model, LanguageModel) else load(model, device="cpu")
-    decoder, spec = source.decoder, source.spec
-    if decoder.encoder is not None:
+    with atomic_directory(out) as temporary:
+        made = write_checked(source, temporary, precision, cache_policy, text, external_above_bytes, origin)
+        source.tokenizer.save(temporary / TOKENIZER)
+        write_json(temporary / RUN, {"exported_from": origin, "command": command})
+        write_file_checksums(temporary, [*made.files, TOKENIZER, RUN])
+        return replace(made, files={path.name: path.stat().st_size for path in sorted(temporary.iterdir())})
+
+
+def check_precision(precision: str) -> None:
+    """Raise `UserError` for a precision that graphs do not have, or without the packages for graphs."""
+    if precision not in get_args(Precision):
+        raise UserError(field="precision", value=precision, accepted=f"one of {', '.join(get_args(Precision))}")
+    onnx_modules()
+
+
+def write_checked(
+    model: LanguageModel,
+    folder: Path,
+    precision: str,
+    cache_policy: CachePolicies,
+    text: str | None,
+    external_above_bytes: int,
+    origin: str,
+) -> OnnxExport:
+    """Write graphs and their description into a folder and check them; the arguments are those of `export_onnx`."""
+    if model.decoder.encoder is not None:
         raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
-    if any(mixer.traits.calibrates for mixer in decoder.mixers):
+    if any(mixer.traits.calibrates for mixer in model.decoder.mixers):
         raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze)")
-    decoder.requires_grad_(False).float().eval()
+    source = LanguageModel(in_float32(model.decoder).requires_grad_(False), model.tokenizer, model.folder)
+    decoder, spec = source.decoder, source.spec
     # A graph is made once, for streams of every length.
     policies = [policy.for_length(spec.context_length) for policy in layer_cache_policies(decoder, cache_policy)]
     longest = None if decoder.embedding.positions is None else spec.context_length
     flat = StateTensors.of(decoder, EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest), policies)
     graphs, prompt, why = _graphs(PassFunction(decoder, flat), origin)
 
-    def write(folder: Path, graphs: dict[str, "ModelProto"], precision: str) -> GraphDescription:
+    def write(folder: Path, graphs: dict[str, "ModelProto"], precision: str) -> tuple[GraphDescription, list[str]]:
         tokenizer, opset = source.tokenizer, graphs[STEP].opset_import
         description = GraphDescription(
             weights=precision,
@@ -201,25 +225,24 @@ def export_onnx(
         )
         names = write_graphs(folder, graphs, description, external_above_bytes)
         write_json(folder / DESCRIPTION, description.model_dump())
-        tokenizer.save(folder / TOKENIZER)
-        write_json(folder / RUN, {"exported_from": origin, "command": command})
-        write_file_checksums(folder, [*names, DESCRIPTION, TOKENIZER, RUN])
-        return description
+        return description, [*names, DESCRIPTION]
 
-    with atomic_directory(out) as temporary:
-        if precision != "float32":
-            # Faults of graphs are found in floats first: quantization may lose so much that they would pass for
-            # rounding.
-            with TemporaryDirectory() as floats:
-                write(Path(floats), deepcopy(graphs), "float32")
-                check_graphs(source, Graphs(Path(floats), as_written=True), policies, "float32", text)
-            graphs = {name: quantized(graph, precision, decoder) for name, graph in graphs.items()}
-            fuse_step(graphs[STEP])  # quantized graphs contain onnxruntime's operators in any case
-        description = write(temporary, graphs, precision)
-        parity = check_graphs(source, Graphs(temporary, as_written=True), policies, precision, text)
-        if precision == "float32":  # also as the engine runs them
-            check_graphs(source, Graphs(temporary), policies, precision, text)
-        files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+    def check(folder: Path, description: GraphDescription, as_written: bool = True) -> GraphParity:
+        graphs = Graphs(folder, as_written=as_written, description=description)
+        return check_graphs(source, graphs, policies, description.weights, text)
+
+    if precision != "float32":
+        # Faults of graphs are found in floats first: quantization may lose so much that they would pass for rounding.
+        with TemporaryDirectory() as floats:
+            described, _ = write(Path(floats), deepcopy(graphs), "float32")
+            check(Path(floats), described)
+        graphs = {name: quantized(graph, precision, decoder) for name, graph in graphs.items()}
+        fuse_step(graphs[STEP])  # quantized graphs contain onnxruntime's operators in any case
+    description, names = write(folder, graphs, precision)
+    parity = check(folder, description)
+    if precision == "float32":  # also as the engine runs them
+        check(folder, description, as_written=False)
+    files = {name: (folder / name).stat().st_size for name in names}
     nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)
 

@@ -3,7 +3,8 @@
 Legend: `B` batch, `T` positions of the chunk, `V` vocabulary.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -221,10 +222,10 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         self, *inputs: Any, tokenizer: Any = None, assistant_tokenizer: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Return what `forward` reads; `generate` leaves the tokenizers of its stopping criteria among the rest."""
-        prepared: dict[str, Any] = super().prepare_inputs_for_generation(*inputs, **kwargs)
-        return prepared
+        prepare: Callable[..., dict[str, Any]] = super().prepare_inputs_for_generation  # type: ignore[misc]
+        return prepare(*inputs, **kwargs)
 
-    def init_continuous_batching(self, *_: Any, **__: Any) -> None:
+    def init_continuous_batching(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
         """Refuse: it keeps pages of keys and values, and layers of linnet keep states."""
         raise UserError("generate_batch: layers of linnet keep states, not pages of keys and values; expected generate")
 

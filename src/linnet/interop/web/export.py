@@ -19,8 +19,8 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.session import fingerprint
 from linnet.interop.exporters import ExportResult
 from linnet.interop.gguf.vocabulary import PRE_TOKENIZERS, cuts_of
-from linnet.interop.onnx.export import OnnxExport, export_onnx
-from linnet.interop.onnx.folder import DATA, DESCRIPTION, PROMPT, STEP
+from linnet.interop.onnx.export import OnnxExport, check_precision, write_checked
+from linnet.interop.onnx.folder import DATA, DESCRIPTION, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import EvictionCache
@@ -73,17 +73,17 @@ def export_web(
     precision: str = "int8",
     runtime: str | Path | None = None,
     text: str | None = None,
-    command: str | None = None,
 ) -> WebExport:
     """Write the folder `out`: a page on which the models write side by side in the browser.
 
-    models: model folders, those of runs, or loaded models, which become float32. precision, text: as in `export_onnx`.
+    models: model folders, those of runs, or loaded models. precision, text: as in `export_onnx`.
     runtime: a folder of onnxruntime-web, or the result of its `npm pack`; None: from npm. Raises `UserError` if a model
     has no graph, the page does not support its tokenizer, or there is no runtime; then nothing is left.
     """
     sources = [models] if isinstance(models, Source) else list(models)
     if not sources:
         raise UserError("none", field="models", accepted="at least one model folder")
+    check_precision(precision)
     check_new_folder(out)
     with atomic_directory(out) as temporary:
         with as_file(files("linnet.interop.web") / "static") as static:
@@ -94,7 +94,7 @@ def export_web(
         runtime_files = copy_runtime(temporary / RUNTIME, runtime)
         made, entries = {}, []
         for name, source in zip(_names(sources), sources, strict=True):
-            made[name], entry = _add_model(source, temporary / MODELS / name, precision, text, command)
+            made[name], entry = _add_model(source, temporary / MODELS / name, precision, text)
             entries.append({"name": name, "folder": f"{MODELS}/{name}", **entry})
         description = {"runtime": NAME, "version": VERSION, "folder": RUNTIME, "files": runtime_files}
         write_json(temporary / SITE, {"version": 1, "runtime": description, "models": entries})
@@ -125,9 +125,7 @@ def _names(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def _add_model(
-    source: Source, out: Path, precision: str, text: str | None, command: str | None
-) -> tuple[OnnxExport, dict[str, Any]]:
+def _add_model(source: Source, out: Path, precision: str, text: str | None) -> tuple[OnnxExport, dict[str, Any]]:
     """Write graphs, weights, description and tokenizer; return also the model's entry in `site.json`."""
     model = source if isinstance(source, LanguageModel) else load(source, device="cpu")
     identity = fingerprint(model.decoder)
@@ -135,20 +133,9 @@ def _add_model(
     model.tokenizer.save(out / TOKENIZER)
     origin = source.spec.name if isinstance(source, LanguageModel) else str(source)
     check_tokenizer(read_json(out / TOKENIZER), origin)
-    graphs = out.with_name(f"{out.name}.graphs")
-    made = export_onnx(
-        model,
-        graphs,
-        precision=precision,
-        cache_policy=[KEEP_ALL if EvictionCache in mixer.cache_policies else FULL for mixer in model.decoder.mixers],
-        text=text,
-        external_above_bytes=0,
-        command=command,
-    )
-    names = [name for name in (STEP, PROMPT, DATA) if name in made.files]
-    for name in (*names, DESCRIPTION):
-        (graphs / name).rename(out / name)
-    shutil.rmtree(graphs)
+    policies = [KEEP_ALL if EvictionCache in mixer.cache_policies else FULL for mixer in model.decoder.mixers]
+    made = write_checked(model, out, precision, policies, text, 0, origin)
+    names = [name for name in made.files if name != DESCRIPTION]
     return made, {
         "fingerprint": identity,
         "parameters": sum(parameter.numel() for parameter in model.decoder.parameters()),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from linnet.core.errors import UserError
+from linnet.inference.language_model import load
 from linnet.interop.onnx import export, trace
 from linnet.interop.onnx.export import STEPS, Allowed, export_onnx
 
@@ -78,6 +79,17 @@ def test_a_graph_that_does_not_run_leaves_nothing(
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("made")
+def test_the_model_of_the_caller_stays_as_it_is(model: Path, tmp_path: Path):
+    source = load(model, device="cpu")
+    source.decoder.double().train()
+    before = {name: tensor.clone() for name, tensor in source.decoder.state_dict().items()}
+    export_onnx(source, tmp_path / "graphs")
+    after = source.decoder.state_dict()
+    assert source.decoder.training and all(parameter.requires_grad for parameter in source.decoder.parameters())
+    assert all(after[name].dtype == tensor.dtype and after[name].equal(tensor) for name, tensor in before.items())
+
+
 def test_what_fails_the_gate_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(export.ALLOWED, "float32", Allowed(1e-12, 1e-12))
     with pytest.raises(UserError, match=r"logits differ by .* of their spread: expected at most 1e-12"):

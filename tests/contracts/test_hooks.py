@@ -104,6 +104,23 @@ class FirstValuesOfTwo(FirstValues):
         return super().forward(x_BTD + 2 * shifted_BTD, None, layout)
 
 
+class HashedTokens(FirstValues):
+    """A memory that is looked up by the ids of a token and of the previous one."""
+
+    traits = Traits(constant_state=True, window=2)
+
+    def initial_state(self, batch, capacity, device, dtype, cache_policy=FULL) -> LastToken:
+        return LastToken(torch.zeros(batch, 1, device=device, dtype=torch.int64))
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
+        tokens_BT = layout.token_ids(x_BTD)
+        before_B1 = torch.zeros_like(tokens_BT[:, :1]) if state is None else state.last
+        pairs_BT = 3 * tokens_BT + 5 * torch.cat([before_B1, tokens_BT[:, :-1]], dim=1)
+        if state is not None:
+            state.last = tokens_BT[:, -1:]
+        return x_BTD + (pairs_BT % 7)[..., None]
+
+
 class SeesBackwards(FeedForward):
     """A feed-forward that reads the last token of the chunk."""
 
@@ -233,6 +250,42 @@ def test_values_are_saved_for_later_layers_of_the_same_pass(monkeypatch: pytest.
     assert not read[0].any()
     torch.testing.assert_close(read[1], read[2])
     assert read[1].any()
+
+
+def test_a_layer_sees_the_token_ids(monkeypatch: pytest.MonkeyPatch):
+    """Those of its rows and documents, also padded and at different positions."""
+    decoder = decoder_with(monkeypatch, HashedTokens, None).double()
+    tokens_BT = tokens()
+    whole, rest = decoder(tokens_BT), decoder(tokens_BT[:1, 4:])
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            BatchLayout, "token_ids", lambda self, x_BTD: torch.zeros_like(x_BTD[..., 0], dtype=torch.int64)
+        )
+        assert not torch.allclose(decoder(tokens_BT), whole)
+    torch.testing.assert_close(decoder(tokens_BT, padding=(4, 0))[:1, 4:], rest)
+    torch.testing.assert_close(decoder(tokens_BT, documents=[[4], []])[:1, 4:], rest)
+    states = [decoder.initial_state(1, LENGTH) for _ in range(2)]
+    for row, length in enumerate((3, 7)):
+        decoder(tokens_BT[row : row + 1, :length], states[row])
+    out = decoder(torch.stack([tokens_BT[0, 3:4], tokens_BT[1, 7:8]]), states[0].join(states[1]))
+    torch.testing.assert_close(out[:, 0], torch.stack([whole[0, 3], whole[1, 7]]))
+
+
+@pytest.mark.cpu_only("steps on rows")
+def test_decode_steps_give_a_layer_its_token(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, HashedTokens, None)
+    tokens_BT = tokens()[:1]
+    state, other = decoder.initial_state(1, LENGTH), decoder.initial_state(1, LENGTH)
+    with torch.no_grad():
+        decoder(tokens_BT[:, :5], state), decoder(tokens_BT[:, :5], other)
+        monkeypatch.setattr(decoder.layers[2].mixer, "decode_step", lambda *_: lambda sum_1D, x_1D, _: sum_1D)
+        monkeypatch.setattr(decoder.layers[2].mixer, "forward", lambda x_BTD, *_: 0 * x_BTD)
+        for place in (5, 6, 7):
+            steps = DecodeSteps.of(decoder, state)
+            assert steps is not None
+            expected = decoder.logits(decoder.hidden(tokens_BT[:, place : place + 1], other))
+            found = steps.logits(tokens_BT[:, place : place + 1])
+            torch.testing.assert_close(found, expected[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mixer_that_always_sees_the_future_is_refused_by_evaluation(monkeypatch: pytest.MonkeyPatch):

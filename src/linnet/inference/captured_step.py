@@ -141,6 +141,6 @@ class PassFunction(nn.Module):
         named = zip(self.flat.tensors, states, strict=True)
         rooms = (x.shape[self.flat.growing[name]] for name, x in named if name in self.flat.has_room)
         places = next(rooms, tokens_BT.shape[1])
-        layout = GraphBatchLayout(record=AuxiliaryOutputs(), position_B=position_B, places=places)
+        layout = GraphBatchLayout(record=AuxiliaryOutputs(), tokens_BT=tokens_BT, position_B=position_B, places=places)
         x_BTD = run_blocks(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
         return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)

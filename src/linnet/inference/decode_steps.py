@@ -103,7 +103,7 @@ class DecodeSteps:
     def read(self, token_11: Tensor) -> Tensor:
         """`Decoder.hidden` of one token: `[1, 1, D]`."""
         state, decoder, position = self._state, self._decoder, self._position()
-        x_11D = decoder.embedding(token_11, BatchLayout(position))
+        x_11D, self._record.token = decoder.embedding(token_11, BatchLayout(position)), int(token_11)
         x_1D = run_layers(self._steps, x_11D, position, self._record)
         state.positions = (position + 1,)
         return decoder.after_blocks(x_1D[None].to(x_11D.dtype))
@@ -129,7 +129,8 @@ def _ordinary_step(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) 
     """The ordinary pass of a layer as a step."""
 
     def step(x_1D: Tensor, position: int) -> Tensor:
-        layout = BatchLayout(position, record=record)
+        tokens_11 = None if record.token is None else torch.tensor([[record.token]], device=x_1D.device)
+        layout = BatchLayout(position, record=record, tokens_BT=tokens_11)
         out_11D: Tensor = layer(x_1D[None], states, layout, record.values.get(EMBEDDED))
         return out_11D[0]
 
@@ -258,6 +259,7 @@ def token_step(decoder: Decoder, steps: Sequence[LayerStep], record: AuxiliaryOu
         return None
 
     def step(token: int, position: int) -> Tensor:
+        record.token = token
         x_1D = run_layers(steps, embed(token, position)[None], position, record)
         for part in outputs:
             x_1D = part(x_1D)

@@ -38,6 +38,7 @@ class AuxiliaryOutputs:
     """Losses, auxiliary outputs and values for later layers that sublayers add during one pass.
 
     training: whether this is a training pass, in which sublayers add their auxiliary losses.
+    token: the token id of a step that has no layout (`inference.decode_steps`).
     requested_penalties: the penalties to add, by name, with their coefficients.
     outputs: the auxiliary outputs by name, for each layer in the order of the pass; None if they are not collected.
     values: tensors for later layers, by name.
@@ -48,6 +49,7 @@ class AuxiliaryOutputs:
     losses: list[AuxiliaryLoss] = field(default_factory=list)
     values: dict[str, Tensor] = field(default_factory=dict)
     training: bool = False
+    token: int | None = None
 
     def own(self, values: Mapping[str, Tensor]) -> "AuxiliaryOutputs":
         """A record for a part of the pass: the same requests, and only these values."""
@@ -90,6 +92,7 @@ class BatchLayout:
     prefixes: the number of first tokens of each row, without padding, that see all of one another; None for none.
     memory: the encoder's output for each row; None without an encoder, or if a state holds it already.
     record: collects losses and outputs; None if they are not needed.
+    tokens_BT: the token ids of the chunk, int64 `[B, T]`, for layers that look them up (`token_ids`).
     """
 
     starts: int | Counts = 0
@@ -98,6 +101,7 @@ class BatchLayout:
     prefixes: Counts | None = None
     memory: Memory | None = None
     record: AuxiliaryOutputs | None = None
+    tokens_BT: Tensor | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def uniform(self) -> bool:
@@ -227,6 +231,12 @@ class BatchLayout:
             ("prefix", length, device),
             lambda: torch.maximum(places_T, torch.tensor(ends, device=device)[:, None] - 1),
         )
+
+    def token_ids(self, x_BTD: Tensor) -> Tensor:
+        """The token ids of a chunk, int64 `[B, T]`; any at padding, and 0 for a sublayer outside a model."""
+        if self.tokens_BT is None:
+            return torch.zeros(x_BTD.shape[:2], dtype=torch.int64, device=x_BTD.device)
+        return self.tokens_BT
 
     def save_cross_layer_value(self, name: str, value: Tensor) -> None:
         """Save a value for later layers, `[B, T, ...]`; `layers.passes` splits and joins it with the batch."""

@@ -99,8 +99,13 @@ def _run_segments(
         record = layout.record.own(values)
         if record.outputs is not None:
             record.outputs.append({})
-    x_NLD = x_BTD[indices.rows_NL, indices.places_NL]
-    out_NLD = run(sublayer, x_NLD, state, BatchLayout(position, indices.padding, record=record))
+    x_NLD, tokens_NL = x_BTD[indices.rows_NL, indices.places_NL], layout.tokens_BT
+    if tokens_NL is not None:
+        tokens_BT = tokens_NL
+        tokens_NL = layout.remember(
+            ("tokens", tuple(parts), device), lambda: tokens_BT[indices.rows_NL, indices.places_NL]
+        )
+    out_NLD = run(sublayer, x_NLD, state, BatchLayout(position, indices.padding, record=record, tokens_BT=tokens_NL))
     return SegmentOutput(indices, out_NLD, record)
 
 

@@ -281,6 +281,7 @@ class Decoder(nn.Module):
         record = AuxiliaryOutputs() if record is None else record
         record.values.clear()
         layout = BatchLayout(0, padded, record=record) if state is None else layout_at(state.positions, padded, record)
+        layout = replace(layout, tokens_BT=tokens_BT)
         if documents is not None and any(documents):
             layout = replace(layout, documents=tuple(tuple(sorted(begins)) for begins in documents))
         if prefixes is not None and has_prefixes:
@@ -312,7 +313,7 @@ class Decoder(nn.Module):
         if not all(lengths):
             raise ValueError("inputs: a row without a token: expected at least one in each")
         record = AuxiliaryOutputs() if record is None else replace(record, values={})
-        layout = BatchLayout(0, padded, prefixes=lengths, record=record)
+        layout = BatchLayout(0, padded, prefixes=lengths, record=record, tokens_BT=inputs_BS)
         memory: Memory = self.encoder(self.embedding(inputs_BS, layout), layout)
         return memory
 

@@ -264,8 +264,9 @@ def _graphs(step: PassFunction, origin: str) -> tuple[dict[str, "ModelProto"], P
 def _unsupported(spec: ModelSpec) -> str:
     """Say which layers PyTorch's exporter cannot follow: those whose graph cannot be made without the others either."""
     failed = []
+    plain: dict[str, dict[str, Any]] = {"mixer": {"feed_forward": None}, "feed_forward": {"mixer": PLAIN_MIXER}}
     for index, block in enumerate(spec.blocks):
-        for field, others in (("mixer", {"feed_forward": None}), ("feed_forward", {"mixer": PLAIN_MIXER})):
+        for field, others in plain.items():
             if field not in block.parts:
                 continue
             one = {**block.model_dump(), "repeat": 1, "share_weights": False, **others}

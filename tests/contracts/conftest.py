@@ -5,6 +5,23 @@ import torch
 from examples import ALL, PLACE, name_of, policies_of, randomized
 
 from linnet.layers.contract import Sublayer, SublayerSpec
+from linnet.layers.registry import FEED_FORWARDS, MIXERS
+
+KINDS = {*MIXERS, *FEED_FORWARDS}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for kind in KINDS:
+        config.addinivalue_line("markers", f"{kind}: contract tests of this kind of layer")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of a kind with its name: `-m "ted and not slow"` (`-k ted` also finds "predicted")."""
+    for item in items:
+        for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
+            name = value.kind if isinstance(value, SublayerSpec) else str(value).partition("-")[0]
+            if name in KINDS:
+                item.add_marker(name)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,5 +1,8 @@
 """Properties of the decoder that hold for all mixers."""
 
+import linecache
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -439,40 +442,62 @@ def test_the_state_has_the_predicted_size_in_every_precision(spec: SublayerSpec,
 
 @dataclass(eq=False)
 class Kept:
-    """A tensor that the graph keeps: it is freed with the part of the graph that nothing needs."""
+    """A tensor that the graph keeps, and the line that computed with it; freed with what nothing needs of the graph."""
 
     tensor: Tensor
+    line: str
 
 
-def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
-    """The tensors that the graph holds after a forward pass, except weights and token ids."""
+def calling_line() -> str:
+    """The innermost line of linnet that is running."""
+    frame = sys._getframe(1)
+    while "/linnet/" not in frame.f_code.co_filename and frame.f_back is not None:
+        frame = frame.f_back
+    path = frame.f_code.co_filename
+    return f"{Path(path).name}:{frame.f_lineno}: {linecache.getline(path, frame.f_lineno).strip()}"
+
+
+def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> Counter[str]:
+    """Bytes of the tensors that the graph holds after a forward pass, except weights and token ids, by line."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*decoder.parameters(), *decoder.buffers()]}
     every: WeakSet[Kept] = WeakSet()
 
     def keep(tensor: Tensor) -> Kept:
-        kept = Kept(tensor)
+        kept = Kept(tensor, calling_line())
         every.add(kept)
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept.tensor):
         hidden_BTD = decoder.hidden(tokens_BT)
     assert hidden_BTD.requires_grad
-    held = [kept.tensor for kept in every]
-    held = [tensor for tensor in held if not (tensor.dtype == torch.long and tensor.shape == tokens_BT.shape)]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
-    return sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    found, seen = Counter[str](), set(own)
+    for kept in sorted(every, key=lambda kept: kept.line):
+        is_token_ids = kept.tensor.dtype == torch.long and kept.tensor.shape == tokens_BT.shape
+        storage = kept.tensor.untyped_storage()
+        if not is_token_ids and storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            found[kept.line] += storage.nbytes()
+    return found
 
 
 @pytest.mark.cpu_only("what a pass keeps is predicted of their forms")
 def test_predicted_training_memory_is_what_a_pass_keeps(spec: SublayerSpec):
-    """For one more layer, so that tensors shared by all layers (tables, masks) are not counted."""
+    """For one more layer, so that tensors shared by all layers (tables, masks) are not counted.
+
+    A failure lists the bytes of each line whose operation keeps tensors.
+    """
     tokens_BT, found, predicted = tokens(3, 24), [], []
     for repeat in (1, 2, 3):
         model = model_of(spec)
         model = model.replace(blocks=[model.blocks[0], model.blocks[1].model_copy(update={"repeat": repeat})])
         found.append(kept_bytes(Decoder(model), tokens_BT))
         predicted.append(model_cost(model).training_memory(3, 24).activations)
-    assert found[2] - found[1] == pytest.approx(predicted[2] - predicted[1], rel=0.02)
+    lines = (found[2] - found[1]).most_common()
+    listed = "\n".join(f"{nbytes:9,} B  {line}" for line, nbytes in lines)
+    expected = predicted[2] - predicted[1]
+    assert sum(nbytes for _, nbytes in lines) == pytest.approx(expected, rel=0.02), (
+        f"{expected:,} B predicted:\n{listed}"
+    )
 
 
 def test_only_linear_maps_and_declared_parameters_have_weight_decay(spec: SublayerSpec):

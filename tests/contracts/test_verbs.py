@@ -16,7 +16,7 @@ from examples import randomized
 import linnet
 from linnet.cli.main import main
 from linnet.inference.weights import Precision
-from linnet.layers.contract import MixerSpec
+from linnet.layers.contract import MixerSpec, Place
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder, save_decoder
@@ -44,10 +44,12 @@ ROUNDING = 1e-5
 """The tolerance of logits, in standard deviations: a mixture of experts multiplies tokens together."""
 
 
-PARTNERS = dict(
-    zip(("retention", "mamba2", "rglru", "gated_delta", "mamba", "s4d"), FEED_FORWARDS.values(), strict=False)
-)
+OF_CONSTANT_STATE = [
+    kind for kind, spec in MIXERS.items() if spec.examples()[0].build(Place(16, LENGTH)).traits.constant_state
+]
+PARTNERS = dict(zip(OF_CONSTANT_STATE, FEED_FORWARDS.values(), strict=False))
 """Each kind of feed-forward is combined with a mixer with a state of constant size."""
+assert len(PARTNERS) == len(FEED_FORWARDS)
 
 
 def described(mixer: MixerSpec) -> dict:

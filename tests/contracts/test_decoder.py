@@ -208,7 +208,7 @@ def test_causality_of_a_model_is_that_of_its_mixers(decoder: Decoder):
         mixer.traits.causal or (mixer.traits.calibrated_after is not None and mixer.traits.calibrated_after <= 7)
         for mixer in decoder.mixers
     )
-    assert bool((gradient[0, 7:] == 0).all()) == settled
+    assert bool((gradient[0, 7:].abs() <= 1e-14 * gradient.abs().max()).all()) == settled  # rounding of a form by FFT
     assert decoder.causal == all(mixer.traits.causal for mixer in decoder.mixers)
 
 

@@ -298,10 +298,15 @@ def _gradient_of_step(sublayer: Sublayer, step: int, with_prompt: bool) -> Tenso
     return gradient
 
 
+def _is_blind(gradient: Tensor, step: int) -> bool:
+    """True if a gradient has nothing of later tokens but rounding: a form by FFT spreads it over the sequence."""
+    return bool((gradient[:, step + 1 :].abs() <= 1e-14 * gradient.abs().max()).all())
+
+
 @pytest.mark.parametrize("step", [PROMPT, 9, LENGTH - 2])
 def test_no_output_sees_a_later_token(sublayer: Sublayer, step: int):
-    assert (_gradient_of_step(sublayer, step, with_prompt=True)[:, step + 1 :] == 0).all()
-    blind = (_gradient_of_step(sublayer, step, with_prompt=False)[:, step + 1 :] == 0).all()
+    assert _is_blind(_gradient_of_step(sublayer, step, with_prompt=True), step)
+    blind = _is_blind(_gradient_of_step(sublayer, step, with_prompt=False), step)
     assert blind == (sublayer.traits.causal or is_settled(sublayer, step + 1))
 
 

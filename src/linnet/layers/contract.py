@@ -52,7 +52,8 @@ class Place:
 class Traits:
     """Properties of a sublayer; the contract tests check them.
 
-    causal: without a state, no output depends on a later token.
+    causal: without a state, no output depends on a later token, but for rounding: a form by FFT may have gradients of
+        later tokens of up to 1e-14 of the largest, in float64.
     exact_when_split: a stream gives the same outputs however it is split into chunks.
     calibrates: it computes something from its first chunk (the prompt) and keeps it; after that it is causal and exact
         when split. Evaluation calibrates it on another text. A sublayer that lacks one of the two traits above must
@@ -103,7 +104,12 @@ class Sublayer(nn.Module, ABC):
     """The cache policies that it supports."""
 
     total: Callable[[Tensor], Tensor] = staticmethod(lambda counts: counts)
-    """Sums counts of a training pass over all processes; set from outside if there are several."""
+    """Sums counts of a training pass over all processes; set from outside if there are several.
+
+    Each process has the auxiliary losses of its own rows, and gradients are averaged by tokens. That equals one process for a
+    loss that is a mean over tokens. A loss that is not, such as a product of two means over the batch, takes all
+    factors but one from counts that `total` has summed; they carry no gradient (`feed_forwards.experts`).
+    """
 
     penalties: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """The penalties that training may request, by name, with the default coefficient of each term."""

@@ -106,8 +106,8 @@ class Sublayer(nn.Module, ABC):
     total: Callable[[Tensor], Tensor] = staticmethod(lambda counts: counts)
     """Sums counts of a training pass over all processes; set from outside if there are several.
 
-    Each process has the auxiliary losses of its own rows, and gradients are averaged by tokens. That equals one process for a
-    loss that is a mean over tokens. A loss that is not, such as a product of two means over the batch, takes all
+    Each process has the auxiliary losses of its own rows, and gradients are averaged by tokens. That equals one process
+    for a loss that is a mean over tokens. A loss that is not, such as a product of two means over the batch, takes all
     factors but one from counts that `total` has summed; they carry no gradient (`feed_forwards.experts`).
     """
 

@@ -171,7 +171,7 @@ def commands_of(source: str, contracts: bool = True) -> list[list[str]]:
     ]
     commands = [[str(file.relative_to(ROOT)) for file in dict.fromkeys([*sorted(mirrored), *sorted(importing)])]]
     if contracts and ("mixers" in path.parts or "feed_forwards" in path.parts):
-        files = [f"tests/contracts/test_{name}.py" for name in ("sublayers", "states", "decoder")]
+        files = [f"tests/contracts/test_{name}.py" for name in ("activation_memory", "sublayers", "states", "decoder")]
         commands.append([*files, "-k", f"[{path.parts[2]}- and not compile"])
     return [command for command in commands if command]
 

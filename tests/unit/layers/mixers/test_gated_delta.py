@@ -61,12 +61,19 @@ def test_state_is_a_float32_matrix_for_each_head_in_any_precision(spec: GatedDel
         assert (state.inputs.shape[2], state.inputs.dtype) == (spec.conv - 1, torch.bfloat16)
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_rates_and_steps_start_as_published(spec: GatedDeltaSpec):
-    mixer = spec.build(Place(512, 32))
-    assert mixer.A_log.exp().min() >= 1 and mixer.A_log.exp().max() <= 16
-    steps = nn.functional.softplus(mixer.dt_bias)
-    assert steps.min() >= 0.001 * (1 - 1e-4) and steps.max() <= 0.1 * (1 + 1e-4)
+@pytest.mark.parametrize("decay", ["head", "channel"])
+def test_rates_and_steps_start_as_published(decay: str):
+    """Rates uniform from 1 to 16, steps log-uniform from a thousandth to a tenth, over their whole ranges."""
+    torch.manual_seed(0)
+    mixer = GatedDeltaSpec(heads=2048, head_dim=1, decay=decay).build(Place(8, 32))
+    rates, steps = mixer.A_log.exp(), nn.functional.softplus(mixer.dt_bias).log10()
+    for values, lowest, highest in ((rates, 1, 16), (steps, -3, -1)):
+        evenly = torch.linspace(lowest, highest, 2048)
+        torch.testing.assert_close(values.sort().values, evenly, rtol=0, atol=0.04 * (highest - lowest))
+        assert lowest - 1e-3 < values.min() < values.max() < highest + 1e-3
+        ends = values.min() - lowest, highest - values.max()
+        assert max(ends) < 0.006 * (highest - lowest)
+    assert (mixer.norm.weight == 1).all() and mixer.norm.eps == 1e-6
 
 
 @pytest.mark.parametrize("gate", ["silu", "sigmoid"])

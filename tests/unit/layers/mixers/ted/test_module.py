@@ -65,7 +65,19 @@ def test_rates_have_weight_decay_and_stay_in_float32():
 
 
 def test_initial_lifetimes_are_spread():
+    """Over the heads from 1 to the context length, one head in the middle; logits vary by 1, without biases by 3."""
     torch.manual_seed(0)
-    rates_BTN = TedSpec(heads=4, rate_bias=True).build(Place(16, 64)).rates(torch.zeros(1, 1, 16))
-    torch.testing.assert_close(rates_BTN.flatten(), 64 ** -torch.tensor([0, 1 / 3, 2 / 3, 1]), rtol=1e-4, atol=1e-6)
-    assert 0.5 < TedSpec().build(Place(256, 64)).rates(torch.randn(1, 500, 256)).log().std() < 5
+    for heads, exponents in ((4, [0, 1 / 3, 2 / 3, 1]), (1, [0.5])):
+        rates_BTN = TedSpec(heads=heads, rate_bias=True).build(Place(16, 64)).rates(torch.zeros(1, 1, 16))
+        torch.testing.assert_close(rates_BTN.flatten(), 64 ** -torch.tensor(exponents), rtol=1e-4, atol=1e-6)
+    for bias, std in ((True, 1.0), (False, 3.0)):
+        rate_weight = TedSpec(heads=64, rate_bias=bias).build(Place(256, 64)).rate_weight
+        assert rate_weight.std().item() == pytest.approx(std / 16, rel=0.02)  # of 16,384 draws
+
+
+def test_rates_are_negative_logarithms_of_sigmoids():
+    """The equation of the authors: `rate = -log(sigmoid(x w + b))`."""
+    torch.manual_seed(0)
+    mixer, x_BTD = TedSpec(heads=4, rate_bias=True).build(Place(16, 64)).double(), torch.randn(2, 5, 16).double()
+    logits_BTN = x_BTD @ mixer.rate_weight.T + mixer.rate_bias
+    torch.testing.assert_close(mixer.rates(x_BTD), (1 + (-logits_BTN).exp()).log())

@@ -217,6 +217,36 @@ def given_to(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="latin-1"))
 
 
+def encoder_decoder(folder: Path, positions: str) -> str:
+    """With room for 16 learned positions, or trained on as many rotary ones."""
+    mixer = {"kind": "attention", "heads": 2, "rotary": None if positions == "learned" else {}}
+    block = {"repeat": 1, "mixer": mixer, "feed_forward": {"kind": "glu", "hidden": 8}}
+    plain = {"name": "pairs", "vocab_size": 257, "d_model": 8, "context_length": 16}
+    plain |= {"embedding": {"positions": positions}, "encoder": {"blocks": [block]}}
+    spec = ModelSpec.parse({**plain, "blocks": [{**block, "cross_attention": {"heads": 2}}]}, "test")
+    write_model(folder, Decoder(spec), Tokenizer.train("bytes", []), {})
+    return str(folder)
+
+
+def test_an_input_that_is_missing_or_too_long_for_an_encoder_is_one_line(tmp_path: Path, capfdbinary):
+    learned = encoder_decoder(tmp_path / "learned", "learned")
+    prompt = ["--prompt", "a", "--max-tokens", "3"]
+    said = "error: --input: missing: the model has an encoder, which reads it; expected some text\n"
+    assert run(capfdbinary, learned, *prompt) == (2, "", said)
+    assert run(capfdbinary, learned, *prompt, "--input", "x" * 14)[0] == 0
+    said = "error: --input: 17 tokens with the end tokens around it: the model's learned positions end at 16\n"
+    assert run(capfdbinary, learned, *prompt, "--input", "x" * 15) == (2, "", said)
+
+
+def test_an_input_longer_than_an_encoder_was_trained_on_is_noted(
+    tmp_path: Path, capfdbinary, caplog: pytest.LogCaptureFixture
+):
+    model = encoder_decoder(tmp_path / "rotary", "none")
+    assert run(capfdbinary, model, "--max-tokens", "3", "--input", "x" * 15)[0] == 0
+    said = "note: 17 tokens of input are more than the model's context length of 16 (context_length)"
+    assert caplog.messages == [said]
+
+
 def test_standard_input_is_the_prompt_less_one_newline(model: str, monkeypatch: pytest.MonkeyPatch, capfdbinary):
     given_to(monkeypatch, "Zwei é\n\n".encode())
     code, out, _ = run(capfdbinary, model, "--prompt", "-", "--max-tokens", "5", "--json")

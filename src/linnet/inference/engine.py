@@ -14,7 +14,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.compiled_step import CompiledSteps, can_compile
@@ -76,12 +76,19 @@ def prefill_inputs(
 ) -> PrefillInputs:
     """Prompts, with an input for each or none.
 
-    An input stands between two end tokens; the prompt begins with the second.
+    An input stands between two end tokens; the prompt begins with the second. `UserError` for an encoder's input that
+    is longer than learned positions; one that is longer than the context length otherwise is noted.
     """
     rows = [list(prompt) for prompt in prompts]
     if inputs is None:
         return PrefillInputs(rows)
     if decoder.encoder is not None:
+        longest, known = max(map(len, inputs), default=0), decoder.spec.context_length
+        if longest > known and decoder.embedding.positions is not None:
+            problem = f"{longest} tokens with the end tokens around it: the model's learned positions end at {known}"
+            raise UserError(problem, field="input")
+        if longest > known:
+            note(f"{longest} tokens of input are more than the model's context length of {known} (context_length)")
         return PrefillInputs(rows, [list(row) for row in inputs])
     joined = [[*own[:-1], *row] for own, row in zip(inputs, rows, strict=True)]
     return PrefillInputs(joined, None, tuple(map(len, inputs)) if decoder.spec.prefix else None)
@@ -245,7 +252,7 @@ def decode(
         problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
         raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
     if decoder.encoder is not None and context.memory is None and (state is None or not state.has_memory):
-        raise UserError("input: missing: the model has an encoder, which reads it; expected some text")
+        raise UserError("missing: the model has an encoder, which reads it", field="input", accepted="some text")
     one_thread_in_forks()
     tokens_BT, padding = left_pad(prompts, decoder.device)
     if not caches.kv:

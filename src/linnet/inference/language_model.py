@@ -254,7 +254,7 @@ class LanguageModel:
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
         if isinstance(input, list):
-            raise UserError(f"input: a list of {len(input)}: expected one text for one prompt")
+            raise UserError(f"a list of {len(input)}", field="input", accepted="one text for one prompt")
         return model.stream(prompt, max_tokens, sampling, Caches(), cache_policy, ignore_eos, input, stop)
 
     __call__ = generate
@@ -309,7 +309,7 @@ class LanguageModel:
         if not prompts:
             return []
         if inputs is not None and len(inputs) != len(prompts):
-            raise UserError(f"input: {len(inputs)} of them: expected one for each of {len(prompts)} prompts")
+            raise UserError(f"{len(inputs)} of them", field="input", accepted=f"one for each of {len(prompts)} prompts")
         prefill = self.prefill_inputs(prompts, inputs)
         steps, _ = self._steps(prefill, max_tokens, sampling, caches, cache_policy, ignore_eos)
         if stop:

@@ -76,8 +76,8 @@ def check_decoder(spec: ModelSpec) -> None:
     """Raise `UserError` for a model with an encoder."""
     if spec.encoder is not None:
         raise UserError(
-            "encoder: Transformers' causal models have none; expected a decoder alone: `linnet generate --input` and "
-            "`linnet serve` run encoder-decoders"
+            "encoder: Transformers' causal models have none; expected a decoder alone; `linnet generate --input` runs "
+            "encoder-decoders"
         )
 
 

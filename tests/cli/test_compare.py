@@ -45,6 +45,16 @@ def test_its_help_has_examples():
     assert [".yaml" in example for example in EXAMPLES] == [True, True, True, False, False]
 
 
+def test_presets_are_answered_with_the_runs_of_a_file(capsys: Capture):
+    """Which are a comparison."""
+    assert main(["compare", "tiny-ted", "tiny-gla"]) == 2
+    error = capsys.readouterr().err
+    expected = "error: tiny-ted: a preset; expected a YAML file with text or data, and runs: "
+    assert error.startswith(expected) and error.count("\n") == 1
+    suite = Suite.checked({"text": {"stories": 20}, "runs": yaml.safe_load(error.removeprefix(expected))}, "x")
+    assert [run.model for run in suite.runs] == ["tiny-ted", "tiny-gla"]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

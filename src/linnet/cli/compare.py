@@ -85,6 +85,11 @@ def compare(
     Example: linnet compare demo/attention demo/pldr --against experiments/ablations/pldr-published.json
     """
     if not sources[0].exists():
+        from linnet.model.folder import preset_names
+
+        if {str(source) for source in sources} <= set(preset_names()):
+            runs = ", ".join(f"{{name: {source}, model: {source}}}" for source in sources)
+            raise UserError(f"{sources[0]}: a preset; expected a YAML file with text or data, and runs: [{runs}]")
         raise UserError(f"{sources[0]}: no such file or folder; expected a comparison's YAML file, or folders of runs")
     if len(sources) > 1 or sources[0].is_dir():
         _set_side_by_side(sources, out, changes or [], against, as_json)

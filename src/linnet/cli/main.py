@@ -6,6 +6,7 @@ a signal that ended the command, such as 130 for Ctrl-C.
 
 import importlib
 import keyword
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import process
-from linnet.core.errors import UserError, is_out_of_memory, one_line, print_error
+from linnet.core.errors import LOG, UserError, is_out_of_memory, one_line, print_error
 from linnet.core.system import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
 
 VERBS = {
@@ -146,6 +147,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         if arguments is None:
             process.guard_streams()
+            # Plain lines, also if a library configures logging with a format of its own.
+            LOG.addHandler(logging.StreamHandler())
+            LOG.propagate = False
             process.listen()
             quiet_torch_distributed()
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))

@@ -331,7 +331,9 @@ class Suite(Spec):
         plain: dict[str, Any] = {"model": model, "data": str(data), "training": dict(self.training)}
         if self.start_from is not None:
             plain["start_from"] = self.start_from
-        return run_of(plain, assignments, self.name, "set: ")
+        found = run_of(plain, assignments, self.name, "set: ")
+        name = run.set.get("model.name", run.name)  # runs of one model have different names
+        return found.model_copy(update={"model": found.model.model_copy(update={"name": name})})
 
     def run_folder(self, out: Path, run: SuiteRun, seed: int) -> Path:
         return out / run.folder if self.flat else out / RUNS / f"{run.folder}-seed-{seed}"

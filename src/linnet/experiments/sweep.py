@@ -331,6 +331,7 @@ def sweep(
     for value in asked.values:
         asked.run(base, value)  # refuses a value before anything is trained
         changes = dict(map(read_assignment, asked.assignments(base, value)))
+        changes["model.name"] = f"{run.model.name} {asked.label(value)}"
         runs.append({"name": asked.label(value), "set": changes})
     described = {
         "name": f"sweep of {asked.name}", "data": plain["data"], "model": plain["model"], "training": training,

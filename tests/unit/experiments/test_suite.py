@@ -66,6 +66,13 @@ def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
     assert (one.training.seed, one.training.steps) == (7, 5)
 
 
+def test_runs_of_one_model_carry_their_own_names():
+    runs = [{"name": "plain"}, {"name": "named", "set": {"model.name": "mine"}}]
+    suite = Suite.checked({**PRESETS, "runs": [*PRESETS["runs"], *runs], "model": "tiny-gla"}, "x")
+    names = [suite.run_spec(run, 0, Path("data")).model.name for run in suite.runs]
+    assert names == ["ted", "attention", "plain", "mine"]
+
+
 def test_assignments_set_fields_of_all_runs(tmp_path: Path):
     runs = [{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, {"name": "two"}]
     load(tmp_path, runs=runs)

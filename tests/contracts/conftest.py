@@ -19,8 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of a kind with its name: `-m "ted and not slow"` (`-k ted` also finds "predicted")."""
     for item in items:
         for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
-            name = value.kind if isinstance(value, SublayerSpec) else str(value).partition("-")[0]
-            if name in KINDS:
+            name = value.kind if isinstance(value, SublayerSpec) else value
+            if isinstance(name, str) and (name := name.partition("-")[0]) in KINDS:
                 item.add_marker(name)
 
 

@@ -108,8 +108,9 @@ class Plan:
 
     allocation: as the law counts parameters. model: a plain decoder of that size; counts: its parameters. exact_flops:
     training FLOPs of that model, forward and backward, with the head; wall_s: the time of its steps. epochs: passes
-    over the text; None without a text. useful_from: the smallest allocation by the law whose plain decoder is useful;
-    None if this one is.
+    over the text; None without a text. budget_tokens: those of the law's split of the whole budget, if they are
+    more than the text is good for; else None. useful_from: the smallest allocation by the law whose plain decoder is
+    useful; None if this one is.
     """
 
     law: Law
@@ -126,6 +127,7 @@ class Plan:
     exact_flops: float
     wall_s: float
     epochs: float | None
+    budget_tokens: float | None
     useful_from: Allocation | None
 
 
@@ -143,6 +145,12 @@ def make_plan(
         allocation = allocate(budget, law)
         budget.check(allocation)
         throughput = setting.throughput or _measured(_model(allocation, law, setting), setting)
+    budget_tokens = None
+    if text is not None and budget.tokens is None and allocation.tokens > MAX_EPOCHS * text.tokens:
+        whole, allocation = allocation, _within_text(allocation, budget, law, setting, text)
+        budget_tokens = whole.tokens if allocation != whole else None
+        if allocation.parameters != whole.parameters and setting.throughput is None:
+            throughput = _measured(_model(allocation, law, setting), setting)
     model = _model(allocation, law, setting)
     counts = parameter_counts(model)
     tokens, tokens_per_step = max(1, round(allocation.tokens)), setting.batch_size * setting.context_length
@@ -162,8 +170,27 @@ def make_plan(
         exact_flops=exact_flops,
         wall_s=exact_flops / throughput.flops_per_s,
         epochs=None if text is None else tokens / text.tokens,
+        budget_tokens=budget_tokens,
         useful_from=_useful_from(allocation, model, law, setting),
     )
+
+
+def _within_text(
+    allocation: Allocation, budget: TrainingBudget, law: Law, setting: PlanSetting, text: TrainingText
+) -> Allocation:
+    """Return `MAX_EPOCHS` passes over the text and the size that the law gives them, at least a useful one.
+
+    A size that the budget fixes stays, and so does what a second amount of the budget determines.
+    """
+    if budget.parameters is not None and (budget.flops is not None or budget.hours is not None):
+        return allocation
+    tokens = float(MAX_EPOCHS * text.tokens)
+    if budget.parameters is not None:
+        return Allocation(budget.parameters, tokens)
+    smallest = min_parameters(setting.vocab_size or text.vocab_size)
+    found = Allocation(min(allocation.parameters, max(law.best(tokens=tokens).parameters, smallest)), tokens)
+    useful = _useful_from(found, _model(found, law, setting), law, setting)
+    return found if useful is None else Allocation(min(allocation.parameters, useful.parameters), tokens)
 
 
 def _model(allocation: Allocation, law: Law, setting: PlanSetting) -> ModelSpec:

@@ -13,7 +13,7 @@ from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.result import Commands, Part, Picture, Result
 from linnet.present.style import INK
-from linnet.present.table import Table
+from linnet.present.table import MISSING, Table
 from linnet.scaling.candidate import COUNTING_DESCRIPTIONS
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.plan import MAX_EPOCHS, REPETITION_SOURCE, Plan
@@ -57,6 +57,7 @@ class PlanReport(Result):
             "tokens": plan.text.tokens,
             "bytes_per_token": plan.text.bytes_per_token,
             "epochs": plan.epochs,
+            "budget_tokens": plan.budget_tokens,
             "worth_tokens": plan.text.equivalent_tokens(plan.tokens),
         }
         laws = {
@@ -65,6 +66,7 @@ class PlanReport(Result):
                 "parameters_counted": one.law.counted,
                 "best": {"parameters": one.best.parameters, "tokens": one.best.tokens, "loss": one.loss_at_best},
                 "loss": one.loss,
+                "above_guessing": one.loss > math.log(plan.model.vocab_size),
                 "bits_per_byte": one.bits_per_byte,
                 "loss_with_unlimited_tokens": one.loss_of_parameters,
                 "loss_with_unlimited_parameters": one.loss_of_tokens,
@@ -159,22 +161,25 @@ def _plan_table(plan: Plan) -> Table:
 
 
 def _law_table(plan: Plan) -> Table:
+    uniform = math.log(plan.model.vocab_size)  # a loss above it is no prediction (`plan_warnings`)
     rows: list[tuple[str, ...]] = [
         (
             one.law.name + ("*" if one.extrapolated else ""),
             numbers.metric(one.best.parameters),
             numbers.metric(one.best.tokens),
             f"{one.loss_at_best:.3f}",
-            f"{one.loss:.3f}",
-            "" if one.bits_per_byte is None else f"{one.bits_per_byte:.3f}",
+            MISSING if one.loss > uniform else f"{one.loss:.3f}",
+            "" if one.bits_per_byte is None or one.loss > uniform else f"{one.bits_per_byte:.3f}",
             f"{one.loss_of_parameters:.3f}",
             f"{one.loss_of_tokens:.3f}",
         )
         for one in plan.predictions
     ]
     if len(rows) > 1:
-        columns = [[one.loss_at_best for one in plan.predictions], [one.loss for one in plan.predictions]]
-        rows.append(("highest - lowest", "", "", *(f"{max(c) - min(c):.3f}" for c in columns), "", "", ""))
+        columns = ([one.loss_at_best for one in plan.predictions], [one.loss for one in plan.predictions])
+        known = [[loss for loss in column if loss <= uniform] if column is columns[1] else column for column in columns]
+        ranges = (f"{max(column) - min(column):.3f}" if len(column) > 1 else MISSING for column in known)
+        rows.append(("highest - lowest", "", "", *ranges, "", "", ""))
     meaning = (
         "Nats per token. A law holds for its own text and tokenizer, and tokenizers differ, so losses are not"
         " comparable between laws, nor with yours. Best size: how the law divides the same FLOPs, by its own way of"
@@ -200,6 +205,13 @@ def plan_warnings(plan: Plan) -> list[str]:
             f" take about {numbers.scientific(useful.flops)} FLOPs by {plan.law.name},"
             f" {numbers.metric(useful.parameters)} parameters"
         )
+    if plan.budget_tokens is not None and plan.text is not None:
+        passes = plan.budget_tokens / plan.text.tokens
+        found.append(
+            f"the budget would see the text {passes:.1f} times; planned are {plan.tokens / plan.text.tokens:.0f}"
+            f" epochs, beyond which repeated text is worth less and less ({REPETITION_SOURCE}), and the size for them:"
+            f" {plan.exact_flops / plan.throughput.flops_per_s / 3600:.3g} hours; a longer text would use the rest"
+        )
     if plan.epochs is not None and plan.epochs > MAX_EPOCHS:
         found.append(
             f"the text is seen {plan.epochs:.1f} times; beyond {MAX_EPOCHS} epochs repeated text is worth less and less"
@@ -222,7 +234,7 @@ def plan_warnings(plan: Plan) -> list[str]:
     if too_high:
         found.append(
             f"{', '.join(too_high)}: a loss above {uniform:.2f}, that of guessing among {model.vocab_size:,} tokens,"
-            " only means that the law does not extend down to this size"
+            " only means that the law does not extend down to this size; it predicts none"
         )
     return found
 
@@ -247,7 +259,7 @@ def next_commands(plan: Plan, out: Path | None) -> dict[str, str]:
         }
         changes = [part for name, value in fields.items() for part in ("--set", f"training.{name}={value}")]
         folder = ANY_DATA if plan.text is None else str(plan.text.folder)
-        places = ["--model", str(model), "--data", folder, "--out", f"runs/{model.stem}"]
+        places = ["--model", str(model), "--data", folder, "--out", f"runs/{model.stem}", "--recipe", "auto"]
         return shlex.join(["linnet", "train", *places, *changes])
 
     # The same plan again with its size and tokens: nothing is measured again, so the result is the same.

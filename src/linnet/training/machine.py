@@ -194,7 +194,7 @@ def is_plausible(flops_per_s: float, dtype: torch.dtype) -> bool:
     if frequency is None or per_cycle is None or dtype != torch.float32 or not (frequency.max or frequency.current):
         return True
     limit = torch.get_num_threads() * per_cycle * 1e6 * max(frequency.max, frequency.current)
-    return PLAUSIBLE_SHARES[0] * limit <= flops_per_s <= PLAUSIBLE_SHARES[1] * limit
+    return bool(PLAUSIBLE_SHARES[0] * limit <= flops_per_s <= PLAUSIBLE_SHARES[1] * limit)
 
 
 def fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> float:

@@ -167,14 +167,34 @@ def test_a_warning_about_a_loss_above_that_of_guessing():
     assert not any("guessing" in line for line in plan_warnings(planned(flops=1e18)))
 
 
+def test_a_text_is_seen_four_times_at_most_unless_its_tokens_are_asked_for():
+    plan = planned(DATA, flops=1e18)
+    asked = LAW.best(flops=1e18)
+    assert plan.epochs == 4 and plan.budget_tokens == asked.tokens > 4 * DATA.tokens
+    of_text = LAW.best(tokens=4.0 * DATA.tokens).parameters  # with one layer; a useful one is a little larger
+    assert of_text < plan.allocation.parameters < 1.3 * of_text and plan.useful_from is None
+    assert any("the budget would see the text" in line for line in plan_warnings(plan))
+    fixed = planned(DATA, parameters=5e6)
+    assert (fixed.epochs, fixed.allocation.parameters) == (4, 5e6)
+    for amounts in ({"parameters": 5e6, "tokens": 1e8}, {"parameters": 5e6, "flops": 6 * 5e14}, {"tokens": 1e8}):
+        plan = planned(DATA, **amounts)
+        assert plan.epochs == pytest.approx(10) and plan.budget_tokens is None
+    tiny = planned(replace(DATA, tokens=100_000), flops=1e18)
+    assert tiny.epochs == 4 and tiny.useful_from is None
+    shown = PlanReport(tiny).tables()[1]
+    above = [one.law.name for one in tiny.predictions if one.loss > math.log(tiny.model.vocab_size)]
+    assert above and all(row[4] == "–" for row in shown.rows if row[0].rstrip("*") in above)
+    assert "--recipe auto" in next_commands(tiny, None)["train"]
+
+
 def test_the_figures_are_those_of_the_plan():
-    plan = planned(DATA, flops=1e16)
+    plan = planned(DATA, flops=1e14)
     figures = PlanReport(plan).to_dict()
     losses = [one.loss for one in plan.predictions]
     assert figures["loss_spread"] == {"lowest": min(losses), "highest": max(losses)}
     assert figures["laws"]["kaplan"]["parameters_counted"] == "without_embedding"
     assert figures["data"]["epochs"] == plan.epochs
-    assert figures["training_flops"]["6ND"] == pytest.approx(1e16)
+    assert figures["training_flops"]["6ND"] == pytest.approx(1e14)
     assert figures["commands"] == next_commands(plan, None)
     assert figures["model"]["d_model"] == plan.model.d_model
 

@@ -1,6 +1,7 @@
 """`linnet evaluate --suite abilities`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,20 @@ def test_a_file_has_its_own_abilities(capsys: pytest.CaptureFixture[str], model:
     out = capsys.readouterr().out
     for word in ("recall", "pairs=4", "above", "copying", "length=99", "measured:", "199"):
         assert word in out.split(), word
+
+
+def test_what_the_model_cannot_be_asked_comes_first(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "abilities: [{kind: copying, length: 8}, {kind: needle, words: 10000}, {kind: needle, words: 9000}]"
+    )
+    asked = ["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--limit", "2"]
+    assert main(asked) == 0
+    line = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
+    assert re.match(r"2 of 3 abilities cannot be asked: .* \(2, such as .*\)", line)
+    path.write_text("abilities: [{kind: copying, length: 8}]")
+    assert main(asked) == 0
+    assert "cannot be asked" not in capsys.readouterr().out
 
 
 def test_items_are_drawn_from_the_seed(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):

@@ -31,6 +31,9 @@ from linnet.present.table import Table
 
 TOKENS_AT_ONCE = 8192
 SENTENCE_END = "."
+TOO_LONG = "takes"
+"""How the reason begins that the items of an ability are longer than the model's context."""
+
 SPARE_TOKENS = 4
 """Tokens generated beyond the longest true answer: another name may be longer."""
 
@@ -144,6 +147,20 @@ class AbilityReport(Result):
     items: int
     results: Sequence[AbilityResult]
 
+    def title(self) -> str:
+        """What the model cannot be asked, and why: the line above the table; empty if it was asked everything."""
+        reasons: dict[str, list[str]] = {}
+        for one in self.results:
+            if one.score is None:
+                # Each takes another number of tokens, while the context is the model's.
+                reason = one.missing.rpartition("; ")[2] if one.missing.startswith(TOO_LONG) else one.missing
+                reasons.setdefault(reason, []).append(one.ability.label)
+        count = sum(map(len, reasons.values()))
+        if not count:
+            return ""
+        why = "; ".join(f"{reason} ({len(labels)}, such as {labels[0]})" for reason, labels in reasons.items())
+        return f"{count} of {len(self.results)} abilities cannot be asked: {why}"
+
     def to_dict(self) -> dict[str, Any]:
         options = {name: getattr(self.options, name) for name in ("seed", "precision", "calibration")}
         return {"model": self.model, **options, "abilities": corrected_figures(self.results)}
@@ -195,7 +212,7 @@ def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -
         asked.append(item)
         rows.append(item.row(encoder))
         if len(rows[-1].tokens) > context:
-            missing = f"takes {len(rows[-1].tokens):,} tokens or more; the model reads {context:,}"
+            missing = f"{TOO_LONG} {len(rows[-1].tokens):,} tokens or more; the model reads {context:,} at once"
             return AbilityResult(ability, None, missing)
     end_11 = torch.tensor([[encoder.end_id]])
     counts = score(model.decoder, in_batches(rows, encoder.end_id), end_11)

@@ -225,7 +225,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         prepare: Callable[..., dict[str, Any]] = super().prepare_inputs_for_generation  # type: ignore[misc]
         return prepare(*inputs, **kwargs)
 
-    def init_continuous_batching(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+    def init_continuous_batching(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: it keeps pages of keys and values, and layers of linnet keep states."""
         raise UserError("generate_batch: layers of linnet keep states, not pages of keys and values; expected generate")
 

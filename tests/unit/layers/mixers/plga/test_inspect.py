@@ -97,10 +97,13 @@ def test_an_operator_of_the_first_token_alone_makes_all_settings_the_same():
 class EndsAtOnce:
     """A tokenizer whose end token is 0."""
 
-    end_id = 0
+    end_id, end_ids = 0, (0,)
 
     def __init__(self, tokenizer) -> None:
         self.vocab_size, self.encode, self.decode = tokenizer.vocab_size, tokenizer.encode, tokenizer.decode
+
+    def encode_document(self, text: str) -> list[int]:
+        return [self.end_id, *self.encode(text)]
 
 
 def test_a_text_of_one_token_and_one_that_ends_at_once():

@@ -171,8 +171,16 @@ def commands_of(source: str, contracts: bool = True) -> list[list[str]]:
     ]
     commands = [[str(file.relative_to(ROOT)) for file in dict.fromkeys([*sorted(mirrored), *sorted(importing)])]]
     if contracts and ("mixers" in path.parts or "feed_forwards" in path.parts):
-        files = [f"tests/contracts/test_{name}.py" for name in ("activation_memory", "sublayers", "states", "decoder")]
+        files = [f"tests/contracts/test_{name}.py" for name in ("costs", "sublayers", "states", "decoder")]
         commands.append([*files, "-k", f"[{path.parts[2]}- and not compile"])
+    elif contracts:  # predicted FLOPs and memory of the kinds that call the operation
+        layers = [*(ROOT / "src/linnet/layers/mixers").rglob("*.py"), *(ROOT / "src/linnet/layers").glob("feed*/*.py")]
+        calling = {
+            file.relative_to(ROOT / "src/linnet/layers").parts[1] for file in layers if module in file.read_text()
+        }
+        names = sorted(f"[{name.removesuffix('.py')}-" for name in calling)
+        files = ["tests/contracts/test_costs.py", "tests/contracts/test_sublayers.py"]
+        commands += [[*files, "-k", f"({' or '.join(names)}) and (flops or memory)"]] if names else []
     return [command for command in commands if command]
 
 

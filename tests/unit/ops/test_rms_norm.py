@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import rms_norm as rms_norm_module
-from linnet.ops.rms_norm import rms_norm, rms_norm_reference
+from linnet.ops.rms_norm import l2_normalize, rms_norm, rms_norm_reference
 
 
 @given(st.integers(1, 5), st.integers(1, 9))
@@ -39,6 +39,13 @@ def test_rms_norm_of_zeros_is_zero():
 
 
 def test_rms_norm_in_bfloat16():
-    x, gain = torch.randn(3, 64), torch.randn(64)
+    x, gain = torch.randn(2, 3, 64), torch.randn(64)
     rough = rms_norm(x.bfloat16(), gain.bfloat16(), 1e-6).float()
     torch.testing.assert_close(rough, rms_norm_reference(x, gain, 1e-6), rtol=0.02, atol=0.02)
+
+
+@given(st.integers(1, 9), st.floats(0.1, 3.0))
+def test_vectors_are_scaled_to_a_length_but_for_a_millionth(width, length):
+    x = double(2, 3, width)
+    for found, scale in ((l2_normalize(x, length), length), (l2_normalize(x), 1.0)):
+        assert_same_with_gradients(found, scale * x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt(), (x,))

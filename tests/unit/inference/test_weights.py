@@ -162,11 +162,12 @@ def test_the_bytes_of_a_state_are_known_before(mixer: MixerSpec, weights: str):
 
 
 KEEPS = [spec for spec in EXAMPLES if spec.kind in ("attention", "plga")]
-"""Keys and values: in 16 bits, unless by a window, positions by distance or sinks, which have no such form."""
+"""Keys and values: in 16 bits, unless by a window, positions by distance, sinks or bounded scores."""
 
 
 def keeps_narrow(mixer: MixerSpec) -> bool:
-    return mixer.kind == "plga" or (mixer.window is None and mixer.positions is None and not mixer.sinks)
+    wide = mixer.kind == "attention" and (mixer.window or mixer.positions or mixer.sinks or mixer.soft_cap)
+    return not wide
 
 
 @torch.no_grad()

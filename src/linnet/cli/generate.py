@@ -172,7 +172,8 @@ def generate(
     compiles: Annotated[
         bool,
         typer.Option(
-            "--compile/--no-compile", help="Compile the decoding step in the background where a text takes seconds."
+            "--compile/--no-compile",
+            help="Use a compiled decoding step; where a text takes seconds, compile it in the background.",
         ),
     ] = True,
     calibration: Annotated[str | None, option("FILE|identity|random", "", hidden=True)] = None,

@@ -30,7 +30,7 @@ from linnet.evaluation.abilities.suite import read_abilities
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.compiled_step import no_builds
+from linnet.inference.compiled_step import ordinary_steps
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import MIN_TEMPERATURE, Sampling
@@ -423,7 +423,7 @@ def decode_speeds(
     for model in models:
         _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
     speeds: list[list[float]] = [[] for _ in models]
-    with no_builds(), progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:
+    with ordinary_steps(), progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:
         for _ in range(DECODE_RUNS):
             for model, own in zip(models, speeds, strict=True):
                 own.append(_tokens_per_s(model, prompt, sampling, tokens))

@@ -13,26 +13,31 @@ Legend: `V` vocabulary.
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from linnet import __version__
+import linnet
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_path, file_lock, lock_holder
 from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder, write_text
+from linnet.core.system import available_bytes
 from linnet.inference.captured_step import PassFunction, StateTensors
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.layers.cache_policy import FULL
+from linnet.layers.state import State
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
@@ -51,7 +56,13 @@ TIMED_TOKENS = 4
 ROOM = 67
 """Room of the traced states: unlike any other size of a model."""
 
-MAX_ERROR = 1e-3
+RETRY_AFTER_S = 24 * 3600.0
+"""Age of a recorded failure after which a build is tried again: a full disk passes."""
+
+BUILD_MEMORY = 4
+"""Times the bytes of the weights: memory that a build may need."""
+
+MAX_ERROR = 1e-4
 """Largest accepted difference of logits from those of the model, in their standard deviations (float32)."""
 
 Step = Callable[[Tensor], Tensor]
@@ -63,25 +74,21 @@ Run = Callable[[Tensor, Tensor, Iterable[Tensor]], Tensor]
 
 @dataclass
 class Builds:
-    """Compiling in the background.
+    """Compiled steps in this process.
 
-    enabled: whether it starts by itself. processes: those that this process has started, by package.
+    enabled: whether they are used, and compiled in the background. processes: the builds of this process, by package.
     """
 
     enabled: bool = True
     processes: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-
-    def is_running(self, package: Path) -> bool:
-        """True if a process of this one compiles the package."""
-        return package in self.processes and self.processes[package].poll() is None
 
 
 BUILDS = Builds()
 
 
 @contextmanager
-def no_builds() -> Iterator[None]:
-    """Start no builds within the block, whose times are measured."""
+def ordinary_steps() -> Iterator[None]:
+    """Use and compile no compiled steps within the block, whose times do not depend on what the cache holds."""
     before, BUILDS.enabled = BUILDS.enabled, False
     try:
         yield
@@ -135,20 +142,30 @@ def package_of(decoder: Decoder) -> tuple[dict[str, Any], Path]:
     """The request that describes a decoder's step, and the package in the cache that it leads to.
 
     The name of the package has a hash of everything that the code depends on: the description, the number of threads,
-    the versions, the compiler and the processor.
+    linnet's sources, PyTorch, the compiler and the processor.
     """
     description = decoder.spec.model_dump(mode="json")
     description["name"] = ""
     request = {"description": description, "threads": torch.get_num_threads()}
-    versions = [__version__, torch.__version__, str(find_compiler()), *processor_features()]
+    versions = [_sources_hash(), torch.__version__, str(find_compiler()), *processor_features()]
     digest = hashlib.sha256(json.dumps([request, versions], sort_keys=True).encode()).hexdigest()[:16]
     return request, cache_folder() / "steps" / f"{digest}.pt2"
+
+
+@cache
+def _sources_hash() -> str:
+    """A hash of the files that a pass of a decoder may run."""
+    digest, root = hashlib.sha256(), Path(linnet.__file__).parent
+    for folder in ("inference", "layers", "model", "nn", "ops"):
+        for file in sorted((root / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Step | None:
     """The step of a package, which advances `state`; None, after a note, if it does not equal the model's.
 
-    state: a prompt has been read.
+    state: a prompt has been read. A package that cannot be used is removed, and the reason is recorded.
     """
     try:
         check_owner(package)
@@ -163,12 +180,22 @@ def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Step 
             return logits_1V
 
         problem = _difference(decoder, state, run)
+    except PermissionError as error:
+        note(f"the compiled step is not used: {error}")
+        return None
     except (OSError, RuntimeError, KeyError, UserError) as error:
         problem = str(error).splitlines()[0]
     if problem is not None:
         note(f"{package}: the compiled step is not used: {problem}")
+        _record_failure(package, problem)
+        package.unlink(missing_ok=True)
         return None
     return _advancing(state, run)
+
+
+def _record_failure(package: Path, reason: str) -> None:
+    """Write why a package cannot be used into a file beside it; no build is tried for a day."""
+    write_text(package.with_suffix(".failed"), f"{reason}\n")
 
 
 def _loaded(package: Path) -> Any:
@@ -181,6 +208,21 @@ def _constants(package: Path) -> Path:
     return package.with_suffix(".safetensors")
 
 
+def _contiguous(fields: Sequence[tuple[State, str]]) -> list[Tensor]:
+    """The tensors of states, which the code expects to be contiguous.
+
+    An ordinary pass may have put other tensors into a state since the last step, and views among them.
+    """
+    tensors: list[Tensor] = []
+    for part, name in fields:
+        tensor: Tensor = getattr(part, name)
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+            setattr(part, name, tensor)
+        tensors.append(tensor)
+    return tensors
+
+
 def _advancing(state: DecoderState, run: Run) -> Step:
     """The step as a function of the token, which advances the state."""
     fields = [(part, name) for _, part in state.named() for name in part.tensors()]
@@ -191,8 +233,7 @@ def _advancing(state: DecoderState, run: Run) -> Step:
         if position >= state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
         position_1.fill_(position)
-        # An ordinary pass may put other tensors into a state, so they are read anew.
-        logits_1V = run(token_11, position_1, [getattr(part, name) for part, name in fields])
+        logits_1V = run(token_11, position_1, _contiguous(fields))
         state.positions = (position + 1,)
         return logits_1V
 
@@ -207,8 +248,10 @@ def _difference(decoder: Decoder, state: DecoderState, run: Run) -> str | None:
     ours, theirs = state.fork(), state.fork()
     token_11, position_1 = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([state.position])
     expected_1V = decoder.logits(decoder.hidden(token_11, ours))[:, 0]
+    found_1V = run(
+        token_11, position_1, _contiguous([(part, name) for _, part in theirs.named() for name in part.tensors()])
+    )
     tensors = StateTensors(theirs).tensors
-    found_1V = run(token_11, position_1, tensors.values())
     error = float((found_1V - expected_1V).abs().max() / expected_1V.std())
     if not error <= MAX_ERROR:
         return f"logits differ by {error:.1e} of their spread"
@@ -237,7 +280,7 @@ class CompiledSteps:
 
     def logits(self, token_11: Tensor) -> Tensor:
         """Logits `[1, V]` of one token."""
-        if self._is_decided:
+        if self._is_decided or not BUILDS.enabled:
             return (self._compiled or self.ordinary)(token_11)
         start_s = time.perf_counter()
         logits_1V = (self._compiled or self.ordinary)(token_11)
@@ -247,7 +290,7 @@ class CompiledSteps:
             self._look_for_package()
         elif len(self._compiled_s) == TIMED_TOKENS:
             self._is_decided = True
-            if min(self._compiled_s) > min(self._ordinary_s):
+            if min(self._compiled_s) > min(self._ordinary_s[-TIMED_TOKENS:]):
                 self._compiled = None
         return logits_1V
 
@@ -258,30 +301,48 @@ class CompiledSteps:
             self._is_decided = True
         if self._is_decided or tokens % POLL_TOKENS != TIMED_TOKENS:
             return
-        request, package = package_of(self.decoder)
-        if package.is_file():
-            self._compiled = compiled_step(self.decoder, self.state, package)
-            self._is_decided = self._compiled is None
-        elif sum(self._ordinary_s) > BUILD_AFTER_S:
-            self._is_decided = not (BUILDS.enabled and start_build(request, package))
+        try:
+            request, package = package_of(self.decoder)
+            if package.is_file():
+                self._compiled = compiled_step(self.decoder, self.state, package)
+                self._is_decided = self._compiled is None
+            elif sum(self._ordinary_s) > BUILD_AFTER_S:
+                nbytes = sum(parameter.nbytes for parameter in self.decoder.parameters())
+                self._is_decided = not start_build(request, package, nbytes)
+        except (OSError, RuntimeError) as error:  # a cache that cannot be written, no home folder, no process
+            note(f"the decoding step is not compiled: {error}")
+            self._is_decided = True
 
 
-def start_build(request: dict[str, Any], package: Path) -> bool:
-    """Start the process that compiles a package unless one runs; False if the package cannot be compiled.
+def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool:
+    """Start the process that compiles a package unless one runs; False, after a note, if it cannot be compiled.
 
-    The reason is then in a file beside it, with the suffix `.failed`.
+    A build that failed within a day is not repeated; the reason is in a file beside the package, with the suffix
+    `.failed`. nbytes: of the weights, of which a build makes copies.
     """
-    if find_compiler() is None or package.with_suffix(".failed").is_file():
+    failure = package.with_suffix(".failed")
+    if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_AFTER_S:
+        reason = next(iter(failure.read_text(errors="replace").splitlines()), "no reason")
+        note(f"the decoding step could not be compiled: {reason} ({failure})")
         return False
-    if lock_holder(package.with_suffix(".lock")) is not None or BUILDS.is_running(package):
+    own = BUILDS.processes.get(package)
+    if own is not None and own.poll() is not None:
+        note(f"the decoding step could not be compiled: see {package.with_suffix('.log')}")
+        return False
+    if own is not None or lock_holder(package.with_suffix(".lock")) is not None:
         return True
+    compiler = find_compiler()
+    if compiler is None or available_bytes(torch.device("cpu")) < BUILD_MEMORY * nbytes:
+        return False
     package.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with package.with_suffix(".log").open("wb") as log:
+    with package.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "linnet.inference.compiled_step", str(package)],
+            # -P: no module is imported from the folder that the user happens to be in.
+            [sys.executable, "-P", "-m", "linnet.inference.compiled_step", str(package)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
+            env={**os.environ, "CXX": compiler},
             start_new_session=True,  # it goes on when this process ends: the next one needs the package
         )
     BUILDS.processes[package] = process
@@ -304,26 +365,31 @@ def build(request: dict[str, Any], package: Path) -> None:
     lengths = [{states.growing[name]: places} if name in states.has_room else None for name in states.tensors]
     token_11, position_1 = torch.ones(1, 1, dtype=torch.int64), torch.ones(1, dtype=torch.int64)
     weights = list(weights_of(function.function).values())
-    example = (token_11, position_1, list(states.tensors.values()), weights)
+    example = (token_11, position_1, [tensor.contiguous() for tensor in states.tensors.values()], weights)
     shapes = (None, None, lengths, [None] * len(weights))
     program = torch.export.export(function, example, dynamic_shapes=shapes, strict=False)
+    made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
+    options = {"aot_inductor.package_constants_in_so": False}
+    torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
+    values = program.state_dict | program.constants
+    write_tensors(_constants(package), {name: values[name] for name in _loaded(made).get_constant_fqns()})
     with atomic_path(package) as path:
-        made = path.with_suffix(".pt2")
-        options = {"aot_inductor.package_constants_in_so": False}
-        torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
-        values = program.state_dict | program.constants
-        write_tensors(_constants(package), {name: values[name] for name in _loaded(made).get_constant_fqns()})
-        made.replace(path)
+        shutil.copyfile(made, path)
 
 
 def main() -> None:
     """Compile the package that the command line names; the request is read from the standard input."""
     package, request = Path(sys.argv[1]), json.load(sys.stdin)
+    os.nice(10)
     with file_lock(package.with_suffix(".lock"), "another process ({}) compiles it"), torch.no_grad():
+        if package.is_file():
+            return
         try:
-            build(request, package)
+            with tempfile.TemporaryDirectory(prefix="linnet-") as folder:  # of all that the compiler writes
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+                build(request, package)
         except Exception as error:  # the exporter and the compiler raise many kinds
-            write_text(package.with_suffix(".failed"), f"{type(error).__name__}: {error}\n")
+            _record_failure(package, f"{type(error).__name__}: {error}")
             raise
 
 

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 import torch
@@ -22,6 +23,10 @@ from linnet.core.errors import UserError, did_you_mean
 
 MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
+
+
+MAX_BIAS, MAX_PENALTY = 1e4, 1e3
+"""Limits of what is added to logits and of what they are divided by: far beyond them float32 overflows."""
 
 
 class SamplingSettings(TypedDict, total=False):
@@ -73,27 +78,38 @@ class Sampling:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        accepted_values = {
-            "temperature": (
-                self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf,
-                f"0 (greedy) or from {MIN_TEMPERATURE} on",
-            ),
-            "top_k": (self.top_k >= 0, "0 (all tokens) or a number of tokens"),
-            "top_p": (0 <= self.top_p <= 1, "a probability from 0 to 1"),
-            "min_p": (0 <= self.min_p <= 1, "a share from 0 to 1"),
-            "typical_p": (0 < self.typical_p <= 1, "a probability above 0, at most 1"),
-            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "a number above 0; 1 has no effect"),
-            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a finite number; 0 has no effect"),
-            "presence_penalty": (math.isfinite(self.presence_penalty), "a finite number; 0 has no effect"),
-            "logit_bias": (
-                all(token >= 0 and math.isfinite(bias) for token, bias in self.logit_bias.items()),
-                "token ids with finite numbers",
-            ),
-            "seed": (self.seed is None or 0 <= self.seed < 2**63, "a whole number from 0 to 2**63 - 1"),
+        share, positive = (0.0, 1.0), (1 / MAX_PENALTY, MAX_PENALTY)
+        numbers = {
+            "top_p": (share, "a probability from 0 to 1"),
+            "min_p": (share, "a share from 0 to 1"),
+            "typical_p": ((math.ulp(0.0), 1.0), "a probability above 0, at most 1"),
+            "repetition_penalty": (positive, f"a number from {1 / MAX_PENALTY:g} to {MAX_PENALTY:g}; 1 has no effect"),
+            "frequency_penalty": ((-MAX_BIAS, MAX_BIAS), f"a number within {MAX_BIAS:g} of 0, which has no effect"),
+            "presence_penalty": ((-MAX_BIAS, MAX_BIAS), f"a number within {MAX_BIAS:g} of 0, which has no effect"),
         }
-        for name, (is_accepted, accepted) in accepted_values.items():
-            if not is_accepted:
-                raise UserError(field=name, value=getattr(self, name), accepted=accepted)
+        for name, ((least, most), accepted) in numbers.items():
+            if not (_is_number(value := getattr(self, name)) and least <= value <= most):
+                raise UserError(field=name, value=value, accepted=accepted)
+        whole = {
+            "top_k": (self.top_k, "0 (all tokens) or a number of tokens"),
+            "seed": (self.seed, "a whole number from 0 to 2**63 - 1"),
+        }
+        for name, (value, accepted) in whole.items():
+            is_missing = name == "seed" and value is None
+            if not (is_missing or (_is_number(value, Integral) and 0 <= value < 2**63)):
+                raise UserError(field=name, value=value, accepted=accepted)
+        if not (
+            _is_number(self.temperature) and (self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf)
+        ):
+            raise UserError(
+                field="temperature", value=self.temperature, accepted=f"0 (greedy) or from {MIN_TEMPERATURE} on"
+            )
+        if not isinstance(self.logit_bias, Mapping) or not all(
+            _is_number(token, Integral) and token >= 0 and _is_number(bias) and abs(bias) <= MAX_BIAS
+            for token, bias in self.logit_bias.items()
+        ):
+            accepted = f"token ids with numbers within {MAX_BIAS:g} of 0"
+            raise UserError(field="logit_bias", value=self.logit_bias, accepted=accepted)
 
     @property
     def greedy(self) -> bool:
@@ -115,12 +131,21 @@ def sampling_of(settings: Mapping[str, Any], keywords: Iterable[str]) -> Samplin
     return Sampling(**settings)
 
 
+def _is_number(value: object, kind: type = Real) -> bool:
+    """True for numbers of Python and NumPy, without truth values."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 @dataclass
 class TokenCounts:
-    """What the penalties of one row count: the tokens of the stream, and those generated since the prompt."""
+    """What the penalties of one row count: the tokens of the stream, and those generated since the prompt.
+
+    last: the token that was generated last.
+    """
 
     seen: set[int] = field(default_factory=set)
     generated: Counter[int] = field(default_factory=Counter)
+    last: int | None = None
 
     def read_prompt(self, tokens: Iterable[int]) -> None:
         """Add the tokens of a prompt, with which the count of generated tokens begins again."""
@@ -131,6 +156,7 @@ class TokenCounts:
         """Add a generated token."""
         self.seen.add(token)
         self.generated[token] += 1
+        self.last = token
 
 
 def counts_of(prompts: Iterable[Iterable[int]]) -> list[TokenCounts]:
@@ -217,9 +243,10 @@ def adjust(logits_BV: Tensor, sampling: Sampling, counts: Sequence[TokenCounts])
             seen_S = torch.tensor(seen, device=device)
             values_S, penalty = logits_V[seen_S], sampling.repetition_penalty
             logits_V[seen_S] = torch.where(values_S < 0, values_S * penalty, values_S / penalty)
-        if row.generated and (sampling.frequency_penalty or sampling.presence_penalty):
-            times_S = torch.tensor(list(row.generated.values()), dtype=torch.float32, device=device)
-            logits_V[list(row.generated)] -= sampling.frequency_penalty * times_S + sampling.presence_penalty
+        generated = {token: times for token, times in row.generated.items() if token < vocab_size}
+        if generated and (sampling.frequency_penalty or sampling.presence_penalty):
+            times_S = torch.tensor(list(generated.values()), dtype=torch.float32, device=device)
+            logits_V[list(generated)] -= sampling.frequency_penalty * times_S + sampling.presence_penalty
     return logits_BV
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from linnet.inference.compiled_step import (
     CompiledSteps,
     InPlaceStep,
     can_compile,
+    ordinary_steps,
     package_of,
     start_build,
     weights_of,
@@ -34,6 +36,7 @@ from linnet.model.state import DecoderState
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(temperature=0.0)
+MAMBA = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba")
 MAMBA2 = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba2")
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
 
@@ -56,6 +59,12 @@ def uncompiled(decoder: Decoder, state: DecoderState, _package: Path | None = No
             return step(token_11, position_1, list(states), weights)
 
     return compiled_step._advancing(state, run)
+
+
+@pytest.fixture(autouse=True)
+def _enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BUILDS, "enabled", True)
+    monkeypatch.setattr(BUILDS, "processes", {})
 
 
 @pytest.fixture
@@ -155,8 +164,7 @@ def test_the_faster_form_goes_on(package: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_long_decoding_starts_a_build_once_and_short_decoding_none(package: Path, monkeypatch: pytest.MonkeyPatch):
     started = list[Path]()
-    monkeypatch.setattr(compiled_step, "start_build", lambda _, package: bool(started.append(package)))
-    monkeypatch.setattr(BUILDS, "enabled", True)
+    monkeypatch.setattr(compiled_step, "start_build", lambda _, package, nbytes: bool(started.append(package)))
     for ordinary_s, expected in ((1e-4, []), (1.0, [package])):
         steps, _ = steps_with(monkeypatch, ordinary_s, 1.0)
         for _ in range(4 * POLL_TOKENS):
@@ -186,18 +194,52 @@ def test_a_step_that_differs_is_refused_and_one_that_cannot_be_read_too(
     package.parent.mkdir(parents=True)
     package.write_bytes(b"no package")
     assert compiled_step.compiled_step(decoder, state, package) is None
+    assert not package.exists() and "ZIP" in package.with_suffix(".failed").read_text()
     assert "the compiled step is not used" in caplog.text
 
 
-def test_what_could_not_be_compiled_is_not_tried_again(package: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_could_not_be_compiled_is_not_tried_again(package: Path, monkeypatch: pytest.MonkeyPatch, caplog):
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
     package.parent.mkdir(parents=True)
     package.with_suffix(".failed").write_text("SomeError: of the compiler\n")
     assert not start_build({}, package)
+    assert "SomeError: of the compiler" in caplog.text
+
+
+def test_a_build_that_was_killed_is_not_started_again_by_this_process(package: Path, monkeypatch: pytest.MonkeyPatch):
+    BUILDS.processes[package] = SimpleNamespace(poll=lambda: -9)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    assert not start_build({}, package)
+
+
+def test_too_little_memory_and_no_compiler_leave_the_ordinary_steps(package: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    assert not start_build({}, package, nbytes=1 << 50)
+    monkeypatch.setattr(compiled_step, "find_compiler", lambda: None)
+    assert not start_build({}, package)
+
+
+def test_a_cache_that_cannot_be_written_costs_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    steps, used = steps_with(monkeypatch, 1.0, 1.0)
+    for _ in range(2 * POLL_TOKENS):
+        steps.logits(torch.zeros(1, 1))
+    assert set(used) == {"ordinary"} and "the decoding step is not compiled" in caplog.text
+
+
+def test_without_compiled_steps_neither_a_package_nor_a_build_is_used(package: Path, monkeypatch: pytest.MonkeyPatch):
+    package.parent.mkdir(parents=True)
+    package.touch()
+    steps, used = steps_with(monkeypatch, 1.0, 0.5)
+    with ordinary_steps():
+        for _ in range(2 * POLL_TOKENS):
+            steps.logits(torch.zeros(1, 1))
+    assert set(used) == {"ordinary"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixer", [MAMBA2, TED, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
+@pytest.mark.parametrize("mixer", [MAMBA, MAMBA2, TED, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
 def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, package: Path):
     decoder = small_decoder(mixer).float()
     request, package = package_of(decoder)
@@ -206,6 +248,7 @@ def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, 
     process.kill()
     process.wait()
     assert not package.is_file() and not package.with_suffix(".failed").exists()
+    BUILDS.processes.clear()  # as another process would find it
     assert start_build(request, package)
     assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
     for seed in (0, 1):
@@ -214,10 +257,12 @@ def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, 
         step = compiled_step.compiled_step(decoder, state, package)
         assert step is not None
         for index in range(12):
-            token_11 = torch.tensor([[index]])
+            tokens = torch.tensor([[index]] if index % 5 else [[3, 1, 2]])  # ordinary passes of several tokens, too
             with torch.inference_mode():
-                expected_1V = decoder.logits(decoder.hidden(token_11, expected))[:, 0]
-            torch.testing.assert_close(step(token_11), expected_1V, rtol=1e-4, atol=1e-4)
+                expected_1V = decoder.logits(decoder.hidden(tokens, expected)[:, -1:])[:, 0]
+                chunk_1V = None if index % 5 else decoder.logits(decoder.hidden(tokens, state)[:, -1:])[:, 0]
+            found_1V = step(tokens) if chunk_1V is None else chunk_1V
+            torch.testing.assert_close(found_1V, expected_1V, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

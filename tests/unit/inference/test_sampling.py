@@ -1,6 +1,7 @@
 """Sampling is that of Transformers, step by step; what is drawn follows the probabilities."""
 
 import itertools
+import re
 from types import ModuleType
 from typing import Any
 
@@ -260,9 +261,18 @@ def test_the_lowest_temperature_still_gives_probabilities():
         ("frequency_penalty", float("nan")),
         ("presence_penalty", float("inf")),
         ("seed", -1),
+        ("seed", 1.5),
+        ("top_k", 2.5),
+        ("temperature", None),
+        ("temperature", "0.8"),
+        ("repetition_penalty", 1e-40),
+        ("logit_bias", {5: 1e39}),
+        ("logit_bias", {"13": 1}),
+        ("logit_bias", None),
         ("seed", 2**63),
     ],
 )
 def test_a_value_that_cannot_be_is_named(field: str, value: float):
-    with pytest.raises(UserError, match=rf"^{field}: {value}: expected "):
+    shown = "" if value is None else f"{re.escape(str(value))}: "
+    with pytest.raises(UserError, match=rf"^{field}: {shown}expected "):
         Sampling(**{field: value})

@@ -85,8 +85,11 @@ def parse_json(text: str, origin: str) -> Any:
     return value
 
 
-def check_unicode(value: Any, origin: str) -> None:
-    """`UserError` for text within plain data that no file can hold; bytes of file names (PEP 383) stay as they are."""
+def check_unicode(value: Any, origin: str, file_names: bool = True) -> None:
+    """`UserError` for text within plain data that no file can hold.
+
+    file_names: the data may hold names of files, whose bytes need not be text (PEP 383).
+    """
     left = [value]
     while left:
         node = left.pop()
@@ -96,7 +99,7 @@ def check_unicode(value: Any, origin: str) -> None:
             left += node
         elif isinstance(node, str):
             try:
-                node.encode(errors="surrogateescape")
+                node.encode(errors="surrogateescape" if file_names else "strict")
             except UnicodeEncodeError as error:
                 shown = node[max(0, error.start - 20) : error.end + 20]
                 raise UserError(f"{origin}: {shown!r}: half of a surrogate pair, which is not Unicode text") from None

@@ -90,20 +90,13 @@ class Sampling:
         for name, ((least, most), accepted) in numbers.items():
             if not (_is_number(value := getattr(self, name)) and least <= value <= most):
                 raise UserError(field=name, value=value, accepted=accepted)
-        whole = {
-            "top_k": (self.top_k, "0 (all tokens) or a number of tokens"),
-            "seed": (self.seed, "a whole number from 0 to 2**63 - 1"),
-        }
-        for name, (value, accepted) in whole.items():
-            is_missing = name == "seed" and value is None
-            if not (is_missing or (_is_number(value, Integral) and 0 <= value < 2**63)):
-                raise UserError(field=name, value=value, accepted=accepted)
-        if not (
-            _is_number(self.temperature) and (self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < math.inf)
-        ):
-            raise UserError(
-                field="temperature", value=self.temperature, accepted=f"0 (greedy) or from {MIN_TEMPERATURE} on"
-            )
+        if not (_is_number(self.top_k, Integral) and 0 <= self.top_k < 2**63):
+            raise UserError(field="top_k", value=self.top_k, accepted="0 (all tokens) or a number of tokens")
+        if self.seed is not None and not (_is_number(self.seed, Integral) and 0 <= self.seed < 2**63):
+            raise UserError(field="seed", value=self.seed, accepted="a whole number from 0 to 2**63 - 1")
+        temperature = self.temperature
+        if not (_is_number(temperature) and (temperature == 0 or MIN_TEMPERATURE <= temperature < math.inf)):
+            raise UserError(field="temperature", value=temperature, accepted=f"0 (greedy) or from {MIN_TEMPERATURE} on")
         if not isinstance(self.logit_bias, Mapping) or not all(
             _is_number(token, Integral) and token >= 0 and _is_number(bias) and abs(bias) <= MAX_BIAS
             for token, bias in self.logit_bias.items()

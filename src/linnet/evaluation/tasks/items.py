@@ -140,7 +140,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 raise UserError(f"{place}: not valid JSON; expected an object on each line") from None
-            check_unicode(row, place)
+            check_unicode(row, place, file_names=False)
             if not isinstance(row, dict):
                 raise UserError(f"{place}: expected a JSON object")
             found = True
@@ -165,7 +165,7 @@ def parse_item(
     try:
         plain = normalize_row(task, row)
         if any_names:
-            plain = _with_plain_names(plain)
+            plain = _with_plain_names(plain, place)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{place}: not a row of {task} ({type(error).__name__}: {error})") from None
     if template is None or "contexts" in plain:
@@ -261,25 +261,44 @@ def normalize_row(task: str, row: Row) -> Row:
     return row
 
 
-def _with_plain_names(row: Row) -> Row:
+def _with_plain_names(row: Row, place: str) -> Row:
     """A row with `context`, `choices` and `gold` from the fields that stand for them in published sets.
 
     The question follows the context, if there are both. An answer is a number, a letter, or the text of the choice.
     """
+    if row.keys() >= {"context", "gold"} and not row.keys() & {"options", "endings"}:
+        return row
     found = dict(row)
-    if texts := [row[name] for name in ("context", "question", "question_stem") if name in row]:
-        found["context"] = " ".join(map(str, texts)) if len(texts) > 1 else texts[0]
+    if texts := [str(row[name]) for name in ("context", "question", "question_stem") if row.get(name)]:
+        found["context"] = " ".join(texts)
     choices = next((row[name] for name in ("choices", "options", "endings") if name in row), None)
     letters = list("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     if isinstance(choices, dict):  # of ARC
         choices, letters = choices["text"], choices["label"]
     if choices is not None:
         found["choices"] = choices
-    answer = next((row[name] for name in ("gold", "answer", "answerKey", "label") if name in row), None)
+    field = next((name for name in ("gold", "answer", "answerKey", "label") if name in row), None)
+    if field is None:
+        return found
+    answer = row[field]
     if isinstance(answer, str) and isinstance(choices, list) and "labels" not in row:
-        names = choices if answer in choices else letters[: len(choices)]
-        answer = int(answer) if answer.isdecimal() and answer not in names else names.index(answer)
-    return found if answer is None else {**found, "gold": answer}
+        answer = _answer_index(answer, choices, letters[: len(choices)], f"{place}: {field}", field == "label")
+    return {**found, "gold": answer}
+
+
+def _answer_index(answer: str, choices: list[Any], letters: list[str], where: str, digits: bool) -> int:
+    """The index of an answer that is a text or a letter; digits: it may be the index as text, as HellaSwag's labels.
+
+    `UserError` where it is none of them, or two that disagree.
+    """
+    readings = {names.index(answer) for names in (choices, letters) if answer in names}
+    if digits and answer.isdecimal() and answer not in letters:
+        readings.add(int(answer))
+    if len(readings) == 1:
+        return readings.pop()
+    problem = f"{answer!r} is the answer in {len(readings)} ways" if readings else repr(answer)
+    accepted = f"a number from 0 to {len(choices) - 1}, one of {', '.join(map(str, letters))}, or the text of a choice"
+    raise UserError(f"{where}: {problem}; expected {accepted}")
 
 
 def _hellaswag(row: Row) -> Row:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.interop.tensor_names import PublishedTensors
 from linnet.model.spec import ModelSpec
@@ -138,6 +139,7 @@ class Family(Spec):
     buffers: pattern of names of tensors in published files that are not weights. architecture: the class in
     Transformers. unused: values in `config.json` that linnet does not read. begins_with_end: True if every text begins
     with the end token unless the tokenizer's file says otherwise. exported: False if its models are imported only.
+    aliases: other names of fields that files have, as Transformers' `attribute_map` and older versions define them.
     """
 
     table: ClassVar[Mapping[str, str]] = {
@@ -151,6 +153,7 @@ class Family(Spec):
     unused: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     begins_with_end: ClassVar[bool] = False
     exported: ClassVar[bool] = True
+    aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     model_type: str
     vocab_size: PositiveInt
@@ -220,6 +223,13 @@ class Family(Spec):
     @classmethod
     def read(cls, config: Mapping[str, Any], origin: str) -> Self:
         """Parse a `config.json`; `UserError` names the field that linnet does not support."""
+        for alias, name in cls.aliases.items():
+            if config.get(alias) is None:
+                continue
+            if config.get(name) not in (None, config[alias]):
+                problem = f"{origin}: {alias}: {config[alias]}: another name of {name}, which is {config[name]}"
+                raise UserError(f"{problem}; expected one value")
+            config = {**config, name: config[alias]}
         return cls.parse({name: value for name, value in config.items() if name in cls.model_fields}, origin)
 
 

@@ -49,6 +49,13 @@ class Gpt2(Family):
     }
     buffers = re.compile(r"\.attn\.(masked_)?bias$")
 
+    aliases: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+
     model_type: Literal["gpt2"] = "gpt2"
     vocab_size: PositiveInt = 50_257
     n_positions: PositiveInt = 1024
@@ -94,6 +101,8 @@ class GptNeo(Family):
         "tie_word_embeddings": "head.tied",
     }
     buffers = re.compile(r"\.attn\.attention\.(masked_)?bias$")
+
+    aliases: ClassVar[Mapping[str, str]] = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
 
     model_type: Literal["gpt_neo"] = "gpt_neo"
     vocab_size: PositiveInt = 50_257
@@ -185,7 +194,7 @@ class Opt(Family):
 class Bloom(Family):
     """BLOOM: positions by distance (ALiBi), a norm of the token vectors.
 
-    seq_length: of the training, which has no meaning in Transformers. n_embed: `hidden_size` in older files.
+    seq_length: the length of training sequences, which Transformers does not read.
     """
 
     tensors, architecture, exported = BLOOM, "BloomForCausalLM", False
@@ -205,11 +214,16 @@ class Bloom(Family):
         "tie_word_embeddings": "head.tied",
     }
 
+    aliases: ClassVar[Mapping[str, str]] = {
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "n_embed": "hidden_size",
+    }
+
     model_type: Literal["bloom"] = "bloom"
     vocab_size: PositiveInt = 250_880
     seq_length: PositiveInt = 2048
     hidden_size: PositiveInt = 64
-    n_embed: PositiveInt | None = None
     n_layer: PositiveInt = 2
     n_head: PositiveInt = 8
     layer_norm_epsilon: PositiveFloat = 1e-5
@@ -217,8 +231,7 @@ class Bloom(Family):
     apply_residual_connection_post_layernorm: Literal[False] = False
 
     def computed(self) -> dict[str, Any]:
-        width = self.n_embed or self.hidden_size
-        return {"d_model": width, "block.feed_forward.hidden": 4 * width}
+        return {"d_model": self.hidden_size, "block.feed_forward.hidden": 4 * self.hidden_size}
 
     @classmethod
     def tensor_name(cls, name: str) -> str:
@@ -271,6 +284,9 @@ class GptNeoX(Family):
         }
         residual = "parallel" if self.use_parallel_residual else "sequential"
         return {"block.mixer.rotary": rotary, "block.residual": residual}
+
+    def notes(self) -> list[str]:
+        return (self.rope_scaling or self.rope_parameters or PartialRope()).notes(self.max_position_embeddings)
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:

@@ -213,6 +213,8 @@ class Mixtral(OneWindow):
         "router_aux_loss_coef": "block.feed_forward.balance",
     }
 
+    aliases: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
+
     model_type: Literal["mixtral"] = "mixtral"
     vocab_size: PositiveInt = 32_000
     intermediate_size: PositiveInt = 14_336

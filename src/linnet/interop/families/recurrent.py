@@ -133,6 +133,8 @@ class Rwkv4Model(Family):
         "tie_word_embeddings": "head.tied",
     }
 
+    aliases: ClassVar[Mapping[str, str]] = {"max_position_embeddings": "context_length"}
+
     model_type: Literal["rwkv"] = "rwkv"
     vocab_size: PositiveInt = 50_277
     context_length: PositiveInt = 1024

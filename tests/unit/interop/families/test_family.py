@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from linnet.core.errors import UserError
+from linnet.interop import families
+from linnet.interop.families.family import Family
+from linnet.interop.families.gpt import Bloom
 from linnet.interop.transformers_folder import WEIGHTS, read_family, read_weights
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder, decoder_with_weights
@@ -376,3 +379,21 @@ def test_a_published_model_has_the_parameters_of_transformers(name: str, tmp_pat
         theirs = transformers.AutoModelForCausalLM.from_config(config)
     spec = read_family(tmp_path).model(name, "config.json")
     assert model_cost(spec).parameters == sum(parameter.numel() for parameter in theirs.parameters())
+
+
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: family.__name__)
+def test_other_names_of_fields_are_those_of_transformers(family: type[Family]):
+    theirs = transformers.CONFIG_MAPPING[family.model_fields["model_type"].default].attribute_map
+    assert theirs.items() <= family.aliases.items()
+
+
+def test_a_published_bloom_names_its_heads_in_another_way():
+    config = {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16}
+    plain = Bloom.read(config, "config.json").to_dict()
+    assert (
+        plain["d_model"] == 1024 and plain["blocks"][0]["mixer"]["heads"] == 16 and plain["blocks"][0]["repeat"] == 24
+    )
+    with pytest.raises(
+        UserError, match=r"num_attention_heads: 16: another name of n_head, which is 8; expected one value"
+    ):
+        Bloom.read({**config, "n_head": 8}, "config.json")

@@ -154,7 +154,7 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
         (["--top-p", "1.5"], "--top-p 1.5: expected a probability"),
         (["--top-k", "-2"], "--top-k -2: expected"),
         (["--min-p", "-1"], "--min-p -1.0: expected a share from 0 to 1"),
-        (["--repetition-penalty", "0"], "--repetition-penalty 0.0: expected a number above 0"),
+        (["--repetition-penalty", "0"], "--repetition-penalty 0.0: expected a number from 0.001"),
         (["--logit-bias", "a=1"], "--logit-bias a=1: expected TOKEN=BIAS, a token id and a number"),
         (["--logit-bias", "999999=1"], "--logit-bias token id 999999: expected 0 to "),
         (["--seed", "-1"], "--seed -1: expected"),

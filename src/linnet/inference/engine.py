@@ -145,19 +145,19 @@ class CachedReader:
     padding: Counts | None = None
     record: AuxiliaryOutputs | None = None
     context: PrefillContext = EMPTY
-    _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
+    _steps: DecodeSteps | CompiledSteps | None = field(default=None, init=False)
     _prompt_was_read: bool = field(default=False, init=False)
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
-        if self._step is not None and tokens_BT.numel() == 1:
-            return self._step(tokens_BT)
+        if self._steps is not None and tokens_BT.numel() == 1:
+            return self._steps.logits(tokens_BT)
         logits_BV = self._pass(tokens_BT)
         if not self._prompt_was_read and self.record is None:
-            steps = DecodeSteps.of(self.decoder, self.state)
-            self._step, self._prompt_was_read = None if steps is None else steps.logits, True
-            if can_compile(self.decoder, self.state):
-                self._step = CompiledSteps(self.decoder, self.state, self._step or self._pass, steps).logits
+            steps, self._prompt_was_read = DecodeSteps.of(self.decoder, self.state), True
+            ordinary = self._pass if steps is None else steps.logits
+            can_be_compiled = can_compile(self.decoder, self.state)
+            self._steps = CompiledSteps(self.decoder, self.state, ordinary, steps) if can_be_compiled else steps
         return logits_BV
 
     def _pass(self, tokens_BT: Tensor) -> Tensor:

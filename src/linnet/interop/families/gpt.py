@@ -194,7 +194,8 @@ class Opt(Family):
 class Bloom(Family):
     """BLOOM: positions by distance (ALiBi), a norm of the token vectors.
 
-    seq_length: the length of training sequences, which Transformers does not read.
+    seq_length: the length of training sequences, which Transformers does not read. n_embed: `hidden_size` in older
+    files, which wins.
     """
 
     tensors, architecture, exported = BLOOM, "BloomForCausalLM", False
@@ -214,16 +215,13 @@ class Bloom(Family):
         "tie_word_embeddings": "head.tied",
     }
 
-    aliases: ClassVar[Mapping[str, str]] = {
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-        "n_embed": "hidden_size",
-    }
+    aliases: ClassVar[Mapping[str, str]] = {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 
     model_type: Literal["bloom"] = "bloom"
     vocab_size: PositiveInt = 250_880
     seq_length: PositiveInt = 2048
     hidden_size: PositiveInt = 64
+    n_embed: PositiveInt | None = None
     n_layer: PositiveInt = 2
     n_head: PositiveInt = 8
     layer_norm_epsilon: PositiveFloat = 1e-5
@@ -231,7 +229,8 @@ class Bloom(Family):
     apply_residual_connection_post_layernorm: Literal[False] = False
 
     def computed(self) -> dict[str, Any]:
-        return {"d_model": self.hidden_size, "block.feed_forward.hidden": 4 * self.hidden_size}
+        width = self.n_embed or self.hidden_size
+        return {"d_model": width, "block.feed_forward.hidden": 4 * width}
 
     @classmethod
     def tensor_name(cls, name: str) -> str:

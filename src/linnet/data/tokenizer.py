@@ -66,9 +66,10 @@ class Tokenizer:
                 self._guard_special_tokens()
                 self._pieces = TokenBytes.from_library(self._library, self._definition, origin)
         self.kind = _kind(self._definition, self._pieces)
-        if self._pieces.unknown in self.end_ids and not set(_SINGLE_BYTES) <= set(self._pieces.table):
+        unknown = self._pieces.unknown
+        if unknown is not None and unknown in self.end_ids and not set(_SINGLE_BYTES) <= set(self._pieces.table):
             problem = "is the unknown token too, so an unknown character would end a text; expected another"
-            raise UserError(f"{origin}: the end token {self.describe_token(self.end_id)} {problem}")
+            raise UserError(f"{origin}: the end token {self.describe_token(unknown)} {problem}")
 
     @classmethod
     def train(cls, kind: str, texts: Iterable[str], vocab_size: int | None = None) -> "Tokenizer":

@@ -1,11 +1,13 @@
 """The result of `linnet plan fit`: tables, and pictures of the law, of the three approaches and of the predictions."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from linnet.core.arrays import Numbers
+from linnet.core.errors import UserError
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Picture, Result
@@ -14,7 +16,7 @@ from linnet.present.table import Table
 from linnet.scaling.candidate import COUNTING_DESCRIPTIONS
 from linnet.scaling.fit import COVERAGE, CountedFit, Exponents, Fit
 from linnet.scaling.frontier import parabola
-from linnet.scaling.law import FLOPS_FACTOR, ParametricLaw, published_laws
+from linnet.scaling.law import FLOPS_FACTOR, Law, ParametricLaw, published_laws
 from linnet.scaling.parametric import CONSTANTS
 from linnet.scaling.reliability import HeldOutPrediction, Interval
 from linnet.scaling.runs import Points
@@ -212,9 +214,17 @@ def _determined_sizes(fit: CountedFit) -> tuple[Numbers, Numbers, Numbers, Numbe
         low_C, high_C = np.exp(np.quantile(log_sizes_RC, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=0))
     known_C = high_C < MAX_SIZE_FACTOR * low_C
     budgets_K, low_K, high_K = budgets_C[known_C], low_C[known_C], high_C[known_C]
-    best_K = np.array([fit.law.best(flops=budget).parameters for budget in budgets_K])
+    best_K = np.array([_best_size(fit.law, budget) for budget in budgets_K])
     inside_K = (low_K <= best_K) & (best_K <= high_K)
     return budgets_K[inside_K], best_K[inside_K], low_K[inside_K], high_K[inside_K]
+
+
+def _best_size(law: Law, budget: float) -> float:
+    """Return the best size for a budget; nan where the law's constants are beyond the range of numbers."""
+    try:
+        return law.best(flops=budget).parameters
+    except UserError:
+        return math.nan
 
 
 def _undetermined(budgets: Numbers) -> str:

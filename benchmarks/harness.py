@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, scatter
+from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, processor_name, scatter
 from linnet.inference.compiled_step import BUILDS
 from linnet.ops.blocked_attention import HAS_TILES
 
@@ -89,7 +89,7 @@ def machine() -> dict[str, Any]:
     if _git("status", "--porcelain", "--", ".", ":!benchmarks/results"):  # what earlier benchmarks wrote is no code
         commit += "-dirty"
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "amx": HAS_TILES,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -104,14 +104,6 @@ def _git(*arguments: str) -> str:
     return subprocess.run(
         command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
     ).stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 
 
 def report(name: str, results: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ class Tokenizer:
 
     def encode_document(self, text: str) -> list[int]:
         """The end token, then the ids of a text; without it if a text begins with a special token that is parsed."""
-        begins = self.parses_special and text.startswith(tuple(self._names_of_specials.values()))
+        begins = self.parses_special and text.startswith(tuple(self._special_ids))
         return self.encode(text) if begins else [self.end_id, *self.encode(text)]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
@@ -244,14 +244,14 @@ class Tokenizer:
         return library
 
     @cached_property
-    def _names_of_specials(self) -> dict[int, str]:
+    def _special_ids(self) -> dict[str, int]:
         added = self._definition.get("added_tokens") or []
-        return {token["id"]: token["content"] for token in added if token["special"]}
+        return {token["content"]: token["id"] for token in added if token["special"]}
 
     def _encode_between_names(self, text: str) -> list[int]:
         """Encode by SentencePiece, to which each part between two names of special tokens is a text of its own."""
         assert self._sentencepiece is not None
-        by_name = {name: token for token, name in self._names_of_specials.items()}
+        by_name = self._special_ids
         names = "|".join(map(re.escape, sorted(by_name, key=len, reverse=True)))
         parts = [part for part in re.split(f"({names})", text) if part]
         ids = iter(self._sentencepiece.encode_batch([part for part in parts if part not in by_name]))
@@ -311,7 +311,7 @@ class Tokenizer:
         that was saved as it is.
         """
         names = [(token, name) for token, name in _specials(self._library).items() if len(name) > 1]
-        while any(self._split_name(token, name) for token, name in names):
+        while sum(self._split_name(token, name) for token, name in names):  # all names at each pass
             self._definition["pre_tokenizer"] = json.loads(self._library.to_str())["pre_tokenizer"]
 
     def _split_name(self, token: int, name: str) -> bool:

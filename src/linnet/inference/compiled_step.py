@@ -2,10 +2,9 @@
 
 A step is the captured pass of one token (`captured_step`) that writes the states in place. Its weights are inputs, so
 that one package in the user's cache serves all models of a description, for streams of any length. (As constants of the
-package, small ones would become numbers in the code.) A process in the
-background compiles it (10 to 60 s) while the ordinary steps go on; the compiled step takes over between two tokens,
-after it has been compared with the model on one token. `python -m linnet.inference.compiled_step PACKAGE` is the
-process that compiles.
+package, small ones would become numbers in the code.) A process in the background compiles it (10 to 60 s) while the
+ordinary steps go on; the compiled step takes over between two tokens, after it has been compared with the model on one
+token. `python -m linnet.inference.compiled_step PACKAGE` is the process that compiles.
 
 Legend: `V` vocabulary.
 """
@@ -18,10 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +123,16 @@ def can_compile(decoder: Decoder, state: DecoderState) -> bool:
 
     No step is compiled for weights of few bits, an encoder, or layers that calibrate on their prompt.
     """
+    if os.name != "posix" or decoder.device.type != "cpu" or len(state.positions) != 1 or decoder.encoder is not None:
+        return False
     states = StateTensors(state)
     return (
-        os.name == "posix"
-        and decoder.device.type == "cpu"
-        and not torch.is_autocast_enabled("cpu")
+        not torch.is_autocast_enabled("cpu")
+        and all(part.cache_policy == FULL for part in state.sublayers)
+        and states.growing.keys() == states.has_room
+        and not any(mixer.traits.calibrates for mixer in decoder.mixers)
         and {parameter.dtype for parameter in decoder.parameters()} == {torch.float32}
         and not any(isinstance(module, PackedLinear) for module in decoder.modules())
-        and decoder.encoder is None
-        and len(state.positions) == 1
-        and states.growing.keys() == states.has_room
-        and all(part.cache_policy == FULL for part in state.sublayers)
-        and not any(mixer.traits.calibrates for mixer in decoder.mixers)
     )
 
 
@@ -246,17 +244,15 @@ def _difference(decoder: Decoder, state: DecoderState, run: Run) -> str | None:
     if state.position >= state.capacity:
         return None
     ours, theirs = state.fork(), state.fork()
-    token_11, position_1 = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([state.position])
+    token_11 = torch.zeros(1, 1, dtype=torch.int64)
     expected_1V = decoder.logits(decoder.hidden(token_11, ours))[:, 0]
-    found_1V = run(
-        token_11, position_1, _contiguous([(part, name) for _, part in theirs.named() for name in part.tensors()])
-    )
-    tensors = StateTensors(theirs).tensors
+    found_1V = _advancing(theirs, run)(token_11)
     error = float((found_1V - expected_1V).abs().max() / expected_1V.std())
     if not error <= MAX_ERROR:
         return f"logits differ by {error:.1e} of their spread"
-    for name, expected in StateTensors(ours).tensors.items():
-        if not torch.allclose(tensors[name], expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+    found = theirs.tensors()
+    for name, expected in ours.tensors().items():
+        if not torch.allclose(found[name], expected, rtol=1e-3, atol=1e-4, equal_nan=True):
             return f"the state {name} differs"
     return None
 
@@ -275,8 +271,14 @@ class CompiledSteps:
     steps: DecodeSteps | None = None
     _compiled: Step | None = field(default=None, init=False)
     _is_decided: bool = field(default=False, init=False)
-    _ordinary_s: list[float] = field(default_factory=list, init=False)
-    _compiled_s: list[float] = field(default_factory=list, init=False)
+    _tokens: int = field(default=0, init=False)
+    _spent_s: float = field(default=0.0, init=False)
+    _times_s: "deque[float]" = field(default_factory=lambda: deque(maxlen=TIMED_TOKENS), init=False)
+    _fastest_s: float = field(default=0.0, init=False)
+
+    @cached_property
+    def _request(self) -> tuple[dict[str, Any], Path]:
+        return package_of(self.decoder)
 
     def logits(self, token_11: Tensor) -> Tensor:
         """Logits `[1, V]` of one token."""
@@ -284,29 +286,31 @@ class CompiledSteps:
             return (self._compiled or self.ordinary)(token_11)
         start_s = time.perf_counter()
         logits_1V = (self._compiled or self.ordinary)(token_11)
-        times_s = self._ordinary_s if self._compiled is None else self._compiled_s
-        times_s.append(time.perf_counter() - start_s)
+        self._times_s.append(time.perf_counter() - start_s)
         if self._compiled is None:
+            self._tokens += 1
+            self._spent_s += self._times_s[-1]
             self._look_for_package()
-        elif len(self._compiled_s) == TIMED_TOKENS:
+        elif len(self._times_s) == TIMED_TOKENS:
             self._is_decided = True
-            if min(self._compiled_s) > min(self._ordinary_s[-TIMED_TOKENS:]):
+            if min(self._times_s) > self._fastest_s:
                 self._compiled = None
         return logits_1V
 
     def _look_for_package(self) -> None:
         """Now and then, let the compiled step take over, or be compiled."""
-        tokens = len(self._ordinary_s)
-        if tokens == 1 and self.steps is not None and self.steps.is_program:
+        if self._tokens == 1 and self.steps is not None and self.steps.is_program:
             self._is_decided = True
-        if self._is_decided or tokens % POLL_TOKENS != TIMED_TOKENS:
+        if self._is_decided or self._tokens % POLL_TOKENS != TIMED_TOKENS:
             return
         try:
-            request, package = package_of(self.decoder)
+            request, package = self._request
             if package.is_file():
                 self._compiled = compiled_step(self.decoder, self.state, package)
                 self._is_decided = self._compiled is None
-            elif sum(self._ordinary_s) > BUILD_AFTER_S:
+                self._fastest_s = min(self._times_s)
+                self._times_s.clear()
+            elif self._spent_s > BUILD_AFTER_S:
                 nbytes = sum(parameter.nbytes for parameter in self.decoder.parameters())
                 self._is_decided = not start_build(request, package, nbytes)
         except (OSError, RuntimeError) as error:  # a cache that cannot be written, no home folder, no process

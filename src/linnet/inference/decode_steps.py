@@ -88,7 +88,7 @@ class DecodeSteps:
     @property
     def is_program(self) -> bool:
         """True if the last step was, or recorded, one native call."""
-        return isinstance(self._whole, _RecordedStep) and self._whole.is_recorded
+        return isinstance(self._whole, _RecordedStep) and self._whole._program is not None
 
     def logits(self, token_11: Tensor) -> Tensor:
         """`Decoder.logits` of one token: `[1, V]`, in float32 if the whole step has a form for rows."""
@@ -222,11 +222,6 @@ class _RecordedStep:
     _program: Program | None = field(default=None, init=False)
     _recordable: bool = field(default=True, init=False)
     _out: Tensor = field(default_factory=partial(torch.empty, 0), init=False)
-
-    @property
-    def is_recorded(self) -> bool:
-        """True if the step has become a program."""
-        return self._program is not None
 
     def __call__(self, token: int, position: int) -> Tensor:
         if self._program is not None and self._program.is_valid():

@@ -24,7 +24,6 @@ from linnet.core.errors import UserError, did_you_mean
 MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
 
-
 MAX_BIAS, MAX_PENALTY = 1e4, 1e3
 """Limits of what is added to logits and of what they are divided by: far beyond them float32 overflows."""
 
@@ -229,15 +228,14 @@ def adjust(logits_BV: Tensor, sampling: Sampling, counts: Sequence[TokenCounts])
     if sampling.logit_bias:
         check_bias(sampling, vocab_size)
         logits_BV[:, list(sampling.logit_bias)] += torch.tensor(list(sampling.logit_bias.values()), device=device)
+    # A vocabulary may have fewer ids than the embedding, and a prompt may contain the others.
     for logits_V, row in zip(logits_BV, counts, strict=True):
-        # A vocabulary may have fewer ids than the embedding, and a prompt may contain the others.
-        seen = [token for token in row.seen if token < vocab_size]
-        if sampling.repetition_penalty != 1 and seen:
-            seen_S = torch.tensor(seen, device=device)
+        if sampling.repetition_penalty != 1:
+            seen_S = torch.tensor([token for token in row.seen if token < vocab_size], dtype=torch.int64, device=device)
             values_S, penalty = logits_V[seen_S], sampling.repetition_penalty
             logits_V[seen_S] = torch.where(values_S < 0, values_S * penalty, values_S / penalty)
-        generated = {token: times for token, times in row.generated.items() if token < vocab_size}
-        if generated and (sampling.frequency_penalty or sampling.presence_penalty):
+        if sampling.frequency_penalty or sampling.presence_penalty:
+            generated = {token: times for token, times in row.generated.items() if token < vocab_size}
             times_S = torch.tensor(list(generated.values()), dtype=torch.float32, device=device)
             logits_V[list(generated)] -= sampling.frequency_penalty * times_S + sampling.presence_penalty
     return logits_BV

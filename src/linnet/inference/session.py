@@ -114,7 +114,8 @@ class Session:
         def advance() -> Iterator[Step]:
             for step in steps:
                 # The state has not read it yet. A model may have several end tokens; the counts know which one came.
-                self._pending = [tokenizer.end_id if self._counts.last is None else self._counts.last]
+                assert self._counts.last is not None
+                self._pending = [self._counts.last]
                 self._drawn += not sampling.greedy
                 yield step
 

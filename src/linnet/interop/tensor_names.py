@@ -305,6 +305,7 @@ OPT = PublishedTensors(
     padding_positions=2,
 )
 
+_NEOX_FEED_FORWARD = ("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 GPT_NEOX = PublishedTensors(
     {
         "embedding.tokens": "embed_in",
@@ -313,7 +314,7 @@ GPT_NEOX = PublishedTensors(
         **_attention_layers(
             "layers.{0}.",
             ("input_layernorm", "attention.query_key_value", "attention.dense"),
-            ("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+            _NEOX_FEED_FORWARD,
         ),
     },
     prefix="gpt_neox.",
@@ -330,7 +331,7 @@ BLOOM = PublishedTensors(
         **_attention_layers(
             "h.{0}.",
             ("input_layernorm", "self_attention.query_key_value", "self_attention.dense"),
-            ("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+            _NEOX_FEED_FORWARD,
         ),
     },
     prefix="transformer.",

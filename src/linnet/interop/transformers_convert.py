@@ -101,13 +101,13 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
     """
     optional_package("transformers", "to")
     published = published_folder(model.folder)
-    family = None if published is None else published_family(published, model.decoder)
-    family, messages = _family_of(model.spec) if family is None else (family, [f"of the family {family.model_type}"])
+    own = None if published is None else published_family(published, model.decoder)
+    family, messages = _family_of(model.spec) if own is None else (own, [f"of the family {own.model_type}"])
     decoder, loss = model.decoder, None
     if precision is not None and precision != str(decoder.dtype).removeprefix("torch."):
         decoder, loss = round_weights(decoder, precision)
     with atomic_directory(out) as temporary:
-        write_folder(temporary, family, decoder, model.tokenizer, published)
+        write_folder(temporary, family, decoder, model.tokenizer, published, own is not None)
         theirs, their_tokenizer = load_original(temporary, "to", out)
         texts = [*SAMPLES, *sample_stories(STORIES)]
         check_same_ids(model.tokenizer, encoder(their_tokenizer), NAME, str(out), texts)

@@ -192,17 +192,21 @@ def read_tokenizer(folder: Path, family: Family, model: ModelSpec, ends: Sequenc
 
 
 def write_folder(
-    folder: Path, family: Family, decoder: Decoder, tokenizer: Tokenizer, published: Path | None = None
+    folder: Path,
+    family: Family,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    published: Path | None = None,
+    same_model: bool = False,
 ) -> None:
     """Write description, weights and tokenizer of a family's model under Transformers' names.
 
     published: the folder with the files that the model was published with; what still holds of them is copied, byte for
     byte. Ids without a token of the tokenizer are suppressed in generation, as in linnet, unless it says otherwise.
     """
-    spec, same_model, same_tokenizer = decoder.spec, False, False
+    spec, same_tokenizer = decoder.spec, False
     if published is not None:
         shutil.copytree(published, folder, dirs_exist_ok=True)
-        same_model = published_family(published, decoder) == family
         if (published / TOKENIZER).is_file():
             same_tokenizer = read_tokenizer(published, family, spec).hash == tokenizer.hash
     begin = _write_tokenizer(folder, tokenizer, spec.context_length, family.begins_with_end, same_tokenizer)

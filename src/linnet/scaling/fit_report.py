@@ -77,7 +77,8 @@ class FitReport(Result):
 
     def plots(self) -> list[Picture]:
         fit = self.fit
-        pictures = [_law_picture(fit), _frontier_picture(fit)]
+        sizes = _determined_sizes(fit.chosen)
+        pictures = [_law_picture(fit, sizes), _frontier_picture(fit, sizes)]
         if isinstance(fit.chosen.envelope, Exponents):
             pictures.append(_envelope_picture(fit))
         if isinstance(fit.chosen.isoflop, Exponents):
@@ -177,9 +178,9 @@ def _prediction_tables(found: HeldOutPrediction) -> list[Table]:
     return [Table("Prediction", ("", ""), rows, meaning), Table("Held out", columns, runs, shown)]
 
 
-def _law_picture(fit: Fit) -> Picture:
+def _law_picture(fit: Fit, sizes: "DeterminedSizes") -> Picture:
     points, law = fit.chosen.points, fit.chosen.law
-    budgets, *_ = _determined_sizes(fit.chosen)
+    budgets, *_ = sizes
     runs = Series(points.flops, points.loss, style="o", values=points.parameters)
     best = Series(
         budgets, [law.lowest_loss(flops=budget) for budget in budgets], "law: the best for the FLOPs", color=INK
@@ -197,7 +198,11 @@ def _law_picture(fit: Fit) -> Picture:
     return Picture("law", "The law and its runs", Plot(panels, PAIR, columns=2, values="parameters"), caption)
 
 
-def _determined_sizes(fit: CountedFit) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+DeterminedSizes = tuple[Numbers, Numbers, Numbers, Numbers]
+"""Budgets whose best size the runs determine, that size, and the ends of its interval (`_determined_sizes`)."""
+
+
+def _determined_sizes(fit: CountedFit) -> DeterminedSizes:
     """Return the budgets between the runs' whose best size they determine, that size, and the ends of its interval.
 
     Shapes: `C` budgets, `K` those with a narrow interval, `R` resamples.
@@ -231,7 +236,7 @@ def _undetermined(budgets: Numbers) -> str:
     return "" if len(budgets) else " No line: the runs do not determine the best size for any of these FLOPs."
 
 
-def _frontier_picture(fit: Fit) -> Picture:
+def _frontier_picture(fit: Fit, sizes: DeterminedSizes) -> Picture:
     """Draw the best size over the budget by each approach, as far as it is determined, and by the published laws."""
     chosen = fit.chosen
     flops = chosen.points.flops
@@ -244,7 +249,7 @@ def _frontier_picture(fit: Fit) -> Picture:
             own = np.geomspace(frontier.flops_M.min(), frontier.flops_M.max(), 100)
             lines.append(Series(own, frontier.parameters(own), f"{title}: a = {found.a:.3f}", color=number))
             lines.append(Series(frontier.flops_M[marks], frontier.parameters_M[marks], style="o", color=number))
-    known, best, low, high = _determined_sizes(chosen)
+    known, best, low, high = sizes
     if len(known):
         name = f"approach 3: a = {chosen.parametric.a:.3f}"
         lines.append(Series(known, best, name, color=INK, low=low, high=high))

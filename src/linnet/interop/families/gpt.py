@@ -48,7 +48,6 @@ class Gpt2(Family):
         "tie_word_embeddings": "head.tied",
     }
     buffers = re.compile(r"\.attn\.(masked_)?bias$")
-
     aliases: ClassVar[Mapping[str, str]] = {
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",
@@ -101,7 +100,6 @@ class GptNeo(Family):
         "tie_word_embeddings": "head.tied",
     }
     buffers = re.compile(r"\.attn\.attention\.(masked_)?bias$")
-
     aliases: ClassVar[Mapping[str, str]] = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
 
     model_type: Literal["gpt_neo"] = "gpt_neo"
@@ -214,7 +212,6 @@ class Bloom(Family):
         "layer_norm_epsilon": "embedding.norm.eps block.norm.eps head.norm.eps",
         "tie_word_embeddings": "head.tied",
     }
-
     aliases: ClassVar[Mapping[str, str]] = {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 
     model_type: Literal["bloom"] = "bloom"
@@ -273,8 +270,13 @@ class GptNeoX(Family):
     rope_scaling: PartialRope | None = None
     rope_parameters: PartialRope | None = None
 
+    @property
+    def rope(self) -> PartialRope:
+        """The rotary positions, by the field of any version of Transformers."""
+        return self.rope_scaling or self.rope_parameters or PartialRope()
+
     def computed(self) -> dict[str, Any]:
-        rope = self.rope_scaling or self.rope_parameters or PartialRope()
+        rope = self.rope
         rotary = {
             "base": rope.rope_theta or self.rotary_emb_base,
             "scaling": rope.scaling(self.max_position_embeddings),
@@ -285,7 +287,7 @@ class GptNeoX(Family):
         return {"block.mixer.rotary": rotary, "block.residual": residual}
 
     def notes(self) -> list[str]:
-        return (self.rope_scaling or self.rope_parameters or PartialRope()).notes(self.max_position_embeddings)
+        return self.rope.notes(self.max_position_embeddings)
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:

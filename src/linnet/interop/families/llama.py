@@ -51,14 +51,18 @@ class LlamaLike(Family):
     rope_scaling: Rope | None = None
     rope_parameters: Rope | None = None
 
+    @property
+    def rope(self) -> Rope:
+        """The rotary positions, by the field of any version of Transformers."""
+        return self.rope_scaling or self.rope_parameters or Rope()
+
     def computed(self) -> dict[str, Any]:
-        rope = self.rope_scaling or self.rope_parameters or Rope()
-        scaling = rope.scaling(self.max_position_embeddings)
-        rotary = {"base": rope.rope_theta or self.rope_theta, "pairing": "halves", "scaling": scaling}
+        scaling = self.rope.scaling(self.max_position_embeddings)
+        rotary = {"base": self.rope.rope_theta or self.rope_theta, "pairing": "halves", "scaling": scaling}
         return {"block.mixer.rotary": rotary}
 
     def notes(self) -> list[str]:
-        return (self.rope_scaling or self.rope_parameters or Rope()).notes(self.max_position_embeddings)
+        return self.rope.notes(self.max_position_embeddings)
 
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
@@ -212,7 +216,6 @@ class Mixtral(OneWindow):
         "num_experts_per_tok": "block.feed_forward.top_k",
         "router_aux_loss_coef": "block.feed_forward.balance",
     }
-
     aliases: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
 
     model_type: Literal["mixtral"] = "mixtral"

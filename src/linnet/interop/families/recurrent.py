@@ -132,7 +132,6 @@ class Rwkv4Model(Family):
         "layer_norm_epsilon": "embedding.norm.eps block.norm.eps",
         "tie_word_embeddings": "head.tied",
     }
-
     aliases: ClassVar[Mapping[str, str]] = {"max_position_embeddings": "context_length"}
 
     model_type: Literal["rwkv"] = "rwkv"

@@ -270,8 +270,8 @@ def _unsupported(spec: ModelSpec) -> str:
             if field not in block.parts:
                 continue
             one = {**block.model_dump(), "repeat": 1, "share_weights": False, **others}
-            alone = Decoder(spec.replace(blocks=[one])).requires_grad_(False).eval()
             try:
+                alone = Decoder(spec.replace(blocks=[one])).requires_grad_(False).eval()
                 graph_of(PassFunction(alone, StateTensors.of(alone, min(EXAMPLE_PLACES, spec.context_length), FULL)), 1)
             except Exception:  # many kinds
                 failed.append(f"blocks[{index}].{field}: {block.parts[field].kind}")

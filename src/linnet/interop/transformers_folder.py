@@ -16,7 +16,8 @@ from torch import Tensor
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.checksum import check_files
 from linnet.core.errors import UserError, note
-from linnet.core.files import read_json, read_text, write_json
+from linnet.core.files import read_json, write_json
+from linnet.data.chat_template import CHAT_TEMPLATES, TOKENIZER_CONFIG
 from linnet.data.tokenizer import TOKENIZER, Tokenizer, without_ends
 from linnet.data.tokenizer_training import END
 from linnet.interop.families import FAMILIES
@@ -29,10 +30,9 @@ from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+GENERATION = "generation_config.json"
 REPEATED = ("special_tokens_map.json", "added_tokens.json")
 """Files of some folders that repeat what the two files of the tokenizer say."""
-CHAT_TEMPLATE, CHAT_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 WEIGHT_SUFFIXES = {
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".gguf"),
     *(".tflite", ".mlmodel", ".npz", ".pkl"),
@@ -62,22 +62,6 @@ def published_folder(folder: Path | None) -> Path | None:
         return None
     check_files(folder, [f"{PUBLISHED}/{name}" for name in names])
     return folder / PUBLISHED
-
-
-def chat_templates(published: Path) -> dict[str, str]:
-    """Return the chat templates of a published folder by name; `default` is the one without a name."""
-    config = read_json(published / TOKENIZER_CONFIG) if (published / TOKENIZER_CONFIG).is_file() else {}
-    listed = config.get("chat_template") or [] if isinstance(config, dict) else []
-    named = [{"name": "default", "template": listed}] if isinstance(listed, str) else listed
-    if not isinstance(named, list) or not all(
-        isinstance(each, dict) and {"name", "template"} <= each.keys() for each in named
-    ):
-        accepted = "a text, or a list of texts with names (`name`, `template`)"
-        raise UserError(f"{published / TOKENIZER_CONFIG}: chat_template: expected {accepted}")
-    templates = {str(each["name"]): str(each["template"]) for each in named}
-    files = {path.stem: path for path in sorted((published / CHAT_TEMPLATES).glob("*.jinja"))}
-    files |= {"default": published / CHAT_TEMPLATE} if (published / CHAT_TEMPLATE).is_file() else {}
-    return templates | {name: read_text(path) for name, path in files.items()}
 
 
 def published_family(published: Path, decoder: Decoder) -> Family | None:

@@ -18,6 +18,7 @@ import torch
 
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError, note
+from linnet.data.chat_template import named_templates
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.language_model import LanguageModel
 from linnet.interop import optional_package
@@ -47,7 +48,7 @@ from linnet.interop.parity import (
     largest_error,
     sample_stories,
 )
-from linnet.interop.transformers_folder import chat_templates, published_folder
+from linnet.interop.transformers_folder import published_folder
 from linnet.model.decoder import Decoder
 
 STORIES = sample_stories(3)
@@ -102,7 +103,7 @@ def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> Expo
     # llama.cpp ends a text at any of these and at eos_token_id.
     metadata |= zip(("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"), tokenizer.end_ids[1:], strict=False)
     published = published_folder(model.folder)
-    for name, template in ({} if published is None else chat_templates(published)).items():
+    for name, template in ({} if published is None else named_templates(published)).items():
         metadata["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = template
     for token in tokenizer.end_ids[3:]:
         note(f"{spec.name}: {tokenizer.describe_token(token)} ends a text; a GGUF file names three such tokens at most")

@@ -117,6 +117,9 @@ class MemoryState(State):
         """A copy: the input is not part of the stream's own past."""
         return self.fork()
 
+    def can_crop(self, length: int) -> bool:
+        return True
+
     def crop(self, length: int) -> None:
         """Nothing to do: the input is not part of the stream's own past."""
 

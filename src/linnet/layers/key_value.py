@@ -213,6 +213,9 @@ class KeyValueState(State):
         """A copy: what is after a row's position is overwritten before it is read."""
         return self.fork()
 
+    def can_crop(self, length: int) -> bool:
+        return True
+
     def crop(self, length: int) -> None:
         """Nothing to do: what is after a row's position is overwritten before it is read."""
 

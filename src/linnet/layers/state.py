@@ -106,12 +106,16 @@ class State:
         """
         return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
 
+    def can_crop(self, length: int) -> bool:
+        """True if `crop` can return to the first `length` tokens: by default to none only."""
+        return length == 0
+
     def crop(self, length: int) -> None:
         """Keep only the first `length` tokens. A length of 0 is always supported, and removes the calibration too.
 
-        `NotImplementedError` if the architecture cannot do it: by default for all lengths but 0.
+        `NotImplementedError` if the architecture cannot do it (`can_crop`).
         """
-        if length:
+        if not self.can_crop(length):
             raise NotImplementedError("the state sums over all tokens, so it cannot return to an earlier one")
         self.take(self.forget())
 
@@ -119,6 +123,9 @@ class State:
 @dataclass
 class NoState(State):
     """The state of a sublayer that keeps nothing."""
+
+    def can_crop(self, length: int) -> bool:
+        return True
 
     def crop(self, length: int) -> None:
         """Nothing to do."""

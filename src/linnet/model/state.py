@@ -104,11 +104,18 @@ class DecoderState:
         states, layers = tuple(states), len(self.layers)
         return DecoderState(states[:layers], states[layers:-layers], states[-layers:], capacity, positions)
 
+    def can_crop(self, length: int) -> bool:
+        """True if `crop` can shorten every row to its first `length` tokens."""
+        return 0 <= length <= min(self.positions) and all(state.can_crop(length) for state in self.sublayers)
+
     def crop(self, length: int) -> None:
-        """Shorten every row to its first `length` tokens; `ValueError` if one is shorter."""
+        """Shorten every row to its first `length` tokens; `ValueError` if one is shorter.
+
+        `NotImplementedError`, before anything is changed, if some layer cannot do it (`can_crop`).
+        """
         if not 0 <= length <= min(self.positions):
             raise ValueError(f"cannot crop a state of {min(self.positions)} tokens to {length}")
-        for state in self.sublayers:
+        for state in sorted(self.sublayers, key=lambda state: state.can_crop(length)):  # one that refuses comes first
             state.crop(length)
         self.positions = (length,) * len(self.positions)
 

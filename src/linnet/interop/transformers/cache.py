@@ -160,11 +160,7 @@ class StateCache(Cache):
             self.state = decoder.initial_state(batch, max(self._capacity, length))
             probe = decoder.initial_state(1, 2)  # does its state forget its last token?
             probe.positions = (2,)
-            try:
-                probe.crop(1)
-                self._goes_back = True
-            except NotImplementedError:
-                self._goes_back = False
+            self._goes_back = probe.can_crop(1)
         if len(self.state.positions) != batch:
             raise UserError(f"past_key_values: {len(self.state.positions)} rows: expected {batch}, as input_ids has")
         self.state = with_room(self.state, self.state.position + length)

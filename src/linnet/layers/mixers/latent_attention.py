@@ -123,6 +123,9 @@ class LatentState(State):
         """A copy: entries after a row's position are overwritten before they are read."""
         return self.fork()
 
+    def can_crop(self, length: int) -> bool:
+        return True
+
     def crop(self, length: int) -> None:
         """Do nothing: entries after a row's position are overwritten before they are read."""
 

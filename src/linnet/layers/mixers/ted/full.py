@@ -104,6 +104,9 @@ class FullState(TedState):
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         return self.mean_sizes(position) * token_bytes(*self._of_tokens) + self.inputs_nbytes
 
+    def can_crop(self, length: int) -> bool:
+        return self.inputs is None or length == 0
+
     def crop(self, length: int) -> None:
         """Do nothing, as later tokens are overwritten before they are read.
 

@@ -205,3 +205,28 @@ def test_a_step_does_not_become_more_expensive_with_age(sublayer: Sublayer, poli
     assert objects[1] == objects[0]
     assert works[1].operations <= 1.1 * works[0].operations
     assert works[1].elements <= 1.1 * works[0].elements + 32 * (sizes[1] - sizes[0])
+
+
+@torch.no_grad()
+def test_a_state_tells_what_it_holds(sublayer: Sublayer, policy: CachePolicy):
+    state = empty_state(sublayer, policy)
+    before = state.observe(0)
+    run(sublayer, inputs(2, PROMPT), state, BatchLayout())
+    held = [state.observe(PROMPT, row) for row in range(2)]
+    assert before.ages == () and sum(one.nbytes for one in held) == state.nbytes
+    for one in held:
+        assert one.held_nbytes == state.held_nbytes(PROMPT) <= one.nbytes
+        assert len(one.ages) <= one.entries and set(one.ages) <= set(range(PROMPT))
+        assert list(one.ages) == sorted(set(one.ages), reverse=True)
+        assert one.relevance is None or (len(one.relevance) == len(one.ages) and min(one.relevance) >= 0)
+        assert bool(one.entries) == bool(state.tensors())
+
+
+@torch.no_grad()
+def test_a_state_without_unused_capacity_continues(sublayer: Sublayer, policy: CachePolicy):
+    x_BTD, state = inputs(2, LENGTH), empty_state(sublayer, policy)
+    run(sublayer, x_BTD[:, :PROMPT], state, BatchLayout())
+    small = state.grown(PROMPT)
+    assert small.nbytes == 2 * state.held_nbytes(PROMPT) and not storages(small) & storages(state)
+    expected = read_on(sublayer, x_BTD[:, PROMPT:], state, PROMPT)
+    torch.testing.assert_close(read_on(sublayer, x_BTD[:, PROMPT:], small.grown(LENGTH), PROMPT), expected)

@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache, RecalibratingCache
 from linnet.layers.contract import Mixer
 from linnet.layers.registry import cache_policy_of
-from linnet.layers.state import CachePolicyState
+from linnet.layers.state import CachePolicyState, Contents
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -101,4 +101,28 @@ def layer_sizes(state: DecoderState, row: int = 0) -> list[LayerSize]:
         LayerSize(index, layer.cache_policy, int(layer.sizes(tokens)[row]), float(layer.mean_sizes(tokens)[row]))
         for index, layer in enumerate(state.layers)
         if isinstance(layer, CachePolicyState)
+    ]
+
+
+@dataclass(frozen=True)
+class SublayerContents:
+    """What one sublayer holds of a stream.
+
+    layer: its index in the model. sublayer: its part of the layer, `mixer`, `feed_forward` or `cross_attention`.
+    """
+
+    layer: int
+    sublayer: str
+    cache_policy: CachePolicy
+    contents: Contents
+
+
+def observe(state: DecoderState, row: int = 0) -> list[SublayerContents]:
+    """What each sublayer that holds anything has of one row of the batch, in the order of the layers."""
+    parts = {"mixer": state.layers, "feed_forward": state.feed_forwards, "cross_attention": state.cross_attentions}
+    return [
+        SublayerContents(layer, name, states[layer].cache_policy, states[layer].observe(state.positions[row], row))
+        for layer in range(len(state.layers))
+        for name, states in parts.items()
+        if states[layer].tensors()
     ]

@@ -22,7 +22,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import DecodeStep, Place, Sublayer, SublayerSpec, Traits
 from linnet.layers.rotary import check_heads
-from linnet.layers.state import State
+from linnet.layers.state import Contents, State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.packed_linear import gemv_of
@@ -116,6 +116,9 @@ class MemoryState(State):
     def forget(self) -> Self:
         """A copy: the input is not part of the stream's own past."""
         return self.fork()
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        return self.contents(position, int(self.real[row].sum()), ())
 
     def can_crop(self, length: int) -> bool:
         return True

@@ -25,7 +25,7 @@ from linnet.core.spec import Spec
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep
 from linnet.layers.rotary import RotarySpec, row_rotation
-from linnet.layers.state import State, write_chunk
+from linnet.layers.state import Contents, State, write_chunk
 from linnet.nn.cost import Cost
 from linnet.nn.linear import WeightedSum
 from linnet.nn.norms import NormKind
@@ -245,6 +245,9 @@ class WindowState(State):
         first, device = min(self.sink_tokens, end), self.keys.device
         ranges = (min(since, first), first), (max(first, end - last, since), end)
         return torch.cat([torch.arange(*bounds, device=device) for bounds in ranges])
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        return self.contents(position, 0, position - 1 - self._positions(position, self.window).cpu().numpy())
 
     def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout, ordered: bool = False) -> VisibleKeys:
         """Write a chunk, and return its keys and values after the W - 1 earlier ones that its first token sees.

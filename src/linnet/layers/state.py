@@ -4,7 +4,7 @@ Shapes: `B` batch, `T` tokens of the chunk, `C` capacity.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -16,6 +16,23 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.ops.support import is_exporting
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a state holds of one stream.
+
+    entries: the number of vectors that stand for a single token each, and of running sums over tokens. ages: the age of
+    each single token in tokens, 0 for the last one read; sums, and tokens of an encoder's input, have none. relevance:
+    how much of each single token is left, in the order of `ages`; None where that depends on the query. nbytes: as
+    allocated. held_nbytes: without unused capacity.
+    """
+
+    entries: int
+    ages: tuple[int, ...]
+    nbytes: int
+    held_nbytes: int
+    relevance: tuple[float, ...] | None = None
 
 
 @dataclass
@@ -31,7 +48,10 @@ class State:
     """Fields whose second dimension is the number of tokens that are held now; they are never None."""
 
     room: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    """Fields with one place per token up to the capacity, and the dimension of the places."""
+    """Fields with one place per token up to the capacity, and the dimension of the places.
+
+    A place does not change after it was written, and `crop` reads none, so that states of one text share them.
+    """
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name; fields that are None are left out."""
@@ -54,6 +74,21 @@ class State:
             row_nbytes = tensor.nbytes // len(tensor)
             total += row_nbytes // tensor.shape[self.room[name]] * tokens if name in self.room else row_nbytes
         return total
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        """What a row that has read `position` tokens holds: by default every token if there is room, else one sum."""
+        if self.room:
+            return self.contents(position, 0, range(position)[::-1])
+        return self.contents(position, int(position > 0 and bool(self.tensors())), ())
+
+    def contents(
+        self, position: int, sums: int, ages: Iterable[int], relevance: Iterable[float] | None = None
+    ) -> Contents:
+        """`Contents` with the bytes of one row of the state; `sums`: the entries that are no single tokens."""
+        ages, tensors = tuple(ages), self.tensors().values()
+        nbytes = sum(tensor.nbytes // len(tensor) for tensor in tensors)
+        left = None if relevance is None else tuple(relevance)
+        return Contents(sums + len(ages), ages, nbytes, self.held_nbytes(position), left)
 
     def fork(self) -> Self:
         """An independent copy: advancing one does not touch the other."""
@@ -86,7 +121,7 @@ class State:
         return replace(self, **joined)
 
     def grown(self, capacity: int) -> Self:
-        """A copy with a capacity of `capacity` tokens, at least the present one."""
+        """A copy with a capacity of `capacity` tokens; with a smaller one it holds the first of them only."""
         tensors = self.tensors().items()
         return replace(self, **{name: _padded(tensor, self.room.get(name), capacity) for name, tensor in tensors})
 
@@ -162,7 +197,9 @@ class CachePolicyState(State, ABC):
 
 
 def _padded(tensor: Tensor, dim: int | None, places: int) -> Tensor:
-    """A copy with this number of places in dimension `dim`, new ones zero; a mere copy if `dim` is None."""
+    """A copy with this number of places in dimension `dim`, new ones zero, later ones left out; a mere copy if `dim` is
+    None.
+    """
     if dim is None:
         return tensor.clone()
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, places - tensor.shape[dim]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import FeedForward, Place, Traits
-from linnet.layers.state import State
+from linnet.layers.state import Contents, State
 
 
 @dataclass
@@ -20,6 +20,9 @@ class LastTokenState(State):
     """The last token of each row, `[B, D]`."""
 
     last: Tensor
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        return self.contents(position, 0, range(min(position, 1)))
 
 
 class ShiftedFeedForward(FeedForward):

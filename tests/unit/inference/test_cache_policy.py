@@ -15,15 +15,19 @@ from linnet.core.errors import UserError
 from linnet.inference.cache_policy import (
     CachePolicies,
     LayerSize,
+    SublayerContents,
     cache_policy_state,
     layer_cache_policies,
     layer_sizes,
+    observe,
 )
 from linnet.inference.engine import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
 from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.rglru import RglruSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache, TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -176,3 +180,35 @@ def test_policies_as_text():
     ):
         with pytest.raises(UserError, match=f"cache_policy: {wrong}: .*{words}"):
             layer_cache_policies(decoder, wrong)
+
+
+@torch.no_grad()
+def observed(mixer: MixerSpec, tokens: int, cache_policy: CachePolicies = FULL) -> list[SublayerContents]:
+    decoder = small_decoder(mixer)
+    state = cache_policy_state(decoder, 1, 16, cache_policy)
+    decoder(torch.arange(tokens)[None], state)
+    held = observe(state)
+    assert sum(one.contents.nbytes for one in held) == state.nbytes
+    assert sum(one.contents.held_nbytes for one in held) == state.held_nbytes(tokens)
+    assert [(one.layer, one.sublayer) for one in held] == [(0, "mixer"), (1, "mixer")]
+    return held
+
+
+def test_each_kind_of_state_tells_the_ages_of_its_tokens():
+    window = observed(AttentionSpec(heads=2, window=3, sink_tokens=1), 7)[1].contents
+    assert window.ages == (6, 2, 1, 0) and window.entries == 4 and window.relevance is None
+    assert observed(AttentionSpec(heads=2), 3)[0].contents.ages == (2, 1, 0)
+    sums = observed(RglruSpec(heads=2), 7)[0].contents
+    assert sums.ages == () and sums.entries == 1 and sums.nbytes == sums.held_nbytes
+
+
+def test_a_ted_layer_tells_what_is_left_of_its_tokens():
+    every, some = (observed(TED, 9, policy)[0] for policy in (FULL, POLICY))
+    assert every.contents.ages == tuple(range(8, -1, -1)) and some.cache_policy == POLICY
+    left = dict(zip(every.contents.ages, every.contents.relevance or (), strict=True))
+    assert some.contents.entries == 3 and some.contents.relevance is not None
+    for age, relevance in zip(some.contents.ages, some.contents.relevance, strict=True):
+        assert relevance == pytest.approx(left[age]) and relevance > POLICY.threshold
+    bank = observed(TED, 9, BankCache(64))[0].contents
+    near = len(bank.ages)
+    assert 0 < near <= 9 and bank.ages == tuple(range(near - 1, -1, -1)) and bank.entries > near

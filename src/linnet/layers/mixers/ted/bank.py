@@ -13,6 +13,7 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted.policies import BankCache
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows
+from linnet.layers.state import Contents
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
@@ -102,6 +103,10 @@ class BankState(TedState):
         rates = self.rates.clone()
         rates[:, :, len(self.bank.rates_R) :] = 0
         return self.with_tensors({**super().forget().tensors(), "rates": rates})
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        sums = self.low.shape[2] if position else 0
+        return self.contents(position, sums, range(int(self.sizes(position)[row]) - self.low.shape[2])[::-1])
 
     def sizes(self, position: int | Tensor) -> Tensor:
         """The sums, and the tokens of the previous and the current chunk."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted.policies import EvictionCache
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
+from linnet.layers.state import Contents
 from linnet.ops.decay.eviction import context_relevance, evict_step_by_step, survivors
 from linnet.ops.decay.reference import Keys
 from linnet.ops.support import is_exporting
@@ -191,6 +192,13 @@ class EvictionState(TedState):
         entry = self.entries.new_zeros(self.entries.shape[2])
         entry[-self.heads :] = -1
         return entry
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        _, _, minus_rates_BEN, norms_BEN = (x[row : row + 1, self._fields[3][row, :, 0] >= 0] for x in self._fields)
+        ages_E = self.ages[row, self._fields[3][row, :, 0] >= 0]
+        weights_1N1E = (minus_rates_BEN.mT * ages_E).exp()[:, :, None]
+        relevance_E = context_relevance(norms_BEN, weights_1N1E)[0, 0]
+        return self.contents(position, 0, ages_E.tolist(), relevance_E.tolist())
 
     def sizes(self, position: int | Tensor) -> Tensor:
         """The tokens in the context."""

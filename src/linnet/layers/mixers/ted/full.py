@@ -15,7 +15,8 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.layers.state import write_chunk
+from linnet.layers.state import Contents, write_chunk
+from linnet.ops.decay.eviction import context_relevance
 from linnet.ops.decay.reference import Keys
 from linnet.ops.support import is_exporting
 
@@ -103,6 +104,14 @@ class FullState(TedState):
 
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         return self.mean_sizes(position) * token_bytes(*self._of_tokens) + self.inputs_nbytes
+
+    def observe(self, position: int, row: int = 0) -> Contents:
+        rates_1SN = self.rates[row : row + 1, :position]
+        by_head_1SNC = by_head(self.values[row : row + 1], self.rates)[:, :position].to(rates_1SN.dtype)
+        ages_S = torch.arange(position - 1, -1, -1, device=rates_1SN.device)
+        weights_1N1S = (-rates_1SN.mT * ages_S).exp()[:, :, None]
+        relevance_S = context_relevance(torch.linalg.vector_norm(by_head_1SNC, dim=-1), weights_1N1S)[0, 0]
+        return self.contents(position, 0, ages_S.tolist(), relevance_S.tolist())
 
     def can_crop(self, length: int) -> bool:
         return self.inputs is None or length == 0

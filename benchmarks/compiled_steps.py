@@ -11,7 +11,8 @@ import torch
 from gpu_models import kinds
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.compiled_step import BUILDS, can_compile, package_of, start_build
-from linnet.inference.engine import decode, new_state
+from linnet.inference.engine import decode
+from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -8,7 +8,8 @@ import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedModel
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.inference.engine import Caches, decode
+from linnet.inference.engine import decode
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -23,8 +23,9 @@ from torch import Tensor
 from harness import RESULTS, gate, machine, report
 from linnet.core.atomic import atomic_path
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.engine import decode, steps
+from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.readers import steps
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.interop.gguf.architecture import architecture_metadata, architecture_of

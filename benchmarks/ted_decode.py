@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.engine import CachedReader
+from linnet.inference.readers import CachedReader
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.layers.mixers.ted.state import TedState

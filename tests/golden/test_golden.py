@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.engine import CachedReader, RecomputingReader
+from linnet.inference.readers import CachedReader, RecomputingReader
 from linnet.interop.tensor_names import PLDR, TED
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.layers.mixers.ted import EvictionCache

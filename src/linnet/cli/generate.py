@@ -226,8 +226,8 @@ def generate(
     from torch import set_num_threads
 
     from linnet.inference.compiled_step import BUILDS
-    from linnet.inference.engine import Caches
     from linnet.inference.language_model import load
+    from linnet.inference.readers import Caches
     from linnet.inference.session import Session
     from linnet.inference.weights import convert_and_report, weights_nbytes
     from linnet.layers.cache_policy import FULL

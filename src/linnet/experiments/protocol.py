@@ -38,8 +38,10 @@ from linnet.experiments.report import SideBySide
 from linnet.experiments.results import ResultRow, ResultTable, hash_of
 from linnet.experiments.suite import RESULTS, Suite
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import Caches, decode, new_state
+from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.prefill import new_state
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inspection.text_model import Target, TextModel, inspect_model
 from linnet.layers.registry import inspections

@@ -1,220 +1,363 @@
-"""Generation of token ids: the prompts in one pass, then one token of each row at a time.
+"""Continuous batching: streams of token ids join and leave a running batch at any step.
 
-A stream is read with the state of the tokens before it (`CachedReader`), or by reading the whole text again at every
-step (`RecomputingReader`). The default of `Caches` is how to generate; the other settings show what each cache saves
-(Gokden, arXiv 2502.13502). The input of a stream stands before its prompt, is its prefix, or is read by an encoder.
+A stream is a prompt and what is generated behind it. Each scheduling step of the `Engine` decodes one token of every
+running stream, all of a batch in one pass, and reads a piece of the prompts that wait, so that a long prompt does not
+stop the other streams. Every stream has its own position, cache policy, sampling, random numbers, stop ids and counts.
 
-Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary, `D` model width.
+A stream gets the same tokens alone and among others, whatever joins or leaves, up to the rounding of products: those of
+one row and of several may differ in the last bits, which decides between tokens only where their logits are equal but
+for rounding. (In float64, where the tests compare, such ties do not occur in practice.)
+
+Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
+import threading
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError
 from linnet.core.system import available_bytes
-from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.compiled_step import CompiledSteps, can_compile
-from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.device import one_thread_in_forks
-from linnet.inference.sampling import (
-    Sampling,
-    TokenCounts,
-    adjust,
-    check_bias,
-    choose,
-    counts_of,
-    fresh_seed,
-    row_uniforms,
-)
-from linnet.layers.batch_layout import AuxiliaryOutputs, Counts, Memory
+from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
+from linnet.inference.readers import CachedReader, Caches, RecomputingReader, Step, steps
+from linnet.inference.sampling import Sampling, TokenCounts, check_bias, counts_of, fresh_seed
+from linnet.inference.state import with_room
+from linnet.inference.streams import Event, Grammar, Request, Stream, choose_next
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.registry import kinds_with_calibration
-from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState, padding_counts
+from linnet.model.state import DecoderState
 
-Step = list[int | None]
-"""The next token id of each row; None for a row that has ended."""
+__all__ = ["Engine", "Event", "Grammar", "Request", "Stream", "decode"]
 
+MAX_BATCH = 32
+"""Streams that run at the same time by default."""
 
-@dataclass(frozen=True)
-class PrefillContext:
-    """Context of the first chunk: an encoder's memory, and the number of prefix tokens of each row."""
-
-    memory: Memory | None = None
-    prefixes: Counts | None = None
+CHUNK_TOKENS = 256
+"""Tokens of prompts that are read between two decoding steps by default."""
 
 
-EMPTY = PrefillContext()
+@dataclass(eq=False)
+class Batch:
+    """Streams that are read in one pass: row b of the reader's state is that of stream b.
 
-
-@dataclass(frozen=True)
-class PrefillInputs:
-    """Prompts and inputs as a model reads them.
-
-    prompts: tokens of each row, behind its input unless an encoder reads that. inputs: tokens for the encoder; None
-    without one. prefixes: see `PrefillContext`.
+    splits: whether the prompt may be read in several pieces. begun: whether a part of it has been read. reader: None
+    for a prompt of one stream that has no state yet.
     """
 
-    prompts: list[list[int]]
-    inputs: list[list[int]] | None = None
-    prefixes: Counts | None = None
-
-    @torch.inference_mode()
-    def context(self, decoder: Decoder) -> PrefillContext:
-        """The context of the first chunk; the encoder reads all inputs for it."""
-        memory = None if self.inputs is None else decoder.encode(*left_pad(self.inputs, decoder.device))
-        return PrefillContext(memory, self.prefixes)
-
-
-def prefill_inputs(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]] | None
-) -> PrefillInputs:
-    """Prompts, with an input for each or none.
-
-    An input stands between two end tokens; the prompt begins with the second. `UserError` for an encoder's input that
-    is longer than learned positions; one that is longer than the context length otherwise is noted.
-    """
-    rows = [list(prompt) for prompt in prompts]
-    if inputs is None:
-        return PrefillInputs(rows)
-    if decoder.encoder is not None:
-        longest, known = max(map(len, inputs), default=0), decoder.spec.context_length
-        if longest > known and decoder.embedding.positions is not None:
-            problem = f"{longest} tokens with the end tokens around it: the model's learned positions end at {known}"
-            raise UserError(problem, field="input")
-        if longest > known:
-            note(f"{longest} tokens of input are more than the model's context length of {known} (context_length)")
-        return PrefillInputs(rows, [list(row) for row in inputs])
-    joined = [[*own[:-1], *row] for own, row in zip(inputs, rows, strict=True)]
-    return PrefillInputs(joined, None, tuple(map(len, inputs)) if decoder.spec.prefix else None)
-
-
-def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, Counts | None]:
-    """Token ids `[B, T]` with padding (id 0) before shorter prompts, and the lengths of the padding (None: all 0)."""
-    longest = max(len(prompt) for prompt in prompts)
-    tokens_BT = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    return tokens_BT, padding_counts([longest - len(prompt) for prompt in prompts])
-
-
-@dataclass(frozen=True)
-class Caches:
-    """What generation keeps between tokens.
-
-    kv: the state of the tokens so far (keys and values, sums). Off: every step reads the whole text again.
-    calibration: what layers calibrated on the prompt. Off: they calibrate again at every step, on the whole text if kv
-        is off, else on what they kept of the prompt (`RecalibratingCache`).
-    """
-
-    kv: bool = True
-    calibration: bool = True
+    streams: list[Stream]
+    reader: CachedReader | None = None
+    splits: bool = False
+    begun: bool = False
 
     @property
-    def label(self) -> str:
-        """The caches that are on: `KV and calibration`, `KV`, `calibration` or `none`."""
-        names = (("KV", self.kv), ("calibration", self.calibration))
-        return " and ".join(name for name, on in names if on) or "none"
+    def state(self) -> DecoderState:
+        """The state of all rows."""
+        assert self.reader is not None
+        return self.reader.state
 
-    def cache_policies(self, decoder: Decoder, policies: list[CachePolicy]) -> list[CachePolicy]:
-        """The policies of a state, one per layer of the model; those of layers that calibrate follow the setting."""
-        if self.calibration:
-            return policies
-        recalibrate = RecalibratingCache()
-        pairs = zip(decoder.mixers, policies, strict=True)
-        return [recalibrate if RecalibratingCache in mixer.cache_policies else policy for mixer, policy in pairs]
+    def place(self) -> None:
+        """Tell the streams their rows."""
+        for row, stream in enumerate(self.streams):
+            stream.rows, stream.row = self.state, row
 
-    def calibrated_bytes(self, decoder: Decoder) -> int:
-        """Bytes that are kept of one stream without the KV-cache, not counting its token ids."""
-        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.calibration else 0
+    def remove_ended(self) -> None:
+        """Free the rows of streams that have ended; they keep copies of them if they were asked to."""
+        if all(stream.finish_reason is None for stream in self.streams):
+            return
+        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
+        for stream in self.streams:
+            if stream.finish_reason is not None:
+                stream.rows = stream.state if stream.request.keep_state and running else stream.rows
+                stream.rows = stream.rows if stream.request.keep_state else None
+        self.streams = [self.streams[row] for row in running]
+        if self.streams:
+            state = self.state.select(torch.tensor(running, device=self.device))
+            self.reader = replace(self.reader, state=state)
+            self.place()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the states."""
+        assert self.reader is not None
+        return self.reader.decoder.device
 
 
-@dataclass
-class CachedReader:
-    """Reads a batch of streams chunk by chunk, the prompts first; each token once, with the state.
+class Engine:
+    """Continues streams of one decoder, as many as `max_batch` at the same time; the others wait in order.
 
-    `state` is advanced. padding, context: of the first chunk. record: collects auxiliary outputs; then every step is a
-    pass of the whole decoder.
+    One thread runs it, by calling `step` or by pulling events from streams (two that do it take turns). `submit` and
+    `Stream.cancel` may be called from any thread, and do not wait for a step that is running.
     """
 
-    decoder: Decoder
-    state: DecoderState
-    padding: Counts | None = None
-    record: AuxiliaryOutputs | None = None
-    context: PrefillContext = EMPTY
-    _steps: DecodeSteps | CompiledSteps | None = field(default=None, init=False)
-    _prompt_was_read: bool = field(default=False, init=False)
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        vocab_size: int | None = None,
+        max_batch: int = MAX_BATCH,
+        chunk_tokens: int | None = CHUNK_TOKENS,
+    ) -> None:
+        """vocab_size: only the first ids are chosen from (None: all of them). chunk_tokens: of prompts, which are read
+        between two decoding steps (None: any number); layers that calibrate on their prompt read it as one chunk.
 
-    def logits(self, tokens_BT: Tensor) -> Tensor:
-        """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
-        if self._steps is not None and tokens_BT.numel() == 1:
-            return self._steps.logits(tokens_BT)
-        logits_BV = self._pass(tokens_BT)
-        if not self._prompt_was_read and self.record is None:
-            steps, self._prompt_was_read = DecodeSteps.of(self.decoder, self.state), True
-            ordinary = self._pass if steps is None else steps.logits
-            can_be_compiled = can_compile(self.decoder, self.state)
-            self._steps = CompiledSteps(self.decoder, self.state, ordinary, steps) if can_be_compiled else steps
-        return logits_BV
+        Processes that are forked from now on compute with one thread (`one_thread_in_forks`).
+        """
+        one_thread_in_forks()
+        self.decoder, self.vocab_size = decoder, vocab_size or decoder.spec.vocab_size
+        self.max_batch, self.chunk_tokens = max_batch, chunk_tokens
+        self._splits = all(
+            sublayer.traits.exact_when_split and not sublayer.traits.calibrates for sublayer in decoder.sublayers
+        )
+        self._waiting: deque[Batch] = deque()
+        self._batches: list[Batch] = []
+        self._cancelled: list[Stream] = []
+        self._lock, self._stepping = threading.Lock(), threading.Lock()
 
-    def _pass(self, tokens_BT: Tensor) -> Tensor:
-        """Read the chunk in one pass of the whole decoder."""
-        hidden_B1D = self.decoder.hidden(
-            tokens_BT, self.state, padding=self.padding, record=self.record, **vars(self.context)
-        )[:, -1:]
-        self.padding, self.context = None, EMPTY
-        return self.decoder.logits(hidden_B1D)[:, 0]
+    @property
+    def running(self) -> int:
+        """The number of streams that have begun and not ended."""
+        with self._lock:
+            return sum(len(batch.streams) for batch in (*self._batches, *self._waiting) if batch.begun)
 
+    @property
+    def waiting(self) -> int:
+        """The number of streams of whose prompts nothing has been read."""
+        with self._lock:
+            return sum(len(batch.streams) for batch in self._waiting if not batch.begun)
 
-@dataclass
-class RecomputingReader:
-    """Reads the whole text again at each chunk; keeps its tokens and, if requested, the calibration on the prompt."""
+    def submit(self, request: Request) -> Stream:
+        """Let a stream wait for its turn.
 
-    decoder: Decoder
-    padding: Counts | None
-    keep_calibration: bool = True
-    record: AuxiliaryOutputs | None = None
-    context: PrefillContext = EMPTY
-    _text_BT: Tensor | None = field(default=None, init=False)
-    _calibrated: DecoderState | None = field(default=None, init=False)
+        `UserError` for an empty prompt, an id outside the vocabulary, more tokens than learned positions, a missing
+        input, a logit bias outside the vocabulary, or a state for which there is no memory even if no other stream ran.
+        """
+        position = 0 if request.state is None else request.state.position
+        check_prompts(self.decoder, [request.prompt], request.max_tokens, position)
+        check_bias(request.sampling, self.vocab_size)
+        check_memory_of_encoder(self.decoder, request.state, request.context)
+        if self._planned_bytes(request) > available_bytes(self.decoder.device) + self._held_bytes():
+            raise _no_memory(request)
+        stream = Stream(request, self.step, self.cancel)
+        splits = (self._splits or position > 0) and not request.context.prefixes
+        with self._lock:
+            self._waiting.append(Batch([stream], splits=splits))
+        return stream
 
-    def logits(self, tokens_BT: Tensor) -> Tensor:
-        """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
-        text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
-        if self._calibrated is None:
-            state = self.decoder.initial_state(*text_BT.shape)
+    def submit_together(
+        self,
+        requests: Sequence[Request],
+        state: DecoderState,
+        context: PrefillContext = EMPTY,
+        record: AuxiliaryOutputs | None = None,
+    ) -> list[Stream]:
+        """Streams whose prompts are read as one chunk, with a state of all of them, which is advanced in place.
+
+        The prompts have been checked. context: of all rows; record: collects auxiliary outputs of every pass; both
+        instead of those of the requests. Rows that end leave the state, which from then on is no longer advanced.
+        """
+        streams = [Stream(request, self.step, self.cancel) for request in requests]
+        batch = Batch(streams, CachedReader(self.decoder, state, None, record, context))
+        batch.place()
+        with self._lock:
+            self._waiting.append(batch)
+        return streams
+
+    def cancel(self, stream: Stream) -> None:
+        """See `Stream.cancel`."""
+        with self._lock:
+            if stream.finish_reason is not None:
+                return
+            stream.finish_reason = "cancelled"
+            self._cancelled.append(stream)
+        if self._stepping.acquire(blocking=False):
+            try:
+                self._remove_cancelled()
+            finally:
+                self._stepping.release()
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Decode one token of every running stream, then read a piece of the waiting prompts.
+
+        A prompt that has been read to its end gives the first token of its stream. False if there was nothing to do.
+        """
+        with self._stepping:
+            self._remove_cancelled()
+            found = False
+            for batch in list(self._batches):
+                self._decode(batch)
+                found = True
+            spent = 0
+            while (prompt := self._next_prompt(spent)) is not None:
+                spent += self._read(prompt)
+            return found or spent > 0
+
+    def _decode(self, batch: Batch) -> None:
+        """One token of every stream of a batch."""
+        assert batch.reader is not None
+        tokens_B1 = torch.tensor([stream.pending for stream in batch.streams], device=self.decoder.device)
+        try:
+            logits_BV = batch.reader.logits(tokens_B1)[:, : self.vocab_size]
+        except Exception as error:
+            for stream in batch.streams:
+                stream.fail(error)
         else:
-            state = self._calibrated.forget().grown(text_BT.shape[1])
-        hidden_B1D = self.decoder.hidden(
-            text_BT, state, padding=self.padding, record=self.record, **vars(self.context)
-        )[:, -1:]
-        if self.keep_calibration and self._calibrated is None:
-            self._calibrated = state
-        self._text_BT = text_BT
-        return self.decoder.logits(hidden_B1D)[:, 0]
+            choose_next(batch.streams, logits_BV)
+        self._settle(batch)
+
+    def _settle(self, batch: Batch) -> None:
+        """Free the rows of ended streams, and forget a batch without streams."""
+        batch.remove_ended()
+        with self._lock:
+            if not batch.streams and batch in self._batches:
+                self._batches.remove(batch)
+
+    def _next_prompt(self, spent: int) -> Batch | None:
+        """The prompts whose next piece is read in this step, in which `spent` tokens have been read; None for none."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            first = self._waiting[0]
+            if self.chunk_tokens is not None and spent and spent + self._piece(first) > self.chunk_tokens:
+                return None
+            if first.begun:
+                return first
+            rows = sum(len(batch.streams) for batch in self._batches)
+            if rows and rows + len(first.streams) > self.max_batch:
+                return None
+        if first.reader is None:
+            (stream,) = first.streams
+            if self._planned_bytes(stream.request) > available_bytes(self.decoder.device):
+                if self._batches:
+                    return None
+                stream.fail(_no_memory(stream.request))
+                with self._lock:
+                    self._waiting.popleft()
+                return self._next_prompt(spent)
+        return first
+
+    def _piece(self, prompt: Batch) -> int:
+        """The number of tokens of the next piece of a prompt; of several prompts, with padding."""
+        longest = max(len(stream.pending) for stream in prompt.streams)
+        if prompt.splits and self.chunk_tokens is not None:
+            longest = min(longest, self.chunk_tokens)
+        return longest * len(prompt.streams)
+
+    def _read(self, prompt: Batch) -> int:
+        """Read a piece of a prompt, and choose the first tokens behind its end; returns the number of tokens."""
+        piece = self._piece(prompt)
+        streams = prompt.streams
+        prompt.begun = True
+        try:
+            reader = prompt.reader = prompt.reader or self._new_reader(streams[0].request)
+            if piece < len(streams[0].pending) * len(streams):
+                (stream,) = streams
+                reader.read(torch.tensor([stream.pending[:piece]], device=self.decoder.device))
+                stream.pending = stream.pending[piece:]
+                prompt.place()
+                return piece
+            tokens_BT, padding = left_pad([stream.pending for stream in streams], self.decoder.device)
+            reader.padding = padding
+            logits_BV = reader.logits(tokens_BT)[:, : self.vocab_size]
+        except Exception as error:
+            for stream in streams:
+                stream.fail(error)
+        else:
+            prompt.place()
+            running = [(row, stream) for row, stream in enumerate(streams) if stream.finish_reason is None]
+            if len(running) < len(streams):
+                logits_BV = logits_BV[[row for row, _ in running]]
+            choose_next([stream for _, stream in running], logits_BV)
+        with self._lock:
+            self._waiting.remove(prompt)
+        prompt.remove_ended()
+        if prompt.streams:
+            self._join(prompt)
+        return piece
+
+    def _new_reader(self, request: Request) -> CachedReader:
+        """A reader with a state for one stream."""
+        if request.state is None:
+            state = new_state(self.decoder, [request.prompt], request.max_tokens, request.cache_policy)
+        else:
+            state = with_room(request.state, request.state.position + len(request.prompt) + request.max_tokens)
+            state = state.fork() if state is request.state else state
+        return CachedReader(self.decoder, state, context=request.context)
+
+    def _join(self, prompt: Batch) -> None:
+        """Let the streams of a prompt run, in a batch with others if their states can be joined."""
+        assert prompt.reader is not None
+        for batch in self._batches:
+            assert batch.reader is not None
+            if batch.reader.record is prompt.reader.record is None and can_join(batch.state, prompt.state):
+                batch.reader = CachedReader(self.decoder, batch.state.join(prompt.state))
+                batch.streams = batch.streams + prompt.streams
+                batch.place()
+                return
+        with self._lock:
+            self._batches.append(prompt)
+
+    def _remove_cancelled(self) -> None:
+        """Free the rows of cancelled streams, and forget those that wait."""
+        with self._lock:
+            if not self._cancelled:
+                return
+            self._cancelled.clear()
+            for prompt in list(self._waiting):
+                if all(stream.finish_reason is not None for stream in prompt.streams):
+                    self._waiting.remove(prompt)
+        for batch in list(self._batches):
+            self._settle(batch)
+
+    def _planned_bytes(self, request: Request) -> int:
+        """Bytes that the state of a stream will take."""
+        tokens = len(request.prompt) + request.max_tokens
+        if request.state is not None:
+            return request.state.nbytes + request.state.held_nbytes(tokens)
+        try:
+            meta = torch.device("meta")
+            return cache_policy_state(self.decoder, 1, tokens, request.cache_policy, device=meta).nbytes
+        except (RuntimeError, TypeError, OverflowError):  # more than a tensor can have
+            raise _no_memory(request) from None
+
+    def _held_bytes(self) -> int:
+        """Bytes of the states of the streams that run."""
+        with self._lock:
+            return sum(batch.state.nbytes for batch in (*self._batches, *self._waiting) if batch.reader is not None)
 
 
-def new_state(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, cache_policy: CachePolicies = FULL
-) -> DecoderState:
-    """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`.
+def _no_memory(request: Request) -> UserError:
+    capacity = len(request.prompt) + request.max_tokens
+    return UserError(f"no memory for the state of {capacity} tokens", field="max_tokens", value=request.max_tokens)
 
-    `cache_policy`: see `cache_policy_state`.
-    """
-    _check_prompts(decoder, prompts, max_tokens)
-    capacity = max(map(len, prompts)) + max_tokens
-    try:
-        planned = cache_policy_state(decoder, len(prompts), capacity, cache_policy, device=torch.device("meta"))
-        if planned.nbytes > available_bytes(decoder.device):
-            raise MemoryError
-        return cache_policy_state(decoder, len(prompts), capacity, cache_policy)
-    except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
-        rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
-        problem = f"no memory for the state of {rows}{capacity} tokens"
-        raise UserError(problem, field="max_tokens", value=max_tokens) from None
+
+def can_join(one: DecoderState, other: DecoderState) -> bool:
+    """True if rows of two states can share a batch: equal cache policies and precision, both calibrated or not."""
+
+    def described(state: DecoderState) -> list[tuple[object, ...]]:
+        return [
+            (
+                type(part),
+                {name: tensor.dtype for name, tensor in part.tensors().items()},
+                {name: value for name, value in vars(part).items() if not isinstance(value, Tensor | None)},
+            )
+            for part in state.sublayers
+        ]
+
+    return described(one) == described(other)
+
+
+def check_memory_of_encoder(decoder: Decoder, state: DecoderState | None, context: PrefillContext) -> None:
+    """`UserError` if the model has an encoder, which has read no input."""
+    if decoder.encoder is not None and context.memory is None and (state is None or not state.has_memory):
+        raise UserError("missing: the model has an encoder, which reads it", field="input", accepted="some text")
 
 
 def decode(
@@ -233,101 +376,71 @@ def decode(
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
-    A row ends before the first token that is in `stop_ids`. The prompts are ONE chunk of the stream, so a mixer that
-    calibrates on its first chunk calibrates on the whole prompt. Only the first `vocab_size` ids are chosen from (None:
-    all of them).
+    A row ends before the first token that is in `stop_ids`, and is then no longer computed. The prompts are ONE chunk
+    of the stream, so a mixer that calibrates on its first chunk calibrates on the whole prompt. Only the first
+    `vocab_size` ids are chosen from (None: all of them). Row `b` has the seed of `sampling` plus `b`.
 
     `state` is advanced, with its own cache policies (None: `new_state`); `ValueError` if it has no room. It does not
-    contain the last token yielded. Without the KV-cache (`caches`) no state can be given. record: collects auxiliary
-    outputs of every pass. context: of the prompts. counts: of the tokens of each row for penalties, prompts included,
-    which are advanced (None: of the prompts). Processes that are forked from now on compute with one
-    thread (`one_thread_in_forks`).
+    contain the last token yielded; if one of several rows ends before the others, it is up to date at the end of the
+    iterator only. Without the KV-cache (`caches`) no state can be given. record: collects auxiliary outputs of every
+    pass. context: of the prompts. counts: of the tokens of each row for penalties, prompts included, which are advanced
+    (None: of the prompts). Processes that are forked from now on compute with one thread (`one_thread_in_forks`).
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     if there is no calibration to leave out.
     """
-    _check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
+    check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
     check_bias(sampling, vocab_size or decoder.spec.vocab_size)
     if not caches.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
         problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
         raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
-    if decoder.encoder is not None and context.memory is None and (state is None or not state.has_memory):
-        raise UserError("missing: the model has an encoder, which reads it", field="input", accepted="some text")
-    one_thread_in_forks()
-    tokens_BT, padding = left_pad(prompts, decoder.device)
+    check_memory_of_encoder(decoder, state, context)
+    counts = counts_of(prompts) if counts is None else counts
     if not caches.kv:
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
-        reader: CachedReader | RecomputingReader = RecomputingReader(
-            decoder, padding, caches.calibration, record, context
+        one_thread_in_forks()
+        tokens_BT, padding = left_pad(prompts, decoder.device)
+        reader = RecomputingReader(decoder, padding, caches.calibration, record, context)
+        next_logits = lambda tokens_BT: reader.logits(tokens_BT)[:, :vocab_size]  # noqa: E731
+        return steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids), counts)
+    own = state
+    if own is None:
+        policies: list[CachePolicy] = [FULL] * decoder.spec.layers
+        own = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
+    needed, room = max(map(len, prompts)) + max_tokens, own.capacity - own.position
+    if needed > room:
+        raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
+    if not sampling.greedy and sampling.seed is None:
+        sampling = replace(sampling, seed=fresh_seed())
+    requests = [
+        Request(
+            prompt,
+            max_tokens,
+            sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + row) % 2**63),
+            stop_ids,
+            counts=count,
+            keep_state=state is not None,
         )
-    else:
-        if state is None:
-            policies: list[CachePolicy] = [FULL] * decoder.spec.layers
-            state = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
-        needed, room = tokens_BT.shape[1] + max_tokens, state.capacity - state.position
-        if needed > room:
-            raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
-        reader = CachedReader(decoder, state, padding, record, context)
-    return steps(
-        lambda tokens_BT: reader.logits(tokens_BT)[:, :vocab_size],
-        tokens_BT,
-        sampling,
-        max_tokens,
-        frozenset(stop_ids),
-        counts_of(prompts) if counts is None else counts,
-    )
+        for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
+    ]
+    engine = Engine(decoder, vocab_size=vocab_size, max_batch=len(prompts), chunk_tokens=None)
+    return _steps_of(engine, engine.submit_together(requests, own, context, record), state)
 
 
-@torch.inference_mode()
-def steps(
-    next_logits: Callable[[Tensor], Tensor],
-    tokens_BT: Tensor,
-    sampling: Sampling,
-    max_tokens: int,
-    stop_ids: Collection[int],
-    counts: Sequence[TokenCounts] | None = None,
-) -> Iterator[Step]:
-    """Continue the prompts `[B, T]` with any function of logits; yields steps as `decode`.
-
-    next_logits: from tokens `[B, T]`, which continue the ones before, to the logits `[B, V]` at the last of them.
-    counts: see `decode`; None: of the prompts, which have no padding.
-    """
-    rows = len(tokens_BT)
-    counts = counts_of(tokens_BT.tolist()) if counts is None else counts
-    running = [True] * rows
-    uniforms: Iterator[Tensor | None] = repeat(None)
-    if not sampling.greedy:
-        seed = fresh_seed() if sampling.seed is None else sampling.seed
-        uniforms = row_uniforms(seed, rows, sampling.drawn)
-    for count, uniform_B in enumerate(uniforms, start=1):
-        chosen_B = choose(adjust(next_logits(tokens_BT), sampling, counts), sampling, uniform_B)
-        chosen = chosen_B.tolist()
-        for row, token in zip(counts, chosen, strict=True):
-            row.add(token)
-        running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
-        yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
-        if not any(running) or count == max_tokens:
-            return
-        tokens_BT = chosen_B[:, None]
-
-
-def _check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, position: int = 0) -> None:
-    """`UserError` for prompts that a decoder cannot read, or continue by `max_tokens`, behind `position` tokens."""
-    if max_tokens < 1:
-        raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
-    if not prompts or not all(prompts):
-        raise UserError("empty", field="prompt", accepted="at least one token in every prompt")
-    vocab_size = decoder.spec.vocab_size
-    for token in (token for prompt in prompts for token in prompt):
-        if not 0 <= token < vocab_size:
-            accepted = f"0 to {vocab_size - 1}, the model's vocabulary"
-            raise UserError(field="prompt", value=f"token id {token}", accepted=accepted)
-    length, longest = decoder.spec.context_length, max(map(len, prompts))
-    end = position + longest + max_tokens
-    if decoder.embedding.positions is not None and end > length:
-        read = f"{position} tokens so far, " if position else ""
-        raise UserError(
-            f"{read}{longest} tokens of prompt and {max_tokens} new ones (`max_tokens`) are {end}: "
-            f"the model's learned positions end at {length}"
-        )
+def _steps_of(engine: Engine, streams: Sequence[Stream], state: DecoderState | None) -> Iterator[Step]:
+    """The steps of streams that have begun together; `state` holds their rows in the end."""
+    try:
+        while any(stream.finish_reason is None for stream in streams):
+            engine.step()
+            for stream in streams:
+                if stream.error is not None:
+                    raise stream.error
+            yield [stream.events.popleft().token if stream.events else None for stream in streams]
+    finally:
+        for stream in streams:
+            stream.cancel()
+        own = [stream.state for stream in streams]
+        if state is not None and len(streams) > 1 and any(stream.rows is not state for stream in streams):
+            first, *others = (one for one in own if one is not None)
+            vars(state).update(vars(first.join(*others)))

@@ -15,7 +15,9 @@ from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import Caches, PrefillInputs, Step, decode, new_state, prefill_inputs
+from linnet.inference.engine import decode
+from linnet.inference.prefill import PrefillInputs, new_state, prefill_inputs
+from linnet.inference.readers import Caches, Step
 from linnet.inference.sampling import Sampling, SamplingSettings, fresh_seed, sampling_of
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache

@@ -16,8 +16,10 @@ from linnet.core.errors import UserError
 from linnet.core.files import parse_json
 from linnet.core.spec import Spec
 from linnet.inference.cache_policy import CachePolicies
-from linnet.inference.engine import EMPTY, PrefillInputs, Step, decode, new_state
+from linnet.inference.engine import decode
 from linnet.inference.language_model import Continuation, LanguageModel
+from linnet.inference.prefill import EMPTY, PrefillInputs, new_state
+from linnet.inference.readers import Step
 from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
 from linnet.inference.state import load_state, read_metadata, save_state, with_room
 from linnet.layers.cache_policy import FULL

@@ -15,8 +15,9 @@ from linnet.data.loader import document_windows
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.models import ModelOnData, load_text_model, text_model_on_data
-from linnet.inference.engine import Caches, decode
+from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import CachePolicy, RecalibratingCache

@@ -12,7 +12,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.experiments.measures import CacheTimes, OtherModel
 from linnet.experiments.protocol import Contestant, draw_prompt
-from linnet.inference.engine import Caches
+from linnet.inference.readers import Caches
 from linnet.interop import optional_package
 from linnet.interop.transformers_convert import load_original
 

@@ -8,8 +8,8 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.experiments import measures as measure
 from linnet.experiments.demo import check_prompt
 from linnet.experiments.measures import MemoryFigures, decode_speeds, write_text
-from linnet.inference.engine import CachedReader
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
 from linnet.layers.mixers.ted import BankCache
 from linnet.model.decoder import Decoder

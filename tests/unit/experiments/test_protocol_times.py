@@ -18,8 +18,8 @@ from linnet.experiments.protocol import (
     times_table,
 )
 from linnet.experiments.suite import Suite
-from linnet.inference.engine import Caches
 from linnet.inference.language_model import load
+from linnet.inference.readers import Caches
 
 SPEC = CacheTimes(prompt_tokens=3, tokens=6, runs=2)
 CPU = torch.device("cpu")

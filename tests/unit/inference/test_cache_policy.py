@@ -21,7 +21,7 @@ from linnet.inference.cache_policy import (
     layer_sizes,
     observe,
 )
-from linnet.inference.engine import Caches
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
 from linnet.layers.cache_policy import FULL, CachePolicy

@@ -27,7 +27,8 @@ from linnet.inference.compiled_step import (
     start_build,
     weights_of,
 )
-from linnet.inference.engine import decode, new_state
+from linnet.inference.engine import decode
+from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.decode_steps import DecodeSteps
-from linnet.inference.engine import CachedReader
+from linnet.inference.readers import CachedReader
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import MixerSpec

@@ -9,7 +9,7 @@ import linnet
 from linnet.core.errors import UserError
 from linnet.data.token_data import TokenData
 from linnet.evaluation.text import evaluate_folder
-from linnet.inference.engine import Caches
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.training.data import fit_to_data
 from linnet.training.run import prepare_run_pairs, resolve_run_config

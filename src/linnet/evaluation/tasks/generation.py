@@ -12,7 +12,7 @@ from linnet.core.errors import UserError
 from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.tasks.scorer import Advance, StateFactory
-from linnet.inference.engine import left_pad
+from linnet.inference.prefill import left_pad
 
 TOKENS_AT_ONCE = 8192
 

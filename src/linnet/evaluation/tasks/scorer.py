@@ -17,8 +17,8 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.models import frozen_state
-from linnet.inference.engine import left_pad
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.prefill import left_pad
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from linnet.core.checksum import check_files
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.engine import steps
 from linnet.inference.language_model import Continuation
+from linnet.inference.readers import steps
 from linnet.inference.sampling import Sampling
 from linnet.interop.onnx.folder import DATA, GraphDescription
 from linnet.interop.onnx.fusion import fuse_step

@@ -26,8 +26,8 @@ from linnet.core.system import available_bytes
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.inference.engine import steps
 from linnet.inference.language_model import Continuation
+from linnet.inference.readers import steps
 from linnet.inference.sampling import Sampling
 from linnet.model.folder import NGRAM
 from linnet.model.store import check_new_folder

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_models import inspected, small_decoder, small_spec, speaker
 
 from linnet.core.errors import UserError
-from linnet.inference.engine import Caches
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.inspection.text_model import Target
 from linnet.layers.mixers.attention import AttentionSpec

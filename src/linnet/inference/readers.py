@@ -1,0 +1,159 @@
+"""Logits of the next tokens of streams: with a state of the tokens before, or by reading the whole text again.
+
+The default of `Caches` is how to generate; the other settings show what each cache saves (Gokden, arXiv 2502.13502).
+
+Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary, `D` model width.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from linnet.inference.compiled_step import CompiledSteps, can_compile
+from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.prefill import EMPTY, PrefillContext
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, counts_of, fresh_seed, row_uniforms
+from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
+from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+Step = list[int | None]
+"""The next token id of each row; None for a row that has ended."""
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What generation keeps between tokens.
+
+    kv: the state of the tokens so far (keys and values, sums). Off: every step reads the whole text again.
+    calibration: what layers calibrated on the prompt. Off: they calibrate again at every step, on the whole text if kv
+        is off, else on what they kept of the prompt (`RecalibratingCache`).
+    """
+
+    kv: bool = True
+    calibration: bool = True
+
+    @property
+    def label(self) -> str:
+        """The caches that are on: `KV and calibration`, `KV`, `calibration` or `none`."""
+        names = (("KV", self.kv), ("calibration", self.calibration))
+        return " and ".join(name for name, on in names if on) or "none"
+
+    def cache_policies(self, decoder: Decoder, policies: list[CachePolicy]) -> list[CachePolicy]:
+        """The policies of a state, one per layer of the model; those of layers that calibrate follow the setting."""
+        if self.calibration:
+            return policies
+        recalibrate = RecalibratingCache()
+        pairs = zip(decoder.mixers, policies, strict=True)
+        return [recalibrate if RecalibratingCache in mixer.cache_policies else policy for mixer, policy in pairs]
+
+    def calibrated_bytes(self, decoder: Decoder) -> int:
+        """Bytes that are kept of one stream without the KV-cache, not counting its token ids."""
+        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.calibration else 0
+
+
+@dataclass
+class CachedReader:
+    """Reads a batch of streams chunk by chunk, the prompts first; each token once, with the state.
+
+    `state` is advanced. padding, context: of the first chunk. record: collects auxiliary outputs; then every step is a
+    pass of the whole decoder.
+    """
+
+    decoder: Decoder
+    state: DecoderState
+    padding: Counts | None = None
+    record: AuxiliaryOutputs | None = None
+    context: PrefillContext = EMPTY
+    _steps: DecodeSteps | CompiledSteps | None = field(default=None, init=False)
+    _prompt_was_read: bool = field(default=False, init=False)
+
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
+        if self._steps is not None and tokens_BT.numel() == 1:
+            return self._steps.logits(tokens_BT)
+        logits_BV = self._pass(tokens_BT)
+        if not self._prompt_was_read and self.record is None:
+            steps, self._prompt_was_read = DecodeSteps.of(self.decoder, self.state), True
+            ordinary = self._pass if steps is None else steps.logits
+            can_be_compiled = can_compile(self.decoder, self.state)
+            self._steps = CompiledSteps(self.decoder, self.state, ordinary, steps) if can_be_compiled else steps
+        return logits_BV
+
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        """The output of the layers `[B, T, D]` for a chunk of a prompt that goes on: its logits are not needed."""
+        hidden_BTD = self.decoder.hidden(
+            tokens_BT, self.state, padding=self.padding, record=self.record, **vars(self.context)
+        )
+        self.padding, self.context = None, EMPTY
+        return hidden_BTD
+
+    def _pass(self, tokens_BT: Tensor) -> Tensor:
+        """Read the chunk in one pass of the whole decoder."""
+        return self.decoder.logits(self.read(tokens_BT)[:, -1:])[:, 0]
+
+
+@dataclass
+class RecomputingReader:
+    """Reads the whole text again at each chunk; keeps its tokens and, if requested, the calibration on the prompt."""
+
+    decoder: Decoder
+    padding: Counts | None
+    keep_calibration: bool = True
+    record: AuxiliaryOutputs | None = None
+    context: PrefillContext = EMPTY
+    _text_BT: Tensor | None = field(default=None, init=False)
+    _calibrated: DecoderState | None = field(default=None, init=False)
+
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
+        text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
+        if self._calibrated is None:
+            state = self.decoder.initial_state(*text_BT.shape)
+        else:
+            state = self._calibrated.forget().grown(text_BT.shape[1])
+        hidden_B1D = self.decoder.hidden(
+            text_BT, state, padding=self.padding, record=self.record, **vars(self.context)
+        )[:, -1:]
+        if self.keep_calibration and self._calibrated is None:
+            self._calibrated = state
+        self._text_BT = text_BT
+        return self.decoder.logits(hidden_B1D)[:, 0]
+
+
+@torch.inference_mode()
+def steps(
+    next_logits: Callable[[Tensor], Tensor],
+    tokens_BT: Tensor,
+    sampling: Sampling,
+    max_tokens: int,
+    stop_ids: Collection[int],
+    counts: Sequence[TokenCounts] | None = None,
+) -> Iterator[Step]:
+    """Continue the prompts `[B, T]` with any function of logits; yields steps as `decode`.
+
+    next_logits: from tokens `[B, T]`, which continue the ones before, to the logits `[B, V]` at the last of them.
+    counts: see `decode`; None: of the prompts, which have no padding.
+    """
+    rows = len(tokens_BT)
+    counts = counts_of(tokens_BT.tolist()) if counts is None else counts
+    running = [True] * rows
+    uniforms: Iterator[Tensor | None] = repeat(None)
+    if not sampling.greedy:
+        seed = fresh_seed() if sampling.seed is None else sampling.seed
+        uniforms = row_uniforms(seed, rows, sampling.drawn)
+    for count, uniform_B in enumerate(uniforms, start=1):
+        chosen_B = choose(adjust(next_logits(tokens_BT), sampling, counts), sampling, uniform_B)
+        chosen = chosen_B.tolist()
+        for row, token in zip(counts, chosen, strict=True):
+            row.add(token)
+        running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
+        yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
+        if not any(running) or count == max_tokens:
+            return
+        tokens_BT = chosen_B[:, None]

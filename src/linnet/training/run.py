@@ -25,7 +25,7 @@ from linnet.training.objectives import Objective, next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
 from linnet.training.run_folder import PAIRS, DivergedError, RunFolder, is_longer
-from linnet.training.spec import RunSpec, read_run, run_of
+from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval, read_run, run_of
 from linnet.training.trainer import Trainer
 
 
@@ -107,13 +107,16 @@ def resolve_run_config(
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
         return read_run(config, model, data, list(assignments), recipe, start_from, training)
-    plain = RunFolder(out).configuration().to_dict()
-    fields = dict(training or {})
+    known = RunFolder(out).configuration()
+    plain, fields = known.to_dict(), dict(training or {})
     assigned = {read_assignment(each)[0] for each in assignments}
     if "recipe" in fields or "training.recipe" in assigned:
         raise UserError("a run that has begun keeps its fields", field="training.recipe", accepted="another `out`")
     if "tokens" in fields or "training.tokens" in assigned:
         plain["training"]["steps"] = None  # the other way to give the length
+    for section in LONGEST_INTERVALS:
+        if has_default_interval(known, section):
+            plain["training"][section]["every"] = None  # fits another number of steps, too
     plain["training"] = merge_fields(plain["training"], fields)
     if data is not None:
         plain["data"] = str(data)
@@ -157,7 +160,7 @@ def train_run(
     with join_processes() as processes:
         reporter = reporter if reporter and processes.is_rank0 else Reporter()
         data = TokenData.open(run.data)
-        requested, run = run, folder.with_known_warmup(run, fit_to_data(run, data))
+        requested, run = run, folder.with_known_lengths(run, fit_to_data(run, data))
         processes.broadcast_from_rank0(lambda: folder.check(run))
         summary = processes.broadcast_from_rank0(lambda: finished_summary(folder.path))
         if summary is not None and not is_longer(run, folder.configuration()):

@@ -47,7 +47,7 @@ from linnet.training.metrics import (
     plain_configuration,
 )
 from linnet.training.schedule import Extension, StepBudget, read_budget
-from linnet.training.spec import RunSpec
+from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval
 
 PAIRS = "pairs"
 """The data folder of a run that was given a file of pairs."""
@@ -102,6 +102,9 @@ class RunFolder:
         before, now = flatten(known.to_dict()), flatten(run.to_dict())
         if is_longer(run, known):
             before[STEPS] = now[STEPS]
+            for name in LONGEST_INTERVALS:
+                if has_default_interval(known, name) and has_default_interval(run, name):
+                    before[f"training.{name}.every"] = now[f"training.{name}.every"]
         hashes = self.hashes()
         for field, file in initial_files(now[CALIBRATION], now[START_FROM], now[EMBEDDING_FROM]).items():
             # If a file is gone, its name decides: a run that has begun does not need its files any more.
@@ -171,17 +174,22 @@ class RunFolder:
         """Store the precision that the run begins with, so that it continues with it on any machine."""
         write_checked_json(self.path / PRECISION, precision.model_dump())
 
-    def with_known_warmup(self, requested: RunSpec, run: RunSpec) -> RunSpec:
-        """The resolved `run`; if it extends the one in the folder, with that one's warm-up and growth.
+    def with_known_lengths(self, requested: RunSpec, run: RunSpec) -> RunSpec:
+        """The resolved `run`, with the intervals of the one in the folder; if it extends that, with warm-up and growth.
 
-        Fields that `requested` (the same before it was resolved) gives in steps are used as they are.
+        Intervals that are the default for the number of steps are the default for the new number. Fields that
+        `requested` (the same before it was resolved) gives in steps are used as they are.
         """
         if not (self.path / CONFIG).is_file():
             return run
         known = self.configuration()
-        if not (is_longer(run, known) or self._extensions().is_file()):
-            return run
         changed: dict[str, Any] = {}
+        for name in LONGEST_INTERVALS:
+            every = getattr(known.training, name).every
+            if getattr(requested.training, name).every is None and not has_default_interval(known, name):
+                changed[name] = getattr(run.training, name).model_copy(update={"every": every})
+        if not (is_longer(run, known) or self._extensions().is_file()):
+            return run.model_copy(update={"training": run.training.model_copy(update=changed)})
         if requested.training.schedule.warmup_steps is None:
             warmup_steps = known.training.schedule.warmup_steps
             changed["schedule"] = run.training.schedule.model_copy(update={"warmup_steps": warmup_steps})
@@ -197,10 +205,13 @@ class RunFolder:
         budget = read_budget(self._extensions(), known.training.steps)
         if not is_longer(run, known):
             return budget
-        extension = Extension(step=step, before=budget.steps, steps=steps)
+        intervals = {
+            name: (getattr(known.training, name).every, getattr(run.training, name).every) for name in LONGEST_INTERVALS
+        }
+        changed = {name: before for name, (before, now) in intervals.items() if before != now}
+        extension = Extension(step=step, before=budget.steps, steps=steps, every=changed)
         longer = StepBudget(steps, (*budget.history, extension))
-        history = [each.model_dump() for each in longer.history]
-        write_checked_json(self.path / EXTENSIONS, {"version": 1, "extensions": history})
+        write_checked_json(self.path / EXTENSIONS, {"version": 1, "extensions": longer.to_list()})
         self._write_configuration(run)
         return longer
 
@@ -232,7 +243,9 @@ class RunFolder:
     def expected_steps(self, step: int) -> set[int]:
         """The steps up to this one that must have a line in `metrics.jsonl`."""
         training = self.configuration().training
-        return {due for every in (training.log.every, training.evaluate.every) for due in range(every, step + 1, every)}
+        assert training.steps is not None, "an unresolved run"
+        budget = read_budget(self._extensions(), training.steps)
+        return budget.due("log", step, training.log.every) | budget.due("evaluate", step, training.evaluate.every)
 
     def lines_to_end(self, step: int) -> list[dict[str, Any]]:
         """The lines of a run that ended at `step`; a note names those that are missing."""

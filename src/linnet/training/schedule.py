@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
@@ -151,11 +151,15 @@ def _in_steps(ends: Ends, steps: int) -> list[tuple[float, int]]:
 
 
 class Extension(Spec):
-    """After `step` of `before` steps a run was extended to `steps`."""
+    """After `step` of `before` steps a run was extended to `steps`.
+
+    every: by section (`evaluate`, `log`), the interval in steps before the extension, if the extension changed it.
+    """
 
     step: NonNegativeInt
     before: Amount
     steps: Amount
+    every: dict[str, Amount] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,25 @@ class StepBudget:
     def ends(self, step: int) -> bool:
         """True if the run ends, or once ended, with this step."""
         return step == self.of(step)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The history as plain data."""
+        return [each.model_dump(exclude_defaults=True) for each in self.history]
+
+    def interval(self, section: str, step: int, every: int | None) -> int:
+        """The `every` of a section when update number `step` was first made; `every`: what a resolved run has now."""
+        assert every is not None, "an unresolved run"
+        return next(
+            (each.every[section] for each in self.history if step <= each.step and section in each.every), every
+        )
+
+    def due(self, section: str, step: int, every: int | None) -> set[int]:
+        """The steps up to `step` that end an interval of a section; `every` as for `interval`."""
+        ends, due = sorted({step, *(each.step for each in self.history if each.step < step)}), set[int]()
+        for begin, end in pairwise([0, *ends]):
+            interval = self.interval(section, end, every)
+            due.update(range(begin - begin % interval + interval, end + 1, interval))
+        return due
 
 
 def read_budget(path: Path, steps: int) -> StepBudget:

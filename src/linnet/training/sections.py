@@ -158,11 +158,12 @@ class GuardSpec(Spec):
 class EvaluateSpec(Spec):
     """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
 
+    every: null: a tenth of the steps (rounded down), at most 100.
     calibrate_on: the text that calibrates a model that is not causal by itself: the start of the training split, or the
     empty prompt.
     """
 
-    every: Amount = 100
+    every: Amount | None = None
     tokens: Amount = 65536
     calibrate_on: CalibrationText = "train"
 
@@ -187,6 +188,6 @@ class ParallelSpec(Spec):
 
 
 class LogSpec(Spec):
-    """A line of metrics every `every` steps."""
+    """A line of metrics every `every` steps; null: every tenth of the steps (rounded down), at most 10."""
 
-    every: Amount = 10
+    every: Amount | None = None

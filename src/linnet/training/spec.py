@@ -36,6 +36,20 @@ from linnet.training.sections import (
 DEFAULT_STEPS = 1000
 WARMUP_SHARE = 0.1
 
+LONGEST_INTERVALS = {"evaluate": 100, "log": 10}
+"""By section, the `every` of long runs, in steps; short ones are divided into tenths."""
+
+
+def default_interval(section: str, steps: int) -> int:
+    """The `every` of a section, `evaluate` or `log`, in a run of so many steps that does not give it."""
+    return min(LONGEST_INTERVALS[section], max(1, steps // 10))
+
+
+def has_default_interval(run: "RunSpec", section: str) -> bool:
+    """True if the `every` of a resolved run is the default for its number of steps."""
+    steps = run.training.steps
+    return steps is not None and bool(getattr(run.training, section).every == default_interval(section, steps))
+
 
 class TrainingSpec(Spec):
     """How a model is trained.
@@ -134,8 +148,9 @@ class RunSpec(Spec):
         return self
 
     def resolved(self) -> Self:
-        """A copy with every derived length filled in: `context_length`, `steps`, `schedule.warmup_steps`, `growth`.
+        """A copy with every derived length filled in.
 
+        These are `context_length`, `steps`, `schedule.warmup_steps`, `growth`, `evaluate.every` and `log.every`.
         `UserError` if they do not fit each other or the model.
         """
         training = self.training
@@ -162,6 +177,9 @@ class RunSpec(Spec):
             )
         lengths: dict[str, Any] = {"context_length": context, "steps": steps, "tokens": None, "growth": growth}
         lengths["schedule"] = training.schedule.model_copy(update={"warmup_steps": warmup, "warmup_share": None})
+        for name, section in (("evaluate", training.evaluate), ("log", training.log)):
+            if section.every is None:
+                lengths[name] = section.model_copy(update={"every": default_interval(name, steps)})
         return self.model_copy(update={"training": training.model_copy(update=lengths)})
 
     @property

@@ -325,7 +325,7 @@ class Trainer:
             },
             "seed": state.seed,
             "averaging": training.averaging and training.averaging.model_dump(),
-            "extensions": [each.model_dump() for each in context.budget.history],
+            "extensions": context.budget.to_list(),
             "spikes": None,
             **figures,
             "data": {

@@ -87,6 +87,38 @@ def test_an_extended_run_ends_equally_from_any_checkpoint(tmp_path, tiny_run):
         assert weights_of(tmp_path) == weights and metrics_of(tmp_path) == metrics, step
 
 
+def test_intervals_that_are_not_given_follow_the_number_of_steps(tmp_path, tiny_run):
+    """Ten or more evaluations and lines in a run of any length; each step keeps the interval of its time."""
+    fitting = {"evaluate": {"tokens": 64}, "log": {}, "checkpoint": {"every": 4, "keep": 20}}
+    train_run(tiny_run(steps=8, **fitting), tmp_path / "run")
+    train(tmp_path / "run", training={"steps": 40})
+    lines = RunFolder(tmp_path / "run").lines_to_end(40)
+    assert [line["step"] for line in lines if "validation" in line] == [*range(1, 9), *range(12, 41, 4)]
+    assert read_checked_json(tmp_path / "run" / "extensions.json")["extensions"] == [
+        {"step": 8, "before": 8, "steps": 40, "every": {"evaluate": 1, "log": 1}}
+    ]
+    expected = metrics_of(tmp_path / "run")
+    for step in checkpoint_steps(tmp_path / "run" / "checkpoints")[5:]:
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+    shutil.rmtree(tmp_path / "run" / "model")
+    train(tmp_path / "run")
+    assert metrics_of(tmp_path / "run") == expected
+
+    fixed = {**fitting, "evaluate": {"every": 3, "tokens": 64}}
+    train_run(tiny_run(steps=8, **fixed), tmp_path / "fixed")
+    train_run(tiny_run(steps=20, **fitting), tmp_path / "fixed")
+    training = RunFolder(tmp_path / "fixed").configuration().training
+    assert (training.evaluate.every, training.log.every) == (3, 2)
+    with pytest.raises(UserError, match=r"training.log.every: 2, not 5"):
+        train(tmp_path / "fixed", training={"steps": 30, "log": {"every": 5}})
+
+
+@pytest.mark.parametrize("steps, every", [(1, (1, 1)), (19, (1, 1)), (99, (9, 9)), (300, (30, 10)), (5000, (100, 10))])
+def test_the_default_intervals(tiny_run, steps, every):
+    training = tiny_run(steps=steps, evaluate={}, log={}).resolved().training
+    assert (training.evaluate.every, training.log.every) == every
+
+
 def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_path, tiny_run, monkeypatch):
     train_run(tiny_run(), tmp_path / "run")
     train_run(tiny_run(steps=20), shutil.copytree(tmp_path / "run", tmp_path / "straight"))

@@ -53,7 +53,7 @@ class Evaluate(Callback):
         """Evaluate if it is due; `Stopped` if a stop is requested meanwhile. A new best evaluation is saved."""
         context, spec, state, processes = self.context, self.context.spec, self.state, self.context.processes
         step = context.state.step
-        if not context.budget.ends(step) and step % spec.evaluate.every:
+        if not context.budget.ends(step) and step % context.budget.interval("evaluate", step, spec.evaluate.every):
             return
         # The same batches each time, in the precision of the weights; each process measures some of them.
         batches = validation_batches(self._tokens, self._spans, spec.batch_size, spec.evaluate.tokens)

@@ -156,7 +156,8 @@ class Log(Callback):
 
     def after_step(self) -> None:
         step = self.context.state.step
-        if self._evaluate.state.step != step and step % self.context.spec.log.every:
+        interval = self.context.budget.interval("log", step, self.context.spec.log.every)
+        if self._evaluate.state.step != step and step % interval:
             return
         line = self._line(evaluated=self._evaluate.state.step == step)
         if self.context.processes.is_rank0:

@@ -24,7 +24,7 @@ BYTE_LEVEL = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for 
 """GPT-2's table: printable Latin-1 characters stand for themselves, the other bytes follow from U+0100 on."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenBytes:
     """The bytes of every token id.
 
@@ -78,12 +78,15 @@ class TokenBytes:
 
     def decode(self, tokens: list[int], behind: Iterable[int] = ()) -> str:
         """The text of token ids behind others; bytes that are not UTF-8 become U+FFFD."""
-        reader = _ByteReader(self, behind)
+        reader = ByteReader(self, behind)
         return b"".join([reader.bytes_of(token) for token in tokens]).decode("utf-8", "replace")
 
 
-class _ByteReader:
-    """The bytes of tokens that come one after the other. behind: the tokens of their text so far."""
+class ByteReader:
+    """The bytes of tokens that come one after the other. behind: the tokens of their text so far.
+
+    is_opening: nothing has been printed yet, so that a token may stand for other bytes than later.
+    """
 
     def __init__(self, pieces: TokenBytes, behind: Iterable[int] = ()) -> None:
         self._pieces = pieces
@@ -94,6 +97,7 @@ class _ByteReader:
             self.bytes_of(token)
 
     def bytes_of(self, token: int) -> bytes:
+        """The bytes of the next token."""
         piece = self._pieces.table[token]
         if self.is_opening:
             opening = self._pieces.opening[token]
@@ -109,12 +113,17 @@ class TextStream:
     """
 
     def __init__(self, pieces: TokenBytes, behind: Iterable[int] = ()) -> None:
-        self._reader = _ByteReader(pieces, behind)
+        self._reader = ByteReader(pieces, behind)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         """The text that this token completes, perhaps none."""
         return self._decoder.decode(self._reader.bytes_of(token))
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no bytes of an incomplete character are held back."""
+        return not self._decoder.getstate()[0]
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain data: the bytes that are held back, and whether nothing has been printed yet."""

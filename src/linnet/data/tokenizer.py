@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, pre_tokenizers
 from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
-from linnet.data.pieces import TextStream, TokenBytes
+from linnet.data.pieces import ByteReader, TextStream, TokenBytes
 from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
@@ -173,6 +173,15 @@ class Tokenizer:
     def stream(self, behind: Sequence[int] = ()) -> TextStream:
         """A decoder for tokens that come one at a time; its outputs add up to `decode` of all of them."""
         return TextStream(self._pieces, self._since_end(behind))
+
+    @property
+    def pieces(self) -> TokenBytes:
+        """The bytes of every token id."""
+        return self._pieces
+
+    def byte_reader(self, behind: Sequence[int] = ()) -> ByteReader:
+        """The bytes of tokens that come one at a time, behind others."""
+        return ByteReader(self._pieces, self._since_end(behind))
 
     def _since_end(self, behind: Sequence[int]) -> Sequence[int]:
         """The tokens after the last end token."""

@@ -2,7 +2,13 @@
 
 The order is: logit bias (its `SequenceBiasLogitsProcessor`, for single tokens), repetition penalty
 (`RepetitionPenaltyLogitsProcessor`), frequency and presence penalties (those of OpenAI's interface), temperature,
-top-k, top-p, min-p and typical sampling (its four `LogitsWarper` of these names), ties included.
+top-k, top-p, min-p and typical sampling (its four `LogitsWarper` of these names), ties included; a grammar comes last.
+
+A grammar (`inference.constrained`) permits some of the tokens that the others leave. Where it permits none of them, the
+tokens that it does permit are all that top-k, top-p, min-p and typical sampling see in that step, so that one is always
+left. llama.cpp has the same two cases; vLLM and Transformers apply a grammar first in every step, which differs for
+tokens that the truncation drops while others that are permitted stay. A greedy choice is the likeliest permitted token.
+
 Sources: top-p is nucleus sampling (Holtzman et al., arXiv 1904.09751); the repetition penalty is of Keskar et al.
 (arXiv 1909.05858), min-p of Nguyen et al. (arXiv 2407.01082), typical sampling of Meister et al. (arXiv 2202.00666).
 
@@ -10,12 +16,13 @@ Legend: `B` batch, `V` vocabulary.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,32 +135,71 @@ def _is_number(value: object, kind: type = Real) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-@dataclass
 class TokenCounts:
     """What the penalties of one row count: the tokens of the stream, and those generated since the prompt.
 
-    last: the token that was generated last.
+    seen: the tokens of the stream. generated: how often each was generated since the prompt. last: the token that was
+    generated last. They are kept as arrays that a token changes in one place, so that a step of a long text costs no
+    more than one of a short text.
     """
 
-    seen: set[int] = field(default_factory=set)
-    generated: Counter[int] = field(default_factory=Counter)
-    last: int | None = None
+    def __init__(
+        self, seen: Iterable[int] = (), generated: Mapping[int, int] = MappingProxyType({}), last: int | None = None
+    ) -> None:
+        self.last = last
+        self._places: dict[int, int] = {}
+        self._tokens_S, self._times_S = np.empty(64, np.int64), np.zeros(64, np.float32)
+        for token in seen:
+            self._place(token)
+        for token, times in generated.items():
+            place = self._place(token)
+            self._times_S[place] = times
+
+    @property
+    def seen(self) -> set[int]:
+        """The tokens of the stream."""
+        return set(self._places)
+
+    @property
+    def generated(self) -> dict[int, int]:
+        """How often each token was generated since the prompt."""
+        return {token: int(times) for token, place in self._places.items() if (times := self._times_S[place])}
 
     def read_prompt(self, tokens: Iterable[int]) -> None:
         """Add the tokens of a prompt, with which the count of generated tokens begins again."""
-        self.seen.update(tokens)
-        self.generated.clear()
+        self._times_S[:] = 0
+        for token in tokens:
+            self._place(token)
 
     def add(self, token: int) -> None:
         """Add a generated token."""
-        self.seen.add(token)
-        self.generated[token] += 1
+        place = self._place(token)  # before the arrays are looked at, which it may replace
+        self._times_S[place] += 1
         self.last = token
+
+    def tensors(self, vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """`[S]`, `[S]`: the tokens of the stream below `vocab_size`, and how often each was generated (float32).
+
+        A vocabulary may have fewer ids than the embedding, and a prompt may contain the others.
+        """
+        tokens_S, times_S = self._tokens_S[: len(self._places)], self._times_S[: len(self._places)]
+        if tokens_S.size and tokens_S.max() >= vocab_size:
+            times_S, tokens_S = times_S[tokens_S < vocab_size], tokens_S[tokens_S < vocab_size]
+        return torch.from_numpy(tokens_S).to(device), torch.from_numpy(times_S).to(device)
+
+    def _place(self, token: int) -> int:
+        """The place of a token in the arrays; a new one is added."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._tokens_S):
+            self._tokens_S = np.concatenate([self._tokens_S, np.empty_like(self._tokens_S)])
+            self._times_S = np.concatenate([self._times_S, np.zeros_like(self._times_S)])
+        self._tokens_S[place] = token
+        return place
 
 
 def counts_of(prompts: Iterable[Iterable[int]]) -> list[TokenCounts]:
     """The counts of rows that begin with these prompts, without their padding."""
-    return [TokenCounts(set(prompt)) for prompt in prompts]
+    return [TokenCounts(prompt) for prompt in prompts]
 
 
 def fresh_seed() -> int:
@@ -173,11 +219,17 @@ def row_uniforms(seed: int, rows: int, drawn: int = 0) -> Iterator[Tensor]:
         yield 1.0 - torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators])
 
 
-def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> Tensor:
+def choose(
+    logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None, permitted_BV: Tensor | None = None
+) -> Tensor:
     """The next token of each row, int64 `[B]`; `uniform_B` in `(0, 1]` decides it unless the choice is greedy.
 
-    logits_BV: after bias and penalties (`adjust`). Raises `UserError` if logits are not finite.
+    logits_BV: after bias and penalties (`adjust`). permitted_BV: truth values, the tokens that a grammar permits, at
+    least one in each row; None: all. Raises `UserError` if logits are not finite.
     """
+    if permitted_BV is not None and sampling.greedy:
+        check_finite(logits_BV.amax(dim=-1).tolist())
+        return forbid(logits_BV, permitted_BV).argmax(dim=-1)
     if len(logits_BV) == 1 and logits_BV.device.type == "cpu":  # for one row NumPy takes a third of PyTorch's time
         logits_V = logits_BV[0].float().numpy()
         likeliest = int(logits_V.argmax())
@@ -185,12 +237,17 @@ def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> T
     else:
         highest_B, likeliest_B = logits_BV.max(dim=-1)
         highest = highest_B.tolist()
-    if not all(map(math.isfinite, highest)):
-        raise UserError("the model's logits are not finite: its weights are damaged, or its training diverged")
+    check_finite(highest)
     if sampling.greedy:
         return likeliest_B
     assert uniform_B is not None
-    return sample(probabilities(logits_BV, sampling), uniform_B.to(logits_BV.device))
+    return sample(probabilities(logits_BV, sampling, permitted_BV), uniform_B.to(logits_BV.device))
+
+
+def check_finite(highest: Iterable[float]) -> None:
+    """Raise `UserError` if the highest logit of a row is no finite number."""
+    if not all(map(math.isfinite, highest)):
+        raise UserError("the model's logits are not finite: its weights are damaged, or its training diverged")
 
 
 def sample(probabilities_BV: Tensor, uniform_B: Tensor) -> Tensor:
@@ -203,9 +260,25 @@ def sample(probabilities_BV: Tensor, uniform_B: Tensor) -> Tensor:
     return torch.searchsorted(cumulative_BV, target_B1)[:, 0]
 
 
-def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution from which tokens are drawn, float32 `[B, V]`."""
-    return warp(logits_BV.float(), sampling).softmax(dim=-1)
+def probabilities(logits_BV: Tensor, sampling: Sampling, permitted_BV: Tensor | None = None) -> Tensor:
+    """The distribution from which tokens are drawn, float32 `[B, V]`.
+
+    permitted_BV: see `choose`.
+    """
+    logits_BV = logits_BV.float()
+    warped_BV = warp(logits_BV, sampling)
+    if permitted_BV is not None:
+        left_BV = forbid(warped_BV, permitted_BV)
+        has_none_B1 = left_BV.isneginf().all(dim=-1, keepdim=True)
+        if has_none_B1.any():
+            left_BV = torch.where(has_none_B1, warp(forbid(logits_BV, permitted_BV), sampling), left_BV)
+        warped_BV = left_BV
+    return warped_BV.softmax(dim=-1)
+
+
+def forbid(logits_BV: Tensor, permitted_BV: Tensor) -> Tensor:
+    """Logits in which all tokens that are not permitted are `-inf`."""
+    return logits_BV.masked_fill(~permitted_BV.to(logits_BV.device), -math.inf)
 
 
 def check_bias(sampling: Sampling, vocab_size: int) -> None:
@@ -228,16 +301,18 @@ def adjust(logits_BV: Tensor, sampling: Sampling, counts: Sequence[TokenCounts])
     if sampling.logit_bias:
         check_bias(sampling, vocab_size)
         logits_BV[:, list(sampling.logit_bias)] += torch.tensor(list(sampling.logit_bias.values()), device=device)
-    # A vocabulary may have fewer ids than the embedding, and a prompt may contain the others.
+    if not sampling.penalizes:
+        return logits_BV
     for logits_V, row in zip(logits_BV, counts, strict=True):
+        tokens_S, times_S = row.tensors(vocab_size, device)
+        values_S = logits_V[tokens_S]
         if sampling.repetition_penalty != 1:
-            seen_S = torch.tensor([token for token in row.seen if token < vocab_size], dtype=torch.int64, device=device)
-            values_S, penalty = logits_V[seen_S], sampling.repetition_penalty
-            logits_V[seen_S] = torch.where(values_S < 0, values_S * penalty, values_S / penalty)
+            penalty = sampling.repetition_penalty
+            values_S = torch.where(values_S < 0, values_S * penalty, values_S / penalty)
         if sampling.frequency_penalty or sampling.presence_penalty:
-            generated = {token: times for token, times in row.generated.items() if token < vocab_size}
-            times_S = torch.tensor(list(generated.values()), dtype=torch.float32, device=device)
-            logits_V[list(generated)] -= sampling.frequency_penalty * times_S + sampling.presence_penalty
+            penalty_S = sampling.frequency_penalty * times_S + sampling.presence_penalty
+            values_S = torch.where(times_S > 0, values_S - penalty_S, values_S)
+        logits_V[tokens_S] = values_S
     return logits_BV
 
 

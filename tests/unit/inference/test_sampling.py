@@ -1,7 +1,9 @@
 """Sampling is that of Transformers, step by step; what is drawn follows the probabilities."""
 
 import itertools
+import math
 import re
+from collections import Counter
 from types import ModuleType
 from typing import Any
 
@@ -144,6 +146,64 @@ def test_penalties_count_what_was_generated_since_the_prompt():
     rows[0].read_prompt([2])
     same(adjust(torch.zeros(1, 4), sampling, rows[:1]), torch.zeros(1, 4))
     assert rows[0].seen == {0, 1, 2, 3}
+
+
+@unhurried
+@given(
+    prompt=st.lists(st.integers(0, 90), max_size=70),
+    generated=st.lists(st.integers(0, 200), max_size=90),
+    more=st.lists(st.integers(0, 90), max_size=5),
+)
+@example(prompt=[], generated=[*range(129), 128], more=[200])
+@example(prompt=[*range(64)], generated=[64, 64], more=[])
+def test_counts_that_grow_are_those_of_a_counter(prompt: list[int], generated: list[int], more: list[int]):
+    """Ids of the embedding that are no tokens (100 and above) are counted and change no logit."""
+    counts, seen = TokenCounts(prompt), {*prompt, *generated}
+    for token in generated:
+        counts.add(token)
+    assert (counts.seen, counts.generated) == (seen, Counter(generated))
+    again = TokenCounts(counts.seen, counts.generated, counts.last)
+    sampling = Sampling(repetition_penalty=1.5, frequency_penalty=0.5, presence_penalty=0.25)
+    expected_V = torch.ones(100)
+    for token in (token for token in seen if token < 100):
+        times = generated.count(token)
+        expected_V[token] = 1 / torch.tensor(1.5) - (0.5 * times + 0.25 if times else 0)
+    for kept in (counts, again):
+        same(adjust(torch.ones(1, 100), sampling, [kept])[0], expected_V)
+    counts.read_prompt(more)
+    assert (counts.seen, counts.generated) == (seen | {*more}, {})
+
+
+@unhurried
+@given(logits_BV=LOGITS, data=st.data(), temperature=TEMPERATURES, top_p=TOP_P, uniform=st.floats(1e-9, 1))
+def test_a_grammar_is_last_and_always_leaves_a_token(
+    logits_BV: Tensor, data: st.DataObject, temperature: float, top_p: float, uniform: float
+):
+    rows, size = logits_BV.shape
+    row = st.lists(st.booleans(), min_size=size, max_size=size).filter(any)
+    permitted_BV = torch.tensor([data.draw(row) for _ in range(rows)])
+    uniform_B = torch.full((rows,), uniform, dtype=torch.float64)
+    for sampling in (Sampling(temperature, 2, top_p), Sampling(0)):
+        chosen_B = choose(logits_BV, sampling, uniform_B, permitted_BV)
+        assert permitted_BV.gather(1, chosen_B[:, None]).all()
+    same(chosen_B, logits_BV.masked_fill(~permitted_BV, -math.inf).argmax(-1))
+    sampling = Sampling(temperature, 2, top_p)
+    warped_BV = warp(logits_BV, sampling)
+    for warped_V, permitted_V, logits_V, found_V in zip(
+        warped_BV, permitted_BV, logits_BV, probabilities(logits_BV, sampling, permitted_BV), strict=True
+    ):
+        survives_V = permitted_V & ~warped_V.isneginf()
+        if survives_V.any():
+            expected_V = warped_V.masked_fill(~permitted_V, -math.inf).softmax(-1)
+        else:
+            expected_V = probabilities(logits_V.masked_fill(~permitted_V, -math.inf)[None], sampling)[0]
+        same(found_V, expected_V)
+
+
+def test_damaged_logits_are_reported_behind_a_grammar():
+    for sampling in (Sampling(0), Sampling()):
+        with pytest.raises(UserError, match="not finite"):
+            choose(torch.tensor([[math.nan, 1.0]]), sampling, torch.ones(1), torch.tensor([[False, True]]))
 
 
 def test_a_bias_and_penalties_also_change_the_greedy_choice_and_leave_the_logits_of_the_model():

@@ -100,6 +100,39 @@ def test_the_same_choice(script):
         assert token == int(choose(adjusted_BV, sampling, torch.tensor([1 - uniform], dtype=torch.float64))), setting
 
 
+def test_the_same_penalties_bit_for_bit(script):
+    """None of the settings is a float32, so that each must be rounded as PyTorch rounds numbers that meet a tensor."""
+    torch.manual_seed(1)
+    logits_BV = 10 * torch.randn(20, 40)
+    counts = TokenCounts(range(20))
+    for token in [2, 5, 5, *[7] * 9]:
+        counts.add(token)
+    settings = [
+        (1.3, 0.1, 0.7, {3: 0.3, 30: -1.7}),
+        (0.7, -0.1, 0.3, {}),
+        (1.1, 0.0, 0.0, {}),
+        (1.0, 1 / 3, 1e-3, {7: 0.1}),
+    ]
+    found = script(
+        """const { adjust } = await import("./sampling.js");
+        const counts = { seen: new Set(given.seen), generated: new Map(given.generated) };
+        return given.settings.map(([repetition, frequency, presence, bias]) => given.logits.map(logits =>
+            Array.from(adjust(Float32Array.from(logits), { repetition, frequency, presence, bias }, counts))));""",
+        {
+            "logits": logits_BV.tolist(),
+            "seen": list(counts.seen),
+            "generated": list(counts.generated.items()),
+            "settings": [(*numbers, list(bias.items())) for *numbers, bias in settings],
+        },
+    )
+    for (repetition, frequency, presence, bias), rows in zip(settings, found, strict=True):
+        sampling = Sampling(
+            repetition_penalty=repetition, frequency_penalty=frequency, presence_penalty=presence, logit_bias=bias
+        )
+        expected_BV = adjust(logits_BV, sampling, [counts] * len(logits_BV))
+        assert torch.equal(torch.tensor(rows), expected_BV), sampling
+
+
 def test_biases_are_read_or_refused(script):
     body = """const { readBias } = await import("./controls.js");
         return given.map(text => { try { return readBias(text); } catch (error) { return error.message; } });"""

@@ -26,18 +26,19 @@ export function choose(logits, sampling, uniform, counts) {
   return order.at(-1);
 }
 
-// Returns the logits after the bias and the penalties, in float32.
-function adjust(logits, { repetition = 1, frequency = 0, presence = 0, bias = [] }, counts) {
+// Returns the logits after the bias and the penalties. Every number and every result is rounded to float32, as in Python.
+export function adjust(logits, { repetition = 1, frequency = 0, presence = 0, bias = [] }, counts) {
   const adjusted = Float32Array.from(logits);
   for (const [token, value] of bias) {
     if (!(token < adjusted.length)) throw new Error(`token id ${token}: expected 0 to ${adjusted.length - 1}`);
-    adjusted[token] += value;
+    adjusted[token] += Math.fround(value);
   }
+  const penalty = Math.fround(repetition), perTime = Math.fround(frequency), once = Math.fround(presence);
   if (repetition !== 1)
     for (const token of counts.seen)
-      if (token < adjusted.length) adjusted[token] = adjusted[token] < 0 ? adjusted[token] * repetition : adjusted[token] / repetition;
+      if (token < adjusted.length) adjusted[token] = adjusted[token] < 0 ? adjusted[token] * penalty : adjusted[token] / penalty;
   if (frequency || presence)
-    for (const [token, times] of counts.generated) adjusted[token] -= Math.fround(Math.fround(frequency * times) + presence);
+    for (const [token, times] of counts.generated) adjusted[token] -= Math.fround(Math.fround(perTime * times) + once);
   return adjusted;
 }
 

@@ -65,7 +65,8 @@ class GraphBatchLayout(BatchLayout):
         return self.position_B
 
     def positions(self, length: int, device: torch.device) -> Tensor:
-        return self.offsets_B(device)[:, None] + torch.arange(length, device=device)
+        start_B1 = self.offsets_B(device)[:, None]
+        return start_B1 if length == 1 else start_B1 + torch.arange(length, device=device)
 
 
 class StateTensors:

@@ -5,7 +5,8 @@ Shapes: `I` inputs, `O` outputs, `R` rows, `V` vocabulary entries, `E` width of 
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -22,7 +23,7 @@ from linnet.ops.linear import (
     pack_bfloat16,
     packed_bfloat16_linear,
 )
-from linnet.ops.native import library
+from linnet.ops.native import captures_operators, library
 from linnet.ops.native.gemv import (
     MAX_ROWS,
     Gemv,
@@ -62,6 +63,8 @@ class PackedLinear(nn.Module, ABC):
     device: torch.device
     nbytes: int
     gemv: Gemv | None = None
+    _weight: Any
+    """A tensor, or a named tuple of tensors and sizes."""
 
     def __init__(self, bias_O: Tensor | None, parts: Sequence[int]) -> None:
         super().__init__()
@@ -81,8 +84,34 @@ class PackedLinear(nn.Module, ABC):
     def _product(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]` without `gemv`."""
 
+    @abstractmethod
+    def _operator(self, x_RI: Tensor) -> Tensor:
+        """`gemv` as an operator of a graph (`ops.native.operators`), with the bias."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the weights, which are inputs of a captured graph."""
+        parts = self._weight if isinstance(self._weight, tuple) else (self._weight,)
+        return [part for part in parts if isinstance(part, Tensor)]
+
+    @contextmanager
+    def replaced(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Multiply by other tensors of the same shapes (`tensors`) within the block."""
+        before, new = self._weight, iter(tensors)
+        if isinstance(before, tuple):
+            self._weight = type(before)(*(next(new) if isinstance(part, Tensor) else part for part in before))
+        else:
+            self._weight = next(new)
+        try:
+            yield
+        finally:
+            self._weight = before
+
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
+        if self.gemv is not None and captures_operators():
+            out_RO = self._operator(x.reshape(-1, x.shape[-1]).float().contiguous())
+            return out_RO.view(*x.shape[:-1], self.out_features).to(x.dtype)
         few = self.gemv is not None and 0 < x.numel() <= self.gemv.max_rows * x.shape[-1]
         if self.gemv is None or not few or not x.is_cpu or is_traced_or_differentiated(x):
             return self._product(x)
@@ -160,6 +189,12 @@ class Int8Linear(QuantizedLinear):
             return int8_linear.int8_linear(x, self._weight, self.bias)
         return int8_linear.int8_linear_reference(x, self._plain(), self.bias)
 
+    def _operator(self, x_RI: Tensor) -> Tensor:
+        from linnet.ops.native import operators
+
+        numbers_OJ, scale_O, _ = self._weight
+        return operators.int8_linear(x_RI, numbers_OJ, scale_O, self.bias)
+
     def rows(self, places: Tensor) -> Tensor:
         return int8_linear.gather_rows(self._plain(), places)
 
@@ -228,7 +263,15 @@ class Int4Linear(QuantizedLinear):
         out: Tensor = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
         return out if self.bias is None else out.add_(self.bias)
 
+    def _operator(self, x_RI: Tensor) -> Tensor:
+        from linnet.ops.native import operators
+
+        blocks_NGb, _, outputs, group = self._weight
+        return operators.int4_linear(x_RI, blocks_NGb, group, outputs, self.bias)
+
     def rows(self, places: Tensor) -> Tensor:
+        if captures_operators():
+            return int4_linear.gather_rows(self._weight, places)
         if self.look_up is not None and places.numel() == 1:
             return self.look_up(int(places)).view(*places.shape, -1)
         if isinstance(self._weight, BlockedInt4Weight) and places.numel():
@@ -297,6 +340,11 @@ class Bfloat16Linear(PackedLinear):
         if self._weight.is_mkldnn:
             return packed_bfloat16_linear(x, self._weight, self.bias)
         return linear(x, self._weight, self.bias)
+
+    def _operator(self, x_RI: Tensor) -> Tensor:
+        from linnet.ops.native import operators
+
+        return operators.bfloat16_linear(x_RI, self._weight, None if self.bias is None else self.bias.float())
 
     def _keep(self, weight_OI: Tensor) -> None:
         self.device, self.nbytes = weight_OI.device, weight_OI.nbytes

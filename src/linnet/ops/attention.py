@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocked_is_faster
-from linnet.ops.native import library
+from linnet.ops.native import captures_operators, library
 from linnet.ops.native.attention import attention_past
 from linnet.ops.relative_positions import (
     Relative,
@@ -98,8 +98,12 @@ def attention(
     """`attention_reference`, fast: `[B, N, T, K]`.
 
     By PyTorch's fused kernel, or block by block where a window excludes most scores and where that is faster. An
-    exported graph, which cannot choose by lengths, has plain products.
+    exported graph, which cannot choose by lengths, has plain products, or a native operator for one query of each
+    stream.
     """
+    plain_scores = relative is None and sinks_N is None and soft_cap is None
+    if captures_operators() and plain_scores and _fits_operator(q_BNTK, k_BMSK, v_BMSK, key_range):
+        return _operator(q_BNTK, k_BMSK, v_BMSK, key_range, scale)
     if k_BMSK.dtype != q_BNTK.dtype:
         return _mixed_precision_attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N, soft_cap)
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
@@ -124,6 +128,26 @@ def attention(
     plain = sees_all and padding_B is None
     mask = None if plain and queries in (1, keys) else attention_mask(queries, keys, device, key_range)
     return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal=plain and queries == keys and queries > 1)
+
+
+def _fits_operator(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, key_range: KeyRange) -> bool:
+    """True for one query of each stream that sees all keys up to a position."""
+    one_query = q_BNTK.shape[2] == 1 and key_range.last_BT is not None
+    dtypes = q_BNTK.dtype in (torch.float32, torch.bfloat16) and k_BMSK.dtype in (torch.float32, torch.bfloat16)
+    alike = k_BMSK.shape == v_BMSK.shape and q_BNTK.device.type == "cpu"
+    return one_query and dtypes and alike and key_range._replace(last_BT=None) == CAUSAL
+
+
+def _operator(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, key_range: KeyRange, scale: float | None) -> Tensor:
+    """`attention` as a native operator in a graph; it computes in float32."""
+    from linnet.ops.native.operators import attention_past
+
+    assert key_range.last_BT is not None
+    streams, kv_heads, _, width = k_BMSK.shape
+    q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, width).float().contiguous()
+    last_B = key_range.last_BT[:, 0].expand(streams)
+    out_BMPK = attention_past(q_BMPK, k_BMSK, v_BMSK, last_B, width**-0.5 if scale is None else scale)
+    return out_BMPK.view(q_BNTK.shape).to(q_BNTK.dtype)
 
 
 def _mixed_precision_attention(

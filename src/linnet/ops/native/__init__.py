@@ -7,6 +7,9 @@ with AVX2 and for 64-bit ARM. Elsewhere, and without a compiler, PyTorch compute
 
 import ctypes
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,9 +18,11 @@ import torch
 from linnet.core.errors import note
 from linnet.ops.native.build import load_library
 from linnet.ops.native.program import Function
+from linnet.ops.support import is_exporting
 
 SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "int4", "attention", "elementwise", "program")
+    Path(__file__).with_name(f"{name}.cpp")
+    for name in ("rows", "int4", "attention", "elementwise", "program", "operators")
 )
 HEADERS = tuple(
     Path(__file__).with_name(f"{name}.hpp")
@@ -36,7 +41,7 @@ ARGUMENTS = {
     "linnet_int8_matrix": [_POINTER, _POINTER, _SIZE, _POINTER, _INT],
     "linnet_int4_matrix": [_POINTER, *[_SIZE] * 4, _POINTER, _INT],
     "linnet_attention_row": [*[_POINTER] * 5, *[_SIZE] * 5, _FLOAT, _POINTER, _INT, _INT],
-    "linnet_attention_past": [*[_POINTER] * 3, *[_SIZE] * 6, _POINTER, _FLOAT, _POINTER, _INT],
+    "linnet_attention_past": [*[_POINTER] * 3, *[_SIZE] * 6, _POINTER, _FLOAT, _POINTER, _INT, _INT],
     "linnet_apply_operator": [_POINTER, _POINTER, *[_SIZE] * 3, _POINTER, _INT],
     "linnet_rms_norm": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
     "linnet_layer_norm": [_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
@@ -46,6 +51,31 @@ ARGUMENTS = {
     "linnet_scale_add": [_POINTER, _FLOAT, _POINTER, _SIZE, _POINTER, _INT],
 }
 """Argument types of the functions that take tensors; their calls can be recorded (`ops.native.program`)."""
+
+
+@dataclass
+class _Graphs:
+    """use_operators: whether captured graphs contain native operators."""
+
+    use_operators: bool = False
+
+
+_graphs = _Graphs()
+
+
+@contextmanager
+def operators_in_graphs() -> Iterator[None]:
+    """Capture native operators (`ops.native.operators`) within the block, for a package of this processor."""
+    before, _graphs.use_operators = _graphs.use_operators, True
+    try:
+        yield
+    finally:
+        _graphs.use_operators = before
+
+
+def captures_operators() -> bool:
+    """True while a graph is captured that may contain native operators."""
+    return _graphs.use_operators and is_exporting()
 
 
 def library(device: torch.device) -> ctypes.CDLL | None:

@@ -126,6 +126,18 @@ void attention_row(const float* queries, const float* key, const float* value, N
   });
 }
 
+template <typename Number>
+void attention_past(const float* queries, const Number* keys, const Number* values, int64_t streams, int64_t heads,
+                    int64_t shared, int64_t of_stream, int64_t of_head, int64_t width, const int64_t* seen,
+                    float factor, float* out, int threads) {
+  divided(streams * heads, threads, [&](int64_t i) {
+    const int64_t stream = i / heads, place = stream * of_stream + i % heads * of_head, own = i * shared * width;
+    const Head<const Number> head{queries + own, keys + place,  values + place, shared,
+                                  width,         seen[stream], factor};
+    head.attend(out + own);
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -142,16 +154,17 @@ void linnet_attention_row(const float* queries, const float* key, const float* v
   }
 }
 
-// Of several streams, whose own keys and values are stored already, in bfloat16; `seen`: tokens of each.
-void linnet_attention_past(const float* queries, const uint16_t* keys, const uint16_t* values, int64_t streams,
-                           int64_t heads, int64_t shared, int64_t of_stream, int64_t of_head, int64_t width,
-                           const int64_t* seen, float factor, float* out, int threads) {
-  divided(streams * heads, threads, [&](int64_t i) {
-    const int64_t stream = i / heads, place = stream * of_stream + i % heads * of_head, own = i * shared * width;
-    const Head<const uint16_t> head{queries + own, keys + place,  values + place, shared,
-                                    width,         seen[stream], factor};
-    head.attend(out + own);
-  });
+// Of several streams, whose own keys and values are stored already; `seen`: tokens of each.
+void linnet_attention_past(const float* queries, const void* keys, const void* values, int64_t streams, int64_t heads,
+                           int64_t shared, int64_t of_stream, int64_t of_head, int64_t width, const int64_t* seen,
+                           float factor, float* out, int bfloat16, int threads) {
+  if (bfloat16) {
+    attention_past(queries, static_cast<const uint16_t*>(keys), static_cast<const uint16_t*>(values), streams, heads,
+                   shared, of_stream, of_head, width, seen, factor, out, threads);
+  } else {
+    attention_past(queries, static_cast<const float*>(keys), static_cast<const float*>(values), streams, heads, shared,
+                   of_stream, of_head, width, seen, factor, out, threads);
+  }
 }
 
 // q G of each head: `operators` has a matrix `[width, width]` for each.

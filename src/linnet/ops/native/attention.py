@@ -52,13 +52,13 @@ def attention_past(
 ) -> Tensor:
     """`softmax(scale q K^T) V` over the first `lengths_B` (int64, at least 1) tokens of each stream, `[B, M, P, K]`.
 
-    Keys and values have the same strides and dtype, bfloat16, with contiguous rows of heads. All else is float32, sums
-    included.
+    Keys and values have the same strides and dtype, float32 or bfloat16, with contiguous rows of heads. All else is
+    float32, sums included.
     """
     streams, heads, groups, width = q_BMPK.shape
     same_layout = keys_BMSK.shape == values_BMSK.shape and keys_BMSK.stride() == values_BMSK.stride()
     stream_stride, head_stride, *row_strides = keys_BMSK.stride()
-    supported = keys_BMSK.dtype == values_BMSK.dtype == torch.bfloat16
+    supported = keys_BMSK.dtype == values_BMSK.dtype and keys_BMSK.dtype in (torch.float32, torch.bfloat16)
     fits = keys_BMSK.shape[:2] == (streams, heads) and keys_BMSK.shape[3] == width and row_strides == [width, 1]
     expect(
         same_layout and supported and fits and keys_BMSK.is_cpu,
@@ -74,8 +74,9 @@ def attention_past(
     max_bytes = 2 * streams * tokens * heads * width * keys_BMSK.element_size()
     threads = min(torch.get_num_threads(), streams * heads, 1 + max_bytes // BYTES_PER_THREAD)
     sizes = streams, heads, groups, stream_stride, head_stride, width
+    is_bfloat16 = keys_BMSK.dtype == torch.bfloat16
     function, q_BMPK = library.linnet_attention_past, contiguous_float32(q_BMPK)
-    function(q_BMPK, keys_BMSK, values_BMSK, *sizes, lengths_B, scale, out_BMPK, threads)
+    function(q_BMPK, keys_BMSK, values_BMSK, *sizes, lengths_B, scale, out_BMPK, is_bfloat16, threads)
     return out_BMPK
 
 

@@ -24,9 +24,9 @@ void linnet_int4_matrix(const uint8_t* weights, int64_t groups, int64_t group, i
 void linnet_attention_row(const float* queries, const float* key, const float* value, void* keys, void* values,
                           int64_t heads, int64_t shared, int64_t capacity, int64_t width, int64_t position,
                           float factor, float* out, int bfloat16, int threads);
-void linnet_attention_past(const float* queries, const uint16_t* keys, const uint16_t* values, int64_t streams,
-                           int64_t heads, int64_t shared, int64_t of_stream, int64_t of_head, int64_t width,
-                           const int64_t* seen, float factor, float* out, int threads);
+void linnet_attention_past(const float* queries, const void* keys, const void* values, int64_t streams, int64_t heads,
+                           int64_t shared, int64_t of_stream, int64_t of_head, int64_t width, const int64_t* seen,
+                           float factor, float* out, int bfloat16, int threads);
 void linnet_apply_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
                              float* out, int threads);
 void linnet_rms_norm(const float* x, const float* gains, int64_t rows, int64_t width, float eps, float* out,

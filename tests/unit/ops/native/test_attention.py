@@ -41,10 +41,11 @@ def test_attention_row_equals_softmax_over_the_tokens_so_far(
     heads=st.integers(1, 3),
     shared=st.integers(1, 3),
     width=st.integers(1, 75),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_each_stream_reads_up_to_its_length(seen: list[int], heads: int, shared: int, width: int):
+def test_each_stream_reads_up_to_its_length(seen: list[int], heads: int, shared: int, width: int, dtype: torch.dtype):
     draw = torch.Generator().manual_seed(sum(seen) + heads + shared + width)
-    room = [torch.randn(len(seen), heads, 45, width, generator=draw).bfloat16() for _ in range(2)]
+    room = [torch.randn(len(seen), heads, 45, width, generator=draw).to(dtype) for _ in range(2)]
     keys, values = (x[:, :, :40] for x in room)
     q = torch.randn(len(seen), heads, shared, width, generator=draw) * 3
     found = attention_past(COMPILED, q, keys, values, 0.3, torch.tensor(seen))

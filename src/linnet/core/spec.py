@@ -113,8 +113,9 @@ def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collectio
 
 
 def _is_number(annotation: Any) -> bool:
-    """True for an annotation of a number: `PositiveInt`, `float | None`."""
-    return annotation in (int, float) or any(_is_number(part) for part in get_args(annotation))
+    """True for an annotation of a number: `PositiveInt`, `float | None`; not for `bool | float`."""
+    parts = get_args(annotation)
+    return annotation in (int, float) or (bool not in parts and any(_is_number(part) for part in parts))
 
 
 PLAIN_WORDS = {

@@ -282,8 +282,9 @@ def _output_parts(decoder: Decoder, compiled: ctypes.CDLL) -> list[RowFunction] 
             if part is None:
                 return None
             parts.append(part)
-    if decoder.spec.head.scale:
-        scaled = scale_add_row(compiled, decoder.spec.d_model**-0.5)
+    factor = decoder.spec.head.factor(decoder.spec.d_model)
+    if factor is not None:
+        scaled = scale_add_row(compiled, factor)
         parts.append(lambda x_1D: scaled(x_1D, 0))
     if decoder.head is None:
         weight_VE = decoder.embedding.tokens.weight

@@ -10,8 +10,9 @@ import re
 import struct
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ FIXED_OPERATOR = "mixer.operator.g"
 """Suffix of the name of a fixed operator, which has no published name."""
 HEADS = ("lm_head", "embed_out", "head.")
 """Published names of heads, which never have a prefix."""
+JOINT = ("query_key_value", "c_attn", "qkv_proj")
+"""Published names of joint projections."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,31 @@ class PublishedTensors:
     The conversion only renames, joins, splits and reorders, so that gradients convert the same way as weights.
 
     table: see the module; None: the names of linnet. prefix: of all names except the head's. transposed: linear maps
-    (`.c_`) are stored as `[inputs, outputs]`. head_by_head: rows of the joint projection are ordered by heads, not by
-    queries, keys and values. padding_positions: leading rows of the position table that only padding uses.
+    (`.c_`) are stored as `[inputs, outputs]`. joint: the order of the rows of the joint projection: `parts` (queries,
+    keys, values), `heads` (these three of each head), or `quarters` (queries, values, keys of each quarter of the
+    heads). padding_positions: leading rows of the position table that only padding uses. fixed: values of tensors that
+    the models do not have, by the end of their names.
     """
 
     table: NameTable | None
     prefix: str = ""
     transposed: bool = False
-    head_by_head: bool = False
+    joint: Literal["parts", "heads", "quarters"] = "parts"
     padding_positions: int = 0
+    fixed: Mapping[str, float] = field(default_factory=dict)
 
     def from_published(self, named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
         """Convert published tensors to the tensors of a model of this description."""
         tensors: dict[str, Tensor] = {}
-        for ours, theirs in self._pairs(shapes_of(meta_decoder(spec)), spec).items():
+        shapes = shapes_of(meta_decoder(spec))
+        for ours, theirs in self._pairs(shapes, spec).items():
             parts = [self._reordered(name, named[name], spec, to_published=False) for name in theirs]
             tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        like = next(iter(named.values()))
+        for ours, shape in shapes.items():
+            value = self._fixed_value(ours)
+            if value is not None:
+                tensors[ours] = like.new_full(tuple(shape), value)
         if self.padding_positions:
             tensors["embedding.positions.weight"] = tensors["embedding.positions.weight"][self.padding_positions :]
         return tensors
@@ -101,6 +113,8 @@ class PublishedTensors:
             theirs = self.table.get(pattern) or " ".join(f"{each}.{end}" for each in self.table.get(module, "").split())
             if numbers:
                 numbers = [firsts[numbers[0]] + numbers[1], *numbers[2:]]
+            if self._fixed_value(name) is not None:
+                continue
             if theirs:
                 published = theirs.format(*numbers).split()
                 pairs[name] = [each if each.startswith(HEADS) else self.prefix + each for each in published]
@@ -108,15 +122,23 @@ class PublishedTensors:
                 raise UserError(f"{spec.name}: {name}: published models of its kind have no such tensor")
         return pairs
 
+    def _fixed_value(self, name: str) -> float | None:
+        return next((value for end, value in self.fixed.items() if name.endswith(end)), None)
+
     def _reordered(self, name: str, tensor: Tensor, spec: ModelSpec, to_published: bool) -> Tensor:
         """Return a published tensor in linnet's order, or the other way round."""
         if self.transposed and ".c_" in name and tensor.ndim == 2:
             return tensor.T
-        if self.head_by_head and "query_key_value" in name:
+        if self.joint != "parts" and name.rsplit(".", 2)[-2] in JOINT:
             mixer = spec.blocks[0].mixer
             assert isinstance(mixer, AttentionSpec)
-            groups = (3, mixer.heads) if to_published else (mixer.heads, 3)
-            return tensor.reshape(*groups, -1, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
+            if mixer.kv_heads == 1 and mixer.heads > 1:  # a single key and value have no order by heads
+                return tensor
+            groups = mixer.heads if self.joint == "heads" else 4
+            order = slice(None) if self.joint == "heads" else [0, 2, 1]
+            if to_published:
+                return tensor.reshape(3, groups, -1, *tensor.shape[1:])[order].transpose(0, 1).reshape(tensor.shape)
+            return tensor.reshape(groups, 3, -1, *tensor.shape[1:]).transpose(0, 1)[order].reshape(tensor.shape)
         return tensor
 
 
@@ -225,6 +247,19 @@ GEMMA2 = PublishedTensors(
 )
 """Gemma 2 and 3."""
 
+SMALL_EXPERTS = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.mlp.",
+        {
+            "feed_forward.router.map": "gate",
+            "feed_forward.experts.#.up": "experts.{1}.gate_proj experts.{1}.up_proj",
+            "feed_forward.experts.#.down": "experts.{1}.down_proj",
+        },
+    )
+)
+"""OLMoE and Qwen 3 with experts."""
+
 MIXTRAL = PublishedTensors(
     _LLAMA
     | _of_layers(
@@ -235,6 +270,18 @@ MIXTRAL = PublishedTensors(
             "feed_forward.experts.#.down": "experts.{1}.w2",
         },
     )
+)
+
+OLMO = PublishedTensors(_LLAMA, fixed={"norm.weight": 1.0, "norm.bias": 0.0})
+"""OLMo 1, whose norms have no parameters."""
+
+COHERE = PublishedTensors(
+    {**_LLAMA, "blocks.#.layers.#.feed_forward_norm": "model.layers.{0}.input_layernorm"}, fixed={"norm.bias": 0.0}
+)
+"""Cohere, whose branches read one norm without a bias, which becomes two equal ones."""
+
+STARCODER2 = PublishedTensors(
+    _LLAMA | _of_layers("model.layers.{0}.", {"feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj"})
 )
 
 PHI = PublishedTensors(
@@ -252,6 +299,10 @@ MAMBA, MAMBA2 = (
     PublishedTensors(_MAMBA | _of_layers("backbone.layers.{0}.", {f"mixer.{x}": f"mixer.{x}" for x in names}))
     for names in ((*_MAMBA_MIXER, "x_proj", "dt_proj"), (*_MAMBA_MIXER, "dt_bias", "norm"))
 )
+
+_HYBRID = {f"mixer.{x}": f"mamba.{x}" for x in (*_MAMBA_MIXER, "dt_bias", "norm")} | {"mixer.conv#d": "mamba.conv1d"}
+_HYBRID |= {"feed_forward.up": "shared_mlp.input_linear", "feed_forward.down": "shared_mlp.output_linear"}
+GRANITE_HYBRID = PublishedTensors(_LLAMA | _of_layers("model.layers.{0}.", _HYBRID))
 
 _RWKV4_MIXES = ("time_mix_key", "time_mix_value", "time_mix_receptance", "key", "value", "receptance", "output")
 RWKV4 = PublishedTensors(
@@ -318,9 +369,25 @@ GPT_NEOX = PublishedTensors(
         ),
     },
     prefix="gpt_neox.",
-    head_by_head=True,
+    joint="heads",
 )
 """GPT-NeoX and Pythia, with the head's name in published files."""
+
+FALCON = PublishedTensors(
+    {
+        "embedding.tokens": "word_embeddings",
+        "norm": "ln_f",
+        "head": "lm_head",
+        **_attention_layers(
+            "h.{0}.",
+            ("input_layernorm", "self_attention.query_key_value", "self_attention.dense"),
+            ("input_layernorm", *_NEOX_FEED_FORWARD[1:]),
+        ),
+    },
+    prefix="transformer.",
+    joint="heads",
+)
+"""Falcon, whose branches read one norm, which becomes two equal ones."""
 
 BLOOM = PublishedTensors(
     {
@@ -335,7 +402,7 @@ BLOOM = PublishedTensors(
         ),
     },
     prefix="transformer.",
-    head_by_head=True,
+    joint="heads",
 )
 
 _GPT = {"embedding.tokens": "wte", "embedding.positions": "wpe", "norm": "ln_f", "head": "lm_head"}
@@ -345,6 +412,20 @@ GPT2 = PublishedTensors(
     prefix="transformer.",
     transposed=True,
 )
+GPT_BIGCODE = PublishedTensors(GPT2.table, prefix="transformer.", joint="heads")
+"""StarCoder; with one key and value for all heads, rows are ordered as ours."""
+
+_GPT_J_FEED_FORWARD = ("ln_1", "mlp.fc_in", "mlp.fc_out")
+GPT_J, CODEGEN = (
+    PublishedTensors(
+        _GPT | _attention_layers("h.{0}.", ("ln_1", joint, "attn.out_proj"), _GPT_J_FEED_FORWARD),
+        prefix="transformer.",
+        joint=order,
+    )
+    for joint, order in (("attn.q_proj attn.k_proj attn.v_proj", "parts"), ("attn.qkv_proj", "quarters"))
+)
+"""GPT-J and CodeGen, whose branches read one norm, which becomes two equal ones."""
+
 _NEO_JOINT = "attn.attention.q_proj attn.attention.k_proj attn.attention.v_proj"
 GPT_NEO = PublishedTensors(
     _GPT | _attention_layers("h.{0}.", ("ln_1", _NEO_JOINT, "attn.attention.out_proj"), _GPT_FEED_FORWARD),

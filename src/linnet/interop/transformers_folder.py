@@ -20,7 +20,7 @@ from linnet.core.files import read_json, write_json
 from linnet.data.chat_template import CHAT_TEMPLATES, TOKENIZER_CONFIG
 from linnet.data.tokenizer import TOKENIZER, Tokenizer, without_ends
 from linnet.data.tokenizer_training import END
-from linnet.interop.families import FAMILIES
+from linnet.interop.families import FAMILIES, REFUSED
 from linnet.interop.families.family import Family, Linnet
 from linnet.interop.families.matching import plain_form
 from linnet.interop.tensor_names import check_one_precision
@@ -91,7 +91,9 @@ def read_family(folder: Path) -> Family:
     known = {kind.model_fields["model_type"].default: kind for kind in kinds}
     kind = known.get(str(plain.get("model_type")))
     if kind is None:
-        raise UserError(f"{path}: model_type: {plain.get('model_type')!r}: expected one of {', '.join(known)}")
+        found = str(plain.get("model_type"))
+        reason = f"{REFUSED[found]}; " if found in REFUSED else ""
+        raise UserError(f"{path}: model_type: {found!r}: {reason}expected one of {', '.join(known)}")
     return kind.read(plain, str(path))
 
 

@@ -42,7 +42,7 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(context_length, d_model) if learned else None
         self.sinusoidal = spec.positions == "sinusoidal"
         self.norm = spec.norm.build(d_model) if spec.norm else None
-        self.scale = d_model**0.5 if spec.scale else None
+        self.scale = spec.factor(d_model)
 
     def forward(self, tokens_BT: Tensor, layout: BatchLayout) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
@@ -332,7 +332,8 @@ class Decoder(nn.Module):
         for module in (self.project, self.norm, self.head_project):
             if module is not None:
                 x = module(x)
-        return x * self.spec.d_model**-0.5 if self.spec.head.scale else x
+        factor = self.spec.head.factor(self.spec.d_model)
+        return x if factor is None else x * factor
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`, with the soft cap of the description."""

@@ -1,11 +1,12 @@
 """The typed description of a decoder, or of an encoder with a decoder."""
 
 import copy
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
 
 from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary
 from linnet.layers.contract import Place, SublayerSpec
@@ -21,8 +22,21 @@ from linnet.model.folder import read_description
 from linnet.nn.norms import BlockNormSpec, NormSpec
 
 
+def _check_scale(value: Any) -> bool | float:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and 0 < value < math.inf:
+        return float(value)
+    raise ValueError("must be true, false or a number above 0")
+
+
+Scale = Annotated[bool | float, BeforeValidator(_check_scale)]
+"""A factor that is derived from `d_model` (true), absent (false), or a number."""
+
+
 class EmbeddingSpec(Spec):
-    """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position.
+    """Token embedding: `scale` multiplies by `sqrt(d_model)` (true) or by a number; `positions: learned` adds a vector
+    for each position.
 
     `positions: sinusoidal` adds sines and cosines of the position, without parameters or a largest position. `width`:
     of the token vectors; if it differs from the model's, a projection follows the embedding, and another precedes a
@@ -31,10 +45,14 @@ class EmbeddingSpec(Spec):
     """
 
     width: Extent | None = None
-    scale: bool = False
+    scale: Scale = False
     positions: Literal["none", "learned", "sinusoidal"] = "none"
     norm: NormSpec | None = None
     skip: bool = False
+
+    def factor(self, d_model: int) -> float | None:
+        """The factor of the token vectors; None for none."""
+        return (d_model**0.5 if self.scale else None) if isinstance(self.scale, bool) else self.scale
 
 
 class BlockSpec(Spec):
@@ -89,15 +107,20 @@ class EncoderSpec(Spec):
 class HeadSpec(Spec):
     """From the last layer to logits: an optional normalization, then the embedding's matrix (`tied`) or a separate one.
 
-    scale: divide the input of the matrix by the root of `d_model` (as in T5, whose token vectors are not small).
+    scale: divide the input of the matrix by the root of `d_model` (true; as in T5, whose token vectors are not small)
+        or by a number (Granite).
     soft_cap: the bound of the logits, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
     """
 
     tied: bool = True
     bias: bool = False
     norm: NormSpec | None = None
-    scale: bool = False
+    scale: Scale = False
     soft_cap: PositiveFloat | None = None
+
+    def factor(self, d_model: int) -> float | None:
+        """The factor of the matrix's input; None for none."""
+        return (d_model**-0.5 if self.scale else None) if isinstance(self.scale, bool) else 1 / self.scale
 
     @model_validator(mode="after")
     def _check_bias(self) -> Self:

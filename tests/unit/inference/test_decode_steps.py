@@ -168,6 +168,7 @@ def test_every_shape_of_layer(shape: dict[str, Any], kind: str):
         {"embedding": {"skip": True, "norm": RMS}, "head": {"soft_cap": 2.0}},
         {"embedding": {"positions": "learned", "norm": LAYER}},
         {"embedding": {"scale": True, "width": 8}, "head": {"tied": True, "norm": None}},
+        {"embedding": {"scale": 3.5}, "head": {"scale": 0.4}},
     ],
 )
 @torch.inference_mode()

@@ -87,7 +87,34 @@ def changed(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("llama", {"model_type": "falcon_h1"}, "model_type: 'falcon_h1': expected one of llama, mistral, qwen2, "),
+        ("llama", {"model_type": "unheard_of"}, "model_type: 'unheard_of': expected one of llama, mistral, qwen2, "),
+        (
+            "llama",
+            {"model_type": "falcon_h1"},
+            "model_type: 'falcon_h1': each layer has attention and Mamba-2 side by side; expected one of llama, ",
+        ),
+        ("falcon", {"alibi": True}, "alibi: True: "),
+        ("falcon", {"new_decoder_architecture": True}, "new_decoder_architecture: True: "),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv: 8.0: "),
+        ("granite of both layers", {"num_local_experts": 2}, "num_local_experts: 2: must be 0"),
+        (
+            "granite of both layers",
+            {"layer_types": ["attention"]},
+            "layer_types: 1 layers: must be num_hidden_layers, 2",
+        ),
+        ("granite of both layers", {"hidden_act": "gelu"}, "hidden_act: gelu: must be silu with layers of Mamba-2"),
+        ("granite of both layers", {"mamba_n_heads": 5}, "mamba_n_heads: 5: must be 48 / mamba_d_head"),
+        (
+            "granite of both layers",
+            {"time_step_limit": [0.01, 0.1]},
+            "time_step_limit: [0.01, 0.1]: must be 0.0 and Infinity",
+        ),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers: 1 layers: must be at least num_hidden_layers, 2"),
+        (
+            "smollm3",
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types: sliding_attention: requires use_sliding_window: true and a sliding_window",
+        ),
         (
             "llama",
             {"rope_parameters": {"long_factor": [1.0], "rope_type": "longrope"}},

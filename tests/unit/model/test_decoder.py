@@ -50,6 +50,33 @@ def test_a_stream_in_chunks_with_padding_and_documents_has_its_positions(positio
     torch.testing.assert_close(documents[0, 4:], decoder(tokens[:1, 4:])[0])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("scales", "vectors", "inputs"), [((True, True), 4.0, 0.25), ((2.5, 8), 2.5, 0.125)])
+def test_scales_multiply_token_vectors_and_divide_the_input_of_the_head(
+    scales: tuple[bool | float, bool | float], vectors: float, inputs: float
+):
+    block = {"mixer": {"kind": "attention", "heads": 2}}
+    embedding, head = {"scale": scales[0]}, {"scale": scales[1], "norm": {"kind": "rms"}}
+    spec = ModelSpec(vocab_size=9, d_model=16, context_length=32, embedding=embedding, blocks=[block], head=head)
+    plain = spec.replace(embedding={}, head={"norm": {"kind": "rms"}})
+    decoder, other = Decoder(spec).double(), Decoder(plain).double()
+    other.load_state_dict(decoder.state_dict())
+    other.embedding.register_forward_hook(lambda module, inputs, output: output * vectors)
+    tokens = torch.randint(9, (1, 5))
+    torch.testing.assert_close(decoder(tokens), other(tokens) * inputs)
+
+
+@pytest.mark.parametrize("scale", [0, -2.0, math.inf, math.nan, "large"])
+def test_a_scale_is_a_switch_or_a_factor(scale: float | str):
+    with pytest.raises(UserError, match=r"^x: embedding.scale: .*: must be true, false or a number above 0$"):
+        described_scale(scale)
+
+
+def described_scale(scale: object) -> ModelSpec:
+    plain = {"vocab_size": 9, "d_model": 16, "context_length": 32, "embedding": {"scale": scale}}
+    return ModelSpec.parse({**plain, "blocks": [{"mixer": {"kind": "attention", "heads": 2}}]}, "x")
+
+
 VOCABULARY, WIDTH = 11, 16
 LAYER = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
 READING = {**LAYER, "cross_attention": {"heads": 2}}

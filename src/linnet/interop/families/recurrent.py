@@ -57,6 +57,16 @@ class MambaLike(Family):
         return name.replace("backbone.embedding.", "backbone.embeddings.")
 
 
+def check_step_limit(limits: Any) -> None:
+    """Raise `ValueError` for limits of step sizes: Transformers applies them to whole texts, not to single tokens."""
+    try:  # Transformers 5 writes an infinite number as a section
+        numbers = [float(x["__float__"] if isinstance(x, dict) else x) for x in limits]
+    except (TypeError, ValueError, KeyError):
+        numbers = []
+    if numbers != [0.0, math.inf]:
+        raise ValueError(f"time_step_limit: {limits}: must be 0.0 and Infinity")
+
+
 class MambaModel(MambaLike):
     """Mamba."""
 
@@ -104,12 +114,7 @@ class Mamba2Model(MambaLike):
         channels = self.expand * self.hidden_size
         if self.num_heads * self.head_dim != channels:
             raise ValueError(f"num_heads: {self.num_heads}: must be {channels} / head_dim, which is {self.head_dim}")
-        try:  # Transformers 5 writes an infinite number as a section
-            limits = [float(x["__float__"] if isinstance(x, dict) else x) for x in self.time_step_limit]
-        except (TypeError, ValueError, KeyError):
-            limits = []
-        if limits != [0.0, math.inf]:  # Transformers applies limits to whole texts, but not to single tokens
-            raise ValueError(f"time_step_limit: {self.time_step_limit}: must be 0.0 and Infinity")
+        check_step_limit(self.time_step_limit)
         return self
 
 

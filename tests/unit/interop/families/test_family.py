@@ -18,6 +18,7 @@ from linnet.core.errors import UserError
 from linnet.interop import families
 from linnet.interop.families.family import Family
 from linnet.interop.families.gpt import Bloom
+from linnet.interop.families.llama_variants import Exaone4, Granite
 from linnet.interop.transformers_folder import WEIGHTS, read_family, read_weights
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder, decoder_with_weights
@@ -110,6 +111,51 @@ def gemma_ropes(draw: st.DrawFn) -> dict[str, Any]:
     return {"rope_parameters": given}
 
 
+LAYER_KINDS = st.sampled_from(["full_attention", "sliding_attention"])
+
+
+@st.composite
+def smollm_layers(draw: st.DrawFn) -> dict[str, Any]:
+    """Layers without rotary positions, listed or at an interval, and windows in them or in listed layers."""
+    layers = draw(st.integers(1, 3))
+    fields = {"num_hidden_layers": layers, "no_rope_layer_interval": draw(st.sampled_from([ABSENT, 1, 2]))}
+    rotated = st.lists(st.integers(0, 1), min_size=layers, max_size=layers + 1)
+    fields["no_rope_layers"] = draw(st.one_of(st.just(ABSENT), st.none(), rotated))
+    fields |= {"use_sliding_window": draw(BOOLS), "sliding_window": draw(WINDOWS)}
+    if fields["use_sliding_window"] is True and fields["sliding_window"]:
+        fields["layer_types"] = draw(st.just(ABSENT) | st.lists(LAYER_KINDS, min_size=layers, max_size=layers))
+    return fields
+
+
+@st.composite
+def exaone_layers(draw: st.DrawFn) -> dict[str, Any]:
+    """Without a window Transformers needs the list of layers."""
+    layers, window = draw(st.integers(1, 3)), draw(WINDOWS)
+    if window is None:
+        return {"num_hidden_layers": layers, "sliding_window": None, "layer_types": ["full_attention"] * layers}
+    kinds = draw(st.just(ABSENT) | st.lists(LAYER_KINDS, min_size=layers, max_size=layers))
+    pattern = draw(st.sampled_from([ABSENT, 1, 2]))
+    return {"num_hidden_layers": layers, "sliding_window": window, "sliding_window_pattern": pattern} | {
+        "layer_types": kinds
+    }
+
+
+@st.composite
+def hybrid_layers(draw: st.DrawFn) -> dict[str, Any]:
+    """Attention and Mamba-2 under the names of any version of Transformers, which needs one layer of attention."""
+    names = draw(st.sampled_from([["attention", "mamba"], ["full_attention", "linear_attention"]]))
+    kinds = [*draw(st.lists(st.sampled_from(names), max_size=2)), names[0]]
+    kinds = draw(st.permutations(kinds))
+    return {"num_hidden_layers": len(kinds), draw(st.sampled_from(["layer_types", "layers_block_type"])): kinds}
+
+
+MULTIPLIERS = {
+    "embedding_multiplier": st.sampled_from([ABSENT, 1.0, 12.0]),
+    "logits_scaling": st.sampled_from([ABSENT, 6]),
+}
+MULTIPLIERS |= {"residual_multiplier": st.sampled_from([ABSENT, 1.0, 0.22])}
+MULTIPLIERS |= {"attention_multiplier": st.sampled_from([ABSENT, 0.4])}
+GRANITE_MAMBA = {"mamba_n_heads": 4, "mamba_d_state": 6, "mamba_expand": 2, "mamba_d_head": 8, "mamba_chunk_size": 16}
 LAYERS = {"num_hidden_layers": st.integers(1, 2)}
 LLAMA = {"hidden_act": ACTS, "rms_norm_eps": EPS, "num_key_value_heads": KV_HEADS, "tie_word_embeddings": BOOLS}
 LLAMA2 = {"hidden_activation": ACTS, **{name: field for name, field in LLAMA.items() if name != "hidden_act"}}
@@ -228,6 +274,85 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         {"vocab_size": 31, "hidden_size": 16, "state_size": 5, "num_heads": 4, "head_dim": 8},
         {**MAMBA, **LAYERS, "n_groups": st.sampled_from([1, 2, 4])},
         [],
+    ),
+    "granite": (
+        LLAMA_SIZES,
+        {**LLAMA, **LAYERS, **MULTIPLIERS, "attention_bias": BOOLS, "mlp_bias": BOOLS},
+        [ropes()],
+    ),
+    "granitemoehybrid": (
+        {**LLAMA_SIZES, "shared_intermediate_size": 20, "num_local_experts": 0, **GRANITE_MAMBA},
+        {**MULTIPLIERS, "attention_bias": BOOLS, "mamba_conv_bias": BOOLS, "mamba_proj_bias": BOOLS}
+        | {"position_embedding_type": st.sampled_from([ABSENT, None, "rope", "nope"]), "rms_norm_eps": EPS}
+        | {
+            "num_key_value_heads": KV_HEADS,
+            "mamba_n_groups": st.sampled_from([ABSENT, 2]),
+            "tie_word_embeddings": BOOLS,
+        },
+        [hybrid_layers(), ropes()],
+    ),
+    "smollm3": (
+        {**LLAMA_SIZES, "pad_token_id": 0},
+        {**LLAMA, "attention_bias": BOOLS, "mlp_bias": BOOLS},
+        [smollm_layers(), ropes()],
+    ),
+    "exaone4": (LLAMA_SIZES, {**LLAMA, **GROUPED}, [exaone_layers(), ropes()]),
+    "helium": (
+        {**LLAMA_SIZES, "pad_token_id": 0},
+        {**LLAMA, **LAYERS, **GROUPED, "head_dim": st.just(4), "attention_bias": BOOLS, "mlp_bias": BOOLS},
+        [ropes()],
+    ),
+    "ernie4_5": (
+        {**LLAMA_SIZES, "pad_token_id": 0},
+        {**LLAMA, **LAYERS, "head_dim": st.sampled_from([None, 6]), "use_bias": BOOLS},
+        [ropes()],
+    ),
+    "olmo": (
+        {**LLAMA_SIZES, "pad_token_id": 0},
+        {**LAYERS, "num_key_value_heads": KV_HEADS, "hidden_act": ACTS, "attention_bias": BOOLS}
+        | {"tie_word_embeddings": BOOLS, "clip_qkv": st.sampled_from([ABSENT, None])},
+        [ropes()],
+    ),
+    "olmoe": (
+        {**LLAMA_SIZES, "pad_token_id": 0},
+        {**LLAMA, **LAYERS, "attention_bias": BOOLS, "norm_topk_prob": BOOLS}
+        | {"num_experts": st.integers(2, 4), "num_experts_per_tok": st.sampled_from([1, 2])},
+        [ropes()],
+    ),
+    "cohere": (
+        {**LLAMA_SIZES, "pad_token_id": 0},
+        {**LAYERS, "num_key_value_heads": KV_HEADS, "hidden_act": ACTS, "attention_bias": BOOLS, "layer_norm_eps": EPS}
+        | {"logit_scale": st.sampled_from([ABSENT, 0.3, 1.0]), "tie_word_embeddings": BOOLS},
+        [ropes()],
+    ),
+    "starcoder2": (
+        LLAMA_SIZES,
+        {**LAYERS, **GROUPED, "hidden_act": ACTS, "norm_epsilon": EPS, "use_bias": BOOLS, "tie_word_embeddings": BOOLS}
+        | {"sliding_window": WINDOWS | st.just(ABSENT)},
+        [ropes()],
+    ),
+    "gpt_bigcode": (
+        GPT2_SIZES,
+        {**GPT, "n_layer": st.integers(1, 2), "n_inner": st.sampled_from([ABSENT, None, 12]), "multi_query": BOOLS},
+        [],
+    ),
+    "gptj": (
+        {**GPT2_SIZES, "n_embd": 32, "tie_word_embeddings": False},
+        {"layer_norm_epsilon": EPS, "activation_function": ACTS, "n_layer": st.integers(1, 2)}
+        | {"n_inner": st.sampled_from([ABSENT, None, 12]), "rotary_dim": st.sampled_from([2, 4, 8])},
+        [],
+    ),
+    "codegen": (
+        {**GPT2_SIZES, "n_embd": 64, "n_head": 8, "tie_word_embeddings": False},
+        {"layer_norm_epsilon": EPS, "activation_function": ACTS, "n_layer": st.integers(1, 2)}
+        | {"n_inner": st.sampled_from([ABSENT, None, 12]), "rotary_dim": st.sampled_from([2, 4, 8])},
+        [],
+    ),
+    "falcon": (
+        {"vocab_size": 31, "hidden_size": 16, "num_attention_heads": 4, "max_position_embeddings": CONTEXT},
+        {**LAYERS, "layer_norm_epsilon": EPS, "activation": ACTS, "bias": BOOLS, "multi_query": BOOLS}
+        | {"tie_word_embeddings": BOOLS, "ffn_hidden_size": st.sampled_from([ABSENT, None, 12])},
+        [ropes()],
     ),
     "rwkv": (
         {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2},
@@ -366,6 +491,33 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model_type": "mamba2", "vocab_size": 50288, "hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24,
         "n_groups": 1, "time_step_limit": [0.0, float("inf")], "tie_word_embeddings": True,
     },
+    "granite-3.1-2b": {
+        "model_type": "granite", "vocab_size": 49152, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True,
+        "max_position_embeddings": 131072, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+        "attention_multiplier": 0.015625, "logits_scaling": 8.0,
+    },
+    "granite-4.0-350m": {
+        "model_type": "granitemoehybrid", "vocab_size": 100352, "hidden_size": 1024, "shared_intermediate_size": 2048,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 4, "tie_word_embeddings": True,
+        "num_local_experts": 0, "layer_types": ["attention"] * 28, "position_embedding_type": "rope",
+        "embedding_multiplier": 12.0, "residual_multiplier": 0.263, "attention_multiplier": 0.015625,
+        "mamba_n_heads": 32,
+    },
+    "SmolLM3-3B": {"model_type": "smollm3", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008},
+    "OLMoE-1B-7B": {"model_type": "olmoe", "hidden_size": 2048, "num_experts": 64, "num_experts_per_tok": 8},
+    "EXAONE-4.0-1.2B": {
+        "model_type": "exaone4", "vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 4096,
+        "num_hidden_layers": 30, "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True,
+        "sliding_window": None, "sliding_window_pattern": None, "layer_types": ["full_attention"] * 30,
+    },
+    "ERNIE-4.5-0.3B": {"model_type": "ernie4_5", "vocab_size": 103424, "hidden_size": 1024},
+    "helium-1-preview-2b": {"model_type": "helium", "vocab_size": 48000, "hidden_size": 2560},
+    "starcoder2-3b": {"model_type": "starcoder2", "vocab_size": 49152, "hidden_size": 3072, "sliding_window": 4096},
+    "tiny_starcoder": {
+        "model_type": "gpt_bigcode", "vocab_size": 49152, "n_embd": 768, "n_head": 12, "n_layer": 20,
+        "n_positions": 8192, "n_inner": 3072,
+    },
     "rwkv-4-169m": {"model_type": "rwkv", "hidden_size": 768, "num_hidden_layers": 12, "attention_hidden_size": 768},
 }  # fmt: skip
 """Fields of models that many people use; parameters are counted without building them."""
@@ -385,6 +537,25 @@ def test_a_published_model_has_the_parameters_of_transformers(name: str, tmp_pat
 def test_other_names_of_fields_are_those_of_transformers(family: type[Family]):
     theirs = transformers.CONFIG_MAPPING[family.model_fields["model_type"].default].attribute_map
     assert theirs.items() <= family.aliases.items()
+
+
+def test_refused_families_are_those_of_transformers_that_are_not_imported():
+    imported = {family.model_fields["model_type"].default for family in families.FAMILIES}
+    assert families.REFUSED.keys() <= transformers.CONFIG_MAPPING.keys() - imported
+
+
+def test_a_pattern_of_letters_needs_the_list_of_layers():
+    config = {"model_type": "exaone4", "sliding_window": 4, "sliding_window_pattern": "LLLG"}
+    with pytest.raises(UserError, match="sliding_window_pattern: LLLG: must be a number, or layer_types must be given"):
+        Exaone4.read(config, "config.json")
+
+
+def test_granite_changes_no_weight():
+    """The multipliers of Granite 3 are fields of the description: 12 / 0.22, and an epsilon of 1e-5 / 0.22 squared."""
+    plain = Granite.read(PUBLISHED["granite-3.1-2b"] | {"rms_norm_eps": 1e-5}, "config.json").to_dict()
+    assert plain["embedding"]["scale"] == pytest.approx(54.545454, abs=1e-5) and plain["head"]["scale"] == 8.0
+    assert plain["blocks"][0]["norm"]["eps"] == plain["head"]["norm"]["eps"] == pytest.approx(2.0661157e-4, rel=1e-6)
+    assert plain["blocks"][0]["mixer"]["scale"] == 0.015625
 
 
 def test_a_published_bloom_names_its_heads_in_another_way():

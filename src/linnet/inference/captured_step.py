@@ -1,10 +1,10 @@
 """One pass of a decoder as a function of tensors: what `torch.export` captures for every backend.
 
-The function is made from the ordinary `forward` of the layers: token ids, position and the tensors of the states to
-logits and the tensors after the pass. ONNX graphs (`interop.onnx`) and compiled steps (`inference.compiled_step`) are
-made from it.
+The function is made from the ordinary `forward` of the layers: token ids, positions and the tensors of the states to
+logits and the tensors after the pass. ONNX graphs (`interop.onnx`) are made from it as it is; compiled steps
+(`inference.compiled_step`) from `InPlaceStep`, which writes the states. Rows may have read different numbers of tokens.
 
-Legend: `T` tokens of the chunk, `V` vocabulary.
+Legend: `B` batch (rows), `T` tokens of the chunk, `V` vocabulary.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -22,17 +22,20 @@ from linnet.layers.state import CachePolicyState, State
 from linnet.model.decoder import Decoder
 from linnet.model.stack import run_blocks
 from linnet.model.state import DecoderState, LayerStates
+from linnet.ops.support import graph_forms
 
 
 @dataclass(frozen=True)
 class GraphBatchLayout(BatchLayout):
-    """Layout of one stream in a graph, where the position is a tensor `[1]` and `places` a size of the graph.
+    """Layout of rows in a graph, where the positions are a tensor `[B]` and `places` a size of the graph.
 
-    Layers treat it as rows at different positions, for which they use tensors only.
+    Layers treat it as rows at different positions, for which they use tensors only. in_place: whether layers write
+    their states, which then keep their shapes.
     """
 
     position_B: Tensor | None = None
     places: int = 0
+    in_place: bool = False
 
     @cached_property
     def uniform(self) -> bool:
@@ -42,6 +45,10 @@ class GraphBatchLayout(BatchLayout):
     @property
     def in_graph(self) -> bool:
         return True
+
+    @property
+    def functional(self) -> bool:
+        return not self.in_place
 
     @property
     def start(self) -> int:
@@ -70,10 +77,13 @@ class GraphBatchLayout(BatchLayout):
 
 
 class StateTensors:
-    """Names and places of the tensors in the state of one stream."""
+    """Names and places of the tensors in the state of a batch of streams.
+
+    growing: the dimension of tensors whose length is not fixed. has_room: those with a place for each token.
+    """
 
     def __init__(self, state: DecoderState) -> None:
-        """`state`: the initial state; fields without a tensor stay without one."""
+        """`state`: a state of the same kind; fields without a tensor stay without one."""
         self.initial = state
         self.tensors = {
             prefix + field: tensor for prefix, part in state.named() for field, tensor in part.tensors().items()
@@ -85,6 +95,12 @@ class StateTensors:
             if field in part.room or field in part.any_length
         }
         self.has_room = {prefix + field for prefix, part in state.named() for field in part.room} & set(self.tensors)
+        self.lengths = {
+            prefix + field: "places" if field in part.room else prefix.replace(".", "_") + "length"
+            for prefix, part in state.named()
+            for field in part.tensors()
+            if prefix + field in self.growing
+        }
 
     @property
     def needs_whole_pieces(self) -> bool:
@@ -123,11 +139,14 @@ class StateTensors:
 
 
 class PassFunction(nn.Module):
-    """A decoder as a function: tokens `[1, T]`, position `[1]` and states to logits `[1, T, V]` and states."""
+    """A decoder as a function: tokens `[B, T]`, positions `[B]` and states to logits `[B, T, V]` and states.
 
-    def __init__(self, decoder: Decoder, flat: StateTensors) -> None:
+    in_place: layers write large states in place; their tensors are among those that are returned.
+    """
+
+    def __init__(self, decoder: Decoder, flat: StateTensors, in_place: bool = False) -> None:
         super().__init__()
-        self.decoder, self.flat = decoder, flat
+        self.decoder, self.flat, self.in_place = decoder, flat, in_place
 
     @property
     def takes_any_number(self) -> bool:
@@ -142,6 +161,52 @@ class PassFunction(nn.Module):
         named = zip(self.flat.tensors, states, strict=True)
         rooms = (x.shape[self.flat.growing[name]] for name, x in named if name in self.flat.has_room)
         places = next(rooms, tokens_BT.shape[1])
-        layout = GraphBatchLayout(record=AuxiliaryOutputs(), tokens_BT=tokens_BT, position_B=position_B, places=places)
-        x_BTD = run_blocks(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
-        return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)
+        layout = GraphBatchLayout(
+            record=AuxiliaryOutputs(), tokens_BT=tokens_BT, position_B=position_B, places=places, in_place=self.in_place
+        )
+        with graph_forms():
+            x_BTD = run_blocks(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
+            return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)
+
+
+class InPlaceStep(nn.Module):
+    """A pass of one token of each row that writes the tensors after the pass into those of the states."""
+
+    def __init__(self, decoder: Decoder, states: StateTensors) -> None:
+        super().__init__()
+        self.function = PassFunction(decoder, states, in_place=True)
+
+    def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
+        """Return the logits `[B, V]`; weights: parameters and buffers in the order of `weights_of`."""
+        named = dict(zip(weights_of(self.function), weights, strict=True))
+        logits_B1V: Tensor
+        logits_B1V, after = torch.func.functional_call(self.function, named, (token_B1, position_B, states))
+        for state, new in zip(states, after, strict=True):
+            if new is not state:
+                state.copy_(new)
+        return logits_B1V[:, 0]
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; a tensor with two names is there once."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.ExportedProgram":
+    """The captured `InPlaceStep` for one stream, or for any number if the state has several.
+
+    state: of streams that have begun, with lengths unlike any other size of the model. The lengths of states are free.
+    """
+    states, several = StateTensors(state), len(state.positions) > 1
+    step, batch = InPlaceStep(decoder, states), torch.export.Dim("batch", min=2)
+    rows = {0: batch} if several else {}
+    lengths = {name: torch.export.Dim(name, min=2) for name in sorted(states.lengths.values())}
+    of_states = [
+        rows | {states.growing[n]: lengths[states.lengths[n]]} if n in states.growing else rows for n in states.tensors
+    ]
+    tokens_B1 = torch.ones(len(state.positions), 1, dtype=torch.int64, device=decoder.device)
+    weights = list(weights_of(step.function).values())
+    tensors = [tensor.clone(memory_format=torch.contiguous_format) for tensor in states.tensors.values()]
+    example = (tokens_B1, tokens_B1[:, 0].clone(), tensors, weights)
+    shapes = (rows, rows, of_states, [None] * len(weights))
+    return torch.export.export(step, example, dynamic_shapes=shapes, strict=False)

@@ -1,12 +1,12 @@
 """Decoding steps that PyTorch's AOTInductor compiles for the processor at hand, once per model description.
 
-A step is the captured pass of one token (`captured_step`) that writes the states in place. Its weights are inputs, so
-that one package in the user's cache serves all models of a description, for streams of any length. (As constants of the
-package, small ones would become numbers in the code.) A process in the background compiles it (10 to 60 s) while the
-ordinary steps go on; the compiled step takes over between two tokens, after it has been compared with the model on one
-token. `python -m linnet.inference.compiled_step PACKAGE` is the process that compiles.
+A step is the captured pass of one token of each row (`captured_step`) that writes the states in place. Its weights are
+inputs, so that one package in the user's cache serves all models of a description, for streams of any length. (As
+constants of the package, small ones would become numbers in the code.) A process in the background compiles it (10 to
+60 s) while the ordinary steps go on; the compiled step takes over between two tokens, after it has been compared with
+the model on one token. `python -m linnet.inference.compiled_step PACKAGE` is the process that compiles.
 
-Legend: `V` vocabulary.
+Legend: `B` batch (rows), `V` vocabulary.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import linnet
 from linnet.core.arrays import read_tensors, write_tensors
@@ -34,9 +34,9 @@ from linnet.core.atomic import atomic_path, file_lock, lock_holder
 from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
-from linnet.inference.captured_step import PassFunction, StateTensors
+from linnet.inference.captured_step import PassFunction, StateTensors, export_step, weights_of
 from linnet.inference.decode_steps import DecodeSteps
-from linnet.layers.cache_policy import FULL
+from linnet.layers.registry import CACHE_POLICIES
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -53,8 +53,14 @@ POLL_TOKENS = 32
 TIMED_TOKENS = 4
 """Tokens of each form whose fastest decides which one goes on."""
 
-ROOM = 67
-"""Room of the traced states: unlike any other size of a model."""
+ROOM, EXAMPLE_TOKENS, EXAMPLE_INPUT = 67, 2, 23
+"""Room of the traced states, tokens of their prompts and of an encoder's input: sizes unlike others of a model."""
+
+EXAMPLE_ROWS = 3
+"""Rows of a traced state of several streams."""
+
+RESERVED_TOKENS = 32
+"""Steps between two looks at states whose number of tokens is not fixed (`State.reserve`)."""
 
 RETRY_AFTER_S = 24 * 3600.0
 """Age of a recorded failure after which a build is tried again: a full disk passes."""
@@ -66,10 +72,10 @@ MAX_ERROR = 1e-4
 """Largest accepted difference of logits from those of the model, in their standard deviations (float32)."""
 
 Step = Callable[[Tensor], Tensor]
-"""From a token `[1, 1]`, and with the position of the state, to the logits `[1, V]`; it advances the state."""
+"""From tokens `[B, 1]`, and with the positions of the state, to the logits `[B, V]`; it advances the state."""
 
 Run = Callable[[Tensor, Tensor, Iterable[Tensor]], Tensor]
-"""From a token, its position and the tensors of the states, which it writes, to the logits `[1, V]`."""
+"""From tokens, their positions and the tensors of the states, which it writes, to the logits `[B, V]`."""
 
 
 @dataclass
@@ -96,55 +102,37 @@ def ordinary_steps() -> Iterator[None]:
         BUILDS.enabled = before
 
 
-class InPlaceStep(nn.Module):
-    """A pass of one token that writes the tensors after the pass into those of the states."""
-
-    def __init__(self, function: PassFunction) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, token_11: Tensor, position_1: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
-        """Return the logits `[1, V]`; weights: parameters and buffers in the order of `weights_of`."""
-        named = dict(zip(weights_of(self.function), weights, strict=True))
-        logits_11V: Tensor
-        logits_11V, after = torch.func.functional_call(self.function, named, (token_11, position_1, states))
-        for state, new in zip(states, after, strict=True):
-            state.copy_(new)
-        return logits_11V[:, 0]
-
-
-def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; a tensor with two names is there once."""
-    return dict(module.named_parameters()) | dict(module.named_buffers())
-
-
 def can_compile(decoder: Decoder, state: DecoderState) -> bool:
-    """True for one stream of a decoder in float32 on a CPU whose states have tensors of a fixed length or with room.
+    """True for streams of a decoder in float32 on a CPU whose prompts have been read.
 
-    No step is compiled for weights of few bits, an encoder, or layers that calibrate on their prompt.
+    No step is compiled for weights of few bits, or for layers that compute their calibration again at every step.
     """
-    if os.name != "posix" or decoder.device.type != "cpu" or len(state.positions) != 1 or decoder.encoder is not None:
+    if os.name != "posix" or decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
-    states = StateTensors(state)
+    layers = zip(decoder.mixers, state.layers, strict=True)
     return (
-        not torch.is_autocast_enabled("cpu")
-        and all(part.cache_policy == FULL for part in state.sublayers)
-        and states.growing.keys() == states.has_room
-        and not any(mixer.traits.calibrates for mixer in decoder.mixers)
+        all(not mixer.traits.calibrates or mixer.calibration(part) for mixer, part in layers)
+        and (decoder.encoder is None or state.has_memory)
         and {parameter.dtype for parameter in decoder.parameters()} == {torch.float32}
         and not any(isinstance(module, PackedLinear) for module in decoder.modules())
     )
 
 
-def package_of(decoder: Decoder) -> tuple[dict[str, Any], Path]:
+def package_of(decoder: Decoder, state: DecoderState) -> tuple[dict[str, Any], Path]:
     """The request that describes a decoder's step, and the package in the cache that it leads to.
 
-    The name of the package has a hash of everything that the code depends on: the description, the number of threads,
-    linnet's sources, PyTorch, the compiler and the processor.
+    One package serves one stream, and another any number of several. Its name has a hash of everything that the code
+    depends on: the description, the cache policies, the number of threads, linnet's sources, PyTorch, the compiler and
+    the processor.
     """
     description = decoder.spec.model_dump(mode="json")
     description["name"] = ""
-    request = {"description": description, "threads": torch.get_num_threads()}
+    request = {
+        "description": description,
+        "threads": torch.get_num_threads(),
+        "rows": EXAMPLE_ROWS if len(state.positions) > 1 else 1,
+        "cache_policies": [part.cache_policy.to_dict() for part in state.layers],
+    }
     versions = [_sources_hash(), torch.__version__, str(find_compiler()), *processor_features()]
     digest = hashlib.sha256(json.dumps([request, versions], sort_keys=True).encode()).hexdigest()[:16]
     return request, cache_folder() / "steps" / f"{digest}.pt2"
@@ -172,10 +160,10 @@ def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Step 
         loaded.load_constants(constants, False, True, True)
         weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
 
-        def run(token_11: Tensor, position_1: Tensor, states: Iterable[Tensor]) -> Tensor:
+        def run(token_B1: Tensor, position_B: Tensor, states: Iterable[Tensor]) -> Tensor:
             assert constants is not None  # the package refers to them
-            logits_1V: Tensor = loaded.run([token_11, position_1, *states, *weights])[0]
-            return logits_1V
+            logits_BV: Tensor = loaded.run([token_B1, position_B, *states, *weights])[0]
+            return logits_BV
 
         problem = _difference(decoder, state, run)
     except PermissionError as error:
@@ -222,20 +210,30 @@ def _contiguous(fields: Sequence[tuple[State, str]]) -> list[Tensor]:
 
 
 def _advancing(state: DecoderState, run: Run) -> Step:
-    """The step as a function of the token, which advances the state."""
+    """The step as a function of the tokens, which advances the state."""
     fields = [(part, name) for _, part in state.named() for name in part.tensors()]
-    position_1 = torch.zeros(1, dtype=torch.int64)
+    free = [(part, name) for part, name in fields if name in part.any_length]
+    reserved, tokens_left = list[torch.Size](), 0
 
-    def step(token_11: Tensor) -> Tensor:
-        position = state.position
-        if position >= state.capacity:
+    def step(token_B1: Tensor) -> Tensor:
+        nonlocal reserved, tokens_left
+        if state.position >= state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
-        position_1.fill_(position)
-        logits_1V = run(token_11, position_1, _contiguous(fields))
-        state.positions = (position + 1,)
-        return logits_1V
+        if free and (tokens_left == 0 or reserved != [getattr(part, name).shape for part, name in free]):
+            reserve(state, RESERVED_TOKENS)
+            reserved, tokens_left = [getattr(part, name).shape for part, name in free], RESERVED_TOKENS
+        logits_BV = run(token_B1, torch.tensor(state.positions), _contiguous(fields))
+        state.positions = tuple(position + 1 for position in state.positions)
+        tokens_left -= 1
+        return logits_BV
 
     return step
+
+
+def reserve(state: DecoderState, tokens: int) -> None:
+    """Prepare all layers for this many steps that do not change shapes (`State.reserve`)."""
+    for part in state.sublayers:
+        part.reserve(tokens)
 
 
 @torch.inference_mode()
@@ -244,12 +242,14 @@ def _difference(decoder: Decoder, state: DecoderState, run: Run) -> str | None:
     if state.position >= state.capacity:
         return None
     ours, theirs = state.fork(), state.fork()
-    token_11 = torch.zeros(1, 1, dtype=torch.int64)
-    expected_1V = decoder.logits(decoder.hidden(token_11, ours))[:, 0]
-    found_1V = _advancing(theirs, run)(token_11)
-    error = float((found_1V - expected_1V).abs().max() / expected_1V.std())
+    token_B1 = torch.zeros(len(state.positions), 1, dtype=torch.int64)
+    expected_BV = decoder.logits(decoder.hidden(token_B1, ours))[:, 0]
+    found_BV = _advancing(theirs, run)(token_B1)
+    error = float((found_BV - expected_BV).abs().max() / expected_BV.std())
     if not error <= MAX_ERROR:
         return f"logits differ by {error:.1e} of their spread"
+    for each in (ours, theirs):  # the same number of empty places
+        reserve(each, 0)
     found = theirs.tensors()
     for name, expected in ours.tensors().items():
         if not torch.allclose(found[name], expected, rtol=1e-3, atol=1e-4, equal_nan=True):
@@ -278,7 +278,7 @@ class CompiledSteps:
 
     @cached_property
     def _request(self) -> tuple[dict[str, Any], Path]:
-        return package_of(self.decoder)
+        return package_of(self.decoder, self.state)
 
     def logits(self, token_11: Tensor) -> Tensor:
         """Logits `[1, V]` of one token."""
@@ -361,17 +361,7 @@ def build(request: dict[str, Any], package: Path) -> None:
     """Compile a package; weights and the state are of the described shapes, their values have no influence."""
     torch.set_num_threads(request["threads"])
     decoder = Decoder(ModelSpec.parse(request["description"], "description")).eval().requires_grad_(False)
-    state = decoder.initial_state(1, ROOM)
-    decoder.hidden(torch.ones(1, 1, dtype=torch.int64), state)
-    states = StateTensors(state)
-    function = InPlaceStep(PassFunction(decoder, states))
-    places = torch.export.Dim("places", min=2)
-    lengths = [{states.growing[name]: places} if name in states.has_room else None for name in states.tensors]
-    token_11, position_1 = torch.ones(1, 1, dtype=torch.int64), torch.ones(1, dtype=torch.int64)
-    weights = list(weights_of(function.function).values())
-    example = (token_11, position_1, [tensor.contiguous() for tensor in states.tensors.values()], weights)
-    shapes = (None, None, lengths, [None] * len(weights))
-    program = torch.export.export(function, example, dynamic_shapes=shapes, strict=False)
+    program = export_step(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
     options = {"aot_inductor.package_constants_in_so": False}
     torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
@@ -379,6 +369,17 @@ def build(request: dict[str, Any], package: Path) -> None:
     write_tensors(_constants(package), {name: values[name] for name in _loaded(made).get_constant_fqns()})
     with atomic_path(package) as path:
         shutil.copyfile(made, path)
+
+
+def example_state(decoder: Decoder, rows: int, policies: Sequence[Mapping[str, Any]]) -> DecoderState:
+    """A state to be traced, of streams that have begun."""
+    parsed = [CACHE_POLICIES[fields.pop("kind")](**fields) for fields in map(dict, policies)]
+    state = decoder.initial_state(rows, ROOM, parsed)
+    prompts = torch.ones(rows, EXAMPLE_TOKENS, dtype=torch.int64)
+    memory = None if decoder.encoder is None else decoder.encode(torch.ones(rows, EXAMPLE_INPUT, dtype=torch.int64))
+    decoder.hidden(prompts, state, memory=memory)
+    reserve(state, RESERVED_TOKENS)
+    return state
 
 
 def main() -> None:

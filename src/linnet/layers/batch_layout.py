@@ -110,7 +110,12 @@ class BatchLayout:
 
     @property
     def in_graph(self) -> bool:
-        """True in an exported graph: one stream, whose position is a tensor (`positions`, `offsets_B`)."""
+        """True in a captured graph: rows at positions that are a tensor (`positions`, `offsets_B`), without padding."""
+        return False
+
+    @property
+    def functional(self) -> bool:
+        """True in a graph that may not write states in place, so that it returns new tensors (ONNX)."""
         return False
 
     @property

@@ -113,6 +113,13 @@ class MemoryState(State):
             joined[name] = torch.cat(padded)
         return replace(self, **joined)
 
+    def reserve(self, tokens: int) -> None:
+        """At least two places: a graph with any number of them supports no single one."""
+        missing = 2 - self.real.shape[1]
+        if missing > 0:
+            self.keys, self.values = (F.pad(x_BSMK, (0, 0, 0, 0, 0, missing)) for x_BSMK in (self.keys, self.values))
+            self.real = F.pad(self.real, (0, missing))
+
     def forget(self) -> Self:
         """A copy: the input is not part of the stream's own past."""
         return self.fork()

@@ -25,7 +25,7 @@ from linnet.core.spec import Spec
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep
 from linnet.layers.rotary import RotarySpec, row_rotation
-from linnet.layers.state import Contents, State, write_chunk
+from linnet.layers.state import Contents, State, write_chunk, write_places
 from linnet.nn.cost import Cost
 from linnet.nn.linear import WeightedSum
 from linnet.nn.norms import NormKind
@@ -34,7 +34,6 @@ from linnet.ops.attention import uses_blocks, windowed_pairs
 from linnet.ops.blocked_attention import blocked_is_faster, blocked_pairs
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
 from linnet.ops.relative_positions import RelativePositionRow, bounded
-from linnet.ops.support import is_exporting
 
 VALUE_RESIDUAL = "value_residual"
 """The field of a spec, and the name of the cross-layer value."""
@@ -256,7 +255,7 @@ class WindowState(State):
         """
         if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, layout)
-        if is_exporting():
+        if layout.in_graph:
             return self._append_in_graph(k_BMTK, v_BMTK, layout)
         length, start = k_BMTK.shape[2], layout.start
         places = self._places(self._positions(start, self.window - 1))
@@ -269,42 +268,42 @@ class WindowState(State):
 
     def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, layout: BatchLayout) -> VisibleKeys:
         room, device = self.keys.shape[2], self.keys.device
-        positions_B = layout.offsets_B(device).expand(len(self.keys))
+        positions_B = layout.offsets_B(device).expand(self.keys.shape[0])  # a symbol in a graph
         last_B1 = None if layout.uniform else positions_B.clamp(max=room - 1)[:, None]
-        if is_exporting():  # one stream; unused places are masked
-            index_1M1K = self._places(positions_B).view(-1, 1, 1, 1).expand_as(k_BM1K)
-            pairs = (self.keys, k_BM1K), (self.values, v_BM1K)
-            self.keys, self.values = (cache.scatter(2, index_1M1K, new.to(cache.dtype)) for cache, new in pairs)
-            return VisibleKeys(self.keys, self.values, None, last_B1)
-        rows = torch.arange(len(self.keys), device=device)
-        for cache, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
-            cache[rows, :, self._places(positions_B)] = new[:, :, 0].to(cache.dtype)
-        filled = min(layout.end(1), room)
+        places_B1 = self._places(positions_B)[:, None]
+        self.keys = write_places(self.keys, k_BM1K, places_B1, layout, 2)
+        self.values = write_places(self.values, v_BM1K, places_B1, layout, 2)
+        filled = room if layout.in_graph else min(layout.end(1), room)  # a graph masks unused places
         return VisibleKeys(self.keys[:, :, :filled], self.values[:, :, :filled], None, last_B1)
 
     def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> VisibleKeys:
-        """`append` for one stream in an exported graph, where all lengths are fixed; unused places are masked.
+        """`append` for rows at any positions in a graph, where all lengths are fixed; unused places are masked.
 
         The result has the earlier tokens in order, then the chunk, then unused places.
         """
         length, past_room, device = k_BMTK.shape[2], self.keys.shape[2] - 1, self.keys.device
-        start = layout.offsets_B(device)
-        dropped = (start - past_room).clamp(min=0)  # positions between the sink tokens and the window
+        start_B1 = layout.offsets_B(device)[:, None]
+        dropped_B1 = (start_B1 - past_room).clamp(min=0)  # positions between the sink tokens and the window
         order = torch.arange(past_room, device=device)
-        past = self._places(torch.where(order < self.sink_tokens, order, order + dropped))
-        chunk_T = start - dropped + torch.arange(length, device=device)
-        ends, places = start + length, torch.arange(past_room + 1, device=device)
+        past = self._places(torch.where(order < self.sink_tokens, order, order + dropped_B1))
+        chunk_BT = start_B1 - dropped_B1 + torch.arange(length, device=device)
+        ends_B1, places = start_B1 + length, torch.arange(past_room + 1, device=device)
         # The position that each place holds after the chunk, and where it is in the result.
-        positions = torch.where(places < self.sink_tokens, places, ends - 1 - (ends - 1 - places) % self.window)
-        sources = torch.where(positions < self.sink_tokens, positions, positions - dropped).clamp(min=0)
+        positions = torch.where(places < self.sink_tokens, places, ends_B1 - 1 - (ends_B1 - 1 - places) % self.window)
+        sources = torch.where(positions < self.sink_tokens, positions, positions - dropped_B1).clamp(min=0)
         keys, values = (
-            torch.cat([cache.index_select(2, past), torch.zeros_like(new)], dim=2).scatter(
-                2, chunk_T.view(1, 1, -1, 1).expand_as(new), new.to(cache.dtype)
+            torch.cat([_at_places(cache, past), torch.zeros_like(new)], dim=2).scatter(
+                2, chunk_BT[:, None, :, None].expand_as(new), new.to(cache.dtype)
             )
             for cache, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
         )
-        self.keys, self.values = keys.index_select(2, sources), values.index_select(2, sources)
-        return VisibleKeys(keys, values, None, chunk_T[None])
+        self.keys, self.values = _at_places(keys, sources), _at_places(values, sources)
+        return VisibleKeys(keys, values, None, chunk_BT)
+
+
+def _at_places(cache_BMCK: Tensor, places_BP: Tensor) -> Tensor:
+    """The entries of each row at its places, `[B, M, P, K]`."""
+    return cache_BMCK.gather(2, places_BP[:, None, :, None].expand(*cache_BMCK.shape[:2], -1, cache_BMCK.shape[3]))
 
 
 def visible_keys(

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.ops.support import is_exporting
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,12 @@ class State:
         tensors = self.tensors().items()
         return replace(self, **{name: _padded(tensor, self.room.get(name), capacity) for name, tensor in tensors})
 
+    def reserve(self, tokens: int) -> None:
+        """Prepare the tensors for steps that do not change their shapes, for this many more tokens: by default nothing.
+
+        A field of `any_length` that grows with the tokens gets empty places for them.
+        """
+
     def take(self, other: Self) -> None:
         """Take over all fields of `other`, without copies."""
         vars(self).update(vars(other))
@@ -208,21 +213,31 @@ def _padded(tensor: Tensor, dim: int | None, places: int) -> Tensor:
 def write_chunk(cache: Tensor, new: Tensor, layout: BatchLayout, dim: int = 1) -> Tensor:
     """Write a chunk's tokens at their positions in dimension `dim` of a cache, in place, and return the cache.
 
-    In an exported graph it returns another tensor; the runtime writes in place if input and output share a buffer.
+    In a functional graph it returns another tensor; the runtime writes in place if input and output share a buffer.
     """
-    if is_exporting():
-        positions_BT = layout.positions(new.shape[dim], cache.device)
-        index = positions_BT.view(len(new), *(1,) * (dim - 1), -1, *(1,) * (new.dim() - dim - 1)).expand_as(new)
-        return cache.scatter(dim, index, new.to(cache.dtype))
+    if not layout.uniform and layout.padding is None:
+        return write_places(cache, new, layout.positions(new.shape[dim], cache.device), layout, dim)
     cache_BC, new_BT = cache.transpose(1, dim), new.transpose(1, dim)
-    batch, length = new_BT.shape[:2]
-    if layout.uniform:
+    length = new_BT.shape[1]
+    if layout.padding is None:
         cache_BC[:, layout.start : layout.start + length] = new_BT
-    elif layout.padding is None:
-        rows_B1 = torch.arange(batch, device=cache.device)[:, None]
-        cache_BC[rows_B1, layout.positions(length, cache.device)] = new_BT.to(cache.dtype)
     else:
+        batch = len(new)
         starts = layout.starts_of(batch)
         for row, (start, padding) in enumerate(zip(starts, layout.padding, strict=True)):
             cache_BC[row, start : start + length - padding] = new_BT[row, padding:]
+    return cache
+
+
+def write_places(cache: Tensor, new: Tensor, places_BT: Tensor, layout: BatchLayout, dim: int = 1) -> Tensor:
+    """Write tokens at these places of dimension `dim` of a cache, in place unless the graph is functional (see above).
+
+    places_BT: `[B, T]`, or `[1, T]` if they are the same in all rows.
+    """
+    if layout.functional:
+        index = places_BT.view(len(places_BT), *(1,) * (dim - 1), -1, *(1,) * (new.dim() - dim - 1)).expand_as(new)
+        return cache.scatter(dim, index, new.to(cache.dtype))
+    rows_B1 = torch.arange(new.shape[0], device=cache.device)[:, None]
+    tokens_first = new.movedim(dim, 1).to(cache.dtype)
+    cache[(rows_B1, *(slice(None),) * (dim - 1), places_BT)] = tokens_first
     return cache

@@ -155,7 +155,7 @@ def dispatch_experts(
     An exported graph cannot depend on the choices: there all experts read all tokens.
     """
     if is_exporting():
-        shares_ER1 = [(weight_RK * (chosen_RK == e)).sum(1, keepdim=True) for e in range(len(expert_E))]
+        shares_ER1 = [(weight_RK * (chosen_RK == e)).sum(1, keepdim=True).to(x_RD.dtype) for e in range(len(expert_E))]
         outs_ERD = [expert(x_RD) * share_R1 for expert, share_R1 in zip(expert_E, shares_ER1, strict=True)]
         return torch.stack(outs_ERD).sum(0)
     (out_RD,) = to_autocast_dtype(x_RD)

@@ -261,7 +261,7 @@ def _rotate_in_graph(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pair
         return _rotate_pointwise(x_BTNK, table, pairing)
     if pairing != "halves":
         return rotate_reference(x_BTNK, table, pairing)
-    cos, sin = table
+    cos, sin = (part.to(x_BTNK.dtype) for part in table)
     width = 2 * cos.shape[-1]
     first, second = _pairs(x_BTNK[..., :width], pairing)
     twice = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)  # shared by all layers of a graph

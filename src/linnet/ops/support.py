@@ -1,7 +1,9 @@
 """Parts that operations share: autocast, graph export, the processor, segments of long sequences, recomputation."""
 
 import platform
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,28 @@ MKL_IS_FAST = HAS_MKL and _is_intel()
 """True if MKL runs its best code here. On other processors small and thin products take several times as long."""
 
 
+_FORMS = threading.local()
+
+
+@contextmanager
+def graph_forms() -> Iterator[None]:
+    """Within the block, and in this thread, operations have the forms that a graph can hold, as during an export."""
+    before, _FORMS.in_graph = getattr(_FORMS, "in_graph", False), True
+    try:
+        yield
+    finally:
+        _FORMS.in_graph = before
+
+
 def is_exporting() -> bool:
-    """True while a graph is being exported.
+    """True while a graph is being exported, and within `graph_forms`.
 
     `torch.compiler.is_exporting` of PyTorch 2.11 is also true under `torch.compile`, so this asks for exports that
     trace without the compiler (`strict=False`), as all exports of this project do.
     """
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    return torch.compiler.is_exporting() or getattr(_FORMS, "in_graph", False)
 
 
 def is_traced_or_differentiated(x: Tensor) -> bool:

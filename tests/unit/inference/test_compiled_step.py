@@ -14,24 +14,23 @@ from small_models import CASES, EXAMPLES, small_decoder
 from torch import Tensor
 
 from linnet.inference import compiled_step
-from linnet.inference.captured_step import PassFunction, StateTensors
+from linnet.inference.captured_step import InPlaceStep, StateTensors, weights_of
 from linnet.inference.compiled_step import (
     BUILDS,
     POLL_TOKENS,
     TIMED_TOKENS,
     CompiledSteps,
-    InPlaceStep,
     can_compile,
     ordinary_steps,
     package_of,
     start_build,
-    weights_of,
 )
 from linnet.inference.engine import decode
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
+from linnet.layers.cache_policy import FULL, RecalibratingCache
 from linnet.layers.contract import MixerSpec
-from linnet.layers.mixers.ted import BankCache
+from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -40,6 +39,7 @@ GREEDY = Sampling(temperature=0.0)
 MAMBA = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba")
 MAMBA2 = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba2")
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
+PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
 
 
 def read_prompt(decoder: Decoder, room: int = 64) -> DecoderState:
@@ -49,15 +49,19 @@ def read_prompt(decoder: Decoder, room: int = 64) -> DecoderState:
     return state
 
 
+def begun(mixer: MixerSpec, seed: int = 0) -> tuple[Decoder, DecoderState]:
+    """A decoder in float32, and a state that has read the prompt."""
+    decoder = small_decoder(mixer, seed=seed).float()
+    return decoder, read_prompt(decoder)
+
+
 def uncompiled(decoder: Decoder, state: DecoderState, _package: Path | None = None) -> Callable[[Tensor], Tensor]:
     """The step that would be compiled, as PyTorch runs it."""
-    function = PassFunction(decoder, StateTensors(state))
-    step, weights = InPlaceStep(function), list(weights_of(function).values())
+    step = InPlaceStep(decoder, StateTensors(state))
+    weights = list(weights_of(step.function).values())
 
-    def run(token_11: Tensor, position_1: Tensor, states: Iterable[Tensor]) -> Tensor:
-        with pytest.MonkeyPatch.context() as patched:  # layers take the forms that they have in a graph
-            patched.setattr(torch.compiler, "is_exporting", lambda: True)
-            return step(token_11, position_1, list(states), weights)
+    def run(token_B1: Tensor, position_B: Tensor, states: Iterable[Tensor]) -> Tensor:
+        return step(token_B1, position_B, list(states), weights)
 
     return compiled_step._advancing(state, run)
 
@@ -72,7 +76,7 @@ def _enabled(monkeypatch: pytest.MonkeyPatch) -> None:
 def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The package of the Mamba-2 decoder in an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return package_of(small_decoder(MAMBA2).float())[1]
+    return package_of(*begun(MAMBA2))[1]
 
 
 @torch.inference_mode()
@@ -80,10 +84,6 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_captured_step_writes_what_a_pass_of_the_decoder_writes(mixer: MixerSpec):
     decoder = small_decoder(mixer)
     state = read_prompt(decoder)
-    states = StateTensors(state)
-    if any(mixer.traits.calibrates for mixer in decoder.mixers) or states.growing.keys() != states.has_room:
-        assert not can_compile(decoder.float(), state)
-        return
     assert can_compile(decoder, state) is False and can_compile(decoder.float(), state)  # in float32 alone
     decoder.double()
     ordinary, captured = read_prompt(decoder), read_prompt(decoder)
@@ -99,17 +99,45 @@ def test_the_captured_step_writes_what_a_pass_of_the_decoder_writes(mixer: Mixer
 
 
 def test_what_the_code_depends_on_names_the_package(package: Path, monkeypatch: pytest.MonkeyPatch):
-    assert package_of(small_decoder(MAMBA2, seed=1).float())[1] == package  # other weights
-    assert package_of(small_decoder(TED).float())[1] != package
+    assert package_of(*begun(MAMBA2, seed=1))[1] == package  # other weights
+    assert package_of(*begun(TED))[1] != package
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    assert package_of(small_decoder(MAMBA2).float())[1] != package
+    assert package_of(*begun(MAMBA2))[1] != package
 
 
-def test_states_without_a_fixed_length_and_several_streams_are_not_compiled():
+def test_every_policy_and_number_of_streams_is_compiled_but_no_calibration_at_every_step():
+    decoder, plga = small_decoder(TED).float(), small_decoder(PLGA).float()
+    for policy in (FULL, BankCache(8), EvictionCache(top_k=4)):
+        assert can_compile(decoder, new_state(decoder, [PROMPT, PROMPT], 8, policy))
+    assert not can_compile(plga, new_state(plga, [PROMPT], 8))  # it calibrates on the prompt
+    assert can_compile(plga, read_prompt(plga))
+    recalibrating = new_state(plga, [PROMPT], 8, RecalibratingCache())
+    plga.hidden(torch.tensor([PROMPT]), recalibrating)
+    assert not can_compile(plga, recalibrating)
+
+
+def test_policies_and_several_rows_have_packages_of_their_own():
     decoder = small_decoder(TED).float()
-    assert can_compile(decoder, new_state(decoder, [PROMPT], 8))
-    assert not can_compile(decoder, new_state(decoder, [PROMPT, PROMPT], 8))
-    assert not can_compile(decoder, new_state(decoder, [PROMPT], 8, BankCache(8)))
+    states = [new_state(decoder, [PROMPT] * rows, 8, policy) for rows in (1, 2) for policy in (FULL, BankCache(8))]
+    assert len({package_of(decoder, state)[1] for state in states}) == len(states)
+    assert package_of(decoder, new_state(decoder, [PROMPT] * 5, 20))[1] == package_of(decoder, states[2])[1]
+
+
+@torch.inference_mode()
+def test_streams_grow_past_the_places_that_their_layers_have_reserved(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiled_step, "RESERVED_TOKENS", 3)
+    decoder, keeps_all = small_decoder(TED), EvictionCache(threshold=-1.0)
+    states = [new_state(decoder, [PROMPT] * 2, 40, keeps_all) for _ in range(2)]
+    for state in states:
+        decoder.hidden(torch.tensor([PROMPT] * 2), state)
+    step = uncompiled(decoder, states[1])
+    for index in range(20):
+        tokens_B1 = torch.tensor([[index % 5], [index % 3]])
+        expected_BV, found_BV = (
+            decoder.logits(decoder.hidden(tokens_B1, states[0]))[:, 0],
+            decoder.logits(decoder.hidden(tokens_B1, states[1]))[:, 0] if index == 7 else step(tokens_B1),
+        )
+        torch.testing.assert_close(found_BV, expected_BV)
 
 
 def tokens_of(decoder: Decoder, count: int) -> list[int | None]:
@@ -179,11 +207,11 @@ def test_a_step_that_differs_is_refused_and_one_that_cannot_be_read_too(
 ):
     decoder = small_decoder(MAMBA2).float()
     state = read_prompt(decoder)
-    function = PassFunction(decoder, StateTensors(state))
-    weights = list(weights_of(function).values())
+    step = InPlaceStep(decoder, StateTensors(state))
+    weights = list(weights_of(step.function).values())
 
     def run(token: Tensor, position: Tensor, states: list[Tensor]) -> Tensor:
-        return InPlaceStep(function)(token, position, list(states), weights)
+        return step(token, position, list(states), weights)
 
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     assert compiled_step._difference(decoder, state, run) is None
@@ -242,8 +270,7 @@ def test_without_compiled_steps_neither_a_package_nor_a_build_is_used(package: P
 @pytest.mark.slow
 @pytest.mark.parametrize("mixer", [MAMBA, MAMBA2, TED, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
 def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, package: Path):
-    decoder = small_decoder(mixer).float()
-    request, package = package_of(decoder)
+    request, package = package_of(*begun(mixer))
     assert start_build(request, package) and start_build(request, package)  # the second call finds the first at work
     (process,) = (process for file, process in BUILDS.processes.items() if file == package)
     process.kill()

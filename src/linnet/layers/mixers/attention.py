@@ -47,7 +47,6 @@ from linnet.ops.attention import (
     full_attention,
     full_attention_reference,
 )
-from linnet.ops.support import is_exporting
 
 
 class AttentionSpec(MixerSpec):
@@ -256,8 +255,8 @@ class Attention(Mixer):
         """Any layout without a window. With one, rows at different positions only for a single token."""
         if self.sink_tokens and layout.padding is not None:
             return False  # sinks have the same places in all rows
-        if layout.uniform or not isinstance(state, WindowState) or is_exporting():
-            return True  # an exported graph has one stream
+        if layout.uniform or not isinstance(state, WindowState):
+            return True
         # Several tokens add different keys in each row. A single token does not know the distances of its keys, so
         # rows with relative positions need the same position.
         return length == 1 and layout.padding is None and self.positions is None

@@ -36,7 +36,6 @@ from linnet.ops.attention import (
     latent_attention_reference,
 )
 from linnet.ops.blocked_attention import blocked_is_faster
-from linnet.ops.support import is_exporting
 
 
 class LatentAttentionSpec(MixerSpec):
@@ -200,7 +199,7 @@ class LatentAttention(Mixer):
         """Attention over all entries: on the latents, or on projected keys and values where that is cheaper."""
         length, rank = q_BNTK.shape[2], self.spec.kv_rank
         last_BT = None if layout.uniform else layout.positions(length, q_BNTK.device)
-        if is_exporting():  # a graph cannot compare the costs
+        if layout.in_graph:  # it cannot compare the costs
             absorbing = length == 1
         else:
             absorbing = length < entries_BSE.shape[1] and absorbed_is_cheaper(length, rank, self.content, self.value)

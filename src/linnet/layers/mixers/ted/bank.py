@@ -17,7 +17,6 @@ from linnet.layers.state import Contents
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
-from linnet.ops.support import is_exporting
 
 
 @dataclass
@@ -50,8 +49,6 @@ class BankState(TedState):
 
     def supports(self, layout: BatchLayout, length: int) -> bool:
         """Rows with common chunks; with padding only at the start."""
-        if is_exporting():  # an exported graph has one stream
-            return True
         lead = self.lead.tolist()
         if layout.padding is not None:
             return layout.starts == 0 and not any(lead)
@@ -62,7 +59,7 @@ class BankState(TedState):
         self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
     ) -> Tensor:
         """See `TedState`; the error of every weight is within the bank's bound."""
-        if is_exporting():
+        if layout.in_graph:
             return self._read_in_graph(rates_BTN, v_BTD, layout, keys)
         if layout.padding is not None:
             self.lead = torch.tensor(layout.padding, device=self.lead.device)
@@ -73,14 +70,14 @@ class BankState(TedState):
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN), keys).flatten(2)
 
     def _read_in_graph(self, rates_B1N: Tensor, v_B1D: Tensor, layout: BatchLayout, keys: Keys | None) -> Tensor:
-        """`read` for one stream in an exported graph, where the clock is a tensor: one token, or whole chunks."""
+        """`read` in a graph, where the clocks are a tensor: one token of each row, or whole chunks of one stream."""
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, 0, self.keys)
         v_BTNC = by_head(v_B1D, rates_B1N)
         if v_BTNC.shape[1] > 1:
             assert v_BTNC.shape[1] % self.bank.nearest == 0, "a graph reads whole chunks of the bank"
             return stream.append(rates_B1N, v_BTNC, keys).flatten(2)
-        clock = (layout.offsets_B(v_B1D.device) + self.lead)[0]
-        out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock, keys)
+        clock_B = layout.offsets_B(v_B1D.device) + self.lead
+        out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock_B, keys)
         self.entries, self.rates, self.low = stream.entries_BNEH, stream.rates_BNF, stream.low_BNRH
         self.keys = stream.keys_BNCM
         return out_B1NC.flatten(2)

@@ -94,14 +94,16 @@ class EvictionState(TedState):
         entries = torch.cat([v_wide_BTD, *own_keys, minus_rates_BTN, norms_BTN], dim=2)
         queries = None if keys is None else keys.queries.to(entries.dtype).transpose(1, 2)
         if entries.shape[1] == 1:
-            return self._read_token(entries, queries).to(v_BTD.dtype)
+            return self._read_token(entries, queries, layout).to(v_BTD.dtype)
         self.entries = self.entries.detach()  # gradients flow within a chunk
         pieces = []
         for start in range(0, entries.shape[1], STEPS_AT_ONCE):
             piece = entries[:, start : start + STEPS_AT_ONCE]
             piece_queries = None if queries is None else queries[:, :, start : start + STEPS_AT_ONCE]
-            read = self._read_piece if piece.shape[1] > 1 else self._read_token
-            pieces.append(read(piece, piece_queries))
+            if piece.shape[1] > 1:
+                pieces.append(self._read_piece(piece, piece_queries))
+            else:
+                pieces.append(self._read_token(piece, piece_queries, layout))
         return torch.cat(pieces, dim=1).to(v_BTD.dtype)
 
     def _matched(self, weights_BNTE: Tensor, queries_BNTM: Tensor | None) -> Tensor:
@@ -111,7 +113,7 @@ class EvictionState(TedState):
         keys_BENM = torch.unflatten(self._fields[1], 2, (self.heads, self.key))
         return weights_BNTE * (queries_BNTM @ keys_BENM.permute(0, 2, 3, 1))
 
-    def _read_token(self, entry: Tensor, queries_BN1M: Tensor | None) -> Tensor:
+    def _read_token(self, entry: Tensor, queries_BN1M: Tensor | None, layout: BatchLayout) -> Tensor:
         """One step: the same as `_read_piece`, in fewer operations."""
         self.entries = torch.cat([self.entries, entry], dim=1)
         self.ages = F.pad(self.ages + 1, (0, 1))
@@ -120,7 +122,11 @@ class EvictionState(TedState):
         weights_BN1E = self._matched(weights_BEN.mT[:, :, None], queries_BN1M)
         out_BN1C = weights_BN1E @ by_head(v_BED, norms_BEN).transpose(1, 2)
         relevance_BE = context_relevance(norms_BEN, weights_BEN.mT[:, :, None])[:, 0]
-        self._keep(survivors(relevance_BE, norms_BEN[..., 0] >= 0, self.policy))
+        stay_BE = survivors(relevance_BE, norms_BEN[..., 0] >= 0, self.policy)
+        if layout.in_graph and not layout.functional:
+            self._keep_places(stay_BE)
+        else:
+            self._keep(stay_BE)
         return out_BN1C.transpose(1, 2).flatten(2)
 
     def row_reader(self) -> RowReader:
@@ -137,7 +143,7 @@ class EvictionState(TedState):
         relevance_E = weights_E.mul_(entries_ED[:, width + 1])
         # The threshold alone decides in most steps; the other limits need a sort.
         size, policy = len(ages_E), self.policy
-        keep_E = relevance_E >= policy.threshold
+        keep_E = (relevance_E >= policy.threshold) & (entries_ED[:, width + 1] >= 0)  # there may be empty places
         kept = int(keep_E.count_nonzero())
         if kept < min(policy.min_tokens_to_keep, size) or (policy.top_k and kept > policy.top_k):
             (keep_E,) = survivors(relevance_E[None], torch.ones_like(keep_E)[None], policy)
@@ -171,10 +177,11 @@ class EvictionState(TedState):
         self.total = self.total + sizes_BT.sum(1)
         self.largest = torch.maximum(self.largest, sizes_BT.amax(1))
 
-    def _keep(self, stay_BE: Tensor) -> None:
-        """Remove all other tokens, and places that are empty in all rows."""
+    def _keep(self, stay_BE: Tensor, counts: bool = True) -> None:
+        """Remove all other tokens, and places that are empty in all rows; counts: whether this ends a step."""
         sizes_B = stay_BE.sum(1)
-        self._count(sizes_B[:, None])
+        if counts:
+            self._count(sizes_B[:, None])
         if len(stay_BE) == 1:
             if is_exporting() or not bool(stay_BE.all()):  # a graph cannot branch on a tensor
                 (stay,) = stay_BE[0].nonzero(as_tuple=True)
@@ -186,6 +193,30 @@ class EvictionState(TedState):
             taken_BE1 = stay_BE[rows_B1, order_BE][..., None]
             self.entries = torch.where(taken_BE1, self.entries[rows_B1, order_BE], self._empty_entry())
             self.ages = self.ages[rows_B1, order_BE]
+
+    def _keep_places(self, stay_BE: Tensor) -> None:
+        """`_keep` in a graph whose states keep their shapes: as many places as before the last token.
+
+        `reserve` has made room for it.
+        """
+        self._count(stay_BE.sum(1)[:, None])
+        places = stay_BE.shape[1] - 1
+        to_BE = torch.where(stay_BE, stay_BE.cumsum(1) - 1, places)  # evicted ones to a place that is cut off
+        empty_BEW = self._empty_entry().expand_as(self.entries)
+        entries_BEW = empty_BEW.scatter(1, to_BE[..., None].expand_as(self.entries), self.entries)
+        self.entries = entries_BEW[:, :places]
+        self.ages = torch.zeros_like(self.ages).scatter(1, to_BE, self.ages)[:, :places]
+
+    def reserve(self, tokens: int) -> None:
+        """See `State`: a power of two of places, or as many as the policy keeps."""
+        most, limit = int(self.sizes(0).max()), max(self.policy.top_k, self.policy.min_tokens_to_keep)
+        places = max(limit, 2) if self.policy.top_k else 1 << max(most + tokens - 1, 1).bit_length()
+        self._keep(self._fields[3][..., 0] >= 0, counts=False)
+        missing = places - self.ages.shape[1]
+        if missing > 0:
+            empty = self._empty_entry().expand(self.ages.shape[0], missing, -1)
+            self.entries, self.ages = torch.cat([self.entries, empty], 1), F.pad(self.ages, (0, missing))
+        self.ages = self.ages.masked_fill(self._fields[3][..., 0] < 0, 0)
 
     def _empty_entry(self) -> Tensor:
         """The entry of an empty place, `[D + N M + 2 N]`."""

@@ -18,7 +18,6 @@ from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_ro
 from linnet.layers.state import Contents, write_chunk
 from linnet.ops.decay.eviction import context_relevance
 from linnet.ops.decay.reference import Keys
-from linnet.ops.support import is_exporting
 
 
 @dataclass
@@ -59,7 +58,7 @@ class FullState(TedState):
         stored = [write_chunk(*pair, layout) for pair in zip(self._of_tokens, chunk, strict=True)]
         self.values, self.rates, self.keys = stored[0], stored[1], stored[2] if keys else None
         queries_BTNM = None if keys is None else keys.queries
-        if is_exporting() or (length == 1 and not layout.uniform):
+        if layout.in_graph or (length == 1 and not layout.uniform):
             return self._read_places(layout, length, end, queries_BTNM)
         if layout.uniform:
             past = [tensor[:, :end] for tensor in self._of_tokens]

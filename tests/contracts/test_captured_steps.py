@@ -1,0 +1,192 @@
+"""The captured decoding step is the forward pass, for every kind of layer and cache policy, at rows of different ages.
+
+A step writes the states in place, and states keep their shapes. PyTorch runs the captured function here, with the forms
+that layers have in a graph; exported programs, which take seconds each, are tested where slow tests run.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from examples import ALL, CONTEXT, WIDTH, first_of_its_kind, name_of, randomized
+from torch import Tensor
+
+from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
+from linnet.inference.compiled_step import reserve
+from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
+from linnet.layers.contract import MixerSpec, SublayerSpec
+from linnet.layers.registry import CACHE_POLICIES
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.state import DecoderState
+from on_device import DEVICE
+
+PROMPTS = ([1, 2, 3, 4, 5], [3], [5, 6, 7, 8, 9, 10, 1, 2, 3, 1, 2])
+"""Of rows that have different ages; the last is longer than any window."""
+
+STEPS, FORK = 9, 4
+ROOM = len(PROMPTS[2]) + STEPS
+"""As much as the oldest row needs, which is no power of two."""
+
+VOCABULARY = 11
+FIRST = [spec for spec in ALL if first_of_its_kind(spec)]
+MLP: dict[str, Any] = {"kind": "mlp", "hidden": 24}
+ATTENTION: dict[str, Any] = {"kind": "attention", "heads": 2}
+Step = Callable[[Tensor, DecoderState], Tensor]
+
+
+def decoder_with(blocks: list[dict[str, Any]], dtype: torch.dtype, **fields: Any) -> Decoder:
+    shape = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": CONTEXT}
+    spec = ModelSpec.parse({**shape, "blocks": blocks, "embedding": {}, "head": {}, **fields}, "test")
+    return randomized(Decoder(spec)).to(dtype).eval().requires_grad_(False)
+
+
+def decoder_of(spec: SublayerSpec, dtype: torch.dtype = torch.float64) -> Decoder:
+    """Two such layers behind one of attention, whose state has room for every token."""
+    known = {"mixer": ATTENTION, "feed_forward": MLP}
+    own = {"mixer": spec} if isinstance(spec, MixerSpec) else {"feed_forward": spec}
+    return decoder_with([known, {**known, **own, "repeat": 2}], dtype)
+
+
+def streams(decoder: Decoder, policy: CachePolicy = FULL) -> DecoderState:
+    """Rows that have read the prompts."""
+    policies = [policy if type(policy) in mixer.cache_policies else FULL for mixer in decoder.mixers]
+    states = [decoder.initial_state(1, ROOM, policies) for _ in PROMPTS]
+    for prompt, state in zip(PROMPTS, states, strict=True):
+        decoder.hidden(torch.tensor([prompt], device=DEVICE), state)
+    return states[0].join(*states[1:])
+
+
+def ordinary(decoder: Decoder) -> Step:
+    return lambda tokens_B1, state: decoder.logits(decoder.hidden(tokens_B1, state))[:, 0]
+
+
+def captured(run: Callable[..., Tensor], decoder: Decoder) -> Step:
+    """A step that writes the state's tensors, which stay where they are."""
+
+    def step(tokens_B1: Tensor, state: DecoderState) -> Tensor:
+        states = StateTensors(state)
+        weights = list(weights_of(PassFunction(decoder, states)).values())
+        logits_BV = run(tokens_B1, torch.tensor(state.positions, device=DEVICE), list(states.tensors.values()), weights)
+        assert all(state.tensors()[name] is tensor for name, tensor in states.tensors.items())
+        state.positions = tuple(position + 1 for position in state.positions)
+        return logits_BV
+
+    return step
+
+
+def captured_by_pytorch(decoder: Decoder) -> Step:
+    def run(tokens_B1: Tensor, positions_B: Tensor, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        logits_BV: Tensor = InPlaceStep(decoder, of.pop())(tokens_B1, positions_B, tensors, weights)
+        return logits_BV
+
+    of = list[StateTensors]()
+    step = captured(run, decoder)
+
+    def with_states(tokens_B1: Tensor, state: DecoderState) -> Tensor:
+        of.append(StateTensors(state))
+        return step(tokens_B1, state)
+
+    return with_states
+
+
+def tokens_at(step: int, rows: int) -> Tensor:
+    return torch.tensor([[(3 * step + row) % VOCABULARY] for row in range(rows)], device=DEVICE)
+
+
+def outputs(step: Step, state: DecoderState, fixed: bool) -> dict[str, Tensor]:
+    """The logits of all steps, those of a fork of one row that is taken in the middle, and all states at the end."""
+    logits, forked = list[Tensor](), list[Tensor]()
+    if fixed:
+        reserve(state, STEPS)
+    for index in range(STEPS):
+        if index == FORK:
+            fork = state.select(torch.tensor([1], device=DEVICE))
+            forked = [step(tokens_at(later + 1, 1), fork) for later in range(index, STEPS)]
+        logits.append(step(tokens_at(index, len(PROMPTS)), state))
+    found = {"logits": torch.cat(logits), "logits of the fork": torch.cat(forked)}
+    for name, each in (("", state), ("fork: ", fork)):
+        reserve(each, 0)  # the same number of empty places
+        found |= {name + key: tensor for key, tensor in each.tensors().items()}
+    return found
+
+
+def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor], **tolerance: float) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(actual[name], tensor, msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+
+
+@torch.inference_mode()
+def test_a_captured_step_is_the_forward_pass(spec: SublayerSpec, policy: CachePolicy):
+    if isinstance(policy, RecalibratingCache):
+        pytest.skip("calibrates at every step")
+    decoder = decoder_of(spec)
+    expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
+    assert_equal(outputs(captured_by_pytorch(decoder), streams(decoder, policy), fixed=True), expected)
+
+
+TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (0.1, 0.1)}
+"""Sums are in another order; a number of bfloat16 has 8 bits, and its rounding is amplified by some norms and gates."""
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("spec", FIRST, ids=name_of)
+def test_a_captured_step_is_the_forward_pass_in_every_precision(spec: SublayerSpec, dtype: torch.dtype):
+    decoder, (rtol, atol) = decoder_of(spec, dtype), TOLERANCES[dtype]
+    expected = outputs(ordinary(decoder), streams(decoder), fixed=False)
+    found = outputs(captured_by_pytorch(decoder), streams(decoder), fixed=True)
+    logits = "logits", "logits of the fork"
+    assert_equal({n: found[n] for n in logits}, {n: expected[n] for n in logits}, rtol=rtol, atol=atol)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal"])
+def test_rows_read_the_inputs_of_their_encoder(positions: str):
+    """Their memory is part of the states; inputs of different lengths are padded."""
+    block = {"mixer": {**ATTENTION, "rotary": None}, "feed_forward": MLP}
+    encoder, embedding = {"blocks": [block]}, {"positions": positions}
+    decoder = decoder_with(
+        [{**block, "cross_attention": {"heads": 2}}], torch.float64, encoder=encoder, embedding=embedding
+    )
+
+    def begun() -> DecoderState:
+        states = []
+        for index, prompt in enumerate(PROMPTS):
+            inputs = torch.arange(1, 2 * index + 2, device=DEVICE)[None] % VOCABULARY
+            states.append(decoder.initial_state(1, ROOM))
+            decoder.hidden(torch.tensor([prompt], device=DEVICE), states[-1], memory=decoder.encode(inputs))
+        return states[0].join(*states[1:])
+
+    expected = outputs(ordinary(decoder), begun(), fixed=False)
+    assert_equal(outputs(captured_by_pytorch(decoder), begun(), fixed=True), expected)
+
+
+def first_with(policy: type[CachePolicy]) -> SublayerSpec:
+    return next(spec for spec in ALL if policy in spec.cache_policies)
+
+
+EXPORTED = {name_of(spec): (spec, FULL) for spec in FIRST} | {
+    f"{kind}-{index}": (first_with(type(policy)), policy)
+    for kind, policies in CACHE_POLICIES.items()
+    if kind not in (FULL.name, RecalibratingCache.name)
+    for index, policy in enumerate(policies.examples())
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_exported_step_is_the_forward_pass_of_any_number_of_rows_and_places(name: str):
+    spec, policy = EXPORTED[name]
+    decoder = decoder_of(spec)
+    with torch.no_grad():
+        example = streams(decoder, policy).select(torch.tensor([0, 1, 2, 0, 1], device=DEVICE)).grown(ROOM + 7)
+        reserve(example, 32)
+        one = example.select(torch.tensor([1], device=DEVICE))
+        several, single = (export_step(decoder, state).module() for state in (example, one))
+    with torch.inference_mode():
+        step = captured(lambda *inputs: (several if len(inputs[0]) > 1 else single)(*inputs), decoder)
+        expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
+        assert_equal(outputs(step, streams(decoder, policy), fixed=True), expected)

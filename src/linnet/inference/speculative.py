@@ -1,0 +1,409 @@
+"""Speculative decoding: one pass of the model reads the next token and guesses of the tokens after it.
+
+A proposer guesses the tokens that follow: from an earlier place of the text (`PromptLookup`), or with a smaller model
+(`DraftModel`). The pass gives the logits behind each guess. The next token is then chosen as without speculation, by
+the same chain of processors and with the same random number of its seed; if it equals the guess, the logits behind it
+are known already, else the model goes back to the last token that was right and the rest of the pass is lost.
+
+So a guess is accepted exactly if it is the token that would be chosen without it, and a stream has the same tokens with
+and without speculation, greedy or drawn from a seed. That is stronger than the same distribution, which follows from
+it. A guess that does not depend on the random number is accepted with its probability under the model, as by the rule
+of Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318). Their rule accepts guesses drawn from a
+distribution q with the probability `sum(min(p, q))`, the most that is possible, but changes the tokens of a seed. Here
+a draft model draws its guess with the random number of the token, from its own cumulative distribution: both models
+choose the same token where its intervals in both distributions overlap, which is a little less often. (Two forms of the
+same pass differ by rounding; the tokens differ only where a choice is that close.)
+
+Legend: `T` tokens of a pass, `V` vocabulary.
+"""
+
+import copy
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from linnet.inference.readers import CachedReader
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, row_uniforms
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+LookupKey = tuple[int, int]
+"""The two tokens by which `PromptLookup` finds earlier places of a text."""
+
+COMPARED_PLACES = 32
+"""Number of latest places of `PromptLookup` whose matches are compared."""
+
+DRAFT_TOKENS = 8
+"""Most tokens that a draft model guesses at once."""
+
+MIN_CONFIDENCE = 0.4
+"""A draft model stops behind a token of lower probability (as `assistant_confidence_threshold` of Transformers)."""
+
+TIMED_TOKENS = 4
+"""Ordinary steps before the first guess; the median of the last `2 * TIMED_TOKENS` is the time of a token."""
+
+MAX_REREAD = 16
+"""Tokens that are read again together with the next guesses; more are read in a pass of their own."""
+
+PROBED_PASSES = 16
+"""Passes after which one ordinary step is taken, which keeps its time true and lets it be compiled."""
+
+ALLOWED_LOSS = 4
+"""Loss, in ordinary tokens, at which guesses pause."""
+
+PAUSE_FACTOR = 20
+"""Times the lost time that ordinary steps take before guesses are tried again: they cost at most a twentieth."""
+
+
+class Proposer(Protocol):
+    """Guesses how a text continues."""
+
+    def propose(self, text: Sequence[int], most: int) -> list[int]:
+        """At most `most` tokens that may follow `text`, which continues the text of the last call; none if unsure."""
+
+
+@dataclass
+class PromptLookup:
+    """Guesses that the text continues as behind the longest of its endings that occurred before.
+
+    An ending has at least two tokens; of equally long ones the latest place counts. Where the guess reaches the end of
+    the text, it goes on with itself, so that a repetition is continued. most: the most tokens of a guess (Transformers'
+    `prompt_lookup_num_tokens`).
+    """
+
+    most: int
+    _places: dict[LookupKey, list[int]] = field(default_factory=lambda: defaultdict(list), init=False)
+    _indexed: int = field(default=2, init=False)
+
+    def propose(self, text: Sequence[int], most: int) -> list[int]:
+        for end in range(self._indexed, len(text)):  # the last two tokens are no earlier place of themselves
+            self._places[text[end - 2], text[end - 1]].append(end)
+        self._indexed = max(self._indexed, len(text))
+        places = self._places.get((text[-2], text[-1]), []) if len(text) > 1 else []
+        if not places:
+            return []
+        place = max(reversed(places[-COMPARED_PLACES:]), key=lambda end: _match_length(text, end))
+        found = list(text[place : place + min(most, self.most)])
+        period = len(text) - place
+        while len(found) < min(most, self.most):
+            found.append(found[len(found) - period])
+        return found
+
+
+def _match_length(text: Sequence[int], end: int) -> int:
+    """The number of tokens before `end` that equal those at the end of the text."""
+    length = 0
+    while length < end and text[end - 1 - length] == text[-1 - length]:
+        length += 1
+    return length
+
+
+class Rewindable:
+    """One stream of a decoder that can return to any of the tokens that it has read since a mark.
+
+    States that can be cropped are cropped; of all others the mark has a copy of what does not have a place for each
+    token. Tensors that steps of one token hold stay the same objects: what a pass puts in their places is copied into
+    them.
+    """
+
+    def __init__(self, decoder: Decoder, state: DecoderState, read: Callable[[Tensor], Tensor]) -> None:
+        """state: has read a prompt. read: from tokens `[1, T]` to logits; it advances the state."""
+        self._decoder, self.state, self._read = decoder, state, read
+        self._held = [(part, part.tensors()) for part in state.sublayers]
+        self.mark()
+
+    def mark(self) -> None:
+        """Count the tokens that are read from now on."""
+        self.tokens: list[int] = []
+        self._position = self.state.position
+        self._copies = [
+            (part, {name: tensor.clone() for name, tensor in part.tensors().items() if name not in part.room})
+            for part in self.state.sublayers
+            if not part.can_crop(self._position)
+        ]
+
+    def read(self, tokens: Sequence[int]) -> Tensor:
+        """The logits of a pass over tokens."""
+        logits = self._read(torch.tensor([tokens], device=self._decoder.device))
+        self._keep_tensors()
+        self.tokens += tokens
+        return logits
+
+    def rewind(self, keep: int) -> list[int]:
+        """Return to the first `keep` tokens since the mark, or to the mark; the tokens between, to be read again."""
+        if keep == len(self.tokens):
+            return []
+        kept, self.tokens = self.tokens[:keep], []
+        if not self._copies:
+            self.state.crop(self._position + keep)
+            self.tokens = kept
+            return []
+        for part, tensors in self._copies:
+            for name, tensor in tensors.items():
+                setattr(part, name, tensor.clone())
+        self.state.positions = (self._position,)  # of states that can be cropped, later tokens are overwritten
+        self._keep_tensors()
+        return kept
+
+    def _keep_tensors(self) -> None:
+        for part, tensors in self._held:
+            for name, held in tensors.items():
+                tensor = getattr(part, name)
+                if tensor is not held and tensor is not None and tensor.shape == held.shape:
+                    held.copy_(tensor)
+                    setattr(part, name, held)
+
+
+@dataclass
+class DraftModel:
+    """Guesses tokens with another model, which draws them with the random numbers that will choose them.
+
+    `reader` reads the stream token by token, first `prompt`, which is what the model reads for `prompt_tokens` tokens
+    of the text. sampling: of the stream, with its seed. counts: of the stream, which its owner advances.
+    """
+
+    decoder: Decoder
+    reader: CachedReader
+    prompt: list[int]
+    prompt_tokens: int
+    sampling: Sampling
+    counts: TokenCounts
+    vocab_size: int | None = None
+    min_confidence: float = MIN_CONFIDENCE
+    _uniforms: list[Tensor] = field(default_factory=list, init=False)
+    _stream: Rewindable | None = field(default=None, init=False)
+    _known: int = field(default=0, init=False)
+    _more: Iterator[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self.sampling.greedy or self.sampling.seed is not None
+        self._more = row_uniforms(self.sampling.seed or 0, 1, self.sampling.drawn)
+
+    def propose(self, text: Sequence[int], most: int) -> list[int]:
+        logits_1V, room = self._catch_up(text), self.reader.state.capacity - self.reader.state.position
+        if logits_1V is None or self._stream is None:
+            return []
+        self._stream.mark()
+        self._known = len(text)
+        found: list[int] = []
+        counts = copy.deepcopy(self.counts) if self.sampling.penalizes else self.counts
+        while len(found) < min(most, DRAFT_TOKENS, room + 1):
+            if found:
+                logits_1V = self._stream.read(found[-1:])
+            adjusted_1V = adjust(logits_1V[:, : self.vocab_size], self.sampling, [counts])
+            uniform_1 = None if self.sampling.greedy else self._uniform(len(text) - self.prompt_tokens + len(found))
+            found.append(int(choose(adjusted_1V, self.sampling, uniform_1)))
+            if self.sampling.penalizes:
+                counts.add(found[-1])
+            if float(adjusted_1V.float().softmax(dim=-1)[0, found[-1]]) < self.min_confidence:
+                break
+        return found
+
+    def _catch_up(self, text: Sequence[int]) -> Tensor | None:
+        """Read the text up to its end, from the last token that was guessed right; None if there is no room."""
+        if self._stream is None:
+            new = [*self.prompt, *text[self.prompt_tokens :]]
+        else:
+            after = text[self._known : -1]  # the last token is always read: its logits are needed
+            right = [own == theirs for own, theirs in zip(self._stream.tokens, after, strict=False)]
+            keep = [*right, False].index(False)
+            new = [*self._stream.rewind(keep), *text[self._known + keep :]]
+        if len(new) > self.reader.state.capacity - self.reader.state.position:
+            return None
+        if self._stream is not None:
+            return self._stream.read(new)
+        logits_1V = self.reader.logits(torch.tensor([new], device=self.decoder.device))
+        self._stream = Rewindable(self.decoder, self.reader.state, self.reader.logits)
+        return logits_1V
+
+    def _uniform(self, index: int) -> Tensor:
+        """The random number of a token."""
+        while len(self._uniforms) <= index:
+            self._uniforms.append(next(self._more))
+        return self._uniforms[index]
+
+
+@dataclass
+class SpeculationFigures:
+    """What speculation did in a stream.
+
+    proposed, accepted: guesses that a pass read, and those that were right. passes: over guesses. tokens: whose logits
+    these passes gave. seconds: of these passes, with the time of the proposers and of going back. ordinary_s: the time
+    of an ordinary step; None before it is known. pauses: how often guesses were found to lose time.
+    """
+
+    proposed: int = 0
+    accepted: int = 0
+    passes: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    ordinary_s: float | None = None
+    pauses: int = 0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """The share of guesses that were right; None without any."""
+        return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def gain(self) -> float | None:
+        """The time of ordinary steps over that of the passes with guesses, for the same tokens; None if not known."""
+        if self.ordinary_s is None or not self.seconds:
+            return None
+        return self.tokens * self.ordinary_s / self.seconds
+
+
+@dataclass
+class SpeculativeReader:
+    """Gives the logits of one stream token by token, with guesses where they gain time.
+
+    state: has read the text but for its last token. Between two calls its position is true, but its tensors may be
+    those behind later guesses (`settle`). ordinary: the step without guesses, from a token `[1, 1]` to logits `[1, V]`;
+    it advances the state. text: the tokens so far, without the one that is read next; it is extended. end: number of
+    tokens of the whole text. proposers: the first with a guess is taken. most: the most guesses of a pass. adapts:
+    pause where guesses lose time, and choose their number.
+    """
+
+    decoder: Decoder
+    state: DecoderState
+    ordinary: Callable[[Tensor], Tensor]
+    proposers: Sequence[Proposer]
+    text: list[int]
+    end: int
+    most: int
+    adapts: bool = True
+    figures: SpeculationFigures = field(default_factory=SpeculationFigures, init=False)
+    _guesses: list[int] = field(default_factory=list, init=False)
+    _logits_TV: Tensor = field(default_factory=lambda: torch.empty(0), init=False)
+    _right: int = field(default=0, init=False)
+    _begin: int = field(default=0, init=False)
+    _pace: "_Pace" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stream = Rewindable(self.decoder, self.state, self._pass)
+        self._pace = _Pace(self.figures, self.most)
+
+    @torch.inference_mode()
+    def logits(self, token_11: Tensor) -> Tensor:
+        """Logits `[1, V]` of one token."""
+        token = int(token_11)
+        self.text.append(token)
+        if self._right < len(self._guesses) and self._guesses[self._right] == token:
+            self._right += 1
+            self.figures.accepted += 1
+            self.figures.tokens += 1
+            self.state.positions = (self._begin + self._right,)
+            return self._logits_TV[[self._right]]
+        start_s, again = time.perf_counter(), self._go_back()
+        guesses = self._propose(len(again)) if self._pace.tries or not self.adapts else []
+        if not guesses and not again:
+            ordinary_s = time.perf_counter()
+            logits_1V = self.ordinary(token_11)
+            self._pace.took(self._now() - ordinary_s, ordinary_s - start_s)
+            return logits_1V
+        if len(again) > MAX_REREAD:
+            self._stream.read(again)
+            again = []
+        if not again:
+            self._stream.mark()
+        self._logits_TV = self._stream.read([*again, token, *guesses])[len(again) :]
+        self._guesses, self._right = guesses, 0
+        self.figures.passes += 1
+        self.figures.tokens += 1
+        self.figures.proposed += len(guesses)
+        self._pace.read(len(guesses), self._now() - start_s)
+        self._begin = self.state.position - len(guesses)
+        self.state.positions = (self._begin,)
+        return self._logits_TV[:1]
+
+    @torch.inference_mode()
+    def settle(self) -> None:
+        """Bring the state to the end of the text: what it has read beyond is forgotten."""
+        if again := self._go_back():
+            self._stream.read(again)
+
+    def _go_back(self) -> list[int]:
+        """Forget the guesses that were not right; the tokens that the state has lost with them."""
+        if not self._guesses:
+            return []
+        self._pace.ended(self._right)
+        self.state.positions = (self._begin + len(self._guesses),)
+        ahead, self._guesses = len(self._guesses) - self._right, []
+        return self._stream.rewind(len(self._stream.tokens) - ahead)
+
+    def _propose(self, again: int) -> list[int]:
+        """Guesses for which there is room behind `again` tokens and the last one, and which the text may still have."""
+        room = self.state.capacity - self.state.position - again - 1
+        most = min(self._pace.number if self.adapts else self.most, room, self.end - len(self.text) - 1)
+        found = (proposer.propose(self.text, most) for proposer in self.proposers)
+        return next(filter(None, found), []) if most > 0 else []
+
+    def _pass(self, tokens_1T: Tensor) -> Tensor:
+        """The logits `[T, V]` of one pass."""
+        return self.decoder.logits(self.decoder.hidden(tokens_1T, self.state))[0]
+
+    def _now(self) -> float:
+        """The time after everything that the device has been given."""
+        if self.decoder.device.type == "cuda":
+            torch.cuda.synchronize(self.decoder.device)
+        return time.perf_counter()
+
+
+@dataclass
+class _Pace:
+    """Decides from times when to guess, and how many tokens.
+
+    A pass gains what ordinary steps would have taken for its tokens, less its own time. Where recent passes lost more
+    than `ALLOWED_LOSS` tokens, ordinary steps go on until the loss is a small share of their time.
+    """
+
+    figures: SpeculationFigures
+    most: int
+    number: int = 4
+    _steps_s: "deque[float]" = field(default_factory=lambda: deque(maxlen=2 * TIMED_TOKENS), init=False)
+    _balance_s: float = field(default=0.0, init=False)
+    _pause_s: float = field(default=0.0, init=False)
+    _pass: tuple[int, float] = field(default=(0, 0.0), init=False)
+    _passes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.number = min(self.number, self.most)
+
+    @property
+    def tries(self) -> bool:
+        """True if the next token is to be read with guesses."""
+        probes = self._passes % PROBED_PASSES == PROBED_PASSES - 1
+        return len(self._steps_s) >= TIMED_TOKENS and self._pause_s <= 0 and not probes
+
+    def took(self, step_s: float, lost_s: float) -> None:
+        """An ordinary step took `step_s` seconds, behind `lost_s` seconds without a token."""
+        self._steps_s.append(step_s)
+        self._pause_s -= step_s
+        self._balance_s -= lost_s
+        self._passes += self._passes % PROBED_PASSES == PROBED_PASSES - 1
+        self.figures.seconds += lost_s
+        self.figures.ordinary_s = statistics.median(self._steps_s)
+
+    def read(self, guesses: int, seconds: float) -> None:
+        """A pass over so many guesses took `seconds`."""
+        self._pass = guesses, seconds
+        self._passes += 1
+        self.figures.seconds += seconds
+
+    def ended(self, right: int) -> None:
+        """So many guesses of the last pass were right."""
+        guesses, seconds = self._pass
+        self.number = min(2 * guesses, self.most) if right == guesses else max((guesses + right + 1) // 2, 1)
+        step_s = self.figures.ordinary_s
+        if step_s is None or self._passes == 1:
+            return  # the first pass also makes what later ones use
+        self._balance_s = 0.9 * self._balance_s + (right + 1) * step_s - seconds
+        if self._balance_s < -ALLOWED_LOSS * step_s:
+            self._pause_s, self._balance_s = -PAUSE_FACTOR * self._balance_s, 0.0
+            self.figures.pauses += 1

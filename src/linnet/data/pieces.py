@@ -96,13 +96,15 @@ class ByteReader:
                 break
             self.bytes_of(token)
 
+    def peek(self, token: int) -> bytes:
+        """The bytes of a token if it comes next."""
+        return self._pieces.opening[token] if self.is_opening else self._pieces.table[token]
+
     def bytes_of(self, token: int) -> bytes:
         """The bytes of the next token."""
-        piece = self._pieces.table[token]
+        piece = self.peek(token)
         if self.is_opening:
-            opening = self._pieces.opening[token]
-            self.is_opening = not opening and (not piece or not self._pieces.opens_once)
-            return opening
+            self.is_opening = not piece and (not self._pieces.table[token] or not self._pieces.opens_once)
         return piece
 
 
@@ -119,6 +121,10 @@ class TextStream:
     def push(self, token: int) -> str:
         """The text that this token completes, perhaps none."""
         return self._decoder.decode(self._reader.bytes_of(token))
+
+    def peek(self, token: int) -> bytes:
+        """The bytes of a token if it comes next."""
+        return self._reader.peek(token)
 
     @property
     def is_complete(self) -> bool:

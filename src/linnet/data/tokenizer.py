@@ -192,11 +192,15 @@ class Tokenizer:
         """A token for people: its text in quotes, its bytes if they are not whole characters, or its name."""
         piece = self._pieces.table[token]
         if not piece:
-            return self._library.id_to_token(token) or f"unused id {token}"
+            return self.token_name(token)
         try:
             return repr(piece.decode())
         except UnicodeDecodeError:
             return repr(piece)
+
+    def token_name(self, token: int) -> str:
+        """How the vocabulary spells a token; for special tokens, which print nothing, their name."""
+        return self._library.id_to_token(token) or f"unused id {token}"
 
     def texts(self) -> list[str | None]:
         """The text of each token by id; None for special and unknown tokens and incomplete characters."""

@@ -89,22 +89,17 @@ def constraint_of(
     if len(kinds) > 1:
         raise UserError(f"{' and '.join(kinds)}: expected one constraint")
     (kind,) = kinds
-    value = given[kind]
-    if kind == "json_schema" and not isinstance(value, str):
+    value: Any = given[kind]
+    if kind == "json_schema":
         try:
-            value = json.dumps(value)
-        except (TypeError, ValueError) as error:
+            return Constraint(kind, json.dumps(json.loads(value) if isinstance(value, str) else value))
+        except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"not JSON ({error})", field=kind, accepted="a JSON schema") from None
-    elif kind == "json_schema":
-        try:
-            value = json.dumps(json.loads(value))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"not JSON ({error})", field=kind, accepted="a JSON schema") from None
-    elif kind == "choices":
+    if kind == "choices":
         if isinstance(value, str) or not value or not all(isinstance(one, str) and one for one in value):
             raise UserError(field=kind, value=value, accepted="a list of texts that are not empty")
-        value = json.dumps(list(value))
-    elif not isinstance(value, str):
+        return Constraint(kind, json.dumps(list(value)))
+    if not isinstance(value, str):
         raise UserError(field=kind, value=value, accepted="a text")
     return Constraint(kind, value)
 
@@ -133,7 +128,8 @@ class Vocabulary:
         self.is_tokenizer_wrapper, self.special_token_ids = True, self.end_ids
         self.eos_token_id, self.bos_token_id = tokenizer.end_id, None
         self.tokens = [*table, *(opening[token] for token in others), *(bytes([byte]) for byte in range(256))]
-        self.library = LLTokenizer(self, eos_token=tokenizer.end_id)
+        wrapper: Any = self  # of the form of llguidance's own `TokenizerWrapper`
+        self.library = LLTokenizer(wrapper, eos_token=tokenizer.end_id)
         self.matcher = lru_cache(maxsize=64)(self._matcher)
 
     def __call__(self, text: bytes | str) -> list[int]:

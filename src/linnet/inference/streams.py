@@ -3,37 +3,23 @@
 Legend: `B` batch (rows), `V` vocabulary.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.inference.cache_policy import CachePolicies
+from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, fresh_seed
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState
 
 FinishReason = Literal["stop", "length", "cancelled"]
-
-
-class Grammar(Protocol):
-    """What constrains a stream: which tokens are permitted next, given those that it has accepted."""
-
-    @property
-    def is_finished(self) -> bool:
-        """True if the text is complete and nothing may follow."""
-
-    def mask_V(self) -> Tensor:
-        """The permitted token ids, bool `[V]`; at least one."""
-
-    def accept(self, token: int) -> None:
-        """Advance by a token that was chosen."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +161,9 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor) -> None:
         uniform_B = torch.tensor([stream.uniform() for stream in streams], dtype=torch.float64)
     try:
         adjusted_BV = adjust(logits_BV, settings, [stream.counts for stream in streams])
-        if (grammar := streams[0].request.grammar) is not None:
-            permitted_V = grammar.mask_V()[: adjusted_BV.shape[1]].to(adjusted_BV.device)
-            adjusted_BV = adjusted_BV.masked_fill(~permitted_V, -math.inf)
-        chosen_B = choose(adjusted_BV, settings, uniform_B)
+        grammar = streams[0].request.grammar
+        permitted_BV = None if grammar is None else grammar.mask_V()[None]
+        chosen_B = choose(adjusted_BV, settings, uniform_B, permitted_BV)
     except UserError as error:
         for stream in streams:
             stream.fail(error)

@@ -34,7 +34,7 @@ class PrefixCounters:
     """What a store has done so far.
 
     hits, misses: calls of `find`. tokens_saved, tokens_read: of the texts that were looked up, the tokens that a state
-    had read, and the others. inserted, evicted, refused: states; a state is refused if it is larger than the store.
+    had read, and the others. inserted, dropped, refused: states; a state is refused if it is larger than the store.
     """
 
     hits: int = 0
@@ -42,7 +42,7 @@ class PrefixCounters:
     tokens_saved: int = 0
     tokens_read: int = 0
     inserted: int = 0
-    evicted: int = 0
+    dropped: int = 0
     refused: int = 0
 
 
@@ -240,7 +240,7 @@ class PrefixStore:
                 earlier.snapshot = None
 
     def _make_room(self, needed: int, path: Sequence[_Node]) -> bool:
-        """Evict the least recently used states until `needed` bytes fit; False if they cannot. A path's nodes stay."""
+        """Drop the least recently used states until `needed` bytes fit; False if they cannot. A path's nodes stay."""
         kept = set(path)
         if needed + sum(node.edge_nbytes for node in path) > self.max_bytes:
             return False
@@ -249,7 +249,7 @@ class PrefixStore:
             node = next(leaf_or_snapshot)
             snapshot, node.snapshot = node.snapshot, None
             self.nbytes -= 0 if snapshot is None else snapshot.nbytes
-            self.counters.evicted += 1
+            self.counters.dropped += 1
             if node not in kept and not node.children:
                 self._shorten(node, snapshot, kept)
         return True

@@ -140,7 +140,7 @@ def test_the_least_recently_used_state_goes_first(name: str):
     assert [store.longest(text, KEY) for text in texts] == [3, 0, 3, 3]
     store.insert(texts[1], states[1], KEY)
     assert [store.longest(text, KEY) for text in texts] == [3, 3, 0, 3]
-    assert store.counters.evicted == 2
+    assert store.counters.dropped == 2
 
 
 def test_a_beginning_in_use_stays_when_its_continuations_go():

@@ -24,6 +24,7 @@ from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.device import one_thread_in_forks
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
+from linnet.inference.prefix_store import PrefixStore, StoredStream, prefix_key
 from linnet.inference.readers import CachedReader, Caches, RecomputingReader, Step, steps
 from linnet.inference.sampling import Sampling, TokenCounts, check_bias, counts_of, fresh_seed
 from linnet.inference.state import with_room
@@ -67,6 +68,12 @@ class Batch:
         for row, stream in enumerate(self.streams):
             stream.rows, stream.row = self.state, row
 
+    def store(self) -> None:
+        """Let a prefix store have the states of streams that are at a border or have ended."""
+        for row, stream in enumerate(self.streams):
+            if stream.stored is not None and stream.error is None:
+                stream.stored.save(self.state, row, ended=stream.finish_reason is not None)
+
     def remove_ended(self) -> None:
         """Free the rows of streams that have ended; they keep copies of them if they were asked to."""
         if all(stream.finish_reason is None for stream in self.streams):
@@ -103,15 +110,17 @@ class Engine:
         vocab_size: int | None = None,
         max_batch: int = MAX_BATCH,
         chunk_tokens: int | None = CHUNK_TOKENS,
+        prefixes: PrefixStore | None = None,
     ) -> None:
         """vocab_size: only the first ids are chosen from (None: all of them). chunk_tokens: of prompts, which are read
         between two decoding steps (None: any number); layers that calibrate on their prompt read it as one chunk.
+        prefixes: states of texts that were read before, which streams begin with and add to.
 
         Processes that are forked from now on compute with one thread (`one_thread_in_forks`).
         """
         one_thread_in_forks()
         self.decoder, self.vocab_size = decoder, vocab_size or decoder.spec.vocab_size
-        self.max_batch, self.chunk_tokens = max_batch, chunk_tokens
+        self.max_batch, self.chunk_tokens, self.prefixes = max_batch, chunk_tokens, prefixes
         self._splits = all(
             sublayer.traits.exact_when_split and not sublayer.traits.calibrates for sublayer in decoder.sublayers
         )
@@ -210,6 +219,7 @@ class Engine:
                 stream.fail(error)
         else:
             choose_next(batch.streams, logits_BV)
+            batch.store()
         self._settle(batch)
 
     def _settle(self, batch: Batch) -> None:
@@ -246,22 +256,28 @@ class Engine:
     def _piece(self, prompt: Batch) -> int:
         """The number of tokens of the next piece of a prompt; of several prompts, with padding."""
         longest = max(len(stream.pending) for stream in prompt.streams)
+        stream = prompt.streams[0]
         if prompt.splits and self.chunk_tokens is not None:
             longest = min(longest, self.chunk_tokens)
+        if prompt.splits and stream.stored is not None:
+            longest = min(longest, stream.stored.tokens_to_border(prompt.state.position))
+        if not prompt.splits and not prompt.begun and stream.request.first_chunk is not None:
+            longest = min(longest, stream.request.first_chunk)
         return longest * len(prompt.streams)
 
     def _read(self, prompt: Batch) -> int:
         """Read a piece of a prompt, and choose the first tokens behind its end; returns the number of tokens."""
-        piece = self._piece(prompt)
-        streams = prompt.streams
-        prompt.begun = True
+        streams, piece = prompt.streams, 0
         try:
-            reader = prompt.reader = prompt.reader or self._new_reader(streams[0].request)
+            reader = prompt.reader = prompt.reader or self._new_reader(prompt)
+            piece, prompt.begun = self._piece(prompt), True
             if piece < len(streams[0].pending) * len(streams):
                 (stream,) = streams
                 reader.read(torch.tensor([stream.pending[:piece]], device=self.decoder.device))
                 stream.pending = stream.pending[piece:]
                 prompt.place()
+                prompt.store()
+                prompt.splits = prompt.splits or not stream.request.context.prefixes
                 return piece
             tokens_BT, padding = left_pad([stream.pending for stream in streams], self.decoder.device)
             reader.padding = padding
@@ -275,6 +291,7 @@ class Engine:
             if len(running) < len(streams):
                 logits_BV = logits_BV[[row for row, _ in running]]
             choose_next([stream for _, stream in running], logits_BV)
+            prompt.store()
         with self._lock:
             self._waiting.remove(prompt)
         prompt.remove_ended()
@@ -282,14 +299,38 @@ class Engine:
             self._join(prompt)
         return piece
 
-    def _new_reader(self, request: Request) -> CachedReader:
-        """A reader with a state for one stream."""
+    def _new_reader(self, prompt: Batch) -> CachedReader:
+        """A reader with a state for one stream: its own, one of the beginning of its prompt, or an empty one."""
+        (stream,) = prompt.streams
+        request = stream.request
+        tokens = len(request.prompt) + request.max_tokens
+        if self.prefixes is not None and (found := self._stored_beginning(stream, self.prefixes, tokens)) is not None:
+            state, stream.cached_tokens = found
+            stream.pending = stream.pending[stream.cached_tokens :]
+            prompt.splits = True
+            return CachedReader(self.decoder, state)
         if request.state is None:
             state = new_state(self.decoder, [request.prompt], request.max_tokens, request.cache_policy)
         else:
-            state = with_room(request.state, request.state.position + len(request.prompt) + request.max_tokens)
-            state = state.fork() if state is request.state else state
+            state = with_room(request.state, request.state.position + tokens)
+            state = state.fork() if state is request.state and not request.hands_over_state else state
         return CachedReader(self.decoder, state, context=request.context)
+
+    def _stored_beginning(self, stream: Stream, prefixes: PrefixStore, tokens: int) -> tuple[DecoderState, int] | None:
+        """A state of the beginning of a stream that has read nothing, and its tokens; None if there is none.
+
+        tokens: the room of the state. From now on the stream adds its own states to the store, unless it continues a
+        state whose tokens are not known.
+        """
+        request, state = stream.request, stream.request.state
+        if state is None:
+            meta = torch.device("meta")
+            state = cache_policy_state(self.decoder, 1, tokens, request.cache_policy, device=meta)
+        if len(request.read_tokens) != state.position:
+            return None
+        key = prefix_key(self.decoder, state, stream.tokens[: request.first_chunk], **vars(request.context))
+        stream.stored = StoredStream(prefixes, key, stream.tokens, state.is_croppable)
+        return stream.stored.find(tokens) if state.position == 0 else None
 
     def _join(self, prompt: Batch) -> None:
         """Let the streams of a prompt run, in a batch with others if their states can be joined."""

@@ -275,6 +275,39 @@ class PrefixStore:
         self._roots = {key: root for key, root in self._roots.items() if root.children}
 
 
+class StoredStream:
+    """The use of a store by one stream of an engine: the state of its beginning, and snapshots while it goes on.
+
+    A stream whose state can be cropped is stored behind its prompt and at its end; any other one at every multiple of
+    `snapshot_tokens`, before the last token of its prompt (so that the same prompt again reads one token), and at its
+    end.
+    """
+
+    def __init__(self, store: PrefixStore, key: Hashable, tokens: list[int], croppable: bool) -> None:
+        """tokens: all of the stream, its prompt included; the owner appends to them. croppable: its states."""
+        self.store, self.key, self.tokens, self.croppable = store, key, tokens, croppable
+        self.prompt_tokens = len(tokens)
+
+    def find(self, capacity: int) -> tuple[DecoderState, int] | None:
+        """A state of the beginning of the prompt, without its last token, and the number of tokens that it has read."""
+        return self.store.find(self.tokens[: self.prompt_tokens - 1], self.key, capacity)
+
+    def tokens_to_border(self, position: int) -> int:
+        """How many tokens of the prompt can be read until the next snapshot, at least 1."""
+        rest = self.prompt_tokens - position
+        if self.croppable or rest <= 1:
+            return max(rest, 1)
+        return min(rest - 1, self.store.snapshot_tokens - position % self.store.snapshot_tokens)
+
+    def save(self, state: DecoderState, row: int, ended: bool = False) -> None:
+        """Store the state of the stream, a row of a batch, if it is at a border, or has ended."""
+        position = state.positions[row]
+        regular = position % self.store.snapshot_tokens == 0 or position == self.prompt_tokens - 1
+        if ended or (position == self.prompt_tokens if self.croppable else regular):
+            alone = state if len(state.positions) == 1 else state.select(torch.tensor([row]))
+            self.store.insert(self.tokens[:position], alone, self.key)
+
+
 def prefix_key(
     decoder: Decoder,
     state: DecoderState,
@@ -286,10 +319,11 @@ def prefix_key(
 
     state: any state of the stream, of which only the cache policies count. first_chunk: the tokens that the stream
     reads at once at its beginning. A layer that calibrates on them gives another state for each, so that they are part
-    of the key (`Traits.calibrates`). memory, prefixes: of the first chunk (`PrefillContext`).
+    of the key (`Traits.calibrates`), as are those of a prefix, which see one another. memory, prefixes: of the first
+    chunk (`PrefillContext`).
     """
     policies = tuple(layer.cache_policy for layer in state.layers)
-    chunk: tuple[int, ...] = ()
+    chunk = tuple(first_chunk[: prefixes[0]] if prefixes else ())
     for mixer in decoder.mixers:
         if mixer.traits.calibrates:
             first = tuple(first_chunk[: mixer.traits.calibrated_after])

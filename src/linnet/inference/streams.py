@@ -15,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
+from linnet.inference.prefix_store import StoredStream
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, fresh_seed
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState
@@ -33,6 +34,9 @@ class Request:
     included; they are advanced (None: of the prompt). grammar: permits tokens; it is advanced. logprobs: also report
     the log-probability of each token, and this many of the likeliest tokens. keep_state: whether `Stream.state` is kept
     when the stream has ended.
+    hands_over_state: the engine may advance `state` itself, so that nothing is copied. read_tokens: those that `state`
+    has read, without which a prefix store cannot store the stream. first_chunk: the number of first tokens of the
+    stream that layers calibrate on (None: the whole prompt).
 
     Log-probabilities are those of the model, as in vLLM: of the logits before bias, penalties and temperature.
     """
@@ -48,6 +52,9 @@ class Request:
     grammar: Grammar | None = None
     logprobs: int | None = None
     keep_state: bool = True
+    hands_over_state: bool = False
+    read_tokens: Sequence[int] = ()
+    first_chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,13 +76,17 @@ class Stream(Iterator[Event]):
     `max_tokens` tokens, "cancelled". pending: tokens of the stream that `state` has not read: the rest of the prompt,
     then the token that was chosen last, which may be a stop id. error: what ended the stream otherwise; pulling raises
     it, behind the events before it. events: those that have not been pulled. rows, row: the state that holds the
-    stream, and its row there.
+    stream, and its row there. tokens: all of the stream that are known, those of `pending` included. cached_tokens:
+    those of the prompt whose state was in a prefix store. stored: the use of that store.
     """
 
     def __init__(self, request: Request, step: Callable[[], bool], cancel: Callable[["Stream"], None]) -> None:
         """step, cancel: methods of the engine."""
         sampling = request.sampling
         self.request, self.pending = request, list(request.prompt)
+        self.tokens = [*request.read_tokens, *request.prompt]
+        self.cached_tokens = 0
+        self.stored: StoredStream | None = None
         self.counts = TokenCounts(set(request.prompt)) if request.counts is None else request.counts
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
@@ -124,6 +135,7 @@ class Stream(Iterator[Event]):
         """Add the token that was chosen behind all others; the stream may end with it."""
         grammar, self.pending = self.request.grammar, [token]
         self.counts.add(token)
+        self.tokens.append(token)
         if token in self._stop_ids:
             self.finish_reason = "stop"
             return

@@ -104,6 +104,11 @@ class DecoderState:
         states, layers = tuple(states), len(self.layers)
         return DecoderState(states[:layers], states[layers:-layers], states[-layers:], capacity, positions)
 
+    @property
+    def is_croppable(self) -> bool:
+        """True if it can return to any of its earlier lengths."""
+        return all(state.can_crop(1) for state in self.sublayers)
+
     def can_crop(self, length: int) -> bool:
         """True if `crop` can shorten every row to its first `length` tokens."""
         return 0 <= length <= min(self.positions) and all(state.can_crop(length) for state in self.sublayers)

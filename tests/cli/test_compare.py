@@ -15,7 +15,8 @@ from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.results import read_rows
-from linnet.experiments.suite import Suite
+from linnet.experiments.suite import Suite, load_suites, suite_of_models
+from linnet.model.cost import model_cost
 from linnet.training.run import train_run
 from linnet.training.spec import RunSpec
 
@@ -42,17 +43,7 @@ def test_the_examples_of_its_help_describe_comparisons(example: str, monkeypatch
 
 
 def test_its_help_has_examples():
-    assert [".yaml" in example for example in EXAMPLES] == [True, True, True, False, False]
-
-
-def test_presets_are_answered_with_the_runs_of_a_file(capsys: Capture):
-    """Which are a comparison."""
-    assert main(["compare", "tiny-ted", "tiny-gla"]) == 2
-    error = capsys.readouterr().err
-    expected = "error: tiny-ted: a preset; expected a YAML file with text or data, and runs: "
-    assert error.startswith(expected) and error.count("\n") == 1
-    suite = Suite.checked({"text": {"stories": 20}, "runs": yaml.safe_load(error.removeprefix(expected))}, "x")
-    assert [run.model for run in suite.runs] == ["tiny-ted", "tiny-gla"]
+    assert [".yaml" in example for example in EXAMPLES] == [False, True, False, True, True, False, False]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +55,45 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         plain = {"model": MODEL, "data": str(folder / "data"), "training": training}
         train_run(RunSpec.parse(plain, "test"), folder / f"one-{seed}")
     return folder
+
+
+def test_models_are_trained_with_each_value_of_a_grid(runs: Path, tmp_path: Path, capsys: Capture):
+    files = [tmp_path / "narrow.yaml", tmp_path / "own.yaml"]
+    for file, width in zip(files, (8, 16), strict=True):
+        file.write_text(yaml.safe_dump(MODEL | {"d_model": width}))
+    command = ["compare", *map(str, files), "--data", str(runs / "data"), "--grid", "lr=1e-3,3e-3", "--seeds", "2"]
+    command += ["--steps", "1", "--batch-size", "2", "--threads", "1", "--match", "parameters"]
+    assert main([*command, "--out", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    names = [f"{model} lr {rate}" for model in ("narrow", "own") for rate in ("0.001", "0.003")]
+    assert [run["name"] for run in found["runs"]] == names
+    assert sorted(path.name for path in (tmp_path / "out" / "runs").iterdir()) == sorted(
+        f"{name.replace(' ', '-')}-seed-{seed}" for name in names for seed in (0, 1)
+    )
+    rates = [read_run_rate(tmp_path / "out" / "runs" / f"own-lr-{rate}-seed-0") for rate in ("0.001", "0.003")]
+    assert rates == [1e-3, 3e-3]
+
+
+def read_run_rate(folder: Path) -> float:
+    return float(yaml.safe_load((folder / "config.yaml").read_text())["training"]["optimizer"]["lr"])
+
+
+def test_models_alone_are_trained_on_the_built_in_stories():
+    suite = Suite.checked(suite_of_models(["tiny-ted", "tiny-attention"]), "compare")
+    assert suite.text and suite.text.stories and [run.model for run in suite.runs] == ["tiny-ted", "tiny-attention"]
+    matched = Suite.checked(suite_of_models(["tiny-ted", "tiny-attention"]) | {"match": "parameters"}, "compare")
+    sizes = [model_cost(matched._model_of(run)).parameters for run in matched.runs]
+    assert abs(sizes[1] / sizes[0] - 1) < 0.01
+
+
+def test_options_join_the_fields_of_a_file(tmp_path: Path):
+    file = tmp_path / "suite.yaml"
+    file.write_text("text: {stories: 20}\nmodel: tiny-ted\ngrid: {training.steps: [1, 2]}\n")
+    suite = load_suites(file, (), {"seeds": [0], "grid": {"model.d_model": [32, 64]}})["suite"]
+    assert suite.seeds == (0,)
+    assert [run.set for run in suite.runs] == [
+        {"training.steps": steps, "model.d_model": width} for steps in (1, 2) for width in (32, 64)
+    ]
 
 
 def test_runs_that_exist_are_set_side_by_side(runs: Path, tmp_path: Path, capsys: Capture):
@@ -107,10 +137,20 @@ def test_own_numbers_stand_beside_a_papers_on_the_page_and_on_the_terminal(runs:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no.yaml"], "no.yaml: no such file or folder; expected a comparison's YAML file, or folders of runs"),
+        (
+            ["no.yaml"],
+            "no.yaml: no such file, folder or preset; expected a comparison's YAML file, folders of runs, or presets",
+        ),
         (["one-0", "none"], "none: no such folder; expected the folder of a run or of a comparison"),
         (["one-0", "data"], "data: not the folder of a run (no config.yaml), nor one with runs/ in it"),
         (["one-0", "data/manifest.json"], "data/manifest.json: one FILE, or folders of runs; not several and not both"),
+        (["tiny-tedd"], "tiny-tedd: no such file, folder or preset; did you mean tiny-ted?"),
+        (["tiny-ted", "one-0"], "one-0: no model, as tiny-ted is; expected a model for each run, or one FILE, or"),
+        (["tiny-ted", "tiny-ted"], "compare: runs[1].name: tiny-ted: another run has that name; expected a new one"),
+        (["one-0", "--match", "parameters"], "--match: these runs are trained already; expected models, or a FILE"),
+        (["one-0", "--data", "data"], "--data data: belongs to models; a FILE names its own text"),
+        (["tiny-ted", "--grid", "lr"], "--grid lr: expected FIELD=A,B,..."),
+        (["tiny-ted", "--grid", "lr=x"], "compare: runs: tiny-ted lr x: set: training.optimizer.lr: "),
         (["one-0", "--set", "training.steps=3"], "--set training.steps=3: these runs are trained already"),
         (["one-0", "--out", "one-1"], "--out one-1: exists already; expected a new folder"),
         (["one-0", "--out", "data/manifest.json/x"], "--out data/manifest.json/x: data/manifest.json is a file"),

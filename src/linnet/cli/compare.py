@@ -1,7 +1,8 @@
 """`linnet compare`: train several models on the same text, or compare existing runs, with the spread of seeds."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,13 +21,29 @@ def compare(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE|DIR...",
-            help="A YAML file: text, tokenizer, model, training, seeds, runs. Or folders of existing runs.",
+            metavar="FILE|MODEL...|DIR...",
+            help="A YAML file: text, tokenizer, model, training, seeds, runs. Or a model for each run: presets, or "
+            "files that describe one. Or folders of existing runs.",
         ),
     ],
     out: Annotated[
         Path | None,
         option("DIR", "The folder to make, or one to continue. Default: runs/NAME for a file NAME.yaml."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        option(
+            "DIR|FILE", "With models: a data folder, or a file of text (repeatable). Default: the built-in stories."
+        ),
+    ] = None,
+    seeds: Annotated[int | None, option("N", "Train every run with the seeds 0 to N - 1. Default: 3.", min=1)] = None,
+    match: Annotated[
+        Literal["parameters"] | None,
+        typer.Option(help="Give every run as many parameters as the first, by the width of its feed-forwards."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        option("FIELD=A,B,...", "Train each run with each of these values of a field (repeatable: each combination)."),
     ] = None,
     changes: Changes = None,
     list_fields: Fields = False,
@@ -46,7 +63,12 @@ def compare(
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
 
-    Example: linnet compare experiments/ablations/pldr.yaml
+    Example: linnet compare tiny-attention tiny-ted --match parameters --steps 500
+
+    Models, presets or files that describe one, are runs on one text: --data, or the built-in stories with a BPE
+    tokenizer of 1,024 tokens. --grid lr=1e-3,3e-3 trains each of them with each value; a field is a model's or a
+    training's, its values may be sections ('--grid model.blocks.0.mixer={kind: ted},{kind: mamba}'), and --grid
+    model=tiny-ted,tiny-gla is a grid of models. --seeds, --match and --grid also go with FILE.
 
     FILE describes what the models have in common and how each run differs; docs/comparison.md has every field, and
     experiments/ablations/pldr.yaml is an example. A field of model or training is also an option and changes all runs:
@@ -76,6 +98,10 @@ def compare(
     --against FILE.json shows the results beside a paper's table; docs/comparison.md has its fields, and
     experiments/ablations/pldr-published.json is an example.
 
+    Example: linnet compare experiments/ablations/pldr.yaml
+
+    Example: linnet compare tiny-attention tiny-ted --data data/stories --grid lr=1e-3,3e-3 --seeds 2 --out runs/rates
+
     Example: linnet compare experiments/ablations/pldr.yaml --out runs/ablation --json
 
     Example: linnet compare experiments/ablations/pldr.yaml --out runs/short --steps 100
@@ -84,14 +110,10 @@ def compare(
 
     Example: linnet compare demo/attention demo/pldr --against experiments/ablations/pldr-published.json
     """
-    if not sources[0].exists():
-        from linnet.model.folder import preset_names
-
-        if {str(source) for source in sources} <= set(preset_names()):
-            runs = ", ".join(f"{{name: {source}, model: {source}}}" for source in sources)
-            raise UserError(f"{sources[0]}: a preset; expected a YAML file with text or data, and runs: [{runs}]")
-        raise UserError(f"{sources[0]}: no such file or folder; expected a comparison's YAML file, or folders of runs")
-    if len(sources) > 1 or sources[0].is_dir():
+    models, fields = _models(sources, data or ()), _suite_fields(seeds, match, grid or ())
+    if not models and (len(sources) > 1 or sources[0].is_dir()):
+        for name in fields:
+            raise UserError("these runs are trained already", field=name, accepted="models, or a FILE to train from")
         _set_side_by_side(sources, out, changes or [], against, as_json)
         return
     from linnet.core.system import keep_freed_memory
@@ -99,11 +121,17 @@ def compare(
     from linnet.experiments.jobs import Runner
     from linnet.experiments.results import ResultTable
     from linnet.experiments.run import run_suite
-    from linnet.experiments.suite import RESULTS, load_suites
+    from linnet.experiments.suite import RESULTS, Suite, load_suites, suite_of_models, with_fields
     from linnet.experiments.suite_report import SuiteResult, SuitesResult, load_published
 
     chosen = make_executor(executor, workers, slurm_options or ())
-    folder, suites = out or Path("runs") / sources[0].stem, load_suites(sources[0], changes or ())
+    origin, stem = str(sources[0]), sources[0].stem
+    if models:
+        origin, stem = "compare", "-".join(Path(model).stem for model in models)
+        suites = {stem: Suite.checked(with_fields(suite_of_models(models, data or ()), fields), origin, changes or ())}
+    else:
+        suites = load_suites(sources[0], changes or (), fields)
+    folder = out or Path("runs") / stem
     for name in only or ():
         if name not in suites:
             raise UserError(field="only", value=name, accepted=f"suites of the file: {', '.join(suites)}")
@@ -118,10 +146,10 @@ def compare(
     for name, suite in selected.items():
         own = folder / name if several else folder
         with interruptions_reported():
-            findings = run_suite(suite, own, Runner(note, invocation()), str(sources[0]), chosen, known)
+            findings = run_suite(suite, own, Runner(note, invocation()), origin, chosen, known)
         _write_page(findings, published[name], own)
         results[name] = SuiteResult(findings, published[name], own)
-    show_result(SuitesResult(results) if several else results[sources[0].stem], None, as_json)
+    show_result(SuitesResult(results) if several else results[stem], None, as_json)
     messages = [
         _failures_message(result.findings, len(suites[name].runs) * len(suites[name].seeds))
         for name, result in results.items()
@@ -131,6 +159,46 @@ def compare(
         note(f"error: {message}")
     if messages:
         raise typer.Exit(1)
+
+
+def _models(sources: Sequence[Path], data: Sequence[str]) -> list[str]:
+    """The sources if they are models; none if they are a FILE or folders of runs. `UserError` for anything else."""
+    from linnet.core.errors import did_you_mean
+    from linnet.model.folder import is_preset_or_description, preset_names
+
+    models = [str(source) for source in sources if is_preset_or_description(source)]
+    if models:
+        for source in sources:
+            if str(source) not in models:
+                accepted = "a model for each run, or one FILE, or folders of runs"
+                raise UserError(f"{source}: no model, as {models[0]} is; expected {accepted}")
+    elif not sources[0].exists():
+        expected = "expected a comparison's YAML file, folders of runs, or presets"
+        instead = did_you_mean(str(sources[0]), preset_names(), expected)
+        raise UserError(f"{sources[0]}: no such file, folder or preset; {instead}")
+    elif data:
+        raise UserError("belongs to models; a FILE names its own text", field="data", value=data[0])
+    return models
+
+
+def _suite_fields(seeds: int | None, match: str | None, grid: Sequence[str]) -> dict[str, Any]:
+    """The fields of a suite that the options give."""
+    from linnet.core.spec import read_assignment
+
+    fields: dict[str, Any] = {} if seeds is None else {"seeds": list(range(seeds))}
+    fields |= {} if match is None else {"match": match}
+    values: dict[str, list[Any]] = {}
+    for text in grid:
+        name, equals, listed = text.partition("=")
+        if not equals or not listed.strip():
+            raise UserError(field="grid", value=text, accepted="FIELD=A,B,...")
+        known = None if name == "model" else COMMAND.source.find(name)
+        _, found = read_assignment(f"{name}=[{listed}]")
+        # Numbers in a list are read as YAML 1.1 reads them, which takes 1e-3 for text.
+        values[known.path if known else name] = [
+            read_assignment(f"{name}={each}")[1] if isinstance(each, str) else each for each in found
+        ]
+    return fields | ({"grid": values} if values else {})
 
 
 def _set_side_by_side(

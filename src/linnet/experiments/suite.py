@@ -6,14 +6,16 @@ Every experiment is one: `linnet compare`, `design study`, a scaling ladder, `tr
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError, note
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
+from linnet.data.token_data import read_manifest
 from linnet.evaluation.abilities.contract import Ability, TextAbility
 from linnet.evaluation.abilities.suite import AnyAbility
 from linnet.experiments.measures import NGRAM, Measures
@@ -28,6 +30,9 @@ SUITE, RESULTS, CURVES, DATA, CALIBRATIONS = "suite.json", "results.jsonl", "cur
 
 MAX_BASES = 3
 """Files that may be based on each other in a row."""
+
+BUILT_IN = {"text": {"stories": 6000}, "tokenizer": {"kind": "bpe", "vocab_size": 1024}}
+"""The text of a suite that is given by its models alone."""
 
 HIDDEN = "feed_forward.hidden"
 """The end of the field that `match` decides."""
@@ -273,6 +278,8 @@ class Suite(Spec):
         """The model of a run, with the vocabulary of the suite's tokenizer as far as that is known."""
         model = self.run_spec(run, self.seeds[0], Path("data")).model
         size = self.tokenizer.vocab_size
+        if self.data is not None and (Path(self.data) / MANIFEST).is_file():
+            size = read_manifest(Path(self.data)).tokenizer.vocab_size
         return model if size is None or self.start_from is not None else model.replace(vocab_size=size)
 
     def changed(self, assignments: Sequence[str], origin: str) -> Self:
@@ -375,19 +382,42 @@ def hidden_widths(model: ModelSpec, expected: int) -> dict[str, int]:
     return {f"model.{field}": width for field, width in widths(nearest).items()}
 
 
-def load_suites(path: str | Path, assignments: Sequence[str] = ()) -> dict[str, Suite]:
+def suite_of_models(models: Sequence[str], data: Sequence[str] = ()) -> dict[str, Any]:
+    """The plain data of a suite with one run for each model: the name of a preset, or a file that describes one.
+
+    data: one data folder, or files of text; none: the built-in stories.
+    """
+    is_prepared = len(data) == 1 and Path(data[0]).is_dir()
+    source = {"data": data[0]} if is_prepared else {**BUILT_IN, **({"text": {"files": list(data)}} if data else {})}
+    runs = [{"name": _name_of(Path(model).stem), "model": model} for model in models]
+    return {"name": " ".join(run["name"] for run in runs), **source, "runs": runs}
+
+
+def load_suites(
+    path: str | Path, assignments: Sequence[str] = (), fields: Mapping[str, Any] | None = None
+) -> dict[str, Suite]:
     """The suites of a YAML file by name: the file's own, under the name of the file, then its `variants`.
 
     A variant has the fields of the file's suite, or of the one that its `base` names, except those that it gives
     itself. Each needs a `name` of its own, under which its results are recorded. assignments: as in `Suite.load`.
+    fields: of all suites, such as `seeds`, in place of the file's; those of `grid` join the file's.
     """
     path = Path(path)
-    suites = {key: Suite.checked(plain, str(path), assignments) for key, plain in _read_suites(path).items()}
+    suites = {
+        key: Suite.checked(with_fields(plain, fields or {}), str(path), assignments)
+        for key, plain in _read_suites(path).items()
+    }
     names = [suite.name for suite in suites.values()]
     for number, (key, suite) in enumerate(suites.items()):
         if suite.name in names[:number]:
             raise UserError(f"{path}: variants.{key}.name: {suite.name}: is that of another suite; expected a new one")
     return suites
+
+
+def with_fields(plain: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data of a suite with `fields` in place of its own; a `grid` is joined with its own."""
+    grid = {**(plain.get("grid") or {}), **fields.get("grid", {})}
+    return {**plain, **fields, **({"grid": grid} if grid else {})}
 
 
 def _read_suites(path: Path, depth: int = 0) -> dict[str, dict[str, Any]]:

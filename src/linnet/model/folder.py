@@ -35,6 +35,14 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+def is_preset_or_description(source: str | Path) -> bool:
+    """True for the name of a preset that is no path as well, and for a YAML or JSON file with the blocks of a model."""
+    path = Path(source)
+    if not path.exists():
+        return str(source) in preset_names()
+    return path.suffix in (".yaml", ".yml", ".json") and path.is_file() and "blocks" in read_description(path)
+
+
 def find_model_folder(path: Path) -> Path | None:
     """`path` if it is a model folder, or the model folder in the run folder `path`; None if there is none."""
     return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)

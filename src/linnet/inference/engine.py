@@ -25,10 +25,10 @@ from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.device import one_thread_in_forks
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
 from linnet.inference.prefix_store import PrefixStore, StoredStream, prefix_key
-from linnet.inference.readers import CachedReader, Caches, RecomputingReader, Step, steps
+from linnet.inference.readers import CachedReader, Caches, RecomputingReader, Step
 from linnet.inference.sampling import Sampling, TokenCounts, check_bias, counts_of, fresh_seed
 from linnet.inference.state import with_room
-from linnet.inference.streams import Event, Grammar, Request, Stream, choose_next
+from linnet.inference.streams import Event, Grammar, Request, Stream, choose_next, streams_of
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.registry import kinds_with_calibration
@@ -213,12 +213,12 @@ class Engine:
         assert batch.reader is not None
         tokens_B1 = torch.tensor([stream.pending for stream in batch.streams], device=self.decoder.device)
         try:
-            logits_BV = batch.reader.logits(tokens_B1)[:, : self.vocab_size]
+            logits_BV = batch.reader.logits(tokens_B1)
         except Exception as error:
             for stream in batch.streams:
                 stream.fail(error)
         else:
-            choose_next(batch.streams, logits_BV)
+            choose_next(batch.streams, logits_BV, self.vocab_size)
             batch.store()
         self._settle(batch)
 
@@ -281,7 +281,7 @@ class Engine:
                 return piece
             tokens_BT, padding = left_pad([stream.pending for stream in streams], self.decoder.device)
             reader.padding = padding
-            logits_BV = reader.logits(tokens_BT)[:, : self.vocab_size]
+            logits_BV = reader.logits(tokens_BT)
         except Exception as error:
             for stream in streams:
                 stream.fail(error)
@@ -290,7 +290,7 @@ class Engine:
             running = [(row, stream) for row, stream in enumerate(streams) if stream.finish_reason is None]
             if len(running) < len(streams):
                 logits_BV = logits_BV[[row for row, _ in running]]
-            choose_next([stream for _, stream in running], logits_BV)
+            choose_next([stream for _, stream in running], logits_BV, self.vocab_size)
             prompt.store()
         with self._lock:
             self._waiting.remove(prompt)
@@ -430,6 +430,39 @@ def decode(
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     if there is no calibration to leave out.
     """
+    streams = decode_streams(
+        decoder,
+        prompts,
+        max_tokens,
+        sampling,
+        stop_ids,
+        state=state,
+        vocab_size=vocab_size,
+        caches=caches,
+        record=record,
+        context=context,
+        counts=counts,
+    )
+    return _steps_of(streams, state)
+
+
+def decode_streams(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    sampling: Sampling,
+    stop_ids: Collection[int] = (),
+    *,
+    state: DecoderState | None = None,
+    vocab_size: int | None = None,
+    caches: Caches = Caches(),
+    record: AuxiliaryOutputs | None = None,
+    context: PrefillContext = EMPTY,
+    counts: Sequence[TokenCounts] | None = None,
+    grammars: Sequence[Grammar] | None = None,
+    logprobs: int | None = None,
+) -> list[Stream]:
+    """The streams of `decode`, one for each prompt. grammars: one for each; logprobs: see `Request`."""
     check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
     check_bias(sampling, vocab_size or decoder.spec.vocab_size)
     if not caches.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
@@ -437,21 +470,6 @@ def decode(
         raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
     check_memory_of_encoder(decoder, state, context)
     counts = counts_of(prompts) if counts is None else counts
-    if not caches.kv:
-        if state is not None:
-            raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
-        one_thread_in_forks()
-        tokens_BT, padding = left_pad(prompts, decoder.device)
-        reader = RecomputingReader(decoder, padding, caches.calibration, record, context)
-        next_logits = lambda tokens_BT: reader.logits(tokens_BT)[:, :vocab_size]  # noqa: E731
-        return steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids), counts)
-    own = state
-    if own is None:
-        policies: list[CachePolicy] = [FULL] * decoder.spec.layers
-        own = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
-    needed, room = max(map(len, prompts)) + max_tokens, own.capacity - own.position
-    if needed > room:
-        raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
     if not sampling.greedy and sampling.seed is None:
         sampling = replace(sampling, seed=fresh_seed())
     requests = [
@@ -461,19 +479,36 @@ def decode(
             sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + row) % 2**63),
             stop_ids,
             counts=count,
+            grammar=None if grammars is None else grammars[row],
+            logprobs=logprobs,
             keep_state=state is not None,
         )
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
     ]
+    vocab_size = vocab_size or decoder.spec.vocab_size
+    if not caches.kv:
+        if state is not None:
+            raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
+        one_thread_in_forks()
+        tokens_BT, padding = left_pad(prompts, decoder.device)
+        reader = RecomputingReader(decoder, padding, caches.calibration, record, context)
+        return streams_of(requests, reader.logits, vocab_size, tokens_BT)
+    own = state
+    if own is None:
+        policies: list[CachePolicy] = [FULL] * decoder.spec.layers
+        own = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
+    needed, room = max(map(len, prompts)) + max_tokens, own.capacity - own.position
+    if needed > room:
+        raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
     engine = Engine(decoder, vocab_size=vocab_size, max_batch=len(prompts), chunk_tokens=None)
-    return _steps_of(engine, engine.submit_together(requests, own, context, record), state)
+    return engine.submit_together(requests, own, context, record)
 
 
-def _steps_of(engine: Engine, streams: Sequence[Stream], state: DecoderState | None) -> Iterator[Step]:
+def _steps_of(streams: Sequence[Stream], state: DecoderState | None) -> Iterator[Step]:
     """The steps of streams that have begun together; `state` holds their rows in the end."""
     try:
         while any(stream.finish_reason is None for stream in streams):
-            engine.step()
+            streams[0].step()
             for stream in streams:
                 if stream.error is not None:
                     raise stream.error

@@ -38,7 +38,8 @@ class Request:
     has read, without which a prefix store cannot store the stream. first_chunk: the number of first tokens of the
     stream that layers calibrate on (None: the whole prompt).
 
-    Log-probabilities are those of the model, as in vLLM: of the logits before bias, penalties and temperature.
+    Log-probabilities are those of the model, as in vLLM: of the logits of its whole vocabulary, before bias, penalties,
+    temperature and grammar.
     """
 
     prompt: Sequence[int]
@@ -81,7 +82,7 @@ class Stream(Iterator[Event]):
     """
 
     def __init__(self, request: Request, step: Callable[[], bool], cancel: Callable[["Stream"], None]) -> None:
-        """step, cancel: methods of the engine."""
+        """step, cancel: methods of the engine; `step` advances all of its streams."""
         sampling = request.sampling
         self.request, self.pending = request, list(request.prompt)
         self.tokens = [*request.read_tokens, *request.prompt]
@@ -90,7 +91,7 @@ class Stream(Iterator[Event]):
         self.counts = TokenCounts(set(request.prompt)) if request.counts is None else request.counts
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
-        self._step, self._cancel = step, cancel
+        self.step, self._cancel = step, cancel
         self.events = deque[Event]()
         self._stop_ids, self._remaining = frozenset(request.stop_ids), request.max_tokens
         self._settings = replace(sampling, seed=None, drawn=0)
@@ -118,8 +119,13 @@ class Stream(Iterator[Event]):
                 raise self.error
             if self.finish_reason is not None:
                 raise StopIteration
-            self._step()
+            self.step()
         return self.events.popleft()
+
+    @property
+    def met_stop_id(self) -> bool:
+        """True if it ended before a stop id, which was chosen and is `pending`, but is no event."""
+        return self.finish_reason == "stop" and self.pending[-1] in self._stop_ids
 
     def cancel(self) -> None:
         """End the stream, from any thread; its row is free before the next step. Nothing happens if it has ended."""
@@ -153,8 +159,8 @@ class Stream(Iterator[Event]):
         self.error, self.finish_reason = error, self.finish_reason or "cancelled"
 
 
-def choose_next(streams: Sequence[Stream], logits_BV: Tensor) -> None:
-    """The next token of each stream; rows with equal settings are processed together."""
+def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> None:
+    """The next token of each stream, one of the first `vocab_size`; rows with equal settings are processed together."""
     rest = list(range(len(streams)))
     while rest:
         first = streams[rest[0]]
@@ -162,17 +168,17 @@ def choose_next(streams: Sequence[Stream], logits_BV: Tensor) -> None:
         rest = [row for row in rest if row not in alike]
         rows = [streams[row] for row in alike]
         own_BV = logits_BV if len(rows) == len(streams) else logits_BV[alike]
-        _choose_alike(rows, own_BV)
+        _choose_alike(rows, own_BV, vocab_size)
 
 
-def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor) -> None:
+def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> None:
     """The next token of streams with equal settings."""
     settings = streams[0]._settings
     uniform_B = None
     if not settings.greedy:
         uniform_B = torch.tensor([stream.uniform() for stream in streams], dtype=torch.float64)
     try:
-        adjusted_BV = adjust(logits_BV, settings, [stream.counts for stream in streams])
+        adjusted_BV = adjust(logits_BV[:, :vocab_size], settings, [stream.counts for stream in streams])
         grammar = streams[0].request.grammar
         permitted_BV = None if grammar is None else grammar.mask_V()[None]
         chosen_B = choose(adjusted_BV, settings, uniform_B, permitted_BV)
@@ -185,7 +191,8 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor) -> None:
         if stream.request.logprobs is None:
             stream.append(token, None, None)
         else:
-            stream.append(token, *_log_probabilities(logits_BV[row], token, stream.request.logprobs))
+            log_V = logits_BV[row].float().log_softmax(dim=-1)[:vocab_size]
+            stream.append(token, float(log_V[token]), likeliest(log_V, stream.request.logprobs))
 
 
 def _alike(one: Stream, other: Stream) -> bool:
@@ -193,8 +200,33 @@ def _alike(one: Stream, other: Stream) -> bool:
     return one.request.grammar is other.request.grammar is None and one._settings == other._settings
 
 
-def _log_probabilities(logits_V: Tensor, token: int, count: int) -> tuple[float, list[tuple[int, float]]]:
-    """The log-probability of a token, and the likeliest tokens with theirs."""
-    log_V = logits_V.float().log_softmax(dim=-1)
+def likeliest(log_V: Tensor, count: int) -> list[tuple[int, float]]:
+    """The likeliest tokens, at most `count`, with their log-probabilities; the likeliest first."""
     top = log_V.topk(min(count, len(log_V)))
-    return float(log_V[token]), list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def streams_of(
+    requests: Sequence[Request], next_logits: Callable[[Tensor], Tensor], vocab_size: int, tokens_BT: Tensor
+) -> list[Stream]:
+    """Streams of any function of logits, without an engine; their prompts are `tokens_BT`, shorter ones padded.
+
+    next_logits: from tokens `[B, T]`, which continue the ones before, to the logits `[B, V]` at the last of them. Rows
+    of streams that have ended are computed until all have.
+    """
+
+    @torch.inference_mode()
+    def step() -> bool:
+        nonlocal tokens_BT
+        running = [row for row, stream in enumerate(streams) if stream.finish_reason is None]
+        if running:
+            logits_BV = next_logits(tokens_BT)
+            choose_next([streams[row] for row in running], logits_BV[running], vocab_size)
+            tokens_BT = torch.tensor([stream.pending[-1:] for stream in streams], device=tokens_BT.device)
+        return bool(running)
+
+    def cancel(stream: Stream) -> None:
+        stream.finish_reason = stream.finish_reason or "cancelled"
+
+    streams = [Stream(request, step, cancel) for request in requests]
+    return streams

@@ -49,6 +49,9 @@ class LinnetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     max_position_embeddings: int | None = None
     tie_word_embeddings: bool = False
     use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
 
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)  # type: ignore[no-untyped-call]

@@ -134,6 +134,23 @@ def test_a_saved_and_loaded_model_computes_the_same(kind, tmp_path):
     assert AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).decoder.dtype == torch.bfloat16
 
 
+def test_a_configuration_has_the_token_ids_that_tools_read(tmp_path):
+    """As those of Transformers have them; null unless they are given."""
+    config = LinnetConfig.of(spec_of("attention"))
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (None, None, None)
+    config.eos_token_id = [2, 5]
+    config.save_pretrained(tmp_path)
+    assert LinnetConfig.from_pretrained(tmp_path).eos_token_id == [2, 5]
+
+
+@torch.no_grad()
+def test_generation_without_a_prompt_begins_with_the_given_token():
+    model = model_of("attention")
+    model.config.bos_token_id = model.generation_config.bos_token_id = 3
+    made = model.generate(max_new_tokens=NEW, do_sample=False)
+    assert made.tolist() == [[3, *greedy(model.decoder, torch.tensor([3]), NEW)]]
+
+
 def test_fresh_weights_are_those_of_our_own_decoder():
     torch.manual_seed(3)
     fresh = AutoModelForCausalLM.from_config(LinnetConfig.of(spec_of("gated_delta")))

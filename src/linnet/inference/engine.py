@@ -2,7 +2,9 @@
 
 A stream is a prompt and what is generated behind it. Each scheduling step of the `Engine` decodes one token of every
 running stream, all of a batch in one pass, and reads a piece of the prompts that wait, so that a long prompt does not
-stop the other streams. Every stream has its own position, cache policy, sampling, random numbers, stop ids and counts.
+stop the other streams; of several long prompts each gets a piece in turn, and short ones are read together. Layers that
+calibrate on their prompt, and prefixes, are read as one piece. Every stream has its own position, cache policy,
+sampling, random numbers, stop ids and counts.
 
 A stream gets the same tokens alone and among others, whatever joins or leaves, up to the rounding of products: those of
 one row and of several may differ in the last bits, which decides between tokens only where their logits are equal but
@@ -13,22 +15,22 @@ Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vo
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import cache_policy_state
+from linnet.inference.constrained import Grammar
 from linnet.inference.device import one_thread_in_forks
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
 from linnet.inference.prefix_store import PrefixStore, StoredStream, prefix_key
 from linnet.inference.readers import CachedReader, Caches, RecomputingReader, Step
 from linnet.inference.sampling import Sampling, TokenCounts, check_bias, counts_of, fresh_seed
 from linnet.inference.state import with_room
-from linnet.inference.streams import Event, Grammar, Request, Stream, choose_next, streams_of
+from linnet.inference.streams import Event, Request, Stream, StreamBatch, choose_next, streams_of
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.registry import kinds_with_calibration
@@ -44,63 +46,12 @@ CHUNK_TOKENS = 256
 """Tokens of prompts that are read between two decoding steps by default."""
 
 
-@dataclass(eq=False)
-class Batch:
-    """Streams that are read in one pass: row b of the reader's state is that of stream b.
-
-    splits: whether the prompt may be read in several pieces. begun: whether a part of it has been read. reader: None
-    for a prompt of one stream that has no state yet.
-    """
-
-    streams: list[Stream]
-    reader: CachedReader | None = None
-    splits: bool = False
-    begun: bool = False
-
-    @property
-    def state(self) -> DecoderState:
-        """The state of all rows."""
-        assert self.reader is not None
-        return self.reader.state
-
-    def place(self) -> None:
-        """Tell the streams their rows."""
-        for row, stream in enumerate(self.streams):
-            stream.rows, stream.row = self.state, row
-
-    def store(self) -> None:
-        """Let a prefix store have the states of streams that are at a border or have ended."""
-        for row, stream in enumerate(self.streams):
-            if stream.stored is not None and stream.error is None:
-                stream.stored.save(self.state, row, ended=stream.finish_reason is not None)
-
-    def remove_ended(self) -> None:
-        """Free the rows of streams that have ended; they keep copies of them if they were asked to."""
-        if all(stream.finish_reason is None for stream in self.streams):
-            return
-        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
-        for stream in self.streams:
-            if stream.finish_reason is not None:
-                stream.rows = stream.state if stream.request.keep_state and running else stream.rows
-                stream.rows = stream.rows if stream.request.keep_state else None
-        self.streams = [self.streams[row] for row in running]
-        if self.streams:
-            state = self.state.select(torch.tensor(running, device=self.device))
-            self.reader = replace(self.reader, state=state)
-            self.place()
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the states."""
-        assert self.reader is not None
-        return self.reader.decoder.device
-
-
 class Engine:
     """Continues streams of one decoder, as many as `max_batch` at the same time; the others wait in order.
 
     One thread runs it, by calling `step` or by pulling events from streams (two that do it take turns). `submit` and
-    `Stream.cancel` may be called from any thread, and do not wait for a step that is running.
+    `Stream.cancel` may be called from any thread, and do not wait for a step that is running. A stream that fails ends
+    with its error; `step` does not raise it.
     """
 
     def __init__(
@@ -113,19 +64,22 @@ class Engine:
         prefixes: PrefixStore | None = None,
     ) -> None:
         """vocab_size: only the first ids are chosen from (None: all of them). chunk_tokens: of prompts, which are read
-        between two decoding steps (None: any number); layers that calibrate on their prompt read it as one chunk.
-        prefixes: states of texts that were read before, which streams begin with and add to.
+        between two decoding steps (None: any number). prefixes: is asked for the beginning of each prompt that has no
+        state, and gets the states of such streams.
 
-        Processes that are forked from now on compute with one thread (`one_thread_in_forks`).
+        `UserError` for numbers below 1. Processes that are forked from now on compute with one thread
+        (`one_thread_in_forks`).
         """
+        for name, value in (("max_batch", max_batch), ("chunk_tokens", chunk_tokens)):
+            if value is not None and value < 1:
+                raise UserError(field=name, value=value, accepted="at least 1")
         one_thread_in_forks()
         self.decoder, self.vocab_size = decoder, vocab_size or decoder.spec.vocab_size
         self.max_batch, self.chunk_tokens, self.prefixes = max_batch, chunk_tokens, prefixes
-        self._splits = all(
-            sublayer.traits.exact_when_split and not sublayer.traits.calibrates for sublayer in decoder.sublayers
-        )
-        self._waiting: deque[Batch] = deque()
-        self._batches: list[Batch] = []
+        traits = [sublayer.traits for sublayer in decoder.sublayers]
+        self._splits = all(each.exact_when_split and not each.calibrates for each in traits)
+        self._waiting: deque[StreamBatch] = deque()
+        self._batches: list[StreamBatch] = []
         self._cancelled: list[Stream] = []
         self._lock, self._stepping = threading.Lock(), threading.Lock()
 
@@ -133,30 +87,40 @@ class Engine:
     def running(self) -> int:
         """The number of streams that have begun and not ended."""
         with self._lock:
-            return sum(len(batch.streams) for batch in (*self._batches, *self._waiting) if batch.begun)
+            return self._running()
+
+    def _running(self) -> int:
+        """The same, while the lock is held."""
+        begun = (prompt for prompt in self._waiting if prompt.begun)
+        return sum(len(batch.streams) for batch in (*self._batches, *begun))
 
     @property
     def waiting(self) -> int:
         """The number of streams of whose prompts nothing has been read."""
         with self._lock:
-            return sum(len(batch.streams) for batch in self._waiting if not batch.begun)
+            return sum(len(prompt.streams) for prompt in self._waiting if not prompt.begun)
 
     def submit(self, request: Request) -> Stream:
         """Let a stream wait for its turn.
 
         `UserError` for an empty prompt, an id outside the vocabulary, more tokens than learned positions, a missing
-        input, a logit bias outside the vocabulary, or a state for which there is no memory even if no other stream ran.
+        input, a logit bias outside the vocabulary, or a state for which there would be no memory if no other stream
+        ran. A stream whose state does not fit now waits.
         """
         position = 0 if request.state is None else request.state.position
         check_prompts(self.decoder, [request.prompt], request.max_tokens, position)
         check_bias(request.sampling, self.vocab_size)
         check_memory_of_encoder(self.decoder, request.state, request.context)
-        if self._planned_bytes(request) > available_bytes(self.decoder.device) + self._held_bytes():
-            raise _no_memory(request)
-        stream = Stream(request, self.step, self.cancel)
         splits = (self._splits or position > 0) and not request.context.prefixes
+        stream = Stream(request, self.step, self.cancel)
+        prompt = StreamBatch([stream], splits=splits, planned=self._planned(request))
         with self._lock:
-            self._waiting.append(Batch([stream], splits=splits))
+            batches = (*self._batches, *self._waiting)
+            held = sum(batch.state.nbytes for batch in batches if batch.reader is not None)
+        if self._needed_bytes(prompt) > available_bytes(self.decoder.device) + held:
+            raise _no_memory(request)
+        with self._lock:
+            self._waiting.append(prompt)
         return stream
 
     def submit_together(
@@ -169,13 +133,14 @@ class Engine:
         """Streams whose prompts are read as one chunk, with a state of all of them, which is advanced in place.
 
         The prompts have been checked. context: of all rows; record: collects auxiliary outputs of every pass; both
-        instead of those of the requests. Rows that end leave the state, which from then on is no longer advanced.
+        instead of those of the requests. When a row ends before the others, they go on with a smaller copy of the
+        state, and the given one is no longer advanced.
         """
         streams = [Stream(request, self.step, self.cancel) for request in requests]
-        batch = Batch(streams, CachedReader(self.decoder, state, None, record, context))
-        batch.place()
+        prompt = StreamBatch(streams, CachedReader(self.decoder, state, None, record, context))
+        prompt.place()
         with self._lock:
-            self._waiting.append(batch)
+            self._waiting.append(prompt)
         return streams
 
     def cancel(self, stream: Stream) -> None:
@@ -199,151 +164,186 @@ class Engine:
         """
         with self._stepping:
             self._remove_cancelled()
-            found = False
-            for batch in list(self._batches):
+            batches = list(self._batches)
+            for batch in batches:
                 self._decode(batch)
-                found = True
             spent = 0
             while (prompt := self._next_prompt(spent)) is not None:
                 spent += self._read(prompt)
-            return found or spent > 0
+            return bool(batches or spent)
 
-    def _decode(self, batch: Batch) -> None:
+    def _decode(self, batch: StreamBatch) -> None:
         """One token of every stream of a batch."""
         assert batch.reader is not None
         tokens_B1 = torch.tensor([stream.pending for stream in batch.streams], device=self.decoder.device)
         try:
             logits_BV = batch.reader.logits(tokens_B1)
         except Exception as error:
-            for stream in batch.streams:
-                stream.fail(error)
+            batch.fail(error)
         else:
             choose_next(batch.streams, logits_BV, self.vocab_size)
-            batch.store()
         self._settle(batch)
 
-    def _settle(self, batch: Batch) -> None:
-        """Free the rows of ended streams, and forget a batch without streams."""
+    def _settle(self, batch: StreamBatch) -> None:
+        """Store states, free the rows of ended streams, and forget a batch without streams."""
+        batch.store()
         batch.remove_ended()
-        with self._lock:
-            if not batch.streams and batch in self._batches:
-                self._batches.remove(batch)
+        if not batch.streams:
+            with self._lock:
+                self._batches = [one for one in self._batches if one is not batch]
 
-    def _next_prompt(self, spent: int) -> Batch | None:
-        """The prompts whose next piece is read in this step, in which `spent` tokens have been read; None for none."""
-        with self._lock:
-            if not self._waiting:
-                return None
-            first = self._waiting[0]
-            if self.chunk_tokens is not None and spent and spent + self._piece(first) > self.chunk_tokens:
-                return None
-            if first.begun:
-                return first
-            rows = sum(len(batch.streams) for batch in self._batches)
-            if rows and rows + len(first.streams) > self.max_batch:
-                return None
-        if first.reader is None:
-            (stream,) = first.streams
-            if self._planned_bytes(stream.request) > available_bytes(self.decoder.device):
-                if self._batches:
-                    return None
-                stream.fail(_no_memory(stream.request))
-                with self._lock:
-                    self._waiting.popleft()
-                return self._next_prompt(spent)
-        return first
+    def _next_prompt(self, spent: int) -> StreamBatch | None:
+        """What is read next in this step, in which `spent` tokens of prompts have been read; None for nothing.
 
-    def _piece(self, prompt: Batch) -> int:
+        A prompt that cannot begin, for want of rows or memory, holds up those behind it that have not begun. One whose
+        beginning is just being read for another stream, from which the prefix store will have it, waits alone.
+        """
+        with self._lock:
+            prompts, running = list(self._waiting), self._running()
+        begun = [prompt for prompt in prompts if prompt.begun]
+        may_begin = True
+        for prompt in prompts:
+            if not prompt.begun:
+                if self._begins_like(prompt, begun):
+                    continue
+                may_begin = may_begin and (running == 0 or running + len(prompt.streams) <= self.max_batch)
+                if may_begin and self._needed_bytes(prompt) > available_bytes(self.decoder.device):
+                    if running == 0:
+                        prompt.fail(_no_memory(prompt.streams[0].request))
+                        self._forget(prompt)
+                        continue
+                    may_begin = False
+                if not may_begin:
+                    continue
+            if self.chunk_tokens is not None and spent and spent + self._piece(prompt) > self.chunk_tokens:
+                return None
+            return prompt if prompt.begun else self._with_companions(prompt, prompts, running, spent)
+        return None
+
+    def _with_companions(
+        self, first: StreamBatch, prompts: Sequence[StreamBatch], running: int, spent: int
+    ) -> StreamBatch:
+        """A prompt with the short ones directly behind it that can be read in the same pass, at most half padding."""
+        self._look_up(first)
+        together, total = [first], first.longest
+        for prompt in prompts[prompts.index(first) + 1 :] if self._is_plain(first) else ():
+            longest, rows = max(prompt.longest, *(one.longest for one in together)), len(together) + 1
+            limit = 2 * (total + prompt.longest)
+            if self.chunk_tokens is not None:
+                limit = min(limit, self.chunk_tokens - spent)
+            needed = sum(self._needed_bytes(one) for one in (*together, prompt))
+            if (
+                running + rows > self.max_batch
+                or longest * rows > limit
+                or needed > available_bytes(self.decoder.device)
+                or not self._is_plain(prompt)
+                or self._shares(prompt, together)
+            ):
+                break
+            together.append(prompt)
+            total += prompt.longest
+        if len(together) == 1:
+            return first
+        for prompt in together[1:]:
+            self._look_up(prompt)
+        streams = [stream for prompt in together for stream in prompt.streams]
+        capacity = max(prompt.planned.capacity for prompt in together if prompt.planned is not None)
+        whole = StreamBatch(streams, CachedReader(self.decoder, self.decoder.initial_state(len(streams), capacity)))
+        with self._lock:
+            rest = [prompt for prompt in self._waiting if prompt not in together]
+            self._waiting = deque([whole, *rest])
+        return whole
+
+    def _is_plain(self, prompt: StreamBatch) -> bool:
+        """True if a prompt may be read with others: from the beginning, as one piece, and everything is kept of it."""
+        planned = prompt.planned
+        if prompt.begun or prompt.reader is not None or planned is None or self._piece(prompt) < prompt.longest:
+            return False
+        request = prompt.streams[0].request
+        is_whole = request.context == EMPTY and request.first_chunk is None
+        return is_whole and all(part.cache_policy == FULL for part in planned.sublayers)
+
+    def _shares(self, prompt: StreamBatch, others: Sequence[StreamBatch]) -> bool:
+        """True if the prefix store has states of the beginning of a prompt, or will have them from the others."""
+        if self.prefixes is None or self._begins_like(prompt, others):
+            return self.prefixes is not None
+        return self.prefixes.longest(prompt.streams[0].tokens[:-1], self._prefix_key(prompt)) > 0
+
+    def _begins_like(self, prompt: StreamBatch, others: Sequence[StreamBatch]) -> bool:
+        """True if there is a prefix store, and one of the others has the same first tokens as a prompt."""
+        if self.prefixes is None:
+            return False
+        size = self.prefixes.snapshot_tokens
+        first = prompt.streams[0].tokens[:size]
+        return any(stream.tokens[:size] == first for other in others for stream in other.streams)
+
+    def _piece(self, prompt: StreamBatch) -> int:
         """The number of tokens of the next piece of a prompt; of several prompts, with padding."""
-        longest = max(len(stream.pending) for stream in prompt.streams)
-        stream = prompt.streams[0]
+        longest = prompt.longest
         if prompt.splits and self.chunk_tokens is not None:
             longest = min(longest, self.chunk_tokens)
+        stream = prompt.streams[0]
         if prompt.splits and stream.stored is not None:
-            longest = min(longest, stream.stored.tokens_to_border(prompt.state.position))
+            state = stream.rows or stream.request.state
+            longest = min(longest, stream.stored.tokens_to_border(0 if state is None else state.position))
         if not prompt.splits and not prompt.begun and stream.request.first_chunk is not None:
             longest = min(longest, stream.request.first_chunk)
         return longest * len(prompt.streams)
 
-    def _read(self, prompt: Batch) -> int:
+    def _read(self, prompt: StreamBatch) -> int:
         """Read a piece of a prompt, and choose the first tokens behind its end; returns the number of tokens."""
-        streams, piece = prompt.streams, 0
+        piece, streams = self._piece(prompt), prompt.streams
+        prompt.begun = True
         try:
-            reader = prompt.reader = prompt.reader or self._new_reader(prompt)
-            piece, prompt.begun = self._piece(prompt), True
-            if piece < len(streams[0].pending) * len(streams):
-                (stream,) = streams
-                reader.read(torch.tensor([stream.pending[:piece]], device=self.decoder.device))
-                stream.pending = stream.pending[piece:]
+            reader = prompt.reader = prompt.reader or self._new_reader(streams[0].request)
+            if piece < prompt.longest * len(streams):
+                reader.read(torch.tensor([streams[0].pending[:piece]], device=self.decoder.device))
+                streams[0].pending = streams[0].pending[piece:]
                 prompt.place()
                 prompt.store()
-                prompt.splits = prompt.splits or not stream.request.context.prefixes
+                prompt.splits = prompt.splits or not streams[0].request.context.prefixes
+                with self._lock:  # others get their turn
+                    self._waiting.remove(prompt)
+                    self._waiting.append(prompt)
                 return piece
-            tokens_BT, padding = left_pad([stream.pending for stream in streams], self.decoder.device)
-            reader.padding = padding
+            tokens_BT, reader.padding = left_pad([stream.pending for stream in streams], self.decoder.device)
             logits_BV = reader.logits(tokens_BT)
         except Exception as error:
-            for stream in streams:
-                stream.fail(error)
+            prompt.fail(error)
         else:
             prompt.place()
-            running = [(row, stream) for row, stream in enumerate(streams) if stream.finish_reason is None]
-            if len(running) < len(streams):
-                logits_BV = logits_BV[[row for row, _ in running]]
-            choose_next([stream for _, stream in running], logits_BV, self.vocab_size)
-            prompt.store()
-        with self._lock:
-            self._waiting.remove(prompt)
-        prompt.remove_ended()
+            choose_next(streams, logits_BV, self.vocab_size)
+        self._forget(prompt)
+        self._settle(prompt)
         if prompt.streams:
             self._join(prompt)
         return piece
 
-    def _new_reader(self, prompt: Batch) -> CachedReader:
-        """A reader with a state for one stream: its own, one of the beginning of its prompt, or an empty one."""
-        (stream,) = prompt.streams
-        request = stream.request
-        tokens = len(request.prompt) + request.max_tokens
-        if self.prefixes is not None and (found := self._stored_beginning(stream, self.prefixes, tokens)) is not None:
-            state, stream.cached_tokens = found
-            stream.pending = stream.pending[stream.cached_tokens :]
-            prompt.splits = True
-            return CachedReader(self.decoder, state)
+    def _new_reader(self, request: Request) -> CachedReader:
+        """A reader with a state for one stream."""
         if request.state is None:
             state = new_state(self.decoder, [request.prompt], request.max_tokens, request.cache_policy)
         else:
-            state = with_room(request.state, request.state.position + tokens)
+            state = with_room(request.state, request.state.position + len(request.prompt) + request.max_tokens)
             state = state.fork() if state is request.state and not request.hands_over_state else state
         return CachedReader(self.decoder, state, context=request.context)
 
-    def _stored_beginning(self, stream: Stream, prefixes: PrefixStore, tokens: int) -> tuple[DecoderState, int] | None:
-        """A state of the beginning of a stream that has read nothing, and its tokens; None if there is none.
-
-        tokens: the room of the state. From now on the stream adds its own states to the store, unless it continues a
-        state whose tokens are not known.
-        """
-        request, state = stream.request, stream.request.state
-        if state is None:
-            meta = torch.device("meta")
-            state = cache_policy_state(self.decoder, 1, tokens, request.cache_policy, device=meta)
-        if len(request.read_tokens) != state.position:
-            return None
-        key = prefix_key(self.decoder, state, stream.tokens[: request.first_chunk], **vars(request.context))
-        stream.stored = StoredStream(prefixes, key, stream.tokens, state.is_croppable)
-        return stream.stored.find(tokens) if state.position == 0 else None
-
-    def _join(self, prompt: Batch) -> None:
+    def _join(self, prompt: StreamBatch) -> None:
         """Let the streams of a prompt run, in a batch with others if their states can be joined."""
-        assert prompt.reader is not None
-        for batch in self._batches:
-            assert batch.reader is not None
-            if batch.reader.record is prompt.reader.record is None and can_join(batch.state, prompt.state):
-                batch.reader = CachedReader(self.decoder, batch.state.join(prompt.state))
-                batch.streams = batch.streams + prompt.streams
-                batch.place()
-                return
+        batch = next((batch for batch in self._batches if batch.can_join(prompt)), None)
+        if batch is None:
+            with self._lock:
+                self._batches = [*self._batches, prompt]
+            return
+        try:
+            batch.join(prompt)
+        except Exception as error:  # no memory for the larger batch
+            prompt.fail(error)
+
+    def _forget(self, prompt: StreamBatch) -> None:
+        """Take a prompt out of the queue."""
         with self._lock:
-            self._batches.append(prompt)
+            self._waiting.remove(prompt)
 
     def _remove_cancelled(self) -> None:
         """Free the rows of cancelled streams, and forget those that wait."""
@@ -351,48 +351,68 @@ class Engine:
             if not self._cancelled:
                 return
             self._cancelled.clear()
-            for prompt in list(self._waiting):
-                if all(stream.finish_reason is not None for stream in prompt.streams):
-                    self._waiting.remove(prompt)
+            prompts = [prompt for prompt in self._waiting if all(s.finish_reason is not None for s in prompt.streams)]
+        for prompt in prompts:
+            self._forget(prompt)
+            self._settle(prompt)
         for batch in list(self._batches):
             self._settle(batch)
 
-    def _planned_bytes(self, request: Request) -> int:
-        """Bytes that the state of a stream will take."""
-        tokens = len(request.prompt) + request.max_tokens
+    def _look_up(self, prompt: StreamBatch) -> None:
+        """Let a stream begin with the state of a beginning of its prompt, if there is one in the store.
+
+        From now on it adds its own states to the store, unless it continues a state whose tokens are not known.
+        """
+        if self.prefixes is None or prompt.reader is not None:
+            return
+        (stream,) = prompt.streams
+        request, state = stream.request, prompt.planned or stream.request.state
+        assert state is not None
+        if len(request.read_tokens) != state.position:
+            return
+        stream.stored = StoredStream(self.prefixes, self._prefix_key(prompt), stream.tokens, state.is_croppable)
+        capacity = len(request.prompt) + request.max_tokens
+        found = stream.stored.find(capacity) if state.position == 0 else None
+        if found is not None:
+            state, stream.cached_tokens = found
+            stream.pending = stream.pending[stream.cached_tokens :]
+            prompt.reader, prompt.splits = CachedReader(self.decoder, state), True
+            prompt.place()
+
+    def _prefix_key(self, prompt: StreamBatch) -> Hashable:
+        """The key of a prompt of one stream in the prefix store."""
+        (stream,) = prompt.streams
+        request, state = stream.request, prompt.planned or stream.request.state
+        assert state is not None
+        return prefix_key(self.decoder, state, stream.tokens[: request.first_chunk], **vars(request.context))
+
+    def _planned(self, request: Request) -> DecoderState | None:
+        """The state that a stream needs, on the device meta; None if it is given."""
         if request.state is not None:
-            return request.state.nbytes + request.state.held_nbytes(tokens)
+            return None
+        tokens = len(request.prompt) + request.max_tokens
         try:
-            meta = torch.device("meta")
-            return cache_policy_state(self.decoder, 1, tokens, request.cache_policy, device=meta).nbytes
+            return cache_policy_state(self.decoder, 1, tokens, request.cache_policy, device=torch.device("meta"))
         except (RuntimeError, TypeError, OverflowError):  # more than a tensor can have
             raise _no_memory(request) from None
 
-    def _held_bytes(self) -> int:
-        """Bytes of the states of the streams that run."""
-        with self._lock:
-            return sum(batch.state.nbytes for batch in (*self._batches, *self._waiting) if batch.reader is not None)
+    def _needed_bytes(self, prompt: StreamBatch) -> int:
+        """Bytes that will be allocated for the state of a prompt; 0 if it is there."""
+        if prompt.reader is not None:
+            return 0
+        if prompt.planned is not None:
+            return prompt.planned.nbytes
+        (request,) = (stream.request for stream in prompt.streams)
+        assert request.state is not None
+        return max(
+            request.state.nbytes,
+            request.state.held_nbytes(request.state.position + len(request.prompt) + request.max_tokens),
+        )
 
 
 def _no_memory(request: Request) -> UserError:
     capacity = len(request.prompt) + request.max_tokens
     return UserError(f"no memory for the state of {capacity} tokens", field="max_tokens", value=request.max_tokens)
-
-
-def can_join(one: DecoderState, other: DecoderState) -> bool:
-    """True if rows of two states can share a batch: equal cache policies and precision, both calibrated or not."""
-
-    def described(state: DecoderState) -> list[tuple[object, ...]]:
-        return [
-            (
-                type(part),
-                {name: tensor.dtype for name, tensor in part.tensors().items()},
-                {name: value for name, value in vars(part).items() if not isinstance(value, Tensor | None)},
-            )
-            for part in state.sublayers
-        ]
-
-    return described(one) == described(other)
 
 
 def check_memory_of_encoder(decoder: Decoder, state: DecoderState | None, context: PrefillContext) -> None:

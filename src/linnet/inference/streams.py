@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.core.errors import UserError
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.inference.prefix_store import StoredStream
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, fresh_seed
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class Request:
 
     prompt: token ids, at least one; they stand behind what `state` has read. max_tokens: of the continuation.
     sampling: the choice of the next tokens, with the stream's own seed. stop_ids: the stream ends before the first of
-    them. state: of ONE stream, which does not change: the engine advances a copy (`Stream.state`). cache_policy: if
-    there is no state. context: encoder memory and prefix of the stream. counts: of its tokens, for penalties, prompt
-    included; they are advanced (None: of the prompt). grammar: permits tokens; it is advanced. logprobs: also report
-    the log-probability of each token, and this many of the likeliest tokens. keep_state: whether `Stream.state` is kept
-    when the stream has ended.
-    hands_over_state: the engine may advance `state` itself, so that nothing is copied. read_tokens: those that `state`
-    has read, without which a prefix store cannot store the stream. first_chunk: the number of first tokens of the
-    stream that layers calibrate on (None: the whole prompt).
+    them. state: of ONE stream; the engine advances a copy, which it takes when it begins to read the prompt
+    (`Stream.state`). cache_policy: if there is no state. context: encoder memory and prefix of the stream. counts: of
+    its tokens, for penalties, prompt included; they are advanced (None: of the prompt). grammar: permits tokens; it is
+    advanced. logprobs: also report the log-probability of each token, and this many of the likeliest tokens.
+    keep_state: whether `Stream.state` is kept when the stream has ended. hands_over_state: the engine may advance
+    `state` itself, so that nothing is copied. read_tokens: those that `state` has read, without which a prefix store
+    cannot store the stream. first_chunk: the number of first tokens of the stream that layers calibrate on (None: the
+    whole prompt).
 
     Log-probabilities are those of the model, as in vLLM: of the logits of its whole vocabulary, before bias, penalties,
     temperature and grammar.
@@ -74,44 +75,46 @@ class Stream(Iterator[Event]):
     """The continuation of one request. Pulling an event advances the engine, and with it all other streams.
 
     finish_reason: None while it goes on; "stop" before a stop id or at the end of a grammar, "length" after
-    `max_tokens` tokens, "cancelled". pending: tokens of the stream that `state` has not read: the rest of the prompt,
-    then the token that was chosen last, which may be a stop id. error: what ended the stream otherwise; pulling raises
-    it, behind the events before it. events: those that have not been pulled. rows, row: the state that holds the
-    stream, and its row there. tokens: all of the stream that are known, those of `pending` included. cached_tokens:
-    those of the prompt whose state was in a prefix store. stored: the use of that store.
+    `max_tokens` tokens, "cancelled", or "error". error: what ended the stream in the last case; pulling raises it,
+    behind the events before it. pending: tokens of the stream that `state` has not read: the rest of the prompt, then
+    the token that was chosen last, which may be a stop id. tokens: all of the stream that are known, those of `pending`
+    included. cached_tokens: those of the prompt whose state was in a prefix store. stored: the use of that store.
+    events: those that have not been pulled. rows, row: the state that holds the stream, and its row there.
     """
 
     def __init__(self, request: Request, step: Callable[[], bool], cancel: Callable[["Stream"], None]) -> None:
         """step, cancel: methods of the engine; `step` advances all of its streams."""
         sampling = request.sampling
         self.request, self.pending = request, list(request.prompt)
+        self.counts = TokenCounts(request.prompt) if request.counts is None else request.counts
         self.tokens = [*request.read_tokens, *request.prompt]
         self.cached_tokens = 0
         self.stored: StoredStream | None = None
-        self.counts = TokenCounts(set(request.prompt)) if request.counts is None else request.counts
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
-        self.step, self._cancel = step, cancel
         self.events = deque[Event]()
+        self.rows: DecoderState | None = None
+        self.row = 0
+        self.settings = replace(sampling, seed=None, drawn=0)
+        self.step, self._cancel = step, cancel
         self._stop_ids, self._remaining = frozenset(request.stop_ids), request.max_tokens
-        self._settings = replace(sampling, seed=None, drawn=0)
         self._generator: torch.Generator | None = None
         if not sampling.greedy:
             seed = fresh_seed() if sampling.seed is None else sampling.seed
             self._generator = torch.Generator().manual_seed(seed)
             torch.rand(sampling.drawn, dtype=torch.float64, generator=self._generator)
-        self.rows, self.row = request.state, 0
 
     @property
     def state(self) -> DecoderState | None:
-        """The state of this stream alone; None before the prompt is read, and without `keep_state` after the end.
+        """The state of this stream alone, a copy while it runs.
 
-        While other streams share the batch, and after the end, it is a copy; otherwise it is the state that the next
-        step advances (`fork` it).
+        None before the prompt is read, and without `keep_state` after the end.
         """
-        if self.rows is None or len(self.rows.positions) == 1:
-            return self.rows
-        return self.rows.select(torch.tensor([self.row]))
+        if self.rows is None:
+            return None
+        if len(self.rows.positions) > 1:
+            return self.rows.select(torch.tensor([self.row]))
+        return self.rows.fork() if self.finish_reason is None else self.rows
 
     def __next__(self) -> Event:
         while not self.events:
@@ -127,6 +130,13 @@ class Stream(Iterator[Event]):
         """True if it ended before a stop id, which was chosen and is `pending`, but is no event."""
         return self.finish_reason == "stop" and self.pending[-1] in self._stop_ids
 
+    def take(self) -> list[Event]:
+        """The events that are ready; the engine is not advanced, and an error is not raised."""
+        ready = []
+        while self.events:
+            ready.append(self.events.popleft())
+        return ready
+
     def cancel(self) -> None:
         """End the stream, from any thread; its row is free before the next step. Nothing happens if it has ended."""
         self._cancel(self)
@@ -139,16 +149,19 @@ class Stream(Iterator[Event]):
 
     def append(self, token: int, logprob: float | None, top: list[tuple[int, float]] | None) -> None:
         """Add the token that was chosen behind all others; the stream may end with it."""
-        grammar, self.pending = self.request.grammar, [token]
-        self.counts.add(token)
+        if self.finish_reason is not None:  # cancelled since the step began
+            return
+        self.pending = [token]
         self.tokens.append(token)
+        self.counts.add(token)
         if token in self._stop_ids:
             self.finish_reason = "stop"
             return
-        self.events.append(Event(token, logprob, top))
         self._remaining -= 1
+        grammar = self.request.grammar
         if grammar is not None:
             grammar.accept(token)
+        self.events.append(Event(token, logprob, top))
         if grammar is not None and grammar.is_finished:
             self.finish_reason = "stop"
         elif self._remaining == 0:
@@ -156,48 +169,153 @@ class Stream(Iterator[Event]):
 
     def fail(self, error: Exception) -> None:
         """End the stream because of an error."""
-        self.error, self.finish_reason = error, self.finish_reason or "cancelled"
+        if self.finish_reason is None:
+            self.error, self.finish_reason = error, "error"
+
+
+@dataclass(eq=False)
+class StreamBatch:
+    """Streams that are read in one pass: row b of the reader's state is that of stream b.
+
+    reader: None for a prompt of one stream that has no state yet. The other fields are of prompts that are not read to
+    their end. splits: whether it may be read in several pieces. begun: whether a part of it has been read. planned: the
+    state that it needs, on the device meta; None if it is given.
+    """
+
+    streams: list[Stream]
+    reader: CachedReader | None = None
+    splits: bool = False
+    begun: bool = False
+    planned: DecoderState | None = None
+
+    @property
+    def state(self) -> DecoderState:
+        """The state of all rows."""
+        assert self.reader is not None
+        return self.reader.state
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row that have not been read."""
+        return max(len(stream.pending) for stream in self.streams)
+
+    def place(self) -> None:
+        """Tell the streams their rows."""
+        for row, stream in enumerate(self.streams):
+            stream.rows, stream.row = self.state, row
+
+    def store(self) -> None:
+        """Let a prefix store have the states of streams that are at a border or have ended."""
+        for row, stream in enumerate(self.streams):
+            if stream.stored is not None and stream.error is None and self.reader is not None:
+                stream.stored.save(self.state, row, ended=stream.finish_reason is not None)
+
+    def fail(self, error: Exception) -> None:
+        """End all streams because of an error."""
+        for stream in self.streams:
+            stream.fail(error)
+
+    def remove_ended(self) -> None:
+        """Free the rows of streams that have ended; a stream keeps a copy of its row if it was asked to."""
+        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
+        if len(running) == len(self.streams):
+            return
+        for stream in self.streams:
+            if stream.finish_reason is not None and not stream.request.keep_state:
+                stream.rows = None
+            elif stream.finish_reason is not None and running:
+                stream.rows = stream.state
+        self.streams = [self.streams[row] for row in running]
+        if self.streams and self.reader is not None:
+            state = self.state.select(torch.tensor(running, device=self.reader.decoder.device))
+            self.reader = replace(self.reader, state=state)
+            self.place()
+
+    def can_join(self, other: "StreamBatch") -> bool:
+        """True if the streams of both can share a batch: equal cache policies and precision, both calibrated or not."""
+        assert self.reader is not None and other.reader is not None
+        if self.reader.record is not None or other.reader.record is not None:
+            return False
+        return _form(self.state) == _form(other.state)
+
+    def join(self, other: "StreamBatch") -> None:
+        """Add the streams of another batch."""
+        assert self.reader is not None
+        self.reader = CachedReader(self.reader.decoder, self.state.join(other.state))
+        self.streams = self.streams + other.streams
+        self.place()
+
+
+def _form(state: DecoderState) -> list[tuple[object, ...]]:
+    """What two states must have in common to be joined."""
+    return [
+        (
+            type(part),
+            {name: tensor.dtype for name, tensor in part.tensors().items()},
+            {name: value for name, value in vars(part).items() if not isinstance(value, Tensor | None)},
+        )
+        for part in state.sublayers
+    ]
 
 
 def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> None:
-    """The next token of each stream, one of the first `vocab_size`; rows with equal settings are processed together."""
+    """Choose the next token of each stream, one of the first `vocab_size`; rows with equal settings together.
+
+    A stream whose logits are not finite, or whose grammar fails, ends with that error; the others go on.
+    """
     rest = list(range(len(streams)))
     while rest:
         first = streams[rest[0]]
-        alike = [row for row in rest if streams[row] is first or _alike(streams[row], first)]
-        rest = [row for row in rest if row not in alike]
-        rows = [streams[row] for row in alike]
-        own_BV = logits_BV if len(rows) == len(streams) else logits_BV[alike]
-        _choose_alike(rows, own_BV, vocab_size)
+        rows = [row for row in rest if _alike(streams[row], first)]
+        rest = [row for row in rest if row not in rows] if len(rows) < len(rest) else []
+        alike = [streams[row] for row in rows]
+        uniform_B = None
+        if not first.settings.greedy:
+            uniform_B = torch.tensor([stream.uniform() for stream in alike], dtype=torch.float64)
+        _choose_alike(alike, logits_BV if len(rows) == len(streams) else logits_BV[rows], vocab_size, uniform_B)
 
 
-def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> None:
-    """The next token of streams with equal settings."""
-    settings = streams[0]._settings
-    uniform_B = None
-    if not settings.greedy:
-        uniform_B = torch.tensor([stream.uniform() for stream in streams], dtype=torch.float64)
+def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int, uniform_B: Tensor | None) -> None:
+    """The next token of streams with equal settings, all with a grammar or none; `uniform_B` as of `choose`."""
+    settings = streams[0].settings
     try:
+        permitted_BV = None
+        if streams[0].request.grammar is not None:
+            permitted_BV = torch.stack([_permitted(stream, vocab_size) for stream in streams])
         adjusted_BV = adjust(logits_BV[:, :vocab_size], settings, [stream.counts for stream in streams])
-        grammar = streams[0].request.grammar
-        permitted_BV = None if grammar is None else grammar.mask_V()[None]
-        chosen_B = choose(adjusted_BV, settings, uniform_B, permitted_BV)
-    except UserError as error:
-        for stream in streams:
-            stream.fail(error)
+        tokens = choose(adjusted_BV, settings, uniform_B, permitted_BV).tolist()
+    except Exception as error:
+        if len(streams) == 1:
+            streams[0].fail(error)
+            return
+        for row, stream in enumerate(streams):
+            own = slice(row, row + 1)
+            _choose_alike([stream], logits_BV[own], vocab_size, None if uniform_B is None else uniform_B[own])
         return
-    tokens = chosen_B.tolist()
     for row, (stream, token) in enumerate(zip(streams, tokens, strict=True)):
-        if stream.request.logprobs is None:
-            stream.append(token, None, None)
-        else:
+        count, logprob, top = stream.request.logprobs, None, None
+        if count is not None:
             log_V = logits_BV[row].float().log_softmax(dim=-1)[:vocab_size]
-            stream.append(token, float(log_V[token]), likeliest(log_V, stream.request.logprobs))
+            logprob, top = float(log_V[token]), likeliest(log_V, count)
+        try:
+            stream.append(token, logprob, top)
+        except Exception as error:  # of its grammar
+            stream.fail(error)
 
 
 def _alike(one: Stream, other: Stream) -> bool:
     """True if the next tokens of two streams can be chosen together."""
-    return one.request.grammar is other.request.grammar is None and one._settings == other._settings
+    if one is other:
+        return True
+    have_grammar = one.request.grammar is not None, other.request.grammar is not None
+    return have_grammar[0] == have_grammar[1] and one.settings == other.settings
+
+
+def _permitted(stream: Stream, vocab_size: int) -> Tensor:
+    """The tokens that a stream's grammar permits, truth values `[V]`; none beyond the grammar's own vocabulary."""
+    assert stream.request.grammar is not None
+    mask_V = stream.request.grammar.mask_V()[:vocab_size]
+    return F.pad(mask_V, (0, vocab_size - len(mask_V)))
 
 
 def likeliest(log_V: Tensor, count: int) -> list[tuple[int, float]]:

@@ -11,7 +11,7 @@ from typing import get_args
 from linnet.core.errors import UserError
 from linnet.stories.casting import ALL_NAMES
 from linnet.stories.entities import Character
-from linnet.stories.events import Event
+from linnet.stories.events import StoryEvent
 from linnet.stories.plots import PLOTS
 from linnet.stories.stage import Setting, Signature, Split, Stage, StoryPlot
 
@@ -32,7 +32,7 @@ class Story:
     plot: str
     signature: Signature
     cast: tuple[Character, ...]
-    events: tuple[Event, ...]
+    events: tuple[StoryEvent, ...]
     seed: int
     index: int
     split: Split

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from linnet.stories.casting import ALL_NAMES, cast_friend, cast_hero, cast_parent
 from linnet.stories.entities import Character, Characters, Item, Location, Thing
-from linnet.stories.events import Do, Event, Say
+from linnet.stories.events import Do, Say, StoryEvent
 from linnet.stories.narrator import Narrator
 from linnet.stories.phrases import phrasings_for
 from linnet.stories.phrases.speech import spoken
@@ -59,7 +59,7 @@ class Stage:
         self.setting = setting
         self.place: Location = setting.place
         self.world = World()
-        self.events: list[Event] = []
+        self.events: list[StoryEvent] = []
         self.cast: list[Character] = []
         self.roles: dict[str, object] = {"scene": setting.place, "activity": rng.choice(setting.place.activities)}
         self._narrator = Narrator(rng)
@@ -70,12 +70,12 @@ class Stage:
         """The story so far."""
         return self._narrator.text
 
-    def know(self, event: Event) -> None:
+    def know(self, event: StoryEvent) -> None:
         """The event happens, untold."""
         event.happen(self.world)
         self.events.append(event)
 
-    def tell(self, event: Event, *phrasings: str) -> None:
+    def tell(self, event: StoryEvent, *phrasings: str) -> None:
         """The event happens and is told in one of `phrasings`, by default those of its type."""
         self.know(event)
         phrasing = self._fresh(phrasings or phrasings_for(event))

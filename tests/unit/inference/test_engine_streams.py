@@ -6,7 +6,9 @@ from small_models import EXAMPLES, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.inference.engine import Engine, Request, Stream, decode
+from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.sampling import Sampling
+from linnet.layers.mixers.ted.policies import BankCache
 from linnet.model.decoder import Decoder
 
 GREEDY = Sampling(temperature=0)
@@ -23,13 +25,31 @@ def alone(decoder: Decoder, request: Request) -> list[int]:
     return [token for (token,) in steps if token is not None]
 
 
+def first_of(kind: str) -> Decoder:
+    return small_decoder(next(spec for spec in EXAMPLES if spec.kind == kind))
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the tokens of all passes so far."""
+    shapes, hidden = [], Decoder.hidden
+    monkeypatch.setattr(
+        Decoder,
+        "hidden",
+        lambda self, tokens_BT, *given, **named: (
+            shapes.append(tuple(tokens_BT.shape)) or hidden(self, tokens_BT, *given, **named)
+        ),
+    )
+    return shapes
+
+
 def tokens(stream: Stream) -> list[int]:
     return [event.token for event in stream]
 
 
 @pytest.mark.parametrize("kind", ["attention", "ted", "mamba2", "plga", "mlstm"])
 def test_streams_that_join_one_after_another_get_the_tokens_that_they_get_alone(kind: str):
-    decoder = small_decoder(next(spec for spec in EXAMPLES if spec.kind == kind))
+    decoder = first_of(kind)
     engine, streams = Engine(decoder, chunk_tokens=5, max_batch=3), []
     for request in REQUESTS:
         streams.append(engine.submit(request))
@@ -115,3 +135,121 @@ def test_a_request_that_cannot_be_served_is_refused_at_once():
         with pytest.raises(UserError, match=message):
             engine.submit(request)
     assert engine.waiting == 0
+
+
+def test_a_long_prompt_is_read_in_pieces_between_the_tokens_of_the_others(passes: list[tuple[int, ...]]):
+    engine = Engine(small_decoder(), chunk_tokens=4)
+    first = engine.submit(Request([1, 2, 3], 20, GREEDY))
+    next(first)
+    second = engine.submit(Request([5] * 10, 3, GREEDY))
+    next(second)
+    assert passes == [(1, 3), (1, 1), (1, 4), (1, 1), (1, 4), (1, 1), (1, 2)]
+    assert len(first.take()) == 3
+
+
+def test_long_prompts_take_turns_and_a_short_one_does_not_wait_for_their_ends():
+    engine = Engine(small_decoder(), chunk_tokens=4)
+    long, other, short = (engine.submit(Request([5] * length, 2, GREEDY)) for length in (40, 40, 3))
+    next(short)
+    assert engine.running == 3
+    assert [len(stream.pending) for stream in (long, other)] == [36, 36]
+
+
+def test_layers_that_calibrate_read_their_prompt_as_one_piece(passes: list[tuple[int, ...]]):
+    engine = Engine(first_of("plga"), chunk_tokens=4)
+    streams = [engine.submit(Request([5] * 10, 1, GREEDY)), engine.submit(Request([7] * 9, 1, GREEDY))]
+    assert [len(tokens(stream)) for stream in streams] == [1, 1]
+    assert passes == [(1, 10), (1, 9)]
+
+
+def test_short_prompts_that_wait_are_read_together(passes: list[tuple[int, ...]]):
+    decoder = small_decoder()
+    engine = Engine(decoder, chunk_tokens=16)
+    requests = [Request(prompt, 3, GREEDY) for prompt in ([1, 2, 3], [4, 5], [6, 7, 8, 9], [10] * 9)]
+    streams = [engine.submit(request) for request in requests]
+    engine.step()
+    assert passes == [(3, 4)], "a fourth row would be more than 16 tokens"
+    found = [tokens(stream) for stream in streams]
+    assert found == [alone(decoder, request) for request in requests]
+
+
+def test_streams_with_other_cache_policies_run_in_batches_of_their_own(passes: list[tuple[int, ...]]):
+    decoder = first_of("ted")
+    engine = Engine(decoder)
+    banks = [Request(prompt, 6, GREEDY, cache_policy=BankCache(40)) for prompt in ([1, 2], [3, 4, 5])]
+    whole = Request([1, 2], 6, GREEDY)
+    streams = [engine.submit(request) for request in (banks[0], whole, banks[1])]
+    engine.step()
+    passes.clear()
+    engine.step()
+    assert sorted(passes) == [(1, 1), (2, 1)]
+    found = [tokens(stream) for stream in streams]
+    assert found == [tokens(Engine(decoder).submit(request)) for request in (banks[0], whole, banks[1])]
+    assert {type(part) for part in streams[0].state.layers} != {type(part) for part in streams[1].state.layers}
+
+
+def test_a_stream_with_damaged_logits_ends_with_the_error_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder()
+    engine = Engine(decoder)
+    good, bad = (engine.submit(request) for request in REQUESTS[:2])
+    begun = [next(good).token, next(bad).token]
+    logits = Decoder.logits
+
+    def damaged(self: Decoder, x_B1D: torch.Tensor) -> torch.Tensor:
+        logits_B1V = logits(self, x_B1D).clone()
+        if len(logits_B1V) > 1:
+            logits_B1V[1] = torch.nan
+        return logits_B1V
+
+    monkeypatch.setattr(Decoder, "logits", damaged)
+    assert [begun[0], *tokens(good)] == alone(decoder, REQUESTS[0])
+    assert (bad.finish_reason, bad.take()) == ("error", [])
+    with pytest.raises(UserError, match="logits are not finite"):
+        next(bad)
+    assert engine.running == 0
+
+
+def test_a_pass_that_fails_ends_its_streams_and_not_the_engine(monkeypatch: pytest.MonkeyPatch):
+    engine = Engine(small_decoder())
+    stream = engine.submit(REQUESTS[0])
+    next(stream)
+    with monkeypatch.context() as patched:
+        patched.setattr(Decoder, "hidden", lambda *_, **__: 1 / 0)
+        assert engine.step()
+    assert isinstance(stream.error, ZeroDivisionError)
+    assert len(tokens(engine.submit(REQUESTS[0]))) == 9
+
+
+@pytest.mark.parametrize("kind", ["attention", "mamba2", "plga"])
+def test_a_prompt_begins_with_what_the_prefix_store_has(kind: str):
+    decoder, store = first_of(kind), PrefixStore(10**7, snapshot_tokens=4)
+    engine = Engine(decoder, chunk_tokens=5, prefixes=store)
+    first = Request([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 6, GREEDY)
+    stream = engine.submit(first)
+    assert (tokens(stream), stream.cached_tokens) == (alone(decoder, first), 0)
+    again = engine.submit(first)
+    assert (tokens(again), again.cached_tokens) == (alone(decoder, first), 9)
+    other = Request([3, 1, 4, 1, 5, 9, 7, 7], 6, GREEDY)
+    edited = engine.submit(other)
+    assert (tokens(edited), edited.cached_tokens) == (
+        alone(decoder, other),
+        {"attention": 6, "mamba2": 4, "plga": 0}[kind],
+    )
+    longer = Request([*stream.tokens, 8], 6, GREEDY)
+    turn = engine.submit(longer)
+    assert (tokens(turn), turn.cached_tokens) == (alone(decoder, longer), 0 if kind == "plga" else 15)
+
+
+def test_a_stream_waits_until_its_state_fits(monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder()
+    room = decoder.initial_state(1, 12).nbytes
+    engine = Engine(decoder)
+    free = lambda _: 1.5 * room - sum(batch.state.nbytes for batch in engine._batches)  # noqa: E731
+    monkeypatch.setattr("linnet.inference.engine.available_bytes", free)
+    first, second = (engine.submit(REQUESTS[0]) for _ in range(2))
+    next(first)
+    next(first)
+    assert (engine.running, engine.waiting) == (1, 1)
+    assert tokens(second) == alone(decoder, REQUESTS[0])
+    with pytest.raises(UserError, match="max_tokens: 1000: no memory for the state of 1003 tokens"):
+        engine.submit(Request([3, 1, 4], 1000, GREEDY))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from linnet.stories import Split, Story, stories, story
 from linnet.stories.entities import Character, Item, Location
-from linnet.stories.events import Event
+from linnet.stories.events import StoryEvent
 
 WITHOUT_RULE = {"Do", "Meet", "Comfort", "Want", "Learn", "TimePasses", "WeatherTurns"}
 """Events after which everybody has what he had, where he was."""
@@ -51,7 +51,7 @@ class Replay:
         self.quarrel: set[frozenset[str]] = set()
         self.racing: set[str] = set()
 
-    def step(self, event: Event) -> None:
+    def step(self, event: StoryEvent) -> None:
         name = type(event).__name__
         fields = {field: flat(value) for field, value in vars(event).items()}
         people = {str(flat(one)) for value in vars(event).values() for one in characters_in(value)}
@@ -279,7 +279,7 @@ def test_the_replay_finds_a_missing_event(sample: list[Story]) -> None:
 
 def test_every_type_of_event_occurs(sample: list[Story]) -> None:
     occurring = {type(event) for one in sample for event in one.events}
-    assert occurring == set(Event.__subclasses__())
+    assert occurring == set(StoryEvent.__subclasses__())
 
 
 def test_a_lost_thing_is_lost_once_and_found_once(sample: list[Story]) -> None:

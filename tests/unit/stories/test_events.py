@@ -12,7 +12,6 @@ from linnet.stories.events import (
     Drop,
     Eat,
     Enter,
-    Event,
     Fail,
     Feel,
     Find,
@@ -38,6 +37,7 @@ from linnet.stories.events import (
     Sleep,
     Snatch,
     StartRace,
+    StoryEvent,
     Stumble,
     Teach,
     TimePasses,
@@ -51,7 +51,7 @@ from linnet.stories.vocabulary.places import HOME, PARK, POND
 from linnet.stories.world import InconsistencyError, World
 
 
-def world_after(*events: Event) -> World:
+def world_after(*events: StoryEvent) -> World:
     """Lily, Ben and Mia are in the park, Mom is at home; Lily has the ball, Ben the hat; then `events`."""
     world = World()
     for event in (Enter((LILY, BEN, MIA), PARK), Enter((MOM,), HOME), Own(LILY, BALL), Own(BEN, HAT), *events):
@@ -59,7 +59,7 @@ def world_after(*events: Event) -> World:
     return world
 
 
-IMPOSSIBLE: dict[str, tuple[list[Event], Event]] = {
+IMPOSSIBLE: dict[str, tuple[list[StoryEvent], StoryEvent]] = {
     "enter twice": ([], Enter((LILY,), HOME)),
     "go where one is": ([], Go((LILY,), PARK)),
     "go together from two places": ([], Go((LILY, MOM), POND)),

@@ -9,7 +9,7 @@ from pydantic import Field
 from linnet.evaluation.abilities.contract import Ability, Chance, Question, TextAbility
 from linnet.stories import names_of, stories
 from linnet.stories.entities import Character, Item, Location
-from linnet.stories.events import Enter, Event, Get, Give, Go
+from linnet.stories.events import Enter, Get, Give, Go, StoryEvent
 from linnet.stories.vocabulary.places import OUTDOORS
 from linnet.stories.vocabulary.things import TOYS, TREASURES
 from linnet.stories.world import World
@@ -144,7 +144,7 @@ class Whereabouts(TextAbility):
         return Question(" ".join([*lines, asked]), steps if self.steps else final, final)
 
 
-def _draw_move(rng: Random, world: World, places: list[Location]) -> tuple[Event, str]:
+def _draw_move(rng: Random, world: World, places: list[Location]) -> tuple[StoryEvent, str]:
     """The next event, and the sentence that states it."""
     gifts = [
         (giver, other, toy)

@@ -1,6 +1,6 @@
 """The typed events that a story is made of; each checks that it can happen before it does."""
 
-from linnet.stories.events.base import Event
+from linnet.stories.events.base import StoryEvent
 from linnet.stories.events.doing import (
     Build,
     Collapse,
@@ -49,7 +49,6 @@ __all__ = [
     "Drop",
     "Eat",
     "Enter",
-    "Event",
     "Fail",
     "Feel",
     "Find",
@@ -78,6 +77,7 @@ __all__ = [
     "Sleep",
     "Snatch",
     "StartRace",
+    "StoryEvent",
     "Stumble",
     "Teach",
     "TimePasses",

@@ -7,7 +7,7 @@ from linnet.stories.world import InconsistencyError, World
 
 
 @dataclass(frozen=True)
-class Event(ABC):
+class StoryEvent(ABC):
     """One fact of a story. Its fields say who and what; `phrases` says how it may be told."""
 
     def happen(self, world: World) -> None:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from linnet.stories.entities import Character, Characters, Item
-from linnet.stories.events.base import Event
+from linnet.stories.events.base import StoryEvent
 from linnet.stories.world import InconsistencyError, World
 
 
 @dataclass(frozen=True)
-class Do(Event):
+class Do(StoryEvent):
     """`who` do something together that changes nothing that the world keeps (`deed` names it)."""
 
     who: Characters
@@ -19,7 +19,7 @@ class Do(Event):
 
 
 @dataclass(frozen=True)
-class PlayWith(Event):
+class PlayWith(StoryEvent):
     """`who`, one of whom holds the item, play with it."""
 
     who: Characters
@@ -33,7 +33,7 @@ class PlayWith(Event):
 
 
 @dataclass(frozen=True)
-class StartRace(Event):
+class StartRace(StoryEvent):
     """`who` begin to race each other."""
 
     who: Characters
@@ -46,7 +46,7 @@ class StartRace(Event):
 
 
 @dataclass(frozen=True)
-class Stumble(Event):
+class Stumble(StoryEvent):
     """A racer falls."""
 
     who: Character
@@ -57,7 +57,7 @@ class Stumble(Event):
 
 
 @dataclass(frozen=True)
-class Win(Event):
+class Win(StoryEvent):
     """The race ends; `who` (one racer, or both together) come first."""
 
     who: Characters
@@ -69,7 +69,7 @@ class Win(Event):
 
 
 @dataclass(frozen=True)
-class Fail(Event):
+class Fail(StoryEvent):
     """`who` tries the skill, which he or she does not have yet, in vain."""
 
     who: Character
@@ -82,7 +82,7 @@ class Fail(Event):
 
 
 @dataclass(frozen=True)
-class Master(Event):
+class Master(StoryEvent):
     """`who` can do it (has learned it, or could from the start)."""
 
     who: Character
@@ -96,7 +96,7 @@ class Master(Event):
 
 
 @dataclass(frozen=True)
-class Teach(Event):
+class Teach(StoryEvent):
     """`teacher`, who can do it, shows it to `who`, who cannot."""
 
     teacher: Character
@@ -110,7 +110,7 @@ class Teach(Event):
 
 
 @dataclass(frozen=True)
-class Build(Event):
+class Build(StoryEvent):
     """`who` build something that then stands."""
 
     who: Characters
@@ -124,7 +124,7 @@ class Build(Event):
 
 
 @dataclass(frozen=True)
-class Collapse(Event):
+class Collapse(StoryEvent):
     """What was built falls down."""
 
     structure: str
@@ -136,7 +136,7 @@ class Collapse(Event):
 
 
 @dataclass(frozen=True)
-class Trouble(Event):
+class Trouble(StoryEvent):
     """`who` gets or is in trouble (stuck, hurt, lost) and cannot go anywhere."""
 
     who: Character
@@ -150,7 +150,7 @@ class Trouble(Event):
 
 
 @dataclass(frozen=True)
-class Rescue(Event):
+class Rescue(StoryEvent):
     """`helpers` free `who` of the trouble."""
 
     helpers: Characters
@@ -164,7 +164,7 @@ class Rescue(Event):
 
 
 @dataclass(frozen=True)
-class Plant(Event):
+class Plant(StoryEvent):
     """`who` put the item, which one of them holds, into the ground."""
 
     who: Characters

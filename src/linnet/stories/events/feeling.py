@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from linnet.stories.entities import Character, Characters, Item
-from linnet.stories.events.base import Event
+from linnet.stories.events.base import StoryEvent
 from linnet.stories.world import InconsistencyError, World
 
 
 @dataclass(frozen=True)
-class Feel(Event):
+class Feel(StoryEvent):
     """`who` feel so; `because`, where given, is a cause that must hold (see `CAUSES`)."""
 
     who: Characters
@@ -36,7 +36,7 @@ CAUSES: dict[str, Callable[[Feel, World], bool]] = {
 
 
 @dataclass(frozen=True)
-class Want(Event):
+class Want(StoryEvent):
     """`who` would like to have the item, which is somebody else's or nobody's."""
 
     who: Character
@@ -49,7 +49,7 @@ class Want(Event):
 
 
 @dataclass(frozen=True)
-class Comfort(Event):
+class Comfort(StoryEvent):
     """`who` comforts `other`, who is not happy."""
 
     who: Character
@@ -62,7 +62,7 @@ class Comfort(Event):
 
 
 @dataclass(frozen=True)
-class Quarrel(Event):
+class Quarrel(StoryEvent):
     """`who` and `other` are angry with each other."""
 
     who: Character
@@ -77,7 +77,7 @@ class Quarrel(Event):
 
 
 @dataclass(frozen=True)
-class MakeUp(Event):
+class MakeUp(StoryEvent):
     """The two who quarrelled are friends again."""
 
     who: Character
@@ -91,7 +91,7 @@ class MakeUp(Event):
 
 
 @dataclass(frozen=True)
-class Befriend(Event):
+class Befriend(StoryEvent):
     """`who` have become, or are, friends; nobody of them is at odds with another."""
 
     who: Characters
@@ -103,7 +103,7 @@ class Befriend(Event):
 
 
 @dataclass(frozen=True)
-class Learn(Event):
+class Learn(StoryEvent):
     """What `who` take from the story."""
 
     who: Characters

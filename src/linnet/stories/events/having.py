@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from linnet.stories.entities import Character, Characters, Item, Location
-from linnet.stories.events.base import Event
+from linnet.stories.events.base import StoryEvent
 from linnet.stories.world import InconsistencyError, World
 
 
 @dataclass(frozen=True)
-class Own(Event):
+class Own(StoryEvent):
     """`who` has the item, as his or her own, when the story begins."""
 
     who: Character
@@ -21,7 +21,7 @@ class Own(Event):
 
 
 @dataclass(frozen=True)
-class Lie(Event):
+class Lie(StoryEvent):
     """The item is at a spot before anybody knows of it."""
 
     item: Item
@@ -34,7 +34,7 @@ class Lie(Event):
 
 
 @dataclass(frozen=True)
-class Get(Event):
+class Get(StoryEvent):
     """`who` comes by a new item (picks a flower, buys an apple, takes a cake from the kitchen)."""
 
     who: Character
@@ -47,7 +47,7 @@ class Get(Event):
 
 
 @dataclass(frozen=True)
-class Make(Event):
+class Make(StoryEvent):
     """`who` make a new item; the first of them holds it."""
 
     who: Characters
@@ -60,7 +60,7 @@ class Make(Event):
 
 
 @dataclass(frozen=True)
-class Lose(Event):
+class Lose(StoryEvent):
     """The item slips from `who` to a spot of the place; nobody knows where."""
 
     who: Character
@@ -74,7 +74,7 @@ class Lose(Event):
 
 
 @dataclass(frozen=True)
-class Drop(Event):
+class Drop(StoryEvent):
     """The item leaves the hands of `who` for a spot that he or she knows: put there, or rolled away."""
 
     who: Character
@@ -87,7 +87,7 @@ class Drop(Event):
 
 
 @dataclass(frozen=True)
-class Search(Event):
+class Search(StoryEvent):
     """`who` look for the item at a spot where it is not."""
 
     who: Characters
@@ -101,7 +101,7 @@ class Search(Event):
 
 
 @dataclass(frozen=True)
-class Find(Event):
+class Find(StoryEvent):
     """`who` finds the item at the spot where it lies, and takes it."""
 
     who: Character
@@ -117,7 +117,7 @@ class Find(Event):
 
 
 @dataclass(frozen=True)
-class Give(Event):
+class Give(StoryEvent):
     """`giver` gives the item away for good."""
 
     giver: Character
@@ -133,7 +133,7 @@ class Give(Event):
 
 
 @dataclass(frozen=True)
-class Lend(Event):
+class Lend(StoryEvent):
     """`giver` lets `receiver` have the item for a while."""
 
     giver: Character
@@ -147,7 +147,7 @@ class Lend(Event):
 
 
 @dataclass(frozen=True)
-class Return(Event):
+class Return(StoryEvent):
     """`giver` hands the item back to `receiver`, whose own it is."""
 
     giver: Character
@@ -163,7 +163,7 @@ class Return(Event):
 
 
 @dataclass(frozen=True)
-class Trade(Event):
+class Trade(StoryEvent):
     """`who` gives `item` to `other` and gets `other_item` for it."""
 
     who: Character
@@ -180,7 +180,7 @@ class Trade(Event):
 
 
 @dataclass(frozen=True)
-class Snatch(Event):
+class Snatch(StoryEvent):
     """`who` takes the item out of `other`'s hands."""
 
     who: Character
@@ -194,7 +194,7 @@ class Snatch(Event):
 
 
 @dataclass(frozen=True)
-class Eat(Event):
+class Eat(StoryEvent):
     """`who`, one of whom holds the food, eat all of it."""
 
     who: Characters
@@ -211,7 +211,7 @@ class Eat(Event):
 
 
 @dataclass(frozen=True)
-class Halve(Event):
+class Halve(StoryEvent):
     """`giver` breaks the food in two and both eat it."""
 
     giver: Character
@@ -225,7 +225,7 @@ class Halve(Event):
 
 
 @dataclass(frozen=True)
-class Break(Event):
+class Break(StoryEvent):
     """The item breaks while `who` is with it."""
 
     who: Character
@@ -240,7 +240,7 @@ class Break(Event):
 
 
 @dataclass(frozen=True)
-class Mend(Event):
+class Mend(StoryEvent):
     """`who`, one of whom holds the broken item, make it whole again."""
 
     who: Characters

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from linnet.stories.entities import Character, Characters, Location
-from linnet.stories.events.base import Event
+from linnet.stories.events.base import StoryEvent
 from linnet.stories.world import DAY, InconsistencyError, World
 
 
 @dataclass(frozen=True)
-class Enter(Event):
+class Enter(StoryEvent):
     """`who` comes into the story, at `place`."""
 
     who: Characters
@@ -22,7 +22,7 @@ class Enter(Event):
 
 
 @dataclass(frozen=True)
-class Go(Event):
+class Go(StoryEvent):
     """`who` go together to another place, with whatever they hold."""
 
     who: Characters
@@ -39,7 +39,7 @@ class Go(Event):
 
 
 @dataclass(frozen=True)
-class Meet(Event):
+class Meet(StoryEvent):
     """`who` sees `other` in the same place."""
 
     who: Characters
@@ -50,7 +50,7 @@ class Meet(Event):
 
 
 @dataclass(frozen=True)
-class Sleep(Event):
+class Sleep(StoryEvent):
     """`who` falls asleep where he or she is."""
 
     who: Characters
@@ -61,7 +61,7 @@ class Sleep(Event):
 
 
 @dataclass(frozen=True)
-class TimePasses(Event):
+class TimePasses(StoryEvent):
     """It becomes `time`, later on the same day."""
 
     time: str
@@ -74,7 +74,7 @@ class TimePasses(Event):
 
 
 @dataclass(frozen=True)
-class NextDay(Event):
+class NextDay(StoryEvent):
     """A new morning."""
 
     def _happen(self, world: World) -> None:
@@ -83,7 +83,7 @@ class NextDay(Event):
 
 
 @dataclass(frozen=True)
-class WeatherTurns(Event):
+class WeatherTurns(StoryEvent):
     """The weather changes."""
 
     weather: str

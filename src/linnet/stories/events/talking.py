@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from linnet.stories.entities import Character, Item
-from linnet.stories.events.base import Event
+from linnet.stories.events.base import StoryEvent
 from linnet.stories.world import InconsistencyError, World
 
 
 @dataclass(frozen=True)
-class Say(Event):
+class Say(StoryEvent):
     """`speaker` says something to `hearer` (to nobody: None). `act` names it, `item` is what it is about."""
 
     speaker: Character

@@ -1,6 +1,6 @@
 """How each event may be told, where the plot does not say it in words of its own."""
 
-from linnet.stories.events import Event, Feel, Say
+from linnet.stories.events import Feel, Say, StoryEvent
 from linnet.stories.phrases.doing import DOING
 from linnet.stories.phrases.feeling import feeling_phrasings
 from linnet.stories.phrases.having import HAVING
@@ -9,7 +9,7 @@ from linnet.stories.phrases.speech import LINES, spoken
 _BY_TYPE = {**HAVING, **DOING}
 
 
-def phrasings_for(event: Event) -> tuple[str, ...]:
+def phrasings_for(event: StoryEvent) -> tuple[str, ...]:
     """The default phrasings of an event; KeyError where it has none and the plot has to give its own."""
     if isinstance(event, Feel):
         return feeling_phrasings(event.feeling, event.because)

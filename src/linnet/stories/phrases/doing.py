@@ -3,16 +3,16 @@
 from linnet.stories.events import (
     Befriend,
     Comfort,
-    Event,
     MakeUp,
     Meet,
     PlayWith,
     Quarrel,
     StartRace,
+    StoryEvent,
     Want,
 )
 
-DOING: dict[type[Event], tuple[str, ...]] = {
+DOING: dict[type[StoryEvent], tuple[str, ...]] = {
     Meet: (
         "Then {who} saw {other.him}.",
         "Just then, {other} came by.",

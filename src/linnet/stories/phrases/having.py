@@ -3,7 +3,6 @@
 from linnet.stories.events import (
     Break,
     Eat,
-    Event,
     Find,
     Give,
     Halve,
@@ -14,10 +13,11 @@ from linnet.stories.events import (
     Return,
     Search,
     Snatch,
+    StoryEvent,
     Trade,
 )
 
-HAVING: dict[type[Event], tuple[str, ...]] = {
+HAVING: dict[type[StoryEvent], tuple[str, ...]] = {
     Own: (
         "{who} had {item.a}.",
         "{who} had {item.a} and loved {item.obj} very much.",

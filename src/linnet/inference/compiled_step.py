@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -148,24 +149,28 @@ def _sources_hash() -> str:
     return digest.hexdigest()
 
 
-def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Step | None:
-    """The step of a package, which advances `state`; None, after a note, if it does not equal the model's.
+def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Callable[[DecoderState], Step] | None:
+    """The step of a package, from a state of the same kind; None, after a note, if it does not equal the model's.
 
-    state: a prompt has been read. A package that cannot be used is removed, and the reason is recorded.
+    state: prompts have been read. A package that cannot be used is removed, and the reason is recorded.
     """
     try:
         check_owner(package)
         loaded = _loaded(package)
         constants = read_tensors(_constants(package))
         loaded.load_constants(constants, False, True, True)
-        weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
 
-        def run(token_B1: Tensor, position_B: Tensor, states: Iterable[Tensor]) -> Tensor:
-            assert constants is not None  # the package refers to them
-            logits_BV: Tensor = loaded.run([token_B1, position_B, *states, *weights])[0]
-            return logits_BV
+        def step(state: DecoderState) -> Step:
+            weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
 
-        problem = _difference(decoder, state, run)
+            def run(tokens_B1: Tensor, positions_B: Tensor, states: Iterable[Tensor]) -> Tensor:
+                assert constants is not None  # the package refers to them
+                logits_BV: Tensor = loaded.run([tokens_B1, positions_B, *states, *weights])[0]
+                return logits_BV
+
+            return _advancing(state, run)
+
+        problem = _difference(decoder, state, step)
     except PermissionError as error:
         note(f"the compiled step is not used: {error}")
         return None
@@ -176,7 +181,7 @@ def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Step 
         _record_failure(package, problem)
         package.unlink(missing_ok=True)
         return None
-    return _advancing(state, run)
+    return step
 
 
 def _record_failure(package: Path, reason: str) -> None:
@@ -237,14 +242,14 @@ def reserve(state: DecoderState, tokens: int) -> None:
 
 
 @torch.inference_mode()
-def _difference(decoder: Decoder, state: DecoderState, run: Run) -> str | None:
+def _difference(decoder: Decoder, state: DecoderState, step: Callable[[DecoderState], Step]) -> str | None:
     """The difference from the decoder at the next token of a stream, in words; None if they are the same."""
     if state.position >= state.capacity:
         return None
     ours, theirs = state.fork(), state.fork()
     token_B1 = torch.zeros(len(state.positions), 1, dtype=torch.int64)
     expected_BV = decoder.logits(decoder.hidden(token_B1, ours))[:, 0]
-    found_BV = _advancing(theirs, run)(token_B1)
+    found_BV = step(theirs)(token_B1)
     error = float((found_BV - expected_BV).abs().max() / expected_BV.std())
     if not error <= MAX_ERROR:
         return f"logits differ by {error:.1e} of their spread"
@@ -258,11 +263,70 @@ def _difference(decoder: Decoder, state: DecoderState, run: Run) -> str | None:
 
 
 @dataclass
-class CompiledSteps:
-    """The steps of a stream: ordinary ones, and the compiled one as soon as it is there, if it is faster.
+class Times:
+    """Seconds of the last tokens of each form, for about the same number of rows."""
 
-    ordinary: the step to begin with; both advance `state`, whose prompt has been read. steps: where it is from; one
-    that is a single native call stays.
+    ordinary_s: "deque[float]" = field(default_factory=lambda: deque(maxlen=TIMED_TOKENS))
+    compiled_s: "deque[float]" = field(default_factory=lambda: deque(maxlen=TIMED_TOKENS))
+
+    @property
+    def compiled_is_faster(self) -> bool | None:
+        """None as long as one of them has not run often enough."""
+        if min(len(self.ordinary_s), len(self.compiled_s)) < TIMED_TOKENS:
+            return None
+        return min(self.compiled_s) <= min(self.ordinary_s)
+
+
+@dataclass
+class Candidate:
+    """What this process knows of the compiled step of one package for one decoder.
+
+    step: from a state to its step; None as long as the package has not been loaded. is_settled: no package is looked
+    for any more. tokens, spent_s: tokens and seconds of decoding without it. times: by the bit length of the number of
+    rows.
+    """
+
+    request: dict[str, Any]
+    package: Path
+    step: Callable[[DecoderState], Step] | None = None
+    is_settled: bool = False
+    tokens: int = 0
+    spent_s: float = 0.0
+    times: dict[int, Times] = field(default_factory=lambda: defaultdict(Times))
+
+    def look(self, decoder: Decoder, state: DecoderState) -> None:
+        """Load the package, or let it be compiled after some seconds of decoding."""
+        try:
+            if self.package.is_file():
+                self.step = compiled_step(decoder, state, self.package)
+                self.is_settled = True
+            elif self.spent_s > BUILD_AFTER_S:
+                nbytes = sum(parameter.nbytes for parameter in decoder.parameters())
+                self.is_settled = not start_build(self.request, self.package, nbytes)
+        except (OSError, RuntimeError) as error:  # a cache that cannot be written, no home folder, no process
+            note(f"the decoding step is not compiled: {error}")
+            self.is_settled = True
+
+
+_CANDIDATES: "WeakKeyDictionary[Decoder, dict[Hashable, Candidate]]" = WeakKeyDictionary()
+
+
+def candidate_of(decoder: Decoder, state: DecoderState) -> Candidate:
+    """The candidate for states of this kind, the same for all streams of a decoder."""
+    policies = tuple(part.cache_policy for part in state.layers)
+    key = len(state.positions) > 1, policies, decoder.dtype, torch.get_num_threads()
+    known = _CANDIDATES.setdefault(decoder, {})
+    if key not in known:
+        known[key] = Candidate(*package_of(decoder, state))
+    return known[key]
+
+
+@dataclass
+class CompiledSteps:
+    """The steps of a batch of streams: ordinary ones, and the compiled one as soon as it is there, if it is faster.
+
+    ordinary: the step to begin with; both advance `state`, whose prompts have been read. steps: where it is from; one
+    that is a single native call stays. What is known of the compiled step is shared by all streams of a decoder.
     """
 
     decoder: Decoder
@@ -270,52 +334,48 @@ class CompiledSteps:
     ordinary: Step
     steps: DecodeSteps | None = None
     _compiled: Step | None = field(default=None, init=False)
-    _is_decided: bool = field(default=False, init=False)
+    _uses_program: bool = field(default=False, init=False)
     _tokens: int = field(default=0, init=False)
-    _spent_s: float = field(default=0.0, init=False)
-    _times_s: "deque[float]" = field(default_factory=lambda: deque(maxlen=TIMED_TOKENS), init=False)
-    _fastest_s: float = field(default=0.0, init=False)
 
     @cached_property
-    def _request(self) -> tuple[dict[str, Any], Path]:
-        return package_of(self.decoder, self.state)
-
-    def logits(self, token_11: Tensor) -> Tensor:
-        """Logits `[1, V]` of one token."""
-        if self._is_decided or not BUILDS.enabled:
-            return (self._compiled or self.ordinary)(token_11)
-        start_s = time.perf_counter()
-        logits_1V = (self._compiled or self.ordinary)(token_11)
-        self._times_s.append(time.perf_counter() - start_s)
-        if self._compiled is None:
-            self._tokens += 1
-            self._spent_s += self._times_s[-1]
-            self._look_for_package()
-        elif len(self._times_s) == TIMED_TOKENS:
-            self._is_decided = True
-            if min(self._times_s) > self._fastest_s:
-                self._compiled = None
-        return logits_1V
-
-    def _look_for_package(self) -> None:
-        """Now and then, let the compiled step take over, or be compiled."""
-        if self._tokens == 1 and self.steps is not None and self.steps.is_program:
-            self._is_decided = True
-        if self._is_decided or self._tokens % POLL_TOKENS != TIMED_TOKENS:
-            return
+    def _candidate(self) -> Candidate | None:
         try:
-            request, package = self._request
-            if package.is_file():
-                self._compiled = compiled_step(self.decoder, self.state, package)
-                self._is_decided = self._compiled is None
-                self._fastest_s = min(self._times_s)
-                self._times_s.clear()
-            elif self._spent_s > BUILD_AFTER_S:
-                nbytes = sum(parameter.nbytes for parameter in self.decoder.parameters())
-                self._is_decided = not start_build(request, package, nbytes)
-        except (OSError, RuntimeError) as error:  # a cache that cannot be written, no home folder, no process
+            return candidate_of(self.decoder, self.state)
+        except (OSError, RuntimeError) as error:  # no home folder
             note(f"the decoding step is not compiled: {error}")
-            self._is_decided = True
+            return None
+
+    def logits(self, tokens_B1: Tensor) -> Tensor:
+        """Logits `[B, V]` of one token of each row."""
+        candidate = self._candidate if BUILDS.enabled and not self._uses_program else None
+        if candidate is None:
+            return self.ordinary(tokens_B1)
+        times = candidate.times[len(self.state.positions).bit_length()]
+        is_faster = times.compiled_is_faster
+        can_compile = candidate.step is not None and is_faster is not False
+        uses_compiled = can_compile and len(times.ordinary_s) == TIMED_TOKENS
+        if uses_compiled and self._compiled is None:
+            assert candidate.step is not None
+            self._compiled = candidate.step(self.state)
+        step = self._compiled if uses_compiled and self._compiled is not None else self.ordinary
+        start_s = time.perf_counter()
+        logits_BV = step(tokens_B1)
+        if is_faster is None:
+            spent_s = time.perf_counter() - start_s
+            (times.compiled_s if uses_compiled else times.ordinary_s).append(spent_s)
+            if not candidate.is_settled:
+                self._look_for_package(candidate, spent_s)
+        return logits_BV
+
+    def _look_for_package(self, candidate: Candidate, spent_s: float) -> None:
+        """Now and then, load the compiled step, or let it be compiled."""
+        self._uses_program = self.steps is not None and self.steps.is_program
+        self._tokens += 1
+        candidate.tokens += 1
+        candidate.spent_s += spent_s
+        is_due = self._tokens == TIMED_TOKENS or candidate.tokens % POLL_TOKENS == 0
+        if is_due and not self._uses_program:
+            candidate.look(self.decoder, self.state)
 
 
 def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool:

@@ -70,20 +70,20 @@ class CachedReader:
     padding: Counts | None = None
     record: AuxiliaryOutputs | None = None
     context: PrefillContext = EMPTY
-    _steps: DecodeSteps | CompiledSteps | None = field(default=None, init=False)
-    _prompt_was_read: bool = field(default=False, init=False)
+    _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
-        if self._steps is not None and tokens_BT.numel() == 1:
-            return self._steps.logits(tokens_BT)
-        logits_BV = self._pass(tokens_BT)
-        if not self._prompt_was_read and self.record is None:
-            steps, self._prompt_was_read = DecodeSteps.of(self.decoder, self.state), True
-            ordinary = self._pass if steps is None else steps.logits
-            can_be_compiled = can_compile(self.decoder, self.state)
-            self._steps = CompiledSteps(self.decoder, self.state, ordinary, steps) if can_be_compiled else steps
-        return logits_BV
+        has_begun = min(self.state.positions) > 0 and self.padding is None and self.context is EMPTY
+        if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
+            self._step = None  # it may hold tensors of the state
+            return self._pass(tokens_BT)
+        if self._step is None:
+            steps = DecodeSteps.of(self.decoder, self.state)
+            self._step = self._pass if steps is None else steps.logits
+            if can_compile(self.decoder, self.state):
+                self._step = CompiledSteps(self.decoder, self.state, self._step, steps).logits
+        return self._step(tokens_BT)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
         """The output of the layers `[B, T, D]` for a chunk of a prompt that goes on: its logits are not needed."""

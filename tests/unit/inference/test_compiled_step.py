@@ -20,14 +20,17 @@ from linnet.inference.compiled_step import (
     POLL_TOKENS,
     TIMED_TOKENS,
     CompiledSteps,
+    Step,
+    Times,
     can_compile,
     ordinary_steps,
     package_of,
     start_build,
 )
-from linnet.inference.engine import decode
+from linnet.inference.engine import Engine, decode
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request
 from linnet.layers.cache_policy import FULL, RecalibratingCache
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache
@@ -42,10 +45,10 @@ TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
 PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
 
 
-def read_prompt(decoder: Decoder, room: int = 64) -> DecoderState:
-    state = new_state(decoder, [PROMPT], room)
+def read_prompt(decoder: Decoder, room: int = 64, rows: int = 1) -> DecoderState:
+    state = new_state(decoder, [PROMPT] * rows, room)
     with torch.inference_mode():
-        decoder.hidden(torch.tensor([PROMPT]), state)
+        decoder.hidden(torch.tensor([PROMPT] * rows), state)
     return state
 
 
@@ -55,7 +58,7 @@ def begun(mixer: MixerSpec, seed: int = 0) -> tuple[Decoder, DecoderState]:
     return decoder, read_prompt(decoder)
 
 
-def uncompiled(decoder: Decoder, state: DecoderState, _package: Path | None = None) -> Callable[[Tensor], Tensor]:
+def uncompiled(decoder: Decoder, state: DecoderState) -> Step:
     """The step that would be compiled, as PyTorch runs it."""
     step = InPlaceStep(decoder, StateTensors(state))
     weights = list(weights_of(step.function).values())
@@ -144,21 +147,59 @@ def tokens_of(decoder: Decoder, count: int) -> list[int | None]:
     return [token for (token,) in decode(decoder, [PROMPT], count, GREEDY)]
 
 
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Packages hold the uncompiled step; the positions of the rows at each call."""
+    calls = list[tuple[int, ...]]()
+
+    def compiled(decoder: Decoder, _state: DecoderState, _package: Path) -> Callable[[DecoderState], Step]:
+        def of(state: DecoderState) -> Step:
+            step = uncompiled(decoder, state)
+            return lambda tokens_B1: calls.append(state.positions) or step(tokens_B1)
+
+        return of
+
+    monkeypatch.setattr(compiled_step, "compiled_step", compiled)
+    return calls
+
+
+@pytest.mark.parametrize("mixer", [EXAMPLES[0], MAMBA2, TED, PLGA], ids=lambda mixer: mixer.kind)
+def test_streams_that_join_and_leave_share_the_compiled_step(
+    mixer: MixerSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(compiled_step, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(compiled_step, "TIMED_TOKENS", 1)
+    monkeypatch.setattr(Times, "compiled_is_faster", property(lambda times: True if times.compiled_s else None))
+    decoder = small_decoder(mixer).float()
+    wanted = [([1, 2, 3], 20), ([4], 9), ([2, 2, 0, 1, 3, 4], 14), ([3, 1], 25)]
+    alone = [[token for (token,) in decode(decoder, [prompt], count, GREEDY)] for prompt, count in wanted]
+    calls, engine = counted_steps(monkeypatch), Engine(decoder)
+    for rows in (1, 2):
+        _, package = package_of(decoder, read_prompt(decoder, rows=rows))
+        package.parent.mkdir(parents=True, exist_ok=True)
+        package.touch()
+    streams = []
+    for prompt, count in wanted:
+        streams.append(engine.submit(Request(prompt, count, GREEDY)))
+        for _ in range(3):
+            engine.step()
+    for stream, expected in zip(streams, alone, strict=True):
+        assert [event.token for event in stream] == expected
+    assert max(map(len, calls)) == len(wanted) and any(len(set(positions)) > 1 for positions in calls)
+
+
 def test_a_package_takes_over_between_two_tokens_and_the_text_stays(package: Path, monkeypatch: pytest.MonkeyPatch):
     decoder = small_decoder(MAMBA2).float()
     expected = tokens_of(decoder, 60)
-    calls = list[int]()
-
-    def counted(decoder: Decoder, state: DecoderState, package: Path) -> Callable[[Tensor], Tensor]:
-        step = uncompiled(decoder, state)
-        return lambda token_11: calls.append(state.position) or step(token_11)
-
-    monkeypatch.setattr(compiled_step, "compiled_step", counted)
+    calls = counted_steps(monkeypatch)
     assert tokens_of(decoder, 60) == expected and not calls
     package.parent.mkdir(parents=True)
     package.touch()
     assert tokens_of(decoder, 60) == expected
-    assert calls[0] == len(PROMPT) + TIMED_TOKENS
+    assert calls[0] == (len(PROMPT) + TIMED_TOKENS,)
+    calls.clear()
+    monkeypatch.setattr(Times, "compiled_is_faster", True)
+    assert tokens_of(decoder, 20) == expected[:20]  # the next stream does not wait for it
+    assert calls[0] == (len(PROMPT),)
 
 
 def steps_with(
@@ -177,7 +218,7 @@ def steps_with(
         return step
 
     decoder = small_decoder(MAMBA2).float()
-    monkeypatch.setattr(compiled_step, "compiled_step", lambda *_: form("compiled", compiled_s))
+    monkeypatch.setattr(compiled_step, "compiled_step", lambda *_: lambda _: form("compiled", compiled_s))
     return CompiledSteps(decoder, read_prompt(decoder), form("ordinary", ordinary_s)), used
 
 
@@ -213,12 +254,13 @@ def test_a_step_that_differs_is_refused_and_one_that_cannot_be_read_too(
     def run(token: Tensor, position: Tensor, states: list[Tensor]) -> Tensor:
         return step(token, position, list(states), weights)
 
+    def problem(run: compiled_step.Run) -> str | None:
+        return compiled_step._difference(decoder, state, lambda state: compiled_step._advancing(state, run))
+
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
-    assert compiled_step._difference(decoder, state, run) is None
-    assert "logits differ" in compiled_step._difference(decoder, state, lambda *given: 1.1 * run(*given))
-    assert "state" in compiled_step._difference(
-        decoder, state, lambda *given: run(given[0], given[1], [x.clone() for x in given[2]])
-    )
+    assert problem(run) is None
+    assert "logits differ" in problem(lambda *given: 1.1 * run(*given))
+    assert "state" in problem(lambda *given: run(given[0], given[1], [x.clone() for x in given[2]]))
     assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
     package.parent.mkdir(parents=True)
     package.write_bytes(b"no package")
@@ -282,8 +324,9 @@ def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, 
     for seed in (0, 1):
         decoder = small_decoder(mixer, seed=seed).float()
         state, expected = read_prompt(decoder), read_prompt(decoder)
-        step = compiled_step.compiled_step(decoder, state, package)
-        assert step is not None
+        made = compiled_step.compiled_step(decoder, state, package)
+        assert made is not None
+        step = made(state)
         for index in range(12):
             tokens = torch.tensor([[index]] if index % 5 else [[3, 1, 2]])  # ordinary passes of several tokens, too
             with torch.inference_mode():

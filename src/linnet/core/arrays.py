@@ -36,9 +36,8 @@ def write_tensors(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain, metadata = _plain(tensors, notes or {}, checksum)
     check_free_space(Path(path), sum(tensor.numel() * tensor.element_size() for tensor in plain.values()))
-    metadata = dict(notes or {}) | ({CHECKSUM: _checksum(plain, notes or {})} if checksum else {})
     with atomic_path(path) as temporary:
         try:
             save_file(plain, temporary, metadata or None)
@@ -46,6 +45,34 @@ def write_tensors(
             code = re.search(r"os error (\d+)", str(error))
             number = int(code[1]) if code else errno.EIO
             raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def pack_tensors(
+    tensors: "Mapping[str, Tensor]", notes: Mapping[str, str] | None = None, checksum: bool = False
+) -> bytes:
+    """The content of the file that `write_tensors` writes."""
+    from safetensors.torch import save
+
+    plain, metadata = _plain(tensors, notes or {}, checksum)
+    content: bytes = save(plain, metadata or None)
+    return content
+
+
+def unpack_tensors(
+    content: bytes, origin: str, device: "str | torch.device" = "cpu"
+) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    """The tensors of the content of a safetensors file, and its notes; `UserError` as from `read_tensors`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise UserError(f"{origin}: not a safetensors file ({error})") from error
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    notes = dict(header.get("__metadata__") or {})
+    _check_content(tensors, notes, origin)
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, notes
 
 
 def read_tensors(
@@ -76,10 +103,23 @@ def read_tensors(
             raise
         number = int(code[1])
         raise OSError(number, f"cannot be read ({os.strerror(number)})", str(path)) from error
+    _check_content(tensors, notes, path)
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _plain(
+    tensors: "Mapping[str, Tensor]", notes: Mapping[str, str], checksum: bool
+) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    """The tensors as they are stored, and the metadata of the file."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return plain, dict(notes) | ({CHECKSUM: _checksum(plain, notes)} if checksum else {})
+
+
+def _check_content(tensors: "Mapping[str, Tensor]", notes: dict[str, str], origin: str | Path) -> None:
+    """Remove the checksum from the notes; `UserError` if it is not that of the content."""
     found = notes.pop(CHECKSUM, None)
     if found is not None and found != _checksum(tensors, notes):
-        raise UserError(f"{path}: {CHECKSUM_MISMATCH}; expected it unchanged")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+        raise UserError(f"{origin}: {CHECKSUM_MISMATCH}; expected it unchanged")
 
 
 def _checksum(tensors: "Mapping[str, Tensor]", notes: Mapping[str, str]) -> str:

@@ -111,7 +111,7 @@ class Engine:
         check_prompts(self.decoder, [request.prompt], request.max_tokens, position)
         check_bias(request.sampling, self.vocab_size)
         check_memory_of_encoder(self.decoder, request.state, request.context)
-        splits = (self._splits or position > 0) and not request.context.prefixes
+        splits = position > 0 or (self._splits and not request.context.prefixes)
         stream = Stream(request, self.step, self.cancel)
         prompt = StreamBatch([stream], splits=splits, planned=self._planned(request))
         with self._lock:
@@ -326,7 +326,7 @@ class Engine:
         else:
             state = with_room(request.state, request.state.position + len(request.prompt) + request.max_tokens)
             state = state.fork() if state is request.state and not request.hands_over_state else state
-        return CachedReader(self.decoder, state, context=request.context)
+        return CachedReader(self.decoder, state, context=EMPTY if state.position else request.context)
 
     def _join(self, prompt: StreamBatch) -> None:
         """Let the streams of a prompt run, in a batch with others if their states can be joined."""

@@ -131,6 +131,15 @@ class PrefixStore:
         counters.tokens_read += len(tokens) - match.length
         return _assembled(path, snapshot, match.length, max(capacity, match.length)), match.length
 
+    def snapshots(self, tokens: Sequence[int], key: Hashable) -> list[tuple[int, DecoderState]]:
+        """The snapshots on the way of a text, without places for tokens, and the number of tokens of each."""
+        root = self._roots.get(key)
+        if root is None:
+            return []
+        match = self._match(root, tokens)
+        path = match.node.path()
+        return [(node.end, node.snapshot) for node in path if node.snapshot is not None and node.end <= match.length]
+
     def insert(self, tokens: Sequence[int], state: DecoderState, key: Hashable) -> None:
         """Store a copy of the state of one stream that has read exactly `tokens`."""
         assert state.positions == (len(tokens),) and tokens, "the state of one stream, and the tokens that it has read"

@@ -1,33 +1,49 @@
-"""A stream of text that can be fed, continued, forked, saved and loaded."""
+"""A stream of text that can be fed, continued, forked, rewound, observed, saved and loaded."""
 
 import copy
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Self, Unpack
+from typing import BinaryIO, Self, Unpack
 
 import torch
-from pydantic import Field, NonNegativeInt
 
-from linnet.core.errors import UserError
-from linnet.core.files import parse_json
-from linnet.core.spec import Spec
-from linnet.inference.cache_policy import CachePolicies
-from linnet.inference.engine import decode
+from linnet.core.errors import UserError, note
+from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache_policy_state, observe
+from linnet.inference.engine import Engine
 from linnet.inference.language_model import Continuation, LanguageModel
-from linnet.inference.prefill import EMPTY, PrefillInputs, new_state
+from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state
+from linnet.inference.prefix_store import PrefixStore, prefix_key
 from linnet.inference.readers import Step
 from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
-from linnet.inference.state import load_state, read_metadata, save_state, with_room
+from linnet.inference.state import (
+    SNAPSHOT,
+    read_state,
+    restored_snapshots,
+    restored_state,
+    save_state,
+    snapshot_tensors,
+    with_room,
+)
+from linnet.inference.stream_record import STREAM, TOKENS, GeneratedRun, read_record
+from linnet.inference.streams import Event, Grammar, Request, Stream
+from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
+from linnet.inference.weights import fingerprint, precision_of
 from linnet.layers.cache_policy import FULL
-from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
-STREAM = "stream"
-"""Key of a state file's metadata: what is saved of a stream in addition to its decode state, as JSON."""
+SNAPSHOT_BYTES = 2**28
+"""Bytes of the snapshots of a session and its forks by default."""
+
+
+class SessionSettings(SamplingSettings, total=False):
+    """The settings of `Session.generate`."""
+
+    ignore_eos: bool
+    stop: str | Sequence[str]
+    grammar: Grammar | None
 
 
 class Session:
@@ -39,23 +55,46 @@ class Session:
 
     Several calls generate the same text as one call: nothing is read twice, and the random numbers of a seed continue.
     A character is held back until all of its bytes have been generated.
+
+    A session can also be continued on an engine that it shares with other streams: submit its `request`, give the
+    events of the stream to `accept`, and the stream to `finish` when it has ended. Until then nothing else may be done
+    with the session.
     """
 
-    def __init__(self, model: LanguageModel, cache_policy: CachePolicies = FULL, input: str | None = None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        cache_policy: CachePolicies = FULL,
+        input: str | None = None,
+        *,
+        prefixes: PrefixStore | None = None,
+    ) -> None:
         """`cache_policy`: what the layers keep of the past (`layer_cache_policies`).
 
-        `input`: the text that the stream continues, for a model of pairs (`LanguageModel.generate`). `seed` is the seed
-        whose random numbers were used last; None before the first.
+        `input`: the text that the stream continues, for a model of pairs (`LanguageModel.generate`). `prefixes`: a
+        store that the session shares with others; None: a session whose state cannot be cropped has one for its
+        snapshots. `seed` is the seed whose random numbers were used last; None before the first.
         """
         self.model = model
+        self.prefixes = prefixes
         self._cache_policy = cache_policy
         self._state: DecoderState | None = None
         self._prefill = model.prefill_inputs([""], None if input is None else [input])
-        (self._pending,) = self._prefill.prompts
+        self._context: PrefillContext | None = None
+        self._tokens = list(self._prefill.prompts[0])
+        self._beginning = len(self._tokens)
+        self._runs: list[GeneratedRun] = []
+        self._first_chunk: int | None = None
         self._text = model.tokenizer.stream()
+        self._texts = TextEvents(model.tokenizer, stream=self._text, ends=False)
         self.seed: int | None = None
         self._drawn = 0
-        self._counts = TokenCounts(set(self._pending))
+        self._counts = TokenCounts(set(self._tokens))
+        self._engine: Engine | None = None
+        self._stream: Stream | None = None  # that of `events` or `stream`, while it goes on
+        probe = cache_policy_state(model.decoder, 1, 2, cache_policy, device=torch.device("meta"))
+        if prefixes is None and not probe.is_croppable:
+            self.prefixes = PrefixStore(SNAPSHOT_BYTES)
 
     def __repr__(self) -> str:
         return f"Session({self.model.spec.name}, {self.tokens} tokens)"
@@ -63,153 +102,345 @@ class Session:
     @property
     def tokens(self) -> int:
         """Tokens of the stream so far, including the end token that begins it and tokens that are not read yet."""
-        return len(self._pending) + (0 if self._state is None else self._state.position)
+        return len(self._tokens)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """These tokens."""
+        return list(self._tokens)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the decode state, as allocated."""
         return 0 if self._state is None else self._state.nbytes
 
-    def feed(self, text: str) -> None:
-        """Continue the stream with `text`, which is read in one pass when something is generated."""
-        tokens = self.model.tokenizer.encode(text)
-        if tokens:
-            fresh = self._state is None and self._prefill.inputs is None
-            if fresh and self._pending == [self.model.tokenizer.end_id]:
-                self._pending = self.model.prompt_tokens(text)
-                self._counts = TokenCounts(set(self._pending))
-            else:
-                self._pending = [*self._pending, *tokens]
-                self._counts.read_prompt(tokens)
-            self._text = self.model.tokenizer.stream(tokens)
+    @property
+    def has_stopped(self) -> bool:
+        """True if a stop text ended the last continuation."""
+        return self._texts.has_stopped
 
-    def generate(self, max_tokens: int = 200, *, ignore_eos: bool = False, **settings: Unpack[SamplingSettings]) -> str:
+    @property
+    def _read(self) -> int:
+        """The number of tokens that the state has read."""
+        return 0 if self._state is None else self._state.position
+
+    @property
+    def _pending(self) -> list[int]:
+        """The tokens that it has not read."""
+        return self._tokens[self._read :]
+
+    def observe(self) -> list[SublayerContents]:
+        """What each sublayer holds of the stream; empty before anything was read."""
+        state = self._state_now()
+        return [] if state is None else observe(state)
+
+    def feed(self, text: str) -> None:
+        """Continue the stream with `text`, which is read when something is generated."""
+        self._end()
+        tokens = self.model.tokenizer.encode(text)
+        if not tokens:
+            return
+        if self._read == 0 and self._prefill.inputs is None and self._tokens == [self.model.tokenizer.end_id]:
+            self._tokens = self.model.prompt_tokens(text)
+            self._counts = TokenCounts(set(self._tokens))
+        else:
+            self._tokens += tokens
+            self._counts.read_prompt(tokens)
+        self._text = self.model.tokenizer.stream(tokens)
+
+    def generate(self, max_tokens: int = 200, **settings: Unpack[SessionSettings]) -> str:
         """The text that follows, up to `max_tokens` tokens or the end of the document; it becomes part of the stream.
 
         Settings as of `LanguageModel.generate`. `seed` None: continue with the random numbers of the previous seed.
-        Frequency and presence penalties count the tokens that were generated since the last `feed`.
-        Raises `UserError` for invalid values, and for more tokens than learned positions.
+        Frequency and presence penalties count the tokens that were generated since the last `feed`. A text of `stop`
+        ends the continuation and is not part of the result, but the tokens that completed it are part of the stream, as
+        an end token is. Raises `UserError` for invalid values, and for more tokens than learned positions.
         """
-        sampling = sampling_of(settings, ("max_tokens", "ignore_eos", *SamplingSettings.__annotations__))
-        return "".join(self.stream(max_tokens, sampling, ignore_eos))
+        return "".join(event.text for event in self.events(max_tokens, **settings))
 
-    def stream(self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
-        """`generate` piece by piece, with figures and state; the session advances with the pieces."""
-        state, before = self._state_with_room(max_tokens), self.tokens - len(self._pending)
-        if sampling.seed is not None:
-            self.seed, self._drawn = sampling.seed, 0
-        elif self.seed is None:
-            self.seed = fresh_seed()
-        tokenizer, prompt_tokens = self.model.tokenizer, len(self._pending)
-        steps = decode(
-            self.model.decoder,
-            [self._pending],
-            max_tokens,
-            replace(sampling, seed=self.seed, drawn=self._drawn),
-            () if ignore_eos else tokenizer.end_ids,
-            state=state,
-            vocab_size=tokenizer.vocab_size,
-            context=EMPTY if state.position else self._prefill.context(self.model.decoder),
-            counts=[self._counts],
-        )
+    def events(
+        self, max_tokens: int = 200, *, logprobs: int | None = None, **settings: Unpack[SessionSettings]
+    ) -> Iterator[TextEvent]:
+        """`generate` token by token, with the text of each; the session advances with the events.
 
-        def advance() -> Iterator[Step]:
-            for step in steps:
-                # The state has not read it yet. A model may have several end tokens; the counts know which one came.
-                assert self._counts.last is not None
-                self._pending = [self._counts.last]
-                self._drawn += not sampling.greedy
-                yield step
+        logprobs: also report the log-probability of each token, and this many of the likeliest tokens. Raises
+        `UserError` at once, as `generate`.
+        """
+        stream = self._submit(self.request(max_tokens, logprobs=logprobs, **settings))
 
-        return Continuation(
-            advance(), self._text, prompt_tokens, lambda n: state.held_nbytes(before + n), state, ends=False
-        )
+        def events() -> Iterator[TextEvent]:
+            rest: list[TextEvent] = []
+            try:
+                for event in stream:
+                    yield from self.accept(event)
+                    if self.has_stopped:
+                        break
+            finally:
+                rest = self._end(stream)
+            yield from rest
+
+        return events()
+
+    def stream(
+        self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False, stop: Sequence[str] = ()
+    ) -> Continuation:
+        """`generate` piece by piece, with figures and state."""
+        self._end()
+        before, prompt_tokens = self._read, len(self._pending)
+        state = self._state_with_room(max_tokens)
+        stream = self._submit(self._request(max_tokens, sampling, ignore_eos))
+
+        def steps() -> Iterator[Step]:
+            try:
+                for event in stream:
+                    self._append(event.token)
+                    yield [event.token]
+            finally:
+                self._end(stream)
+            if stream.finish_reason == "stop":
+                yield [None]
+
+        def held_nbytes(tokens: int) -> int:
+            return state.held_nbytes(before + tokens)
+
+        return Continuation(steps(), self._text, prompt_tokens, held_nbytes, state, ends=False, stop=stop)
+
+    def request(
+        self, max_tokens: int = 200, *, logprobs: int | None = None, **settings: Unpack[SessionSettings]
+    ) -> Request:
+        """What the next continuation asks of an engine, for `accept` and `finish`; the arguments are those of `events`.
+
+        The engine may advance the state of the session itself, so that nothing is copied.
+        """
+        self._end()
+        ignore_eos, stop = settings.pop("ignore_eos", False), stop_texts(settings.pop("stop", ()))
+        grammar = settings.pop("grammar", None)
+        sampling = sampling_of(settings, ("max_tokens", "logprobs", *SessionSettings.__annotations__))
+        request = self._request(max_tokens, sampling, ignore_eos, stop)
+        return replace(request, logprobs=logprobs, grammar=grammar)
+
+    def accept(self, event: Event) -> list[TextEvent]:
+        """Take a generated token; returns the events whose text is certain. Behind a stop text there are none."""
+        self._append(event.token)
+        if self._texts.has_stopped:
+            self._text.push(event.token)
+        return self._texts.push(event)
+
+    def finish(self, stream: Stream) -> list[TextEvent]:
+        """Take back the state of a stream of `request`, which is cancelled if it goes on, and its last tokens.
+
+        Returns the events that had been held back. After an error in the model the text stays, and is read again.
+        """
+        stream.cancel()
+        events = []
+        while stream.events:
+            events += self.accept(stream.events.popleft())
+        self._state = stream.state if stream.error is None else None
+        if self._state is not None and self._state.position:
+            for token in stream.pending[len(self._tokens) - self._state.position :]:  # a stop id, which is no event
+                self._append(token)
+            if self._first_chunk is None:
+                self._first_chunk = len(stream.request.prompt)
+        return events + self._texts.finish()
+
+    def rewind(self, tokens: int) -> None:
+        """Take back the last `tokens` tokens; the session is as if it had never read or generated them.
+
+        Random numbers and counts go back too, so that the same settings generate the same text. A state that can be
+        cropped is; any other one is made again from the last snapshot before, with at most `snapshot_tokens` tokens
+        that are read anew. Where there is none (it was dropped, or not saved), a note says how many are. Layers that
+        calibrate on their prompt do so again if a part of it is taken back.
+
+        `UserError` for more tokens than are behind the beginning of the stream or its input.
+        """
+        self._end()
+        most = len(self._tokens) - self._beginning
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= most:
+            accepted = f"0 to {most}, the tokens behind the beginning of the stream or its input"
+            raise UserError(field="rewind", value=tokens, accepted=accepted)
+        if tokens == 0:
+            return
+        length = len(self._tokens) - tokens
+        del self._tokens[length:]
+        self._return_state()
+        begun = [run for run in self._runs if run.start <= length]
+        self.seed, self._drawn = (begun[-1].seed, begun[-1].drawn_at(length)) if begun else (None, 0)
+        self._runs = [replace(run, end=min(run.end, length)) for run in begun if run.start < length]
+        generated, fed = self._last_border()
+        self._counts = TokenCounts(self._tokens, Counter(self._tokens[generated:]))
+        self._text = self.model.tokenizer.stream(self._tokens[fed:generated])
+        for token in self._tokens[generated:]:
+            self._text.push(token)
 
     def fork(self) -> Self:
-        """An independent copy of the session."""
+        """An independent copy of the session; both share one store of snapshots."""
         twin = copy.copy(self)
-        twin._state = None if self._state is None else self._state.fork()
-        twin._pending = list(self._pending)
+        state = self._state_now()
+        twin._state = None if state is None else state.fork()
+        twin._tokens = list(self._tokens)
+        twin._runs = [replace(run) for run in self._runs]
         twin._counts = copy.deepcopy(self._counts)
         twin._text = self.model.tokenizer.stream()
         twin._text.load_state_dict(self._text.state_dict())
+        twin._texts = TextEvents(self.model.tokenizer, stream=twin._text, ends=False)
+        twin._engine = twin._stream = None
         return twin
 
-    def save(self, path: str | Path) -> None:
-        """Write the stream as safetensors, with everything needed to continue it; the file is written atomically."""
+    def save(self, target: str | Path | BinaryIO) -> None:
+        """Write the stream as safetensors, with everything needed to continue it, and its snapshots.
+
+        A file is written atomically. target: a path, or a binary file that is open for writing.
+        """
+        state = self._state_now()
+        if state is None:
+            state = new_state(self.model.decoder, [self._tokens], 1, self._cache_policy)
         record = {
             "model": fingerprint(self.model.decoder),
             "tokenizer": self.model.tokenizer.hash,
-            "pending": self._pending,
+            "precision": precision_of(self.model.decoder),
+            "pending": self._tokens[state.position :],
             "inputs": self._prefill.inputs,
             "prefixes": self._prefill.prefixes,
+            "beginning": self._beginning,
+            "first_chunk": self._first_chunk,
             "text": self._text.state_dict(),
             "seed": self.seed,
             "drawn": self._drawn,
             "seen": sorted(self._counts.seen),
             "generated": self._counts.generated,
+            "runs": [astuple(run) for run in self._runs],
         }
-        state = self._state_with_room(1) if self._state is None else self._state
-        save_state(state, path, {STREAM: json.dumps(record)})
+        notes = {STREAM: json.dumps(record), TOKENS: json.dumps(self._tokens)}
+        snapshots = []
+        if self.prefixes is not None and not state.is_croppable:
+            snapshots = self.prefixes.snapshots(self._tokens[: state.position - 1], self._key(state))
+        save_state(state, target, notes, snapshot_tensors(state, snapshots))
 
     @classmethod
-    def load(cls, model: LanguageModel, path: str | Path) -> Self:
-        """Continue a saved stream of this model; `UserError` with the reason for any other file."""
-        text = read_metadata(path).get(STREAM)
-        if text is None:
-            load_state(model.decoder, path)  # reports a file that is no state
-            raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
-        origin = f"{path}: metadata {STREAM}"
-        record = StreamRecord.parse(parse_json(text, origin), origin)
-        for field, own in (("model", fingerprint(model.decoder)), ("tokenizer", model.tokenizer.hash)):
-            if getattr(record, field) != own:
-                expected = "expected one that this model has written, with weights of this precision"
-                raise UserError(f"{path}: a stream of another {field}; {expected}")
-        rows_of = {"pending": [record.pending], "inputs": record.inputs or [], "generated": [list(record.generated)]}
-        for field, rows in rows_of.items():
-            if any(token >= model.spec.vocab_size for row in rows for token in row):
-                raise UserError(f"{origin}: {field}: expected tokens below {model.spec.vocab_size}")
-        session = cls(model)
-        session._state, session._pending = load_state(model.decoder, path), list(record.pending)
-        session._prefill = PrefillInputs([session._pending], record.inputs, record.prefixes)
+    def load(cls, model: LanguageModel, source: str | Path | BinaryIO, *, prefixes: PrefixStore | None = None) -> Self:
+        """Continue a saved stream of this model; nothing is read again. `UserError` with the reason for any other file.
+
+        source: a path, or a binary file that is open for reading. prefixes: see `Session`.
+        """
+        tensors, notes, origin = read_state(source, model.decoder.device)
+        if STREAM not in notes:
+            restored_state(model.decoder, tensors, notes, origin)  # reports a file that is no state
+            raise UserError(f"{origin}: a decode state alone, without its stream; expected what a session has saved")
+        record, tokens = read_record(model, notes, origin)
+        snapshots = {name: tensors.pop(name) for name in list(tensors) if name.startswith(SNAPSHOT)}
+        state = restored_state(model.decoder, tensors, notes, origin)
+        if state.positions != (len(tokens) - len(record.pending),):
+            problem = f"{len(tokens)} tokens, of which {len(record.pending)} are pending"
+            raise UserError(f"{origin}: metadata {TOKENS}: {problem}: the state has read {state.positions}")
+        session = cls(model, [layer.cache_policy for layer in state.layers], prefixes=prefixes)
+        session._state, session._tokens, session._beginning = state, tokens, record.beginning
+        session._prefill = PrefillInputs([tokens[: record.beginning]], record.inputs, record.prefixes)
+        session._first_chunk = record.first_chunk
         session._text.load_state_dict(record.text.model_dump())
         session.seed, session._drawn = record.seed, record.drawn
-        session._counts = TokenCounts({*record.seen, *record.pending}, Counter(record.generated))
+        session._counts = TokenCounts({*record.seen, *record.pending}, record.generated)
+        session._runs = record.generated_runs(len(tokens))
+        if session.prefixes is not None and not state.is_croppable:
+            for length, snapshot in restored_snapshots(model.decoder, state, snapshots, notes, origin):
+                session.prefixes.insert(tokens[:length], snapshot, session._key(state))
         return session
+
+    def _request(self, max_tokens: int, sampling: Sampling, ignore_eos: bool, stop: Sequence[str] = ()) -> Request:
+        """The next continuation as an engine takes it; its random numbers follow the last ones of their seed."""
+        if self._state is not None:
+            self._state = with_room(self._state, len(self._tokens) + max_tokens)
+        if sampling.seed is not None:
+            self.seed, self._drawn = sampling.seed, 0
+        elif self.seed is None:
+            self.seed = fresh_seed()
+        length, tokenizer = len(self._tokens), self.model.tokenizer
+        self._texts = TextEvents(tokenizer, stop=stop, stream=self._text, ends=False)
+        self._runs.append(GeneratedRun(length, length, self.seed, self._drawn, sampling.greedy))
+        return Request(
+            self._pending,
+            max_tokens,
+            replace(sampling, seed=self.seed, drawn=self._drawn),
+            () if ignore_eos else tokenizer.end_ids,
+            state=self._state,
+            cache_policy=self._cache_policy,
+            context=self._prefill_context(),
+            counts=self._counts,
+            hands_over_state=True,
+            read_tokens=self._tokens[: self._read],
+            first_chunk=self._first_chunk,
+        )
+
+    def _submit(self, request: Request) -> Stream:
+        """Continue the stream on an engine of the session's own."""
+        if self._engine is None:
+            decoder, vocab_size = self.model.decoder, self.model.tokenizer.vocab_size
+            self._engine = Engine(decoder, vocab_size=vocab_size, chunk_tokens=None, prefixes=self.prefixes)
+        self._stream = self._engine.submit(request)
+        return self._stream
+
+    def _end(self, stream: Stream | None = None) -> list[TextEvent]:
+        """`finish` the continuation that goes on, if it is `stream` (None: whichever)."""
+        running = self._stream
+        if running is None or (stream is not None and stream is not running):
+            return []
+        self._stream = None
+        return self.finish(running)
+
+    def _append(self, token: int) -> None:
+        """Add a generated token."""
+        self._tokens.append(token)
+        run = self._runs[-1]
+        run.end += 1
+        self._drawn += not run.greedy
+
+    def _state_now(self) -> DecoderState | None:
+        """The state at the last token; None if it has read tokens that were not accepted."""
+        state = self._state if self._stream is None else self._stream.state
+        return state if state is None or state.position < len(self._tokens) else None
 
     def _state_with_room(self, max_tokens: int) -> DecoderState:
         """The state, with room for the pending tokens and `max_tokens` more."""
         if self._state is None:
-            self._state = new_state(self.model.decoder, [self._pending], max_tokens, self._cache_policy)
-        self._state = with_room(self._state, self.tokens + max_tokens)
+            self._state = new_state(self.model.decoder, [self._tokens], max_tokens, self._cache_policy)
+        self._state = with_room(self._state, len(self._tokens) + max_tokens)
         return self._state
 
+    def _prefill_context(self) -> PrefillContext:
+        """The context of the first chunk, which an encoder reads once."""
+        if self._context is None:
+            self._context = self._prefill.context(self.model.decoder)
+        return self._context
 
-class TextRecord(Spec):
-    """The state of a stream's text decoder: the bytes of an incomplete character, and whether no text was output."""
+    def _return_state(self) -> None:
+        """Make the state that of the tokens there are now, without the last, or drop it so that they are read again."""
+        length, state = len(self._tokens), self._state
+        if self._first_chunk is not None and length < self._calibrated_tokens():
+            self._state = self._first_chunk = None
+        elif state is not None and state.position >= length:
+            if length > 1 and state.can_crop(length - 1):
+                state.crop(length - 1)
+                return
+            found = 0
+            if self.prefixes is not None:
+                found = self.prefixes.longest(self._tokens[:-1], self._key(state))
+            if self.prefixes is None or length - found > self.prefixes.snapshot_tokens + 1:
+                note(f"rewind: {length - found} tokens are read again, as there is no later snapshot")
+            self._state = None
 
-    held: str = Field(pattern="^([0-9a-f]{2}){0,4}$")
-    opening: bool
+    def _calibrated_tokens(self) -> int:
+        """The number of first tokens on which layers have calibrated; 0 for a model without such layers."""
+        first = self._first_chunk or 0
+        traits = [mixer.traits for mixer in self.model.decoder.mixers if mixer.traits.calibrates]
+        return max((min(first, one.calibrated_after or first) for one in traits), default=0)
 
+    def _last_border(self) -> tuple[int, int]:
+        """Where the tokens begin that were generated since the last text was fed, and where that text begins."""
+        generated, runs = len(self._tokens), list(self._runs)
+        while runs and runs[-1].end == generated:
+            generated = runs.pop().start
+        return generated, runs[-1].end if runs else 0
 
-class StreamRecord(Spec):
-    """What is saved of a stream in addition to its decode state."""
-
-    model: str
-    tokenizer: str
-    pending: list[NonNegativeInt]
-    inputs: list[list[NonNegativeInt]] | None = None
-    prefixes: tuple[NonNegativeInt, ...] | None = None
-    text: TextRecord
-    seed: int | None
-    drawn: NonNegativeInt
-    seen: list[NonNegativeInt] = Field(default_factory=list)
-    generated: dict[NonNegativeInt, NonNegativeInt] = Field(default_factory=dict)
-
-
-def fingerprint(decoder: Decoder) -> str:
-    """A hash of parameters of the embedding and the first layer, which distinguishes models of one shape."""
-    digest = hashlib.sha256()
-    for parameter in (decoder.embedding.tokens.weight, *decoder.layers[0].mixer.parameters()):
-        digest.update(parameter.detach().flatten()[:1024].to("cpu", torch.float32).numpy().tobytes())
-    return digest.hexdigest()
+    def _key(self, state: DecoderState) -> Hashable:
+        """That of the stream's states in a prefix store."""
+        first_chunk = self._tokens[: self._first_chunk]
+        return prefix_key(self.model.decoder, state, first_chunk, **vars(self._prefill_context()))

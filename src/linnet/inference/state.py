@@ -1,15 +1,16 @@
 """The decode state of a decoder on disk, as safetensors, so that a stream can continue later and elsewhere."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from linnet.core.arrays import read_tensors, write_tensors
+from linnet.core.arrays import pack_tensors, read_tensors, unpack_tensors, write_tensors
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 from linnet.inference.cache_policy import cache_policy_state
@@ -18,8 +19,13 @@ from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
-_COUNTS = ("positions", "capacity")
+COUNTS = ("positions", "capacity")
+"""Tensors of a file that belong to no layer."""
+
 _LAYER = "layer."
+
+SNAPSHOT = "snapshot."
+"""How the names of the tensors of an earlier state begin, before its number of tokens."""
 
 ROOM_FACTOR = 1.5
 """Smallest factor by which a state grows."""
@@ -28,10 +34,19 @@ CONTEXTS = "contexts"
 """Key of the file's metadata: the cache policy of each layer, as JSON."""
 
 
-def save_state(state: DecoderState, path: str | Path, notes: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Write a state, with `notes` in the metadata; the file is written atomically."""
+def save_state(
+    state: DecoderState,
+    target: str | Path | BinaryIO,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    more: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
+    """Write a state, with `notes` in the metadata and `more` tensors; a file is written atomically."""
     policies = json.dumps([layer.cache_policy.to_dict() for layer in state.layers])
-    write_tensors(path, state.tensors(), {**notes, CONTEXTS: policies}, checksum=True)
+    tensors, notes = {**state.tensors(), **more}, {**notes, CONTEXTS: policies}
+    if isinstance(target, str | Path):
+        write_tensors(target, tensors, notes, checksum=True)
+    else:
+        target.write(pack_tensors(tensors, notes, checksum=True))
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -39,9 +54,22 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
 
     Raises `UserError` with file and tensor if the file is missing or damaged, or does not fit the decoder.
     """
-    path = Path(path)
+    return restored_state(decoder, *read_state(path, decoder.device))
+
+
+def read_state(source: str | Path | BinaryIO, device: torch.device) -> tuple[dict[str, Tensor], dict[str, str], str]:
+    """The tensors of the file of a state, its metadata, and its name for messages; `UserError` if it is damaged."""
+    if isinstance(source, str | Path):
+        notes, origin, tensors = read_metadata(source), str(source), read_tensors(source, device)
+    else:
+        origin = str(getattr(source, "name", "state"))
+        tensors, notes = unpack_tensors(source.read(), origin, device)
     # Copies, because a mapped file is not aligned, which changes the last bits of results.
-    tensors = {name: tensor.clone() for name, tensor in read_tensors(path, decoder.device).items()}
+    return {name: tensor.clone() for name, tensor in tensors.items()}, notes, origin
+
+
+def restored_state(decoder: Decoder, tensors: dict[str, Tensor], notes: Mapping[str, str], path: str) -> DecoderState:
+    """The state of these tensors; `UserError`, which begins with `path`, if they do not fit the decoder."""
     layers = [tensor for name, tensor in tensors.items() if name.startswith(_LAYER)]
     if not layers or any(tensor.dim() == 0 for tensor in layers):
         raise UserError(f"{path}: not a decode state, it has no tensors of layers")
@@ -56,13 +84,50 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
     for position in positions.tolist():
         if not 0 <= position <= capacity or capacity == 0:
             raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {int(capacity)}")
-    policies = _read_cache_policies(path)
+    policies = _cache_policies(notes, path)
     try:
         template = cache_policy_state(decoder, batch, int(capacity), policies, device=torch.device("meta"))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     _check_tensors(decoder, template, tensors, path)
     return template.with_tensors(tensors)
+
+
+def snapshot_tensors(state: DecoderState, snapshots: Iterable[tuple[int, DecoderState]]) -> dict[str, Tensor]:
+    """Earlier states of the stream of `state`, by number of tokens, as further tensors of its file.
+
+    What has one place per token is not repeated.
+    """
+    common = _tensors_of_tokens(state)
+    return {
+        f"{SNAPSHOT}{length}.{name}": tensor
+        for length, snapshot in snapshots
+        for name, tensor in snapshot.tensors().items()
+        if name not in COUNTS and name not in common
+    }
+
+
+def restored_snapshots(
+    decoder: Decoder, state: DecoderState, tensors: Mapping[str, Tensor], notes: Mapping[str, str], path: str
+) -> Iterator[tuple[int, DecoderState]]:
+    """The snapshots of a file, whose `tensors` these are, by number of tokens; `UserError` if they do not fit."""
+    by_length: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        length, _, field = name.removeprefix(SNAPSHOT).partition(".")
+        if not (length.isascii() and length.isdigit() and 0 < int(length) < state.position):
+            raise UserError(f"{path}: tensor {name}: expected snapshots of 1 to {state.position - 1} tokens")
+        by_length.setdefault(int(length), {})[field] = tensor
+    for length, own in sorted(by_length.items()):
+        counts = {"positions": torch.tensor([length]), "capacity": torch.tensor(state.capacity)}
+        named = {**_tensors_of_tokens(state), **own, **counts}
+        yield length, restored_state(decoder, named, notes, f"{path}: {SNAPSHOT}{length}")
+
+
+def _tensors_of_tokens(state: DecoderState) -> dict[str, Tensor]:
+    """The tensors with one place per token, by name."""
+    tensors = state.tensors()
+    names = (prefix + name for prefix, own in state.named() for name in own.room)
+    return {name: tensors[name] for name in names if name in tensors}
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
@@ -91,9 +156,9 @@ def with_room(state: DecoderState, tokens: int) -> DecoderState:
     return state.grown(capacity)
 
 
-def _read_cache_policies(path: Path) -> list[CachePolicy] | FullCache:
+def _cache_policies(notes: Mapping[str, str], path: str) -> list[CachePolicy] | FullCache:
     """The cache policy of each layer of a saved state; older files have none, because everything was kept."""
-    text = read_metadata(path).get(CONTEXTS)
+    text = notes.get(CONTEXTS)
     if text is None:
         return FULL
     try:
@@ -106,7 +171,7 @@ def _read_cache_policies(path: Path) -> list[CachePolicy] | FullCache:
 
 
 @torch.inference_mode()
-def _check_tensors(decoder: Decoder, template: DecoderState, tensors: Mapping[str, Tensor], path: Path) -> None:
+def _check_tensors(decoder: Decoder, template: DecoderState, tensors: Mapping[str, Tensor], path: str) -> None:
     """`UserError` for a tensor that is missing, unexpected, or of another shape or dtype than the decoder's.
 
     template: an empty state with the sizes and policies of the file, on the device meta.
@@ -119,7 +184,7 @@ def _check_tensors(decoder: Decoder, template: DecoderState, tensors: Mapping[st
         {
             name: ((len(template.positions), *tensor.shape[1:]), tensor.dtype)
             for name, tensor in state.tensors().items()
-            if name not in _COUNTS
+            if name not in COUNTS
         }
         for state in (template, filled)
     )
@@ -133,7 +198,7 @@ def _check_tensors(decoder: Decoder, template: DecoderState, tensors: Mapping[st
     required = accepted if tensors["positions"].any() else at_start
     for name in required.keys() - tensors.keys():
         raise UserError(f"{path}: tensor {name} is missing")
-    for name in (name for name in tensors if name not in _COUNTS):
+    for name in (name for name in tensors if name not in COUNTS):
         if name not in accepted:
             raise UserError(f"{path}: tensor {name} does not belong to a state of this model")
         form, expected = (tuple(tensors[name].shape), tensors[name].dtype), accepted[name]

@@ -9,13 +9,16 @@ sublayer excludes (`Sublayer.skip_quantization`). A tied head and the embedding 
 
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, get_args
 
 import torch
+from blake3 import blake3
 from torch import Tensor, nn
 
+from linnet.core.checksum import hex_digest
 from linnet.core.errors import UserError, note
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
@@ -77,16 +80,50 @@ def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> Non
         decoder.head = table
 
 
+def precision_of(decoder: Decoder) -> str:
+    """What `convert_weights` made of a decoder (`int8`), or the dtype of its weights (`float64`)."""
+    forms = {Bfloat16Linear: "bfloat16", Int8Linear: "int8", Int4Linear: "int4"}
+    packed = (forms[type(module)] for module in decoder.modules() if type(module) in forms)
+    return next(packed, str(decoder.dtype).removeprefix("torch."))
+
+
+_FINGERPRINTS = weakref.WeakKeyDictionary[Decoder, tuple[list[tuple[int, int]], str]]()
+"""The hash of each decoder whose weights were hashed, with the places and versions of its tensors at that time."""
+
+
+@torch.no_grad()
+def fingerprint(decoder: Decoder) -> str:
+    """A hash of all weights in their precision and of stored calibrations, equal on every machine and device.
+
+    It is computed again only if a tensor was replaced or changed in place.
+    """
+    tensors = dict(_stored_tensors(decoder))
+    versions = [(x.data_ptr(), 0 if x.is_inference() else x._version) for x in tensors.values()]
+    known = _FINGERPRINTS.get(decoder)
+    if known is not None and known[0] == versions:
+        return known[1]
+    hashed = blake3(max_threads=blake3.AUTO)
+    packed = {name: module for name, module in decoder.named_modules() if isinstance(module, PackedLinear)}
+    for name, tensor in sorted({**tensors, **{name: module.weight for name, module in packed.items()}}.items()):
+        hashed.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    _FINGERPRINTS[decoder] = versions, hex_digest(hashed)
+    return hex_digest(hashed)
+
+
+def _stored_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name, without computed buffers; a shared one comes once."""
+    yield from decoder.named_parameters()
+    for name, module in decoder.named_modules():
+        for field, buffer in module.named_buffers(recurse=False):
+            if field not in module._non_persistent_buffers_set:
+                yield f"{name}.{field}", buffer
+
+
 def weights_nbytes(decoder: Decoder) -> int:
     """Bytes of the weights as stored; a weight that is used several times counts once, a computed buffer not at all."""
     packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
-    buffers = [
-        buffer
-        for module in decoder.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set
-    ]
-    tensors = {id(tensor): tensor for tensor in [*decoder.parameters(), *buffers]}
+    tensors = {id(tensor): tensor for _, tensor in _stored_tensors(decoder)}
     return sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in tensors.values())
 
 

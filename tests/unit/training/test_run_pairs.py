@@ -101,6 +101,17 @@ def test_generation_is_the_same_cached_batched_and_saved(run: Path, tmp_path: Pa
         session.save(tmp_path / "stream")
         session = linnet.Session.load(speaker, tmp_path / "stream")
         assert begun + session.fork().generate(7, temperature=0, ignore_eos=True) == text
+        twin, first = session.fork(), session.tokens - 5 - len(speaker.tokenizer.encode(prompt))
+        twin.rewind(3)
+        twin.generate(10, temperature=0, ignore_eos=True)
+        session.generate(7, temperature=0, ignore_eos=True)
+        assert twin.token_ids == session.token_ids
+        twin.rewind(twin.tokens - first)
+        with pytest.raises(UserError, match="expected 0 to 0, the tokens behind the beginning"):
+            twin.rewind(1)
+        twin.feed(prompt)
+        twin.generate(12, temperature=0, ignore_eos=True)
+        assert twin.token_ids == session.token_ids
 
 
 def test_a_model_with_an_encoder_is_refused_for_text(run: Path, tmp_path: Path):

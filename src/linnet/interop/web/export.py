@@ -16,7 +16,7 @@ from linnet.core.files import read_json, sha256_of, write_json
 from linnet.data.pieces import BYTE_LEVEL
 from linnet.data.sentencepiece import SentencePieceDefinition
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inference.session import fingerprint
+from linnet.inference.weights import fingerprint
 from linnet.interop.exporters import ExportResult
 from linnet.interop.gguf.vocabulary import PRE_TOKENIZERS, cuts_of
 from linnet.interop.onnx.export import OnnxExport, check_precision, write_checked

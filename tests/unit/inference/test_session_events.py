@@ -1,0 +1,228 @@
+"""The events of a session, its stop texts, and its continuation on an engine that others share."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from small_models import CASES, EXAMPLES, speaker
+
+from linnet.core.errors import UserError
+from linnet.inference.engine import Engine
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.prefix_store import PrefixStore
+from linnet.inference.sampling import Sampling
+from linnet.inference.session import Session
+from linnet.inference.weights import convert_weights, fingerprint, precision_of
+from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.ted import EvictionCache
+
+FIRST = {mixer.kind: mixer for mixer in reversed(EXAMPLES)}
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+SAMPLED = {"temperature": 1.0, "ignore_eos": True}
+
+
+def fed(model: LanguageModel, text: str = "Once", **settings: object) -> Session:
+    session = Session(model, **settings)
+    session.feed(text)
+    return session
+
+
+def test_events_have_the_text_the_tokens_and_the_probabilities():
+    model, session = speaker(), fed(speaker())
+    events = list(session.events(12, logprobs=3, seed=4, **SAMPLED))
+    said = fed(model).generate(12, seed=4, **SAMPLED)
+    assert "".join(event.text for event in events) == said
+    assert [event.token for event in events] == session.token_ids[5:]
+    with torch.no_grad():
+        logits_TV = model.decoder(torch.tensor([session.token_ids[:-1]]))[0, 4:]
+    for event, logits_V in zip(events, logits_TV.float().log_softmax(dim=-1), strict=True):
+        assert event.logprob == pytest.approx(float(logits_V[event.token]), abs=1e-4)
+        assert [choice.token for choice in event.top] == logits_V[: model.tokenizer.vocab_size].topk(3).indices.tolist()
+    assert all(event.logprob is None and not event.top for event in fed(model).events(3, **GREEDY))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_text_ends_a_continuation_and_the_next_one_continues_behind_it(length: int, streamed: bool):
+    whole, session = fed(speaker()), fed(speaker())
+    said = whole.generate(40, seed=1, **SAMPLED)
+    pieces = [(at, said[at : at + length]) for at in range(6, 30)]
+    at, stop = next((at, text) for at, text in pieces if "\ufffd" not in text and said.find(text) == at)
+    if streamed:
+        begun = "".join(session.stream(40, Sampling(temperature=1.0, seed=1), ignore_eos=True, stop=["never", stop]))
+    else:
+        begun = session.generate(40, stop=["never", stop], seed=1, **SAMPLED)
+    assert begun == said[:at]
+    session.generate(whole.tokens - session.tokens, **SAMPLED)
+    assert session.token_ids == whole.token_ids
+
+
+def test_what_was_held_for_a_stop_text_is_not_lost():
+    said = fed(speaker()).generate(12, seed=1, **SAMPLED)
+    session = fed(speaker())
+    assert session.generate(12, stop=said[-2:] + "and more", seed=1, **SAMPLED) == said
+    assert not session.has_stopped
+
+
+def test_bad_settings_leave_a_session_as_it_was():
+    session, other = fed(speaker()), fed(speaker())
+    for settings in ({"stop": ""}, {"top_p": 2.0}, {"max_tokens": 0}):
+        with pytest.raises(UserError):
+            session.generate(**{"max_tokens": 4, **settings})
+    with pytest.raises(TypeError, match="temperature"):
+        session.generate(3, temprature=1.0)
+    assert session.generate(6, **GREEDY) == other.generate(6, **GREEDY)
+
+
+@pytest.mark.parametrize("mixer", CASES)
+def test_sessions_share_an_engine(mixer: MixerSpec):
+    """Each says what it says alone, turn by turn, whatever the others do at the same time."""
+    model = speaker(mixer)
+    engine = Engine(
+        model.decoder, vocab_size=model.tokenizer.vocab_size, prefixes=PrefixStore(2**30, 8), chunk_tokens=8
+    )
+    texts = ["Once", "Once upon a time there was", "Twice"]
+    sessions, alone = ([fed(model, text, prefixes=engine.prefixes) for text in texts] for _ in range(2))
+    for turn, counts in enumerate([(3, 9, 6), (7, 1, 4)]):
+        asked = zip(sessions, counts, strict=True)
+        streams = [engine.submit(session.request(count, seed=turn, **SAMPLED)) for session, count in asked]
+        said = [""] * len(sessions)
+        while engine.step():
+            for row, (session, stream) in enumerate(zip(sessions, streams, strict=True)):
+                while stream.events:
+                    said[row] += "".join(event.text for event in session.accept(stream.events.popleft()))
+        for row, (session, stream) in enumerate(zip(sessions, streams, strict=True)):
+            said[row] += "".join(event.text for event in session.finish(stream))
+        expected = [one.generate(count, seed=turn, **SAMPLED) for one, count in zip(alone, counts, strict=True)]
+        assert said == expected
+        assert [session.token_ids for session in sessions] == [one.token_ids for one in alone]
+        for one in (*sessions, *alone):
+            one.feed(" and")
+
+
+def test_a_cancelled_continuation_and_one_with_an_error_leave_the_tokens_that_were_taken():
+    model, whole = speaker(), fed(speaker())
+    whole.generate(12, **GREEDY)
+    for breaks in (False, True):
+        session, engine = fed(model), Engine(model.decoder, vocab_size=model.tokenizer.vocab_size)
+        stream = engine.submit(session.request(12, **GREEDY))
+        for _ in range(5):
+            engine.step()
+        if breaks:
+            stream.fail(RuntimeError("the device is lost"))
+        session.finish(stream)
+        assert session.token_ids == whole.token_ids[: 5 + 5] and (session.nbytes == 0) == breaks
+        session.generate(7, **GREEDY)
+        assert session.token_ids == whole.token_ids
+
+
+def test_a_session_tells_what_it_holds():
+    session = fed(speaker(FIRST["ted"]), cache_policy=EvictionCache(top_k=3))
+    assert session.observe() == []
+    session.generate(9, **GREEDY)
+    held = session.observe()
+    assert sum(one.contents.nbytes for one in held) == session.nbytes > 0
+    assert [one.contents.entries for one in held] == [3, 3]
+    events = session.events(4, **GREEDY)
+    next(events)
+    assert session.observe()[0].contents.ages[-1] == 0
+
+
+def test_a_session_is_saved_to_bytes_and_loaded_from_them(tmp_path: Path):
+    model, session = speaker(), fed(speaker())
+    session.generate(6, **GREEDY)
+    session.save(file := io.BytesIO())
+    session.save(path := tmp_path / "stream.safetensors")
+    (tmp_path / "written").write_bytes(file.getvalue())
+    assert Session.load(model, tmp_path / "written").token_ids == Session.load(model, path).token_ids
+    file.seek(0)
+    loaded = Session.load(model, file)
+    assert loaded.token_ids == session.token_ids
+    assert loaded.generate(6, **GREEDY) == session.generate(6, **GREEDY)
+    for damaged, reason in ((file.getvalue()[:-1], "not a safetensors file"), (b"x", "not a safetensors file")):
+        with pytest.raises(UserError, match=f"state: {reason}"):
+            Session.load(model, io.BytesIO(damaged))
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    with pytest.raises(UserError, match="state: is not what linnet wrote"):
+        Session.load(model, io.BytesIO(bytes(changed)))
+
+
+def rewritten(path: Path, **changes: object) -> Path:
+    """The file of a session with other fields of its record."""
+    with safe_open(path, "pt") as file:
+        notes = dict(file.metadata())
+    notes.pop("checksum")
+    record = json.loads(notes["stream"])
+    for name in changes:
+        if name == "tokens":
+            notes["tokens"] = json.dumps(changes[name])
+        else:
+            record[name] = changes[name]
+    save_file(load_file(path), path, {**notes, "stream": json.dumps(record)})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"precision": "int8"}, r"a stream of another precision \(int8; this model's is float64\)"),
+        ({"tokenizer": "0"}, "a stream of another tokenizer"),
+        ({"tokens": None}, "metadata tokens: expected the token ids of the whole stream"),
+        ({"tokens": [1, 2]}, "pending: expected the last of the 2 tokens"),
+        ({"tokens": [10**6] * 11}, "tokens: expected tokens below"),
+        ({"runs": [[3, 90, None, 0, True]]}, "runs: expected places among the 11 tokens"),
+        ({"beginning": 40}, "pending: expected the last of the 11 tokens"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(changes: dict[str, object], reason: str, tmp_path: Path):
+    session = fed(speaker())
+    session.generate(6, **GREEDY)
+    session.save(path := tmp_path / "stream.safetensors")
+    with pytest.raises(UserError, match=reason):
+        Session.load(speaker(), rewritten(path, **changes))
+
+
+def test_snapshots_of_another_model_are_refused(tmp_path: Path):
+    model = speaker(FIRST["rglru"])
+    session = fed(model, "Once upon a time", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    session.generate(6, **GREEDY)
+    session.save(path := tmp_path / "stream.safetensors")
+    with safe_open(path, "pt") as file:
+        notes = {name: text for name, text in file.metadata().items() if name != "checksum"}
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.startswith("snapshot.4."))
+    for damage, reason in (
+        ({name: tensors[name][..., :1].contiguous()}, "snapshot.4: tensor .*shape"),
+        ({"snapshot.99.layer.0.hidden": tensors[name].clone()}, "expected snapshots of 1 to"),
+        ({"snapshot.x": tensors[name].clone()}, "expected snapshots of 1 to"),
+    ):
+        save_file({**tensors, **damage}, path, notes)
+        with pytest.raises(UserError, match=reason):
+            Session.load(model, path)
+
+
+def test_every_weight_distinguishes_models(tmp_path: Path):
+    """Also one of the last layer, a table of few bits, and the same weights in another precision."""
+    model, same = speaker(), speaker()
+    assert fingerprint(model.decoder) == fingerprint(same.decoder)
+    fed(model).save(path := tmp_path / "stream.safetensors")
+    before = fingerprint(same.decoder)
+    with torch.no_grad():
+        list(same.decoder.layers[-1].parameters())[-1].view(-1)[-1] += 1e-9
+    assert fingerprint(same.decoder) != before
+    with pytest.raises(UserError, match="a stream of another model"):
+        Session.load(same, path)
+    with pytest.raises(UserError, match="another precision"):
+        few = speaker()
+        convert_weights(few.decoder, "int8")
+        Session.load(few, path)
+    converted = [speaker(seed=seed) for seed in (0, 0, 1)]
+    for one in converted:
+        convert_weights(one.decoder, "int4")
+    prints = [fingerprint(one.decoder) for one in converted]
+    assert prints[0] == prints[1] != prints[2] and precision_of(converted[0].decoder) == "int4"

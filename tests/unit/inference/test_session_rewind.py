@@ -1,0 +1,187 @@
+"""A session that was rewound is as if it had never read what was taken back."""
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import CASES, EXAMPLES, speaker
+
+from linnet.core.errors import UserError
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.prefix_store import PrefixStore
+from linnet.inference.session import Session
+from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.ted import BankCache, EvictionCache
+
+FIRST = {mixer.kind: mixer for mixer in reversed(EXAMPLES)}
+every_mixer = pytest.mark.parametrize("mixer", CASES)
+SAMPLED = {"temperature": 1.0, "repetition_penalty": 1.3, "presence_penalty": 0.4, "ignore_eos": True}
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+
+
+def fed(model: LanguageModel, *texts: str, **settings: object) -> Session:
+    session = Session(model, **settings)
+    for text in texts:
+        session.feed(text)
+    return session
+
+
+@every_mixer
+@pytest.mark.parametrize("taken", [1, 5, 12, 14])
+def test_a_rewound_session_generates_what_it_would_have(mixer: MixerSpec, taken: int):
+    """Back into the second answer, to its beginning, and into the first one."""
+    model = speaker(mixer)
+    session, other = (fed(model, "Once", prefixes=PrefixStore(2**30, snapshot_tokens=4)) for _ in range(2))
+    session.generate(4, seed=3, **SAMPLED)
+    expected = session.fork()
+    session.generate(12, **SAMPLED)
+    session.rewind(taken)
+    if taken <= 12:
+        if taken < 12:
+            expected.generate(12 - taken, **SAMPLED)
+    else:
+        expected = other
+        expected.generate(16 - taken, seed=3, **SAMPLED)
+    assert session.token_ids == expected.token_ids and session.seed == expected.seed == 3
+    assert session._counts.generated == expected._counts.generated and session._counts.seen == expected._counts.seen
+    assert session._text.state_dict() == expected._text.state_dict()
+    assert session.generate(9, **SAMPLED) == expected.generate(9, **SAMPLED)
+
+
+@every_mixer
+def test_a_session_rewound_into_what_was_fed_continues_with_another_text(mixer: MixerSpec):
+    model = speaker(mixer)
+    session = fed(model, "Once upon a time")
+    session.generate(5, **GREEDY)
+    session.rewind(5 + len(" a time"))
+    expected = fed(model, "Once upon")
+    assert session.token_ids == expected.token_ids and session.seed is None
+    for one in (session, expected):
+        one.feed(" a hill")
+    assert session.generate(9, **GREEDY) == expected.generate(9, **GREEDY)
+
+
+@every_mixer
+def test_a_session_can_be_rewound_to_its_beginning(mixer: MixerSpec):
+    session = fed(speaker(mixer), "Once upon a time")
+    session.generate(5, **GREEDY)
+    session.rewind(session.tokens - 1)
+    session.feed("Twice")
+    assert session.generate(9, **GREEDY) == fed(speaker(mixer), "Twice").generate(9, **GREEDY)
+
+
+@pytest.mark.parametrize("policy", [EvictionCache(top_k=3), BankCache(64)], ids=["eviction", "bank"])
+def test_a_session_with_a_cache_policy_is_rewound(policy: EvictionCache | BankCache):
+    session, expected = (fed(speaker(FIRST["ted"]), "Once", cache_policy=policy) for _ in range(2))
+    session.generate(20, **GREEDY)
+    session.rewind(13)
+    expected.generate(7, **GREEDY)
+    assert session.generate(20, **GREEDY) == expected.generate(20, **GREEDY)
+
+
+def tokens_read(session: Session) -> int:
+    """The tokens that the session's next token reads."""
+    read = session._read
+    if read == 0:
+        read = session.prefixes.longest(session.token_ids[:-1], session._key(session._state_with_room(1)))
+    return session.tokens - read
+
+
+@pytest.mark.parametrize("kind", ["attention", "rglru", "ted"])
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_a_rewind_reads_few_tokens_anew(kind: str, data: st.DataObject):
+    store = PrefixStore(2**30, snapshot_tokens=data.draw(st.integers(1, 9)))
+    session = fed(MODELS[kind], "Once upon a time there was", prefixes=store)
+    session.generate(data.draw(st.integers(1, 30)), **GREEDY)
+    session.rewind(data.draw(st.integers(1, session.tokens - 2)))
+    assert tokens_read(session) <= (1 if kind == "attention" else store.snapshot_tokens + 1)
+
+
+@pytest.mark.parametrize("kind", ["attention", "rglru"])
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_any_sequence_of_calls_leaves_the_state_of_the_tokens(kind: str, data: st.DataObject):
+    """Texts are fed, generated, taken back, saved, loaded, forked: what follows depends on the tokens alone."""
+    model, session = MODELS[kind], Session(MODELS[kind], prefixes=PrefixStore(2**20, snapshot_tokens=3))
+    for _ in range(data.draw(st.integers(1, 7))):
+        match data.draw(st.sampled_from(["feed", "generate", "rewind", "save", "fork"])):
+            case "feed":
+                session.feed(data.draw(st.sampled_from(["a", "Once upon", " "])))
+            case "generate":
+                session.generate(data.draw(st.integers(1, 8)), **SAMPLED, seed=data.draw(st.sampled_from([None, 1])))
+            case "rewind":
+                session.rewind(data.draw(st.integers(0, session.tokens - 1)))
+            case "save":
+                session = Session.load(model, saved(session), prefixes=session.prefixes)
+            case "fork":
+                session.fork().generate(2, **GREEDY)
+    fresh = Session(model)
+    fresh._tokens = session.token_ids
+    for one in (session, fresh):
+        one.generate(6, **GREEDY)
+    assert session.token_ids == fresh.token_ids
+
+
+def saved(session: Session) -> io.BytesIO:
+    file = io.BytesIO()
+    session.save(file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["attention", "rglru"])
+def test_a_loaded_session_is_rewound_by_its_snapshots(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    model = MODELS[kind]
+    session = fed(model, "Once upon a time", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    session.generate(20, **GREEDY)
+    session.save(tmp_path / "stream.safetensors")
+    loaded = Session.load(model, tmp_path / "stream.safetensors", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    for one in (session, loaded):
+        one.rewind(11)
+    assert tokens_read(loaded) <= 5 and not caplog.messages
+    assert loaded.generate(20, **GREEDY) == session.generate(20, **GREEDY)
+
+
+def test_a_rewind_without_a_snapshot_is_reported(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING)
+    session = fed(MODELS["rglru"], "Once upon a time", prefixes=PrefixStore(1, snapshot_tokens=4))
+    session.generate(20, **GREEDY)
+    session.rewind(11)
+    assert "rewind: 26 tokens are read again" in caplog.text
+    expected = fed(MODELS["rglru"], "Once upon a time")
+    expected.generate(9, **GREEDY)
+    assert session.generate(5, **GREEDY) == expected.generate(5, **GREEDY)
+
+
+def test_numbers_that_cannot_be_taken_back_are_refused():
+    session = fed(MODELS["attention"], "Once")
+    for wrong in (5, -1, 1.0, True):
+        with pytest.raises(UserError, match=r"rewind: .*expected 0 to 4, the tokens behind the beginning"):
+            session.rewind(wrong)
+    session.rewind(0)
+    assert session.tokens == 5
+
+
+@pytest.mark.parametrize("kind", ["attention", "rglru"])
+def test_a_session_is_rewound_and_forked_while_it_generates(kind: str):
+    whole = fed(MODELS[kind], "Once")
+    whole.generate(12, **GREEDY)
+    session = fed(MODELS[kind], "Once", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    events, twins = session.events(12, **GREEDY), []
+    for _ in range(7):
+        next(events)
+        twins.append(session.fork())
+    for twin in twins:
+        twin.generate(whole.tokens - twin.tokens, **GREEDY)
+        assert twin.token_ids == whole.token_ids
+    session.rewind(4)
+    assert list(events) == [] and session.tokens == 5 + 3
+    session.generate(9, **GREEDY)
+    assert session.token_ids == whole.token_ids
+
+
+MODELS = {kind: speaker(FIRST[kind]) for kind in ("attention", "rglru", "ted")}

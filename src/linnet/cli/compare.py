@@ -67,7 +67,7 @@ def compare(
 
     Models, presets or files that describe one, are runs on one text: --data, or the built-in stories with a BPE
     tokenizer of 1,024 tokens. --grid lr=1e-3,3e-3 trains each of them with each value; a field is a model's or a
-    training's, its values may be sections ('--grid model.blocks.0.mixer={kind: ted},{kind: mamba}'), and --grid
+    training's, its values may be sections (--grid 'model.blocks.0.mixer={kind: ...},{kind: ...}'), and --grid
     model=tiny-ted,tiny-gla is a grid of models. --seeds, --match and --grid also go with FILE.
 
     FILE describes what the models have in common and how each run differs; docs/comparison.md has every field, and

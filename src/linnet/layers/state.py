@@ -238,6 +238,6 @@ def write_places(cache: Tensor, new: Tensor, places_BT: Tensor, layout: BatchLay
         index = places_BT.view(len(places_BT), *(1,) * (dim - 1), -1, *(1,) * (new.dim() - dim - 1)).expand_as(new)
         return cache.scatter(dim, index, new.to(cache.dtype))
     rows_B1 = torch.arange(new.shape[0], device=cache.device)[:, None]
-    tokens_first = new.movedim(dim, 1).to(cache.dtype)
-    cache[(rows_B1, *(slice(None),) * (dim - 1), places_BT)] = tokens_first
+    of_rows: tuple[Any, ...] = (rows_B1, *(slice(None),) * (dim - 1), places_BT)
+    cache[of_rows] = new.movedim(dim, 1).to(cache.dtype)
     return cache

@@ -203,23 +203,20 @@ def test_a_layer_that_is_not_known_runs_as_it_is_among_others():
 
 
 @torch.inference_mode()
-def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
+def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with_weights(PlgaSpec(heads=2, metric_hidden=8))
     state = decoder.initial_state(1, 3)
     reader = CachedReader(decoder, state)
+    taken, read = list[torch.Tensor](), DecodeSteps.logits
+    monkeypatch.setattr(DecodeSteps, "logits", lambda steps, token: taken.append(token) or read(steps, token))
     reader.logits(TOKENS[None, :1])
-    steps = reader._steps
-    assert steps is not None
-    taken: list[torch.Tensor] = []
-    steps.logits, read = taken.append, steps.logits  # type: ignore[assignment, method-assign]
     reader.logits(TOKENS[None, 1:3])
     assert not taken
     state.positions = (2,)
     reader.logits(TOKENS[None, 2:3])
     assert len(taken) == 1
-    read(TOKENS[None, 2:3])
     with pytest.raises(ValueError, match="has room for 0"):
-        read(TOKENS[None, 3:4])
+        reader.logits(TOKENS[None, 3:4])
 
 
 @torch.inference_mode()
@@ -271,7 +268,7 @@ def test_windows_and_recalibrated_operators_use_the_pass_of_the_decoder():
     state = cache_policy_state(plga, 1, 8, "recalibrate")
     reader = CachedReader(plga, state)
     reader.logits(TOKENS[None, :PROMPT])
-    assert reader._steps is None
+    assert DecodeSteps.of(plga, state) is None
     several = plga.initial_state(2, 8)
     plga.hidden(TOKENS[:8].view(2, 4), several)
     assert DecodeSteps.of(plga, several) is None

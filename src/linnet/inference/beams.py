@@ -1,0 +1,170 @@
+"""Beam search: the likeliest continuations of a prompt, of which several are extended side by side.
+
+The search is that of Transformers' `generate(num_beams=K)`, its scores, limits and stopping rules included. A text has
+the score `log p / length ** length_penalty`, where the length counts its tokens and its end token.
+
+Legend: `R` running beams, `V` vocabulary.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.core.system import available_bytes
+from linnet.inference.cache_policy import CachePolicies
+from linnet.inference.prefill import EMPTY, PrefillContext, new_state
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, check_bias, check_finite
+from linnet.layers.cache_policy import FULL
+from linnet.model.decoder import Decoder
+
+MAX_BEAMS = 1024
+"""Far more than are useful: more beams find likelier texts, but from some tens on shorter and duller ones."""
+
+GREEDY = Sampling(temperature=0)
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """The settings of a search, with the names and meanings of Transformers.
+
+    beams: the number of texts that are extended side by side (`num_beams`). length_penalty: the power of the length by
+    which a log-probability is divided: above 0 favors long texts, below 0 short ones. early_stopping: True stops as
+    soon as there are `beams` ended texts; False when the best running beam, at its present length, has a lower score
+    than all of them; "never" when none can have a higher one up to the most tokens.
+    """
+
+    beams: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.beams, Integral) or isinstance(self.beams, bool) or not 1 <= self.beams <= MAX_BEAMS:
+            raise UserError(field="beams", value=self.beams, accepted=f"a number of beams from 1 to {MAX_BEAMS}")
+        penalty: object = self.length_penalty
+        if not isinstance(penalty, Real) or isinstance(penalty, bool) or not abs(float(penalty)) <= 100:
+            raise UserError(field="length_penalty", value=penalty, accepted="a number within 100 of 0")
+        if self.early_stopping not in (True, False, "never"):
+            raise UserError(field="early_stopping", value=self.early_stopping, accepted="True, False or 'never'")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text that a search has found.
+
+    tokens: without an end token. score: see the module. finish_reason: "stop" before an end token, "length" after the
+    most tokens.
+    """
+
+    tokens: list[int]
+    score: float
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class _Beam:
+    """The tokens so far, their log-probability, and the row of the state that has read them but for the last."""
+
+    tokens: list[int]
+    log_probability: float
+    row: int = 0
+
+
+@torch.inference_mode()
+def beam_search(
+    decoder: Decoder,
+    prompt: Sequence[int],
+    max_tokens: int,
+    search: BeamSearch,
+    stop_ids: Collection[int] = (),
+    *,
+    cache_policy: CachePolicies = FULL,
+    vocab_size: int | None = None,
+    context: PrefillContext = EMPTY,
+    sampling: Sampling = GREEDY,
+) -> list[Hypothesis]:
+    """The best texts of at most `max_tokens` tokens, the best first; as many as there are beams, where so many exist.
+
+    context: of the prompt. sampling: bias and penalties of the log-probabilities; nothing is drawn. Only the first
+    `vocab_size` ids are chosen from (None: all of them). Raises `UserError` as `new_state`.
+    """
+    check_bias(sampling, vocab_size or decoder.spec.vocab_size)
+    state = new_state(decoder, [prompt], max_tokens, cache_policy)
+    needed = 2 * search.beams * state.nbytes  # beams are put into a new order by copies
+    if needed > available_bytes(decoder.device):
+        problem = f"no memory for the states of so many beams, {needed:,} bytes"
+        raise UserError(problem, field="beams", value=search.beams)
+    tokens_BT = torch.tensor([list(prompt)], device=decoder.device)
+    hidden_RTD = decoder.hidden(tokens_BT, state, **vars(context))
+    running, best = [_Beam([], 0.0)], _Finished(search, max_tokens)
+    for length in range(1, max_tokens + 1):
+        logits_RV = decoder.logits(hidden_RTD[:, -1:])[:, 0, :vocab_size]
+        candidates = _candidates(logits_RV, running, prompt, sampling, search.beams * max(2, 1 + len(stop_ids)))
+        ended = [beam.tokens[-1] in stop_ids or length == max_tokens for beam in candidates]
+        best.add([beam for beam, ends in zip(candidates[: search.beams], ended, strict=False) if ends], stop_ids)
+        running = [beam for beam, ends in zip(candidates, ended, strict=True) if not ends][: search.beams]
+        if not running or best.is_final(running[0], length):
+            break
+        rows = [beam.row for beam in running]
+        if rows != list(range(len(state.positions))):
+            state = state.select(torch.tensor(rows, device=decoder.device))
+        hidden_RTD = decoder.hidden(torch.tensor([beam.tokens[-1:] for beam in running], device=decoder.device), state)
+    return best.hypotheses
+
+
+class _Finished:
+    """The best texts that have ended."""
+
+    def __init__(self, search: BeamSearch, max_tokens: int) -> None:
+        self.search, self.max_tokens = search, max_tokens
+        self.hypotheses: list[Hypothesis] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.hypotheses) == self.search.beams
+
+    def add(self, beams: Sequence[_Beam], stop_ids: Collection[int]) -> None:
+        """Add texts that end now, if they are among the best."""
+        for beam in beams:
+            score = beam.log_probability / len(beam.tokens) ** self.search.length_penalty
+            stopped = beam.tokens[-1] in stop_ids
+            tokens = beam.tokens[:-1] if stopped else beam.tokens
+            self.hypotheses.append(Hypothesis(tokens, score, "stop" if stopped else "length"))
+        self.hypotheses.sort(key=lambda one: -one.score)
+        del self.hypotheses[self.search.beams :]
+
+    def is_final(self, leader: _Beam, length: int) -> bool:
+        """True if no better text is expected from the running beams, the best of which is `leader`."""
+        if not self.is_full:
+            return False
+        if self.search.early_stopping is True:
+            return True
+        penalty = self.search.length_penalty
+        hopes_for_long = self.search.early_stopping == "never" and penalty > 0
+        possible = leader.log_probability / (self.max_tokens if hopes_for_long else length) ** penalty
+        return possible <= self.hypotheses[-1].score
+
+
+def _candidates(
+    logits_RV: Tensor, running: Sequence[_Beam], prompt: Sequence[int], sampling: Sampling, count: int
+) -> list[_Beam]:
+    """The `count` likeliest beams that are one token longer, the likeliest first; `row` is the beam's that they had."""
+    check_finite(logits_RV.amax(dim=-1).tolist())
+    log_RV = logits_RV.float().log_softmax(dim=-1)
+    if sampling.penalizes or sampling.logit_bias:
+        counts = [TokenCounts([*prompt, *beam.tokens], Counter(beam.tokens)) for beam in running]
+        log_RV = adjust(log_RV, sampling, counts)
+    total_RV = log_RV + torch.tensor([beam.log_probability for beam in running], device=log_RV.device)[:, None]
+    best = total_RV.flatten().topk(min(count, total_RV.numel()))
+    beams: list[_Beam] = []
+    for place, total in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+        row, token = divmod(place, total_RV.shape[1])
+        if total > -math.inf:
+            beams.append(_Beam([*running[row].tokens, token], total, row))
+    return beams

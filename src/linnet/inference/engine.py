@@ -29,6 +29,7 @@ from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_
 from linnet.inference.prefix_store import PrefixStore, StoredStream, prefix_key
 from linnet.inference.readers import CachedReader, Caches, RecomputingReader, Step
 from linnet.inference.sampling import Sampling, TokenCounts, check_bias, counts_of, fresh_seed
+from linnet.inference.speculative import Speculation
 from linnet.inference.state import with_room
 from linnet.inference.streams import Event, Request, Stream, StreamBatch, choose_next, streams_of
 from linnet.layers.batch_layout import AuxiliaryOutputs
@@ -174,10 +175,8 @@ class Engine:
 
     def _decode(self, batch: StreamBatch) -> None:
         """One token of every stream of a batch."""
-        assert batch.reader is not None
-        tokens_B1 = torch.tensor([stream.pending for stream in batch.streams], device=self.decoder.device)
         try:
-            logits_BV = batch.reader.logits(tokens_B1)
+            logits_BV = batch.logits()
         except Exception as error:
             batch.fail(error)
         else:
@@ -481,8 +480,12 @@ def decode_streams(
     counts: Sequence[TokenCounts] | None = None,
     grammars: Sequence[Grammar] | None = None,
     logprobs: int | None = None,
+    speculation: Speculation | None = None,
 ) -> list[Stream]:
-    """The streams of `decode`, one for each prompt. grammars: one for each; logprobs: see `Request`."""
+    """The streams of `decode`, one for each prompt. grammars: one for each; logprobs, speculation: see `Request`.
+
+    Several prompts run without speculation.
+    """
     check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
     check_bias(sampling, vocab_size or decoder.spec.vocab_size)
     if not caches.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
@@ -502,6 +505,7 @@ def decode_streams(
             grammar=None if grammars is None else grammars[row],
             logprobs=logprobs,
             keep_state=state is not None,
+            speculation=speculation if len(prompts) == 1 else None,
         )
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
     ]

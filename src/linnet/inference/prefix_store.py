@@ -308,13 +308,15 @@ class StoredStream:
             return max(rest, 1)
         return min(rest - 1, self.store.snapshot_tokens - position % self.store.snapshot_tokens)
 
-    def save(self, state: DecoderState, row: int, ended: bool = False) -> None:
-        """Store the state of the stream, a row of a batch, if it is at a border, or has ended."""
-        position = state.positions[row]
+    def is_due(self, position: int, ended: bool) -> bool:
+        """True if the state behind so many tokens is to be stored: it is at a border, or the stream has ended."""
         regular = position % self.store.snapshot_tokens == 0 or position == self.prompt_tokens - 1
-        if ended or (position == self.prompt_tokens if self.croppable else regular):
-            alone = state if len(state.positions) == 1 else state.select(torch.tensor([row]))
-            self.store.insert(self.tokens[:position], alone, self.key)
+        return ended or (position == self.prompt_tokens if self.croppable else regular)
+
+    def save(self, state: DecoderState, row: int) -> None:
+        """Store the state of the stream, a row of a batch."""
+        alone = state if len(state.positions) == 1 else state.select(torch.tensor([row]))
+        self.store.insert(self.tokens[: state.positions[row]], alone, self.key)
 
 
 def prefix_key(

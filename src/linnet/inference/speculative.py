@@ -42,6 +42,9 @@ COMPARED_PLACES = 32
 DRAFT_TOKENS = 8
 """Most tokens that a draft model guesses at once."""
 
+MAX_STEPS = 4
+"""Tokens that a draft model reads in steps of one token, which are faster than a pass; more are read in one pass."""
+
 MIN_CONFIDENCE = 0.4
 """A draft model stops behind a token of lower probability (as `assistant_confidence_threshold` of Transformers)."""
 
@@ -217,7 +220,11 @@ class DraftModel:
         if len(new) > self.reader.state.capacity - self.reader.state.position:
             return None
         if self._stream is not None:
-            return self._stream.read(new)
+            if len(new) > MAX_STEPS:
+                return self._stream.read(new)
+            for token in new:
+                logits_1V = self._stream.read([token])
+            return logits_1V
         logits_1V = self.reader.logits(torch.tensor([new], device=self.decoder.device))
         self._stream = Rewindable(self.decoder, self.reader.state, self.reader.logits)
         return logits_1V
@@ -278,7 +285,7 @@ class SpeculativeReader:
     end: int
     most: int
     adapts: bool = True
-    figures: SpeculationFigures = field(default_factory=SpeculationFigures, init=False)
+    figures: SpeculationFigures = field(default_factory=SpeculationFigures)
     _guesses: list[int] = field(default_factory=list, init=False)
     _logits_TV: Tensor = field(default_factory=lambda: torch.empty(0), init=False)
     _right: int = field(default=0, init=False)
@@ -407,3 +414,39 @@ class _Pace:
         if self._balance_s < -ALLOWED_LOSS * step_s:
             self._pause_s, self._balance_s = -PAUSE_FACTOR * self._balance_s, 0.0
             self.figures.pauses += 1
+
+
+@dataclass
+class Speculation:
+    """Guesses for one stream: what is asked of an engine, and how it went. The fields are those of `SpeculativeReader`.
+
+    It has an effect while no other stream shares the batch.
+    """
+
+    proposers: Sequence[Proposer]
+    most: int
+    adapts: bool = True
+    figures: SpeculationFigures = field(default_factory=SpeculationFigures)
+    _reader: SpeculativeReader | None = field(default=None, init=False)
+
+    def logits(self, reader: CachedReader, tokens: Sequence[int], end: int) -> Tensor:
+        """Logits `[1, V]` behind the last of `tokens`, which are all of the stream; it ends after `end` tokens."""
+        own = self._reader
+        if own is None or own.state is not reader.state:
+            own = self._reader = SpeculativeReader(
+                reader.decoder,
+                reader.state,
+                reader.logits,
+                self.proposers,
+                list(tokens[:-1]),
+                end,
+                self.most,
+                self.adapts,
+                self.figures,
+            )
+        return own.logits(torch.tensor([tokens[-1:]], device=reader.decoder.device))
+
+    def settle(self) -> None:
+        """Bring the state to the end of the text, before anything but `logits` reads or advances it."""
+        if self._reader is not None:
+            self._reader.settle()

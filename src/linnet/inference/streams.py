@@ -18,6 +18,7 @@ from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.inference.prefix_store import StoredStream
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, fresh_seed
+from linnet.inference.speculative import Speculation
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState
 
@@ -37,7 +38,7 @@ class Request:
     keep_state: whether `Stream.state` is kept when the stream has ended. hands_over_state: the engine may advance
     `state` itself, so that nothing is copied. read_tokens: those that `state` has read, without which a prefix store
     cannot store the stream. first_chunk: the number of first tokens of the stream that layers calibrate on (None: the
-    whole prompt).
+    whole prompt). speculation: guesses of its tokens, while it has no companions.
 
     Log-probabilities are those of the model, as in vLLM: of the logits of its whole vocabulary, before bias, penalties,
     temperature and grammar.
@@ -57,6 +58,7 @@ class Request:
     hands_over_state: bool = False
     read_tokens: Sequence[int] = ()
     first_chunk: int | None = None
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class Stream(Iterator[Event]):
     `max_tokens` tokens, "cancelled", or "error". error: what ended the stream in the last case; pulling raises it,
     behind the events before it. pending: tokens of the stream that `state` has not read: the rest of the prompt, then
     the token that was chosen last, which may be a stop id. tokens: all of the stream that are known, those of `pending`
-    included. cached_tokens: those of the prompt whose state was in a prefix store. stored: the use of that store.
-    events: those that have not been pulled. rows, row: the state that holds the stream, and its row there.
+    included. remaining: how many may still be generated. cached_tokens: those of the prompt whose state was in a prefix
+    store. stored: the use of that store. events: those that have not been pulled. rows, row: the state that holds the
+    stream, and its row there.
     """
 
     def __init__(self, request: Request, step: Callable[[], bool], cancel: Callable[["Stream"], None]) -> None:
@@ -97,7 +100,7 @@ class Stream(Iterator[Event]):
         self.row = 0
         self.settings = replace(sampling, seed=None, drawn=0)
         self.step, self._cancel = step, cancel
-        self._stop_ids, self._remaining = frozenset(request.stop_ids), request.max_tokens
+        self._stop_ids, self.remaining = frozenset(request.stop_ids), request.max_tokens
         self._generator: torch.Generator | None = None
         if not sampling.greedy:
             seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -112,6 +115,7 @@ class Stream(Iterator[Event]):
         """
         if self.rows is None:
             return None
+        self.settle()
         if len(self.rows.positions) > 1:
             return self.rows.select(torch.tensor([self.row]))
         return self.rows.fork() if self.finish_reason is None else self.rows
@@ -137,6 +141,11 @@ class Stream(Iterator[Event]):
             ready.append(self.events.popleft())
         return ready
 
+    def settle(self) -> None:
+        """Let its state forget what was guessed, before anything but the next step uses it."""
+        if self.request.speculation is not None:
+            self.request.speculation.settle()
+
     def cancel(self) -> None:
         """End the stream, from any thread; its row is free before the next step. Nothing happens if it has ended."""
         self._cancel(self)
@@ -157,14 +166,14 @@ class Stream(Iterator[Event]):
         if token in self._stop_ids:
             self.finish_reason = "stop"
             return
-        self._remaining -= 1
+        self.remaining -= 1
         grammar = self.request.grammar
         if grammar is not None:
             grammar.accept(token)
         self.events.append(Event(token, logprob, top))
         if grammar is not None and grammar.is_finished:
             self.finish_reason = "stop"
-        elif self._remaining == 0:
+        elif self.remaining == 0:
             self.finish_reason = "length"
 
     def fail(self, error: Exception) -> None:
@@ -204,11 +213,23 @@ class StreamBatch:
         for row, stream in enumerate(self.streams):
             stream.rows, stream.row = self.state, row
 
+    def logits(self) -> Tensor:
+        """Read the last token of each stream, with guesses if there is one stream: the logits `[B, V]` behind it."""
+        assert self.reader is not None
+        first = self.streams[0]
+        if first.request.speculation is not None and len(self.streams) == 1 and self.reader.record is None:
+            return first.request.speculation.logits(self.reader, first.tokens, len(first.tokens) + first.remaining)
+        pending_B1 = [stream.pending for stream in self.streams]
+        return self.reader.logits(torch.tensor(pending_B1, device=self.reader.decoder.device))
+
     def store(self) -> None:
         """Let a prefix store have the states of streams that are at a border or have ended."""
         for row, stream in enumerate(self.streams):
             if stream.stored is not None and stream.error is None and self.reader is not None:
-                stream.stored.save(self.state, row, ended=stream.finish_reason is not None)
+                ended = stream.finish_reason is not None
+                if stream.stored.is_due(self.state.positions[row], ended):
+                    stream.settle()
+                    stream.stored.save(self.state, row)
 
     def fail(self, error: Exception) -> None:
         """End all streams because of an error."""
@@ -241,6 +262,8 @@ class StreamBatch:
     def join(self, other: "StreamBatch") -> None:
         """Add the streams of another batch."""
         assert self.reader is not None
+        for stream in (*self.streams, *other.streams):
+            stream.settle()
         self.reader = CachedReader(self.reader.decoder, self.state.join(other.state))
         self.streams = self.streams + other.streams
         self.place()

@@ -7,11 +7,12 @@ import pytest
 import torch
 from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
 
-from linnet.inference.engine import decode
+from linnet.inference.engine import Engine, Request, Stream, decode
 from linnet.inference.prefill import new_state
+from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.readers import CachedReader, steps
 from linnet.inference.sampling import Sampling, TokenCounts, choose, row_uniforms
-from linnet.inference.speculative import DraftModel, PromptLookup, Proposer, SpeculativeReader
+from linnet.inference.speculative import DraftModel, PromptLookup, Proposer, Speculation, SpeculativeReader
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
@@ -335,3 +336,66 @@ def test_the_number_of_guesses_follows_how_many_were_right(monkeypatch: pytest.M
     assert sizes[0] == 4
     assert set(sizes) <= set(range(1, 9))
     assert max(sizes) > 4 > min(sizes)
+
+
+def engine_stream(
+    engine: Engine, proposers: Callable[[TokenCounts], list[Proposer]], sampling: Sampling, **request: object
+) -> Stream:
+    counts = TokenCounts(PROMPT)
+    speculation = Speculation(proposers(counts), 5, adapts=False)
+    return engine.submit(Request(PROMPT, COUNT, sampling, counts=counts, speculation=speculation, **request))
+
+
+@pytest.mark.parametrize("kind", ["attention", "mamba2"])
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_an_engine_guesses_for_a_stream_while_it_is_alone(kind: str, sampling: Sampling):
+    """Another stream joins in the middle of guesses and leaves; both have the tokens that they have alone."""
+    decoder = small_decoder(next(spec for spec in EXAMPLES if spec.kind == kind))
+    expected, other = alone(decoder, sampling), [8, 8, 2]
+    theirs = [token for (token,) in decode(decoder, [other], 6, GREEDY)]
+    for begin in range(1, 7):
+        engine, guesses = Engine(decoder), Oracle(expected, 4)
+        stream = engine_stream(engine, lambda _: [guesses], sampling)  # noqa: B023
+        found = [next(stream).token for _ in range(begin)]
+        before = stream.request.speculation.figures.passes
+        joined = engine.submit(Request(other, 6, GREEDY))
+        assert [event.token for event in joined] == theirs
+        assert stream.request.speculation.figures.passes <= before + 1  # the pass in which the other prompt was read
+        found += [event.token for event in stream]
+        assert found == expected
+        assert stream.request.speculation.figures.accepted > 0
+        state, text = stream.state, torch.tensor([[*PROMPT, *expected[:-1], 5]])
+        alone_state = decoder.initial_state(1, COUNT + len(PROMPT))
+        with torch.no_grad():
+            decoder(text[:, :-1], alone_state)
+            torch.testing.assert_close(decoder(text[:, -1:], state.grown(99)), decoder(text[:, -1:], alone_state))
+
+
+@pytest.mark.parametrize("kind", ["attention", "mamba2"])
+def test_a_prefix_store_gets_states_without_guesses(kind: str):
+    decoder = small_decoder(next(spec for spec in EXAMPLES if spec.kind == kind))
+    expected, store = alone(decoder, GREEDY), PrefixStore(10**6, 3)
+    engine = Engine(decoder, prefixes=store)
+    first = engine_stream(engine, lambda _: [Oracle(expected, 4)], GREEDY)
+    assert [event.token for event in first] == expected
+    for length in range(4, 12):
+        longer = [*PROMPT, *expected[:length], 5]
+        again = engine.submit(Request(longer, 6, GREEDY))
+        assert [event.token for event in again] == [token for (token,) in decode(decoder, [longer], 6, GREEDY)]
+        assert again.cached_tokens >= len(longer) - 4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["attention", "mamba2"])
+def test_the_state_of_a_running_stream_has_no_guesses(kind: str):
+    decoder = small_decoder(next(spec for spec in EXAMPLES if spec.kind == kind))
+    expected = alone(decoder, GREEDY)
+    stream = engine_stream(Engine(decoder), lambda _: [Oracle(expected, 100)], GREEDY)
+    for count in range(1, COUNT):
+        next(stream)
+        if count % 3 == 0:
+            ours, theirs = stream.state, decoder.initial_state(1, 99)
+            decoder(torch.tensor([[*PROMPT, *expected[: count - 1]]]), theirs)
+            assert ours.positions == theirs.positions
+            torch.testing.assert_close(decoder(torch.tensor([[7]]), ours), decoder(torch.tensor([[7]]), theirs))
+    assert stream.request.speculation.figures.accepted > 0

@@ -49,13 +49,17 @@ class ModelTester:
         self.kind = kind
 
     def prepare_config_and_inputs_for_common(self) -> tuple[LinnetConfig, dict[str, Tensor]]:
-        config = LinnetConfig.of(spec_of(self.kind))
+        config = LinnetConfig.of(spec_of(self.kind, initialization={"std": 0.5, "embedding_std": 1.0}))
         config.bos_token_id = config.pad_token_id = 0
         return config, {"input_ids": tokens(2, PROMPT), "attention_mask": torch.ones(2, PROMPT, dtype=torch.int64)}
 
 
 class Model(LinnetForCausalLM, GenerationMixin):
-    """Without what is documented to be refused, so that the rest of such a test is run."""
+    """Without what is documented to be refused, so that the rest of such a test is run; in float64."""
+
+    def __init__(self, config: LinnetConfig) -> None:
+        super().__init__(config)
+        self.double()
 
     def generate(self, *inputs: Any, **settings: Any) -> Any:
         settings.pop("output_hidden_states", None)

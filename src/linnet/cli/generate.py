@@ -16,7 +16,7 @@ from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
-    from linnet.inference.language_model import Continuation
+    from linnet.inference.continuation import Continuation
     from linnet.inference.sampling import Sampling
     from linnet.model.decoder import Decoder
 

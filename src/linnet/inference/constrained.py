@@ -104,7 +104,7 @@ def constraint_of(
     return Constraint(kind, value)
 
 
-class Vocabulary:
+class GrammarVocabulary:
     """A tokenizer's tokens as llguidance reads them.
 
     Its ids are the token ids; then one more id for each token that stands for other bytes at the beginning of a text;
@@ -154,7 +154,7 @@ def _new_matcher(constraint: Constraint, library: Any) -> Any:
     return LLMatcher(library, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
-_VOCABULARIES: WeakKeyDictionary[TokenBytes, Vocabulary] = WeakKeyDictionary()
+_VOCABULARIES: WeakKeyDictionary[TokenBytes, GrammarVocabulary] = WeakKeyDictionary()
 """The tables of the tokenizers that are in use; those of 50,000 tokens take a tenth of a second to make."""
 
 
@@ -171,7 +171,7 @@ class Grammar:
         except ImportError:
             raise UserError("needs llguidance: pip install 'linnet[constrained]'", field=constraint.kind) from None
         if tokenizer.pieces not in _VOCABULARIES:
-            _VOCABULARIES[tokenizer.pieces] = Vocabulary(tokenizer)
+            _VOCABULARIES[tokenizer.pieces] = GrammarVocabulary(tokenizer)
         self.constraint = constraint
         self._vocabulary = _VOCABULARIES[tokenizer.pieces]
         self._matcher = self._vocabulary.matcher(constraint).deep_copy()
@@ -289,7 +289,7 @@ def _schema_place(constraint: Constraint, reason: str) -> str:
 @lru_cache(maxsize=1)
 def _bytes_alone() -> Any:
     """A tokenizer of bytes, for parsers that only check."""
-    return Vocabulary(Tokenizer.train("bytes", [])).library
+    return GrammarVocabulary(Tokenizer.train("bytes", [])).library
 
 
 def _subschemas(schema: Any) -> Iterator[tuple[str, Any]]:

@@ -481,8 +481,9 @@ def decode_streams(
     grammars: Sequence[Grammar] | None = None,
     logprobs: int | None = None,
     speculation: Speculation | None = None,
+    keep_state: bool = True,
 ) -> list[Stream]:
-    """The streams of `decode`, one for each prompt. grammars: one for each; logprobs, speculation: see `Request`.
+    """The streams of `decode`, one for each prompt. grammars: one for each; the other arguments: see `Request`.
 
     Several prompts run without speculation.
     """
@@ -504,7 +505,7 @@ def decode_streams(
             counts=count,
             grammar=None if grammars is None else grammars[row],
             logprobs=logprobs,
-            keep_state=state is not None,
+            keep_state=keep_state and state is not None,
             speculation=speculation if len(prompts) == 1 else None,
         )
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True))

@@ -1,24 +1,27 @@
 """A decoder with its tokenizer: text in, text out, and the figures of a generation."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError
-from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
+from linnet.inference.constrained import Constraint, Grammar, constraint_of
+from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import decode
+from linnet.inference.engine import decode_streams
 from linnet.inference.prefill import PrefillInputs, new_state, prefill_inputs
-from linnet.inference.readers import Caches, Step
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling, SamplingSettings, fresh_seed, sampling_of
+from linnet.inference.scoring import mean_hidden, token_log_probabilities
+from linnet.inference.streams import Stream
+from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
 from linnet.model.calibration import with_calibration_from
@@ -31,112 +34,27 @@ from linnet.model.store import load_decoder
 from linnet.present import numbers
 
 
-@dataclass
-class GenerationFigures:
-    """The cost of a generation so far: time in the model, without the time that the caller takes for the text.
-
-    passes: one over the prompt, which took seconds_prompt, and one per token, which together took seconds_decode.
-    bytes_of_state: from a number of tokens to the bytes of a state that holds them.
-    """
-
-    prompt_tokens: int
-    bytes_of_state: Callable[[int], int]
-    tokens: int = 0
-    passes: int = 0
-    seconds_prompt: float = 0.0
-    seconds_decode: float = 0.0
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the decode state for the tokens so far."""
-        return self.bytes_of_state(self.prompt_tokens + self.tokens)
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Decoded tokens per second; None before the first."""
-        return (self.passes - 1) / self.seconds_decode if self.passes > 1 else None
-
-
-class Continuation(Iterator[str]):
-    """Pieces of text whose concatenation continues one prompt; each piece is whole characters and not empty."""
-
-    def __init__(
-        self,
-        steps: Iterator[Step],
-        text: TextStream,
-        prompt_tokens: int,
-        bytes_of_state: Callable[[int], int],
-        state: DecoderState | None = None,
-        ends: bool = True,
-        stop: Sequence[str] = (),
-    ) -> None:
-        """bytes_of_state: see `GenerationFigures`. state: the state that the steps advance.
-
-        ends: nothing follows, so that the bytes of an incomplete character become U+FFFD. stop: texts that end it.
-        """
-        self.state = state
-        self.figures = GenerationFigures(prompt_tokens, bytes_of_state)
-        self._steps, self._text, self._ends, self._until = steps, text, ends, _Until(stop)
-        self._pieces = self._run()
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    def _run(self) -> Iterator[str]:
-        start_s = time.perf_counter()
-        for (token,) in self._steps:
-            elapsed_s = time.perf_counter() - start_s
-            self.figures.passes += 1
-            if self.figures.passes == 1:
-                self.figures.seconds_prompt = elapsed_s
-            else:
-                self.figures.seconds_decode += elapsed_s
-            if token is None:
-                break
-            self.figures.tokens += 1
-            if piece := self._until.push(self._text.push(token)):
-                yield piece
-            if self._until.has_stopped:
-                return
-            start_s = time.perf_counter()
-        if piece := self._until.push(self._text.finish() if self._ends else "") + self._until.finish():
-            yield piece
-
-
-class _Until:
-    """Passes text on until the first of some texts; what may be the beginning of one is held back."""
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stop, self._held, self.has_stopped = stop, "", False
-
-    def push(self, piece: str) -> str:
-        """What is certain to stand before any of the texts."""
-        text = self._held + piece
-        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
-            self._held, self.has_stopped = "", True
-            return text[: min(found)]
-        begun = [size for stop in self._stop for size in range(1, len(stop)) if text.endswith(stop[:size])]
-        certain = len(text) - max(begun, default=0)
-        self._held = text[certain:]
-        return text[:certain]
-
-    def finish(self) -> str:
-        """What was held back, at the end."""
-        return self._held
-
-
 class GenerateSettings(SamplingSettings, total=False):
-    """The settings of `LanguageModel.generate`."""
+    """The settings of `LanguageModel.generate`, without those that decide its type."""
 
     cache_policy: CachePolicies
     ignore_eos: bool
     input: str | list[str] | None
     stop: str | Sequence[str]
     parse_special: bool
+    json_schema: Mapping[str, Any] | bool | str | None
+    regex: str | None
+    choices: Sequence[str] | None
+    grammar: str | None
 
 
-KEYWORDS = ("prompt", "max_tokens", "stream", *GenerateSettings.__annotations__)
+class StreamSettings(GenerateSettings, total=False):
+    """The settings of one stream."""
+
+    logprobs: int | None
+
+
+KEYWORDS = ("prompt", "max_tokens", "stream", "n", "logprobs", *GenerateSettings.__annotations__)
 """Of `LanguageModel.generate`."""
 
 
@@ -180,25 +98,81 @@ class LanguageModel:
         one predicts what follows the text. Layers that calibrate do so on the whole text, as `generate` does with a
         prompt. `UserError` for a model of pairs, and for more tokens than learned positions.
         """
-        spec, tokens = self.spec, self.prompt_tokens(text)
-        if spec.encoder is not None or spec.prefix:
-            raise UserError("logits: the model follows from an input; expected a model of text alone")
-        if spec.embedding.positions == "learned" and len(tokens) > spec.context_length:
-            accepted = f"at most {spec.context_length} tokens, where the model's learned positions end"
-            raise UserError(field="text", value=f"{len(tokens)} tokens", accepted=accepted)
+        (tokens,) = self._documents([text], "logits")
         tokens_1T = torch.tensor([tokens], device=self.decoder.device)
         logits_1TV: Tensor = self.decoder(tokens_1T)
         return logits_1TV[0, :, : self.tokenizer.vocab_size]
 
     @overload
-    def generate(
-        self, prompt: str, max_tokens: int = ..., *, stream: Literal[True], **settings: Unpack[GenerateSettings]
-    ) -> Continuation: ...
+    def logprobs(self, text: str, top: int = ...) -> list[TextEvent]: ...
+
+    @overload
+    def logprobs(self, text: list[str], top: int = ...) -> list[list[TextEvent]]: ...
+
+    def logprobs(self, text: str | list[str], top: int = 0) -> list[TextEvent] | list[list[TextEvent]]:
+        """The tokens of a text, or of each of several, each with its log-probability and the `top` likeliest ones.
+
+        The text begins a document. The sum is the log-likelihood of its tokens in nats that `evaluate` reports for a
+        document, without the end token behind it. Errors, and layers that calibrate, as of `logits`.
+        """
+        rows = self._documents([text] if isinstance(text, str) else text, "logprobs")
+        found: list[list[TextEvent]] = []
+        for row, events in zip(
+            rows, token_log_probabilities(self.decoder, rows, self.tokenizer.vocab_size, top), strict=True
+        ):
+            text_events = TextEvents(self.tokenizer, row[:1])
+            found.append([out for event in events for out in text_events.push(event)] + text_events.finish())
+        return found[0] if isinstance(text, str) else found
+
+    def embed(self, text: str | list[str]) -> Tensor:
+        """`[D]`, or `[N, D]` for a list: the mean of the last hidden states over the tokens of a text, in float32.
+
+        The last hidden states are what the head reads, behind the last norm. An empty text has one token, the end token
+        that begins a document. Texts of any lengths are read together, and get what each gets alone up to rounding.
+        Errors as of `logits`.
+        """
+        rows = self._documents([text] if isinstance(text, str) else text, "embed")
+        means_ND = mean_hidden(self.decoder, rows)
+        return means_ND[0] if isinstance(text, str) else means_ND
+
+    def _documents(self, texts: Sequence[str], name: str) -> list[list[int]]:
+        """The tokens of texts that begin documents; `UserError` if the model cannot read them alone, or so many."""
+        spec, rows = self.spec, [self.prompt_tokens(text) for text in texts]
+        if spec.encoder is not None or spec.prefix:
+            raise UserError(f"{name}: the model follows from an input; expected a model of text alone")
+        longest = max(map(len, rows), default=0)
+        if spec.embedding.positions == "learned" and longest > spec.context_length:
+            accepted = f"at most {spec.context_length} tokens, where the model's learned positions end"
+            raise UserError(field="text", value=f"{longest} tokens", accepted=accepted)
+        return rows
 
     @overload
     def generate(
-        self, prompt: str, max_tokens: int = ..., *, stream: Literal[False] = ..., **settings: Unpack[GenerateSettings]
-    ) -> str: ...
+        self, prompt: str, max_tokens: int = ..., *, stream: Literal[True], **settings: Unpack[StreamSettings]
+    ) -> Continuation: ...
+
+    @overload
+    def generate(self, prompt: str, max_tokens: int = ..., **settings: Unpack[GenerateSettings]) -> str: ...
+
+    @overload
+    def generate(
+        self, prompt: str, max_tokens: int = ..., *, n: int, **settings: Unpack[GenerateSettings]
+    ) -> list[str]: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str], max_tokens: int = ..., *, n: int = ..., **settings: Unpack[GenerateSettings]
+    ) -> list[str]: ...
+
+    @overload
+    def generate(
+        self, prompt: str, max_tokens: int = ..., *, logprobs: int, **settings: Unpack[GenerateSettings]
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: str, max_tokens: int = ..., *, n: int, logprobs: int, **settings: Unpack[GenerateSettings]
+    ) -> list[Completion]: ...
 
     @overload
     def generate(
@@ -206,9 +180,10 @@ class LanguageModel:
         prompt: list[str],
         max_tokens: int = ...,
         *,
-        stream: Literal[False] = ...,
+        n: int = ...,
+        logprobs: int,
         **settings: Unpack[GenerateSettings],
-    ) -> list[str]: ...
+    ) -> list[Completion]: ...
 
     def generate(
         self,
@@ -216,13 +191,19 @@ class LanguageModel:
         max_tokens: int = 200,
         *,
         stream: bool = False,
+        n: int | None = None,
+        logprobs: int | None = None,
         cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         input: str | list[str] | None = None,
         stop: str | Sequence[str] = (),
         parse_special: bool = False,
+        json_schema: Mapping[str, Any] | bool | str | None = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
+        grammar: str | None = None,
         **settings: Unpack[SamplingSettings],
-    ) -> str | list[str] | Continuation:
+    ) -> str | list[str] | Completion | list[Completion] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
         The other keywords are the fields of `Sampling`: temperature 0 takes the most likely token each time, and the
@@ -233,33 +214,65 @@ class LanguageModel:
         prompt; the prompt is how the continuation begins. `stop`: a text or several; the continuation ends before the
         first of them. `parse_special`: see the method of this name.
 
+        `n`: a list of so many continuations of each prompt; number `i` of the list has `seed + i`, and is the text that
+        this seed gives alone. `logprobs`: return a `Completion` for each text, with the log-probability of each token,
+        and of so many of the likeliest ones at its place.
+
+        At most one constraint (`inference.constrained`, needs `linnet[constrained]`): `json_schema`, as data or JSON
+        text; `regex`, which the whole text matches; `choices`, one of which it is; `grammar`, in llguidance's Lark. A
+        text that `max_tokens` or `stop` does not cut off satisfies it.
+
         Raises `UserError` for an invalid value, and for more tokens than learned positions.
         """
         sampling = sampling_of(settings, KEYWORDS)
-        stop = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(isinstance(text, str) and text for text in stop):
-            raise UserError(field="stop", value=stop, accepted="texts that are not empty")
         model = self.parsing_special() if parse_special else self
+        constraint = constraint_of(json_schema, regex, choices, grammar)
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise UserError(field="n", value=n, accepted="at least 1")
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] if isinstance(input, str) else input
-            texts = model.complete(
-                prompts,
+            copies = range(1 if n is None else n)
+            found = model.completions(
+                [own for own in prompts for _ in copies],
                 max_tokens,
                 sampling,
                 cache_policy=cache_policy,
                 ignore_eos=ignore_eos,
-                inputs=inputs,
-                stop=stop,
+                inputs=None if inputs is None else [own for own in inputs for _ in copies],
+                stop=stop_texts(stop),
+                constraint=constraint,
+                logprobs=logprobs,
             )
-            return texts[0] if isinstance(prompt, str) else texts
-        if not isinstance(prompt, str):
-            raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
+            if isinstance(prompt, str) and n is None:
+                return found[0].text if logprobs is None else found[0]
+            return [each.text for each in found] if logprobs is None else found
+        if not isinstance(prompt, str) or n is not None:
+            given = f"one text, got n: {n}" if isinstance(prompt, str) else f"one prompt, got a list of {len(prompt)}"
+            raise UserError(f"stream: True: expected {given}")
         if isinstance(input, list):
             raise UserError(f"a list of {len(input)}", field="input", accepted="one text for one prompt")
-        return model.stream(prompt, max_tokens, sampling, Caches(), cache_policy, ignore_eos, input, stop)
+        return model.stream(
+            prompt,
+            max_tokens,
+            sampling,
+            Caches(),
+            cache_policy,
+            ignore_eos,
+            input,
+            stop_texts(stop),
+            constraint=constraint,
+            logprobs=logprobs,
+        )
 
     __call__ = generate
+
+    def events(self, prompt: str, max_tokens: int = 200, **settings: Unpack[StreamSettings]) -> Iterator[TextEvent]:
+        """The continuation of a prompt token by token: the text that each brought; with `logprobs`, how likely it was.
+
+        Settings as of `generate`. The texts of the events add up to that of `generate`.
+        """
+        return self.generate(prompt, max_tokens, stream=True, **settings).events()
 
     def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with a stored calibration from a file, or by a name that the kind of layer knows.
@@ -286,17 +299,22 @@ class LanguageModel:
         ignore_eos: bool = False,
         input: str | None = None,
         stop: Sequence[str] = (),
+        *,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         inputs = self.prefill_inputs([prompt], None if input is None else [input])
         (tokens,) = inputs.prompts
-        steps, state = self._steps(inputs, max_tokens, sampling, caches, cache_policy, ignore_eos)
+        (stream,), state = self._streams(
+            inputs, max_tokens, sampling, caches, cache_policy, ignore_eos, constraint, logprobs
+        )
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: calibrated
-        return Continuation(steps, self.tokenizer.stream(tokens), len(tokens), held, state, stop=stop)
+        return Continuation(stream, TextEvents(self.tokenizer, tokens, stop), len(tokens), held, state)
 
-    def complete(
+    def completions(
         self,
         prompts: Sequence[str],
         max_tokens: int,
@@ -306,38 +324,35 @@ class LanguageModel:
         ignore_eos: bool = False,
         inputs: Sequence[str] | None = None,
         stop: Sequence[str] = (),
-    ) -> list[str]:
-        """The continuations of several prompts, generated as one batch."""
+        *,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
+    ) -> list[Completion]:
+        """The continuations of several prompts, generated as one batch; steps are taken until every row has ended."""
         if not prompts:
             return []
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"{len(inputs)} of them", field="input", accepted=f"one for each of {len(prompts)} prompts")
         prefill = self.prefill_inputs(prompts, inputs)
-        steps, _ = self._steps(prefill, max_tokens, sampling, caches, cache_policy, ignore_eos)
-        if stop:
-            return self._complete_until(steps, prefill, stop)
-        texts: list[list[int]] = [[] for _ in prompts]
-        for step in steps:
-            for text, token in zip(texts, step, strict=True):
-                if token is not None:
-                    text.append(token)
-        return [self.tokenizer.decode(text, after) for text, after in zip(texts, prefill.prompts, strict=True)]
+        streams, _ = self._streams(
+            prefill, max_tokens, sampling, caches, cache_policy, ignore_eos, constraint, logprobs, keep_state=False
+        )
+        rows = [
+            (
+                Continuation(stream, TextEvents(self.tokenizer, tokens, stop), len(tokens), lambda _: 0),
+                list[TextEvent](),
+            )
+            for stream, tokens in zip(streams, prefill.prompts, strict=True)
+        ]
+        while running := [(row, events) for row, events in rows if not row.has_ended]:
+            for row, events in running:
+                events.extend(row.advance())
+        return [
+            Completion("".join(event.text for event in events), events, row.finish_reason or "length")
+            for row, events in rows
+        ]
 
-    def _complete_until(self, steps: Iterator[Step], prefill: PrefillInputs, stop: Sequence[str]) -> list[str]:
-        """The texts of a batch before the first of the texts `stop`; steps are taken until every row has one."""
-        rows = [(self.tokenizer.stream(prompt), _Until(stop), list[str]()) for prompt in prefill.prompts]
-        for step in steps:
-            for (stream, until, pieces), token in zip(rows, step, strict=True):
-                if token is not None and not until.has_stopped:
-                    pieces.append(until.push(stream.push(token)))
-            if all(until.has_stopped for _, until, _ in rows):
-                break
-        for stream, until, pieces in rows:
-            if not until.has_stopped:
-                pieces += [until.push(stream.finish()), until.finish()]
-        return ["".join(pieces) for _, _, pieces in rows]
-
-    def _steps(
+    def _streams(
         self,
         inputs: PrefillInputs,
         max_tokens: int,
@@ -345,8 +360,16 @@ class LanguageModel:
         caches: Caches,
         cache_policy: CachePolicies,
         ignore_eos: bool,
-    ) -> tuple[Iterator[Step], DecoderState | None]:
-        """The steps, and the state that they advance; None without the KV-cache."""
+        constraint: Constraint | None,
+        logprobs: int | None,
+        keep_state: bool = True,
+    ) -> tuple[list[Stream], DecoderState | None]:
+        """A stream for each prompt, and the state that they advance; None without the KV-cache."""
+        if logprobs is not None and not (isinstance(logprobs, int) and logprobs >= 0):
+            raise UserError(field="logprobs", value=logprobs, accepted="a number of tokens, from 0 on")
+        grammars = None
+        if constraint is not None:
+            grammars = [Grammar(self.tokenizer, constraint, tokens) for tokens in inputs.prompts]
         policies = layer_cache_policies(self.decoder, cache_policy)
         if any(isinstance(policy, RecalibratingCache) for policy in policies):
             caches = replace(caches, calibration=False)
@@ -358,7 +381,7 @@ class LanguageModel:
             if not caches.kv and not isinstance(policy, FullCache | RecalibratingCache):
                 problem = f"nothing is kept of the text, so a policy ({policy.label}) has no effect; use one"
                 raise UserError(problem, field="kv_cache", value=False)
-        steps = decode(
+        streams = decode_streams(
             self.decoder,
             inputs.prompts,
             max_tokens,
@@ -368,8 +391,11 @@ class LanguageModel:
             vocab_size=self.tokenizer.vocab_size,
             caches=caches,
             context=inputs.context(self.decoder),
+            grammars=grammars,
+            logprobs=logprobs,
+            keep_state=keep_state,
         )
-        return steps, state
+        return streams, state
 
     def prefill_inputs(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
         """Prompts as token ids, as the model reads them, with an input for each if they have one."""

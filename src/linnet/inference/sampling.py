@@ -16,6 +16,7 @@ Legend: `B` batch, `V` vocabulary.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
@@ -161,9 +162,10 @@ class TokenCounts:
         return set(self._places)
 
     @property
-    def generated(self) -> dict[int, int]:
+    def generated(self) -> Counter[int]:
         """How often each token was generated since the prompt."""
-        return {token: int(times) for token, place in self._places.items() if (times := self._times_S[place])}
+        times = self._times_S
+        return Counter({token: int(times[place]) for token, place in self._places.items() if times[place]})
 
     def read_prompt(self, tokens: Iterable[int]) -> None:
         """Add the tokens of a prompt, with which the count of generated tokens begins again."""

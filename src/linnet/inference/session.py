@@ -3,20 +3,21 @@
 import copy
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import BinaryIO, Self, Unpack
+from typing import Any, BinaryIO, Self, Unpack
 
 import torch
 
 from linnet.core.errors import UserError, note
 from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache_policy_state, observe
+from linnet.inference.constrained import Grammar, constraint_of
+from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Engine
-from linnet.inference.language_model import Continuation, LanguageModel
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state
 from linnet.inference.prefix_store import PrefixStore, prefix_key
-from linnet.inference.readers import Step
 from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
 from linnet.inference.state import (
     SNAPSHOT,
@@ -28,7 +29,7 @@ from linnet.inference.state import (
     with_room,
 )
 from linnet.inference.stream_record import STREAM, TOKENS, GeneratedRun, read_record
-from linnet.inference.streams import Event, Grammar, Request, Stream
+from linnet.inference.streams import Event, Request, Stream
 from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
 from linnet.inference.weights import fingerprint, precision_of
 from linnet.layers.cache_policy import FULL
@@ -43,7 +44,10 @@ class SessionSettings(SamplingSettings, total=False):
 
     ignore_eos: bool
     stop: str | Sequence[str]
-    grammar: Grammar | None
+    json_schema: Mapping[str, Any] | bool | str | None
+    regex: str | None
+    choices: Sequence[str] | None
+    grammar: Grammar | str | None
 
 
 class Session:
@@ -154,7 +158,8 @@ class Session:
         Settings as of `LanguageModel.generate`. `seed` None: continue with the random numbers of the previous seed.
         Frequency and presence penalties count the tokens that were generated since the last `feed`. A text of `stop`
         ends the continuation and is not part of the result, but the tokens that completed it are part of the stream, as
-        an end token is. Raises `UserError` for invalid values, and for more tokens than learned positions.
+        an end token is. A constraint (`json_schema`, `regex`, `choices`, `grammar`) is of what this call generates.
+        Raises `UserError` for invalid values, and for more tokens than learned positions.
         """
         return "".join(event.text for event in self.events(max_tokens, **settings))
 
@@ -190,20 +195,18 @@ class Session:
         state = self._state_with_room(max_tokens)
         stream = self._submit(self._request(max_tokens, sampling, ignore_eos))
 
-        def steps() -> Iterator[Step]:
-            try:
-                for event in stream:
-                    self._append(event.token)
-                    yield [event.token]
-            finally:
-                self._end(stream)
-            if stream.finish_reason == "stop":
-                yield [None]
-
         def held_nbytes(tokens: int) -> int:
             return state.held_nbytes(before + tokens)
 
-        return Continuation(steps(), self._text, prompt_tokens, held_nbytes, state, ends=False, stop=stop)
+        return Continuation(
+            stream,
+            TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False),
+            prompt_tokens,
+            held_nbytes,
+            state,
+            accept=lambda event: self._append(event.token),
+            finish=self._end,
+        )
 
     def request(
         self, max_tokens: int = 200, *, logprobs: int | None = None, **settings: Unpack[SessionSettings]
@@ -215,6 +218,10 @@ class Session:
         self._end()
         ignore_eos, stop = settings.pop("ignore_eos", False), stop_texts(settings.pop("stop", ()))
         grammar = settings.pop("grammar", None)
+        json_schema, regex, choices = (settings.pop(name, None) for name in ("json_schema", "regex", "choices"))
+        if not isinstance(grammar, Grammar):
+            constraint = constraint_of(json_schema, regex, choices, grammar)
+            grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         sampling = sampling_of(settings, ("max_tokens", "logprobs", *SessionSettings.__annotations__))
         request = self._request(max_tokens, sampling, ignore_eos, stop)
         return replace(request, logprobs=logprobs, grammar=grammar)

@@ -320,5 +320,5 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
 def test_tables_are_made_once_per_tokenizer(monkeypatch: pytest.MonkeyPatch):
     tokenizer = Tokenizer.train("bytes", [])
     Grammar(tokenizer, constraint_of(regex="a"))
-    monkeypatch.setattr("linnet.inference.constrained.Vocabulary", None)
+    monkeypatch.setattr("linnet.inference.constrained.GrammarVocabulary", None)
     Grammar(tokenizer.parsing_special(), constraint_of(regex="b"))

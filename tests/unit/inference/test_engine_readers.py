@@ -113,12 +113,12 @@ def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
         model.decoder(torch.tensor([model.prompt_tokens("Once")]), state)
     path = tmp_path / "G.safetensors"
     save_operators([{"G": layer.operator[0]} for layer in state.layers], path)
-    own = model.complete(["Once"], 20, GREEDY)
-    assert model.with_calibration(str(path)).complete(["Once"], 20, GREEDY) == own
-    assert model.with_calibration("identity").complete(["Once"], 20, GREEDY) != own
-    random = [model.with_calibration("random", seed).complete(["Once"], 20, GREEDY) for seed in (1, 1, 2)]
+    own = model.generate("Once", 20, temperature=0.0)
+    assert model.with_calibration(str(path)).generate("Once", 20, temperature=0.0) == own
+    assert model.with_calibration("identity").generate("Once", 20, temperature=0.0) != own
+    random = [model.with_calibration("random", seed).generate("Once", 20, temperature=0.0) for seed in (1, 1, 2)]
     assert random[0] == random[1] != random[2]
-    assert model.complete(["Once"], 20, GREEDY) == own
+    assert model.generate("Once", 20, temperature=0.0) == own
 
 
 @pytest.mark.parametrize("policy", ["full", "recalibrate"])

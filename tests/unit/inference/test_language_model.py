@@ -1,5 +1,7 @@
 """Text in, text out."""
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,11 @@ from small_models import CASES, small_decoder, speaker
 import linnet
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.constrained import constraint_of
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import MixerSpec
 from linnet.model.store import save_decoder
@@ -61,9 +65,10 @@ def test_the_pieces_of_a_stream_add_up_to_the_text():
 def test_a_character_of_several_bytes_comes_whole(monkeypatch: pytest.MonkeyPatch):
     model = speaker()
     text = "é€😀"
-    steps = iter([[byte] for byte in [*text.encode(), 0xC3]])
-    monkeypatch.setattr("linnet.inference.language_model.decode", lambda *a, **k: steps)
-    assert list(model.generate("", 9, stream=True)) == ["é", "€", "😀", "�"]
+    tokens = iter([*text.encode(), 0xC3] * 2)
+    monkeypatch.setattr("linnet.inference.streams.choose", lambda *_: torch.tensor([next(tokens)]))
+    assert model.generate("", 10) == "é€😀�"
+    assert list(model.generate("", 10, stream=True)) == ["é", "€", "😀", "�"]
 
 
 def test_it_stops_at_the_end_token(monkeypatch: pytest.MonkeyPatch):
@@ -246,6 +251,120 @@ def test_the_logits_of_a_text_begin_behind_the_end_token():
     assert torch.equal(logits_TV, model.decoder(torch.tensor([tokens]))[0, :, : model.tokenizer.vocab_size])
     (step,) = decode(model.decoder, [tokens], 1, Sampling(0), vocab_size=model.tokenizer.vocab_size)
     assert step == [int(logits_TV[-1].argmax())]
+
+
+def test_several_texts_of_a_prompt_are_those_of_their_seeds():
+    model = speaker()
+    alone = [model.generate("Once", 15, temperature=1.0, seed=5 + number) for number in range(4)]
+    assert model.generate("Once", 15, temperature=1.0, seed=5, n=4) == alone
+    assert len(set(alone)) == 4
+    both = model.generate(["Once", "Hi"], 15, temperature=1.0, seed=5, n=2)
+    assert both[:2] == alone[:2]
+    assert both[2:] == [model.generate("Hi", 15, temperature=1.0, seed=7 + number) for number in range(2)]
+    assert len(set(model.generate("Once", 15, temperature=1.0, n=3))) == 3
+    for n in (0, 1.5, True):
+        with pytest.raises(UserError, match=r"^n: .*expected at least 1"):
+            model.generate("Once", n=n)
+    with pytest.raises(UserError, match="stream: True: expected one text, got n: 2"):
+        model.generate("Once", n=2, stream=True)
+
+
+def test_log_probabilities_of_what_is_generated_are_those_of_the_text():
+    model = speaker(extra_ids=3)
+    completion = model.generate("Once", 15, temperature=2.0, seed=3, top_k=9, logprobs=2)
+    assert str(completion) == completion.text == model.generate("Once", 15, temperature=2.0, seed=3, top_k=9)
+    assert "".join(event.text for event in completion.events) == completion.text
+    tokens = [model.tokenizer.end_id, *b"Once", *(event.token for event in completion.events)]
+    log_TV = model.decoder(torch.tensor([tokens]))[0].detach().log_softmax(-1)
+    for event, log_V in zip(completion.events, log_TV[4:], strict=False):
+        assert event.logprob == pytest.approx(float(log_V[event.token]), abs=1e-5)
+        own = log_V[: model.tokenizer.vocab_size].topk(2)
+        assert [choice.token for choice in event.top] == own.indices.tolist()
+        assert [choice.logprob for choice in event.top] == pytest.approx(own.values.tolist(), abs=1e-5)
+    assert completion.finish_reason == ("length" if len(completion.events) == 15 else "stop")
+    events = model.events("Once", 15, temperature=2.0, seed=3, top_k=9, logprobs=2)
+    assert list(events) == completion.events
+    assert all(event.logprob is None for event in model.events("Once", 3))
+    (one, two) = model.generate(["Once", "Hi"], 5, logprobs=0, seed=1)
+    assert not one.events[0].top and one.events[0].logprob is not None and two.text
+    with pytest.raises(UserError, match=r"^logprobs: -1: expected a number of tokens, from 0 on"):
+        model.generate("Once", logprobs=-1)
+
+
+def test_log_probabilities_of_a_text_are_the_likelihood_of_its_tokens(monkeypatch: pytest.MonkeyPatch):
+    model = speaker(extra_ids=3)
+    monkeypatch.setattr("linnet.inference.scoring.LOGITS_AT_ONCE", 3 * 260)
+    texts = ["Once upon é", "", "Hi"]
+    found = model.logprobs(texts)
+    for text, events in zip(texts, found, strict=True):
+        tokens = [model.tokenizer.end_id, *text.encode()]
+        assert "".join(event.text for event in events) == text
+        assert [event.token for event in events] == tokens[1:]
+        if text:
+            hidden_BTD = model.decoder.hidden(torch.tensor([tokens[:-1]]))
+            nats = model.decoder.each_loss(hidden_BTD, torch.tensor([tokens[1:]])).nats.sum()  # of `evaluate`
+            assert sum(event.logprob for event in events) == pytest.approx(-float(nats), abs=1e-4)
+    top = model.logprobs("Hi", top=2)
+    assert [event.logprob for event in top] == pytest.approx([event.logprob for event in found[2]])
+    assert all(event.top[0].logprob >= event.top[1].logprob for event in top)
+    assert max(choice.token for event in model.logprobs("Hi", top=999) for choice in event.top) == 256
+
+
+@pytest.mark.parametrize("mixer", CASES[:4])
+def test_the_embedding_of_a_text_is_the_mean_of_its_hidden_states_whatever_the_batch(mixer: MixerSpec):
+    model = speaker(mixer)
+    texts = ["Once upon a time", "", "Hi", "é"]
+    together_ND = model.embed(texts)
+    assert together_ND.dtype == torch.float32
+    for text, found_D in zip(texts, together_ND, strict=True):
+        hidden_TD = model.decoder.hidden(torch.tensor([[model.tokenizer.end_id, *text.encode()]]))[0]
+        expected_D = hidden_TD[1:].mean(0) if text else hidden_TD[0]
+        torch.testing.assert_close(found_D, expected_D.float(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found_D, model.embed(text), rtol=1e-5, atol=1e-5)
+    assert len(model.embed([])) == len(model.logprobs([])) == 0
+
+
+def test_rows_of_many_lengths_are_read_in_several_passes(monkeypatch: pytest.MonkeyPatch):
+    model = speaker()
+    texts = ["a" * length for length in (3, 9, 1, 7, 30)]
+    expected = model.embed(texts)
+    monkeypatch.setattr("linnet.inference.scoring.TOKENS_AT_ONCE", 20)
+    torch.testing.assert_close(model.embed(texts), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_texts_under_a_constraint():
+    pytest.importorskip("llguidance")
+    model = speaker()
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 22]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for seed in range(3):
+        completion = model.generate("Once", 80, temperature=1.5, seed=seed, json_schema=schema, logprobs=0)
+        if completion.finish_reason == "stop":
+            assert json.loads(completion.text)["a"] in (1, 22)
+    texts = model.generate(["Once", ""], 9, temperature=1.5, seed=1, n=3, choices=["red", "green"])
+    assert set(texts) == {"red", "green"}
+    assert texts[1] == model.generate("Once", 9, temperature=1.5, seed=2, choices=["red", "green"])
+    for settings in ({"temperature": 0}, {"top_k": 1}, {"top_p": 0.0}):  # what the truncation leaves is not permitted
+        for ignore_eos in (False, True):
+            text = model.generate("Once", 9, regex="[xyz]{3}", ignore_eos=ignore_eos, **settings)
+            assert re.fullmatch("[xyz]{3}", text)
+    stream = model.generate("Once", 2, regex="[xyz]{3}", stream=True)
+    assert len("".join(stream)) == 2
+    assert stream.finish_reason == "length"
+    stream = model.stream(
+        "Once", 9, Sampling(), Caches(kv=False), constraint=constraint_of(regex="[xyz]{3}"), logprobs=1
+    )
+    events = list(stream.events())
+    assert len(events) == 3 and events[0].logprob is not None and stream.finish_reason == "stop"
+    session = linnet.Session(model)
+    session.feed("Once")
+    assert session.generate(9, choices=["red"]) + session.generate(9, regex="a{2}", seed=1) == "redaa"
+    with pytest.raises(UserError, match="regex and choices: expected one constraint"):
+        model.generate("Once", regex="a", choices=["a"])
 
 
 def test_a_model_says_what_it_is():

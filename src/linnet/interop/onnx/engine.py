@@ -7,7 +7,7 @@ and copies nothing; it doubles when it is full. All other states have two buffer
 Legend: `T` tokens of a pass, `V` vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch import Tensor
 from linnet.core.checksum import check_files
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.language_model import Continuation
-from linnet.inference.readers import steps
+from linnet.inference.constrained import Constraint, Grammar
+from linnet.inference.continuation import Continuation
 from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request, streams_of
+from linnet.inference.text_events import TextEvents
 from linnet.interop.onnx.folder import DATA, GraphDescription
 from linnet.interop.onnx.fusion import fuse_step
 from linnet.interop.onnx.trace import onnx_modules
@@ -195,7 +197,17 @@ class OnnxLanguageModel:
         if self.tokenizer.hash != self.graphs.description.tokenizer.hash:
             raise UserError(f"{folder}: {self.graphs.description.tokenizer.file} is not the tokenizer of these graphs")
 
-    def stream(self, prompt: str, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
+    def stream(
+        self,
+        prompt: str,
+        max_tokens: int,
+        sampling: Sampling,
+        ignore_eos: bool = False,
+        stop: Sequence[str] = (),
+        *,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
+    ) -> Continuation:
         """Continue one prompt, piece by piece, like `LanguageModel.stream`."""
         if max_tokens < 1:
             raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
@@ -209,9 +221,10 @@ class OnnxLanguageModel:
         reader = GraphReader(self.graphs)
 
         def next_logits(tokens_1T: Tensor) -> Tensor:
-            logits_V = reader.read(tokens_1T[0].tolist())[: self.tokenizer.vocab_size]
-            return torch.from_numpy(logits_V)[None]
+            return torch.from_numpy(reader.read(tokens_1T[0].tolist()))[None]
 
         stop_ids = () if ignore_eos else self.tokenizer.end_ids
-        followed = steps(next_logits, torch.tensor([tokens]), sampling, max_tokens, stop_ids)
-        return Continuation(followed, self.tokenizer.stream(tokens), len(tokens), lambda _: reader.nbytes)
+        grammar = None if constraint is None else Grammar(self.tokenizer, constraint, tokens)
+        request = Request(tokens, max_tokens, sampling, stop_ids, grammar=grammar, logprobs=logprobs)
+        (stream,) = streams_of([request], next_logits, self.tokenizer.vocab_size, torch.tensor([tokens]))
+        return Continuation(stream, TextEvents(self.tokenizer, tokens, stop), len(tokens), lambda _: reader.nbytes)

@@ -26,9 +26,10 @@ from linnet.core.system import available_bytes
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.inference.language_model import Continuation
-from linnet.inference.readers import steps
+from linnet.inference.continuation import Continuation
 from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request, streams_of
+from linnet.inference.text_events import TextEvents
 from linnet.model.folder import NGRAM
 from linnet.model.store import check_new_folder
 from linnet.present import numbers
@@ -123,9 +124,10 @@ def continue_ngram(stored: StoredNGram, prompt: str, max_tokens: int, sampling: 
         history_T = np.concatenate([history_T[-model.order :], tokens_1T[0].numpy()])
         return torch.from_numpy(np.log(model.next_probabilities(history_T)))[None]
 
-    followed = steps(next_logits, torch.tensor([tokens]), sampling, max_tokens, {model.end_id})
-    stream = stored.tokenizer.stream(tokens)
-    return Continuation(followed, stream, len(tokens), lambda length: 8 * min(length, model.order - 1))
+    request = Request(tokens, max_tokens, sampling, {model.end_id})
+    (stream,) = streams_of([request], next_logits, stored.tokenizer.vocab_size, torch.tensor([tokens]))
+    text = TextEvents(stored.tokenizer, tokens)
+    return Continuation(stream, text, len(tokens), lambda length: 8 * min(length, model.order - 1))
 
 
 def _tokens(source: TokenData, split: Split) -> Indices:

@@ -146,7 +146,7 @@ def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
         # factors: `(c_r / (y - y_r)) / sum_s c_s / (y - y_s)`.
         points_R, factors_R = barycentric(bank).to(rates.device)
         distances = _places(bank, rates)[..., None] - points_R
-        quotients = factors_R / torch.where(distances.abs() < MIN_DISTANCE, MIN_DISTANCE, distances)
+        quotients = factors_R / distances.masked_fill(distances.abs() < MIN_DISTANCE, MIN_DISTANCE)
         coefficients_R: Tensor = quotients / quotients.sum(-1, keepdim=True)
         return coefficients_R
     angles, cardinal_RR = _angles(bank, rates), bank_on(bank, rates.device).cardinal_RR

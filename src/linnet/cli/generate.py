@@ -1,5 +1,6 @@
 """`linnet generate`: a model continues a prompt."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,15 @@ from typer.core import TyperCommand, TyperOption
 from linnet.cli.console import note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Precision, option, with_option_groups
+from linnet.cli.text_options import TextOptions, logprobs_report
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
-    from linnet.inference.continuation import Continuation
+    from linnet.inference.continuation import Completion, Continuation
     from linnet.inference.sampling import Sampling
+    from linnet.inference.text_events import TextEvent
     from linnet.model.decoder import Decoder
 
 USUAL = (
@@ -164,7 +167,8 @@ def generate(
         bool, typer.Option("--ignore-eos", help="Continue after the end of a text with the next one.")
     ] = False,
     *,
-    choice: SamplingOptions,
+    next_token: SamplingOptions,
+    text: TextOptions,
     stream: Annotated[bool, typer.Option(help="Print the text while it is generated, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
@@ -199,8 +203,12 @@ def generate(
 
     Prints the prompt and its continuation as one text; figures go to the standard error. Tokens per second exclude the
     first token and the time of the prompt. The next token is chosen in this order: logit bias, repetition, frequency
-    and presence penalties, temperature, top-k, top-p, min-p, typical. They mean what they mean in Transformers, and
-    the frequency and presence penalties what they mean in OpenAI's interface.
+    and presence penalties, temperature, top-k, top-p, min-p, typical, grammar. They mean what they mean in
+    Transformers, and the frequency and presence penalties what they mean in OpenAI's interface.
+
+    --json-schema, --regex, --choice and --grammar permit only tokens with which the text can still become what they
+    describe, and the end only where it is complete (pip install 'linnet[constrained]'). A text that --max-tokens ends
+    may be incomplete: --json says so as finish_reason, length instead of stop.
 
     Some layers bring options of their own, such as what they keep of the text: with a model before it, --help shows
     those of its layers.
@@ -221,6 +229,10 @@ def generate(
 
     Example: linnet generate runs/stories --load-state story.safetensors --max-tokens 50
 
+    Example: linnet generate runs/stories --prompt "Ana is" --choice " happy" --choice " sad" --n 3 --json --logprobs 2
+
+    Example: linnet generate runs/stories --prompt "Once upon a time" --stop "." --stop "!"
+
     Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
     from torch import set_num_threads
@@ -232,6 +244,11 @@ def generate(
     from linnet.inference.weights import convert_and_report, weights_nbytes
     from linnet.layers.cache_policy import FULL
 
+    single = {"--show-context": show_context, "--engine onnx": engine == "onnx"}
+    single |= {"--save-state": save_state is not None, "--load-state": load_state is not None}
+    text.check(as_json, single | {"--no-kv-cache": not kv_cache})
+    ending: dict[str, Any] = {"stop": tuple(text.stop or ())}
+    ending |= {"constraint": text.constraint(), "logprobs": text.logprobs}
     if show_context and not kv_cache:
         raise UserError("--no-kv-cache: nothing is kept of the text; expected no --show-context")
     if load_state is not None and input_text is not None:
@@ -239,7 +256,7 @@ def generate(
     _check_state_files(save_state, load_state, kv_cache, cache_policy)
     policy = cache_policy or FULL.label
     BUILDS.enabled = BUILDS.enabled and compiles
-    sampling = choice.sampling(draws_seed=load_state is None)
+    sampling = next_token.sampling(draws_seed=load_state is None)
     if threads is not None:
         from linnet.training.machine import check_threads
 
@@ -267,7 +284,7 @@ def generate(
         graphs = OnnxLanguageModel(model, threads)
         if parse_special:
             graphs.tokenizer = graphs.tokenizer.parsing_special()
-        continuation = graphs.stream(prompt, max_tokens, sampling, ignore_eos)
+        continuation = graphs.stream(prompt, max_tokens, sampling, ignore_eos, **ending)
         context_length = graphs.graphs.description.model.context_length
         weights_bytes = sum(path.stat().st_size for path in Path(model).glob("model.onnx*"))
     else:
@@ -290,9 +307,15 @@ def generate(
             language_model = language_model.with_calibration(calibration, sampling.seed)
         if precision is not None:
             convert_and_report(language_model.decoder, precision)
+        if text.n > 1:
+            inputs = None if input_text is None else [input_text] * text.n
+            own = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
+            completions = language_model.completions([prompt] * text.n, max_tokens, sampling, **own, **ending)
+            _print_several(prompt, completions, sampling.seed, text.logprobs, as_json)
+            return
         if save_state is None and load_state is None:
-            caches = Caches(kv_cache)
-            continuation = language_model.stream(prompt, max_tokens, sampling, caches, policy, ignore_eos, input_text)
+            own = {"cache_policy": policy, "ignore_eos": ignore_eos, "input": input_text}
+            continuation = language_model.stream(prompt, max_tokens, sampling, Caches(kv_cache), **own, **ending)
         else:
             session = (
                 Session(language_model, policy, input_text)
@@ -300,14 +323,14 @@ def generate(
                 else Session.load(language_model, load_state)
             )
             session.feed(prompt)
-            continuation = session.stream(max_tokens, sampling, ignore_eos)
+            continuation = session.stream(max_tokens, sampling, ignore_eos, **ending)
         weights_bytes = weights_nbytes(language_model.decoder)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         settings: dict[str, Any] = {"seed": sampling.seed if session is None else session.seed}
         settings |= {"ignore_eos": ignore_eos, "calibration": calibration, "kv_cache": kv_cache}
         settings |= {"cache_policy": policy, "weights_bytes": weights_bytes}
-        _print_json(prompt, continuation, view, settings)
+        _print_json(prompt, continuation, view, settings, text.logprobs is not None)
         view.print_table()
     else:
         try:
@@ -361,13 +384,41 @@ def _print_text(prompt: str, continuation: "Continuation", view: ContextView, st
         write("".join([*pieces, "\n"]))
 
 
-def _print_json(prompt: str, continuation: "Continuation", view: ContextView, settings: dict[str, Any]) -> None:
+def _print_several(
+    prompt: str, completions: "list[Completion]", seed: int | None, logprobs: int | None, as_json: bool
+) -> None:
+    """Print several texts: each with its prompt, parted by empty lines, or all as JSON."""
+    assert seed is not None
+    if not as_json:
+        write("\n".join(f"{prompt}{completion.text}\n" for completion in completions))
+        note(f"{len(completions)} texts, {sum(len(completion.events) for completion in completions)} tokens")
+        return
+    texts: list[dict[str, Any]] = []
+    for number, completion in enumerate(completions):
+        report: dict[str, Any] = {"text": completion.text, "seed": (seed + number) % 2**63}
+        report |= {"finish_reason": completion.finish_reason, "tokens": len(completion.events)}
+        texts.append(report | ({} if logprobs is None else {"logprobs": logprobs_report(completion.events)}))
+    write_json({"prompt": prompt, "texts": texts})
+
+
+def _print_json(
+    prompt: str, continuation: "Continuation", view: ContextView, settings: dict[str, Any], logprobs: bool
+) -> None:
+    events: list[TextEvent] = []
+
+    def pieces() -> Iterator[str]:
+        for event in continuation.events():
+            events.append(event)
+            if event.text:
+                yield event.text
+
     with closing(view):
-        text = "".join(view.follow(continuation))
+        text = "".join(view.follow(pieces()))
     figures = continuation.figures
     report = {
         "prompt": prompt,
         "text": text,
+        "finish_reason": continuation.finish_reason,
         "prompt_tokens": figures.prompt_tokens,
         "tokens": figures.tokens,
         "tokens_per_second": figures.tokens_per_second,
@@ -377,7 +428,7 @@ def _print_json(prompt: str, continuation: "Continuation", view: ContextView, se
         "context": [] if continuation.state is None else context_figures(continuation.state),
         **settings,
     }
-    write_json(report)
+    write_json(report | ({"logprobs": logprobs_report(events)} if logprobs else {}))
 
 
 def _print_figures(continuation: "Continuation", view: ContextView, context_length: int, weights_bytes: int) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from linnet.core.errors import UserError, note
 from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache_policy_state, observe
-from linnet.inference.constrained import Grammar, constraint_of
+from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
@@ -187,13 +187,22 @@ class Session:
         return events()
 
     def stream(
-        self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False, stop: Sequence[str] = ()
+        self,
+        max_tokens: int,
+        sampling: Sampling,
+        ignore_eos: bool = False,
+        stop: Sequence[str] = (),
+        *,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
     ) -> Continuation:
         """`generate` piece by piece, with figures and state."""
         self._end()
         before, prompt_tokens = self._read, len(self._pending)
         state = self._state_with_room(max_tokens)
-        stream = self._submit(self._request(max_tokens, sampling, ignore_eos))
+        grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
+        request = self._request(max_tokens, sampling, ignore_eos)
+        stream = self._submit(replace(request, grammar=grammar, logprobs=logprobs))
 
         def held_nbytes(tokens: int) -> int:
             return state.held_nbytes(before + tokens)

@@ -1,0 +1,89 @@
+"""Options of `linnet generate` that say what a text must be, where it stops, and what is reported of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from linnet.cli.options import option
+from linnet.core.errors import UserError
+from linnet.core.files import read_whole
+
+if TYPE_CHECKING:
+    from linnet.inference.constrained import Constraint
+    from linnet.inference.text_events import TextEvent, TokenChoice
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Where a text stops, its constraint, and how many texts; log-probabilities are part of the JSON."""
+
+    stop: Annotated[list[str] | None, option("TEXT", "Stop before this text, which is not printed (repeatable).")] = (
+        None
+    )
+    json_schema: Annotated[
+        str | None, option("FILE|TEXT", "The text is JSON of this schema, from a file or as it stands.")
+    ] = None
+    regex: Annotated[str | None, option("EXPRESSION", "The whole text matches this regular expression.")] = None
+    choice: Annotated[list[str] | None, option("TEXT", "The text is one of these (repeatable).")] = None
+    grammar: Annotated[
+        str | None, option("FILE|TEXT", "The text follows these rules, in llguidance's form of Lark.")
+    ] = None
+    n: Annotated[int, typer.Option("--n", min=1, max=1024, metavar="N", help="Texts, each with a seed one higher.")] = 1
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="With --json: log-probabilities of the tokens, and of the N likeliest at each place.",
+        ),
+    ] = None
+
+    def constraint(self) -> "Constraint | None":
+        """The constraint of the text; `UserError` for two of them, and for a file that cannot be read."""
+        from linnet.inference.constrained import constraint_of
+
+        json_schema, grammar = self.json_schema, self.grammar
+        if json_schema is not None and json_schema.strip() not in ("true", "false") and "{" not in json_schema:
+            json_schema = _read(json_schema, "--json-schema")
+        if grammar is not None and ":" not in grammar:
+            grammar = _read(grammar, "--grammar")
+        return constraint_of(json_schema, self.regex, self.choice or None, grammar)
+
+    def check(self, as_json: bool, single: dict[str, bool]) -> None:
+        """Raise `UserError` for empty texts, log-probabilities without JSON, several texts with an option of one."""
+        for name, texts in (("stop", self.stop), ("choice", self.choice)):
+            if "" in (texts or ()):
+                raise UserError("empty", field=name, accepted="a text")
+        if self.logprobs is not None and not as_json:
+            raise UserError("is part of what --json prints; add --json", field="logprobs", value=self.logprobs)
+        for name, is_typed in single.items():
+            if self.n > 1 and is_typed:
+                raise UserError(f"{name} is of one text; leave one of them out", field="n", value=self.n)
+
+
+def _read(path: str, name: str) -> str:
+    """The text of a file; `UserError` if it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return read_whole(file, f"{name} {path}").decode()
+    except OSError as error:
+        accepted = "a file, or the text itself"
+        raise UserError(f"{name} {path}: {error.strerror or error}", accepted=accepted) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} {path}: not UTF-8 text (byte {error.start})") from None
+
+
+def logprobs_report(events: "list[TextEvent]") -> list[dict[str, Any]]:
+    """The tokens of a text for JSON: each with its bytes, its log-probability, and the likeliest at its place."""
+
+    def described(choice: "TokenChoice") -> dict[str, Any]:
+        return {
+            "token": choice.token,
+            "text": choice.text,
+            "bytes": list(choice.bytes),
+            "logprob": choice.logprob,
+        }
+
+    return [described(event.choice) | {"top": [described(choice) for choice in event.top]} for event in events]

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperOption
 from linnet.cli.console import note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Precision, option, with_option_groups
-from linnet.cli.text_options import TextOptions, logprobs_report
+from linnet.cli.text_options import ContinuationOptions, logprobs_report
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
@@ -168,7 +168,7 @@ def generate(
     ] = False,
     *,
     next_token: SamplingOptions,
-    text: TextOptions,
+    text: ContinuationOptions,
     stream: Annotated[bool, typer.Option(help="Print the text while it is generated, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
@@ -309,7 +309,7 @@ def generate(
             convert_and_report(language_model.decoder, precision)
         if text.n > 1:
             inputs = None if input_text is None else [input_text] * text.n
-            own = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
+            own: dict[str, Any] = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
             completions = language_model.completions([prompt] * text.n, max_tokens, sampling, **own, **ending)
             _print_several(prompt, completions, sampling.seed, text.logprobs, as_json)
             return

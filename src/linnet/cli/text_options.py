@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class ContinuationOptions:
     """Where a text stops, its constraint, and how many texts; log-probabilities are part of the JSON."""
 
     stop: Annotated[list[str] | None, option("TEXT", "Stop before this text, which is not printed (repeatable).")] = (

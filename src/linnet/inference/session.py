@@ -227,7 +227,8 @@ class Session:
         self._end()
         ignore_eos, stop = settings.pop("ignore_eos", False), stop_texts(settings.pop("stop", ()))
         grammar = settings.pop("grammar", None)
-        json_schema, regex, choices = (settings.pop(name, None) for name in ("json_schema", "regex", "choices"))
+        json_schema, regex = settings.pop("json_schema", None), settings.pop("regex", None)
+        choices = settings.pop("choices", None)
         if not isinstance(grammar, Grammar):
             constraint = constraint_of(json_schema, regex, choices, grammar)
             grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)

@@ -199,14 +199,19 @@ class DraftModel:
         while len(found) < min(most, DRAFT_TOKENS, room + 1):
             if found:
                 logits_1V = self._stream.read(found[-1:])
-            adjusted_1V = adjust(logits_1V[:, : self.vocab_size], self.sampling, [counts])
-            uniform_1 = None if self.sampling.greedy else self._uniform(len(text) - self.prompt_tokens + len(found))
-            found.append(int(choose(adjusted_1V, self.sampling, uniform_1)))
+            token, confidence = self.guess(logits_1V, counts, len(text) - self.prompt_tokens + len(found))
+            found.append(token)
             if self.sampling.penalizes:
-                counts.add(found[-1])
-            if float(adjusted_1V.float().softmax(dim=-1)[0, found[-1]]) < self.min_confidence:
+                counts.add(token)
+            if confidence < self.min_confidence:
                 break
         return found
+
+    def guess(self, logits_1V: Tensor, counts: TokenCounts, index: int) -> tuple[int, float]:
+        """The generated token number `index` as this model chooses it, and its probability before the warping."""
+        adjusted_1V = adjust(logits_1V[:, : self.vocab_size], self.sampling, [counts])
+        token = int(choose(adjusted_1V, self.sampling, None if self.sampling.greedy else self._uniform(index)))
+        return token, float(adjusted_1V.float().softmax(dim=-1)[0, token])
 
     def _catch_up(self, text: Sequence[int]) -> Tensor | None:
         """Read the text up to its end, from the last token that was guessed right; None if there is no room."""

@@ -29,6 +29,8 @@ MAX_BEAMS = 1024
 
 GREEDY = Sampling(temperature=0)
 
+EarlyStopping = bool | Literal["never"]
+
 
 @dataclass(frozen=True)
 class BeamSearch:
@@ -42,7 +44,7 @@ class BeamSearch:
 
     beams: int
     length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
+    early_stopping: EarlyStopping = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.beams, Integral) or isinstance(self.beams, bool) or not 1 <= self.beams <= MAX_BEAMS:
@@ -65,6 +67,19 @@ class Hypothesis:
     tokens: list[int]
     score: float
     finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A `Hypothesis` with its text."""
+
+    text: str
+    tokens: list[int]
+    score: float
+    finish_reason: Literal["stop", "length"]
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from linnet.inference.speculative import SpeculationFigures
 from linnet.inference.streams import Event, FinishReason, Stream
 from linnet.inference.text_events import TextEvent, TextEvents
 from linnet.model.state import DecoderState
@@ -14,7 +15,8 @@ class GenerationFigures:
     """The cost of a generation so far: time in the model, without the time that the caller takes for the text.
 
     passes: one over the prompt, which took seconds_prompt, and one per token, which together took seconds_decode.
-    bytes_of_state: from a number of tokens to the bytes of a state that holds them.
+    bytes_of_state: from a number of tokens to the bytes of a state that holds them. speculation: how guesses went; None
+    without any.
     """
 
     prompt_tokens: int
@@ -23,6 +25,7 @@ class GenerationFigures:
     passes: int = 0
     seconds_prompt: float = 0.0
     seconds_decode: float = 0.0
+    speculation: SpeculationFigures | None = None
 
     @property
     def state_bytes(self) -> int:
@@ -56,6 +59,8 @@ class Continuation(Iterator[str]):
         self.state, self.has_ended = state, False
         self._accept, self._finish = accept, finish
         self.figures = GenerationFigures(prompt_tokens, bytes_of_state)
+        if stream.request.speculation is not None:
+            self.figures.speculation = stream.request.speculation.figures
         self._stream, self._text = stream, text
         self._events = self._run()
 

@@ -9,17 +9,28 @@ import torch
 from torch import Tensor
 
 from linnet.core.atomic import not_replaced
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
+from linnet.inference.beams import BeamSearch, EarlyStopping, ScoredText, beam_search
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import decode_streams
+from linnet.inference.engine import check_memory_of_encoder, decode_streams
 from linnet.inference.prefill import PrefillInputs, new_state, prefill_inputs
-from linnet.inference.readers import Caches
-from linnet.inference.sampling import Sampling, SamplingSettings, fresh_seed, sampling_of
+from linnet.inference.readers import CachedReader, Caches
+from linnet.inference.sampling import (
+    GREEDY_SETTINGS,
+    Sampling,
+    SamplingSettings,
+    TokenCounts,
+    counts_of,
+    fresh_seed,
+    sampling_of,
+    seeded,
+)
 from linnet.inference.scoring import mean_hidden, token_log_probabilities
+from linnet.inference.speculative import DRAFT_TOKENS, DraftModel, PromptLookup, Proposer, Speculation
 from linnet.inference.streams import Stream
 from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
 from linnet.inference.weights import convert_weights
@@ -46,6 +57,11 @@ class GenerateSettings(SamplingSettings, total=False):
     regex: str | None
     choices: Sequence[str] | None
     grammar: str | None
+    draft: "LanguageModel | None"
+    prompt_lookup: int
+    beams: int | None
+    length_penalty: float
+    early_stopping: EarlyStopping
 
 
 class StreamSettings(GenerateSettings, total=False):
@@ -56,6 +72,9 @@ class StreamSettings(GenerateSettings, total=False):
 
 KEYWORDS = ("prompt", "max_tokens", "stream", "n", "logprobs", *GenerateSettings.__annotations__)
 """Of `LanguageModel.generate`."""
+
+MAX_LOOKUP = 256
+"""Most tokens that a look-up may guess at once: a pass over more takes longer than it may gain."""
 
 
 class LanguageModel:
@@ -202,6 +221,11 @@ class LanguageModel:
         regex: str | None = None,
         choices: Sequence[str] | None = None,
         grammar: str | None = None,
+        draft: "LanguageModel | None" = None,
+        prompt_lookup: int = 0,
+        beams: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = False,
         **settings: Unpack[SamplingSettings],
     ) -> str | list[str] | Completion | list[Completion] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
@@ -222,6 +246,12 @@ class LanguageModel:
         text; `regex`, which the whole text matches; `choices`, one of which it is; `grammar`, in llguidance's Lark. A
         text that `max_tokens` or `stop` does not cut off satisfies it.
 
+        `draft`, `prompt_lookup`: guess tokens of a single text with a smaller model of the same tokenizer, or up to so
+        many at once from an earlier place of the text; tokens stay the same (`inference.speculative`).
+
+        `beams`: the best text that a search with so many beams finds, with `length_penalty` and `early_stopping`
+        (`beam_search`); nothing is drawn.
+
         Raises `UserError` for an invalid value, and for more tokens than learned positions.
         """
         sampling = sampling_of(settings, KEYWORDS)
@@ -229,6 +259,32 @@ class LanguageModel:
         constraint = constraint_of(json_schema, regex, choices, grammar)
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise UserError(field="n", value=n, accepted="at least 1")
+        if beams is not None:
+            used = {
+                "stream": stream,
+                "n": n is not None,
+                "logprobs": logprobs is not None,
+                "stop": bool(stop_texts(stop)),
+                "a constraint": constraint is not None,
+                "draft": draft is not None,
+                "prompt_lookup": prompt_lookup != 0,
+            }
+            for name in (name for name, is_used in used.items() if is_used):
+                raise UserError(f"a search for the best text has no {name}; leave it out", field="beams", value=beams)
+            prompts = [prompt] if isinstance(prompt, str) else prompt
+            inputs = [input] * len(prompts) if input is None or isinstance(input, str) else input
+            if len(inputs) != len(prompts):
+                problem, accepted = f"{len(inputs)} of them", f"one for each of {len(prompts)} prompts"
+                raise UserError(problem, field="input", accepted=accepted)
+            search: dict[str, Any] = {"length_penalty": length_penalty, "early_stopping": early_stopping}
+            search |= {"cache_policy": cache_policy, "ignore_eos": ignore_eos, **settings}
+            best = [
+                model.beam_search(prompt, max_tokens, beams, input=own, **search)[0].text
+                for prompt, own in zip(prompts, inputs, strict=True)
+            ]
+            return best[0] if isinstance(prompt, str) else best
+        guesses: dict[str, Any] = {"prompt_lookup": prompt_lookup}
+        guesses["draft"] = draft.parsing_special() if parse_special and draft is not None else draft
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] if isinstance(input, str) else input
@@ -243,6 +299,7 @@ class LanguageModel:
                 stop=stop_texts(stop),
                 constraint=constraint,
                 logprobs=logprobs,
+                **guesses,
             )
             if isinstance(prompt, str) and n is None:
                 return found[0].text if logprobs is None else found[0]
@@ -263,6 +320,7 @@ class LanguageModel:
             stop_texts(stop),
             constraint=constraint,
             logprobs=logprobs,
+            **guesses,
         )
 
     __call__ = generate
@@ -273,6 +331,50 @@ class LanguageModel:
         Settings as of `generate`. The texts of the events add up to that of `generate`.
         """
         return self.generate(prompt, max_tokens, stream=True, **settings).events()
+
+    def beam_search(
+        self,
+        prompt: str,
+        max_tokens: int = 200,
+        beams: int = 4,
+        *,
+        length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = False,
+        cache_policy: CachePolicies = FULL,
+        ignore_eos: bool = False,
+        input: str | None = None,
+        **settings: Unpack[SamplingSettings],
+    ) -> list[ScoredText]:
+        """The best continuations of a prompt that a search with `beams` beams finds, as many, the best first.
+
+        length_penalty, early_stopping: see `BeamSearch`, as in Transformers. The other settings are those of
+        `generate`: bias and penalties change the log-probabilities; `UserError` for settings of drawing, as nothing is
+        drawn.
+        """
+        search = BeamSearch(beams, length_penalty, early_stopping)
+        for name in settings:
+            if name not in GREEDY_SETTINGS and not (name == "temperature" and settings["temperature"] == 0):
+                problem = f"nothing is drawn, so {name} has no effect; leave it out"
+                raise UserError(problem, field="beams", value=beams)
+        inputs = self.prefill_inputs([prompt], None if input is None else [input])
+        context = inputs.context(self.decoder)
+        check_memory_of_encoder(self.decoder, None, context)
+        (tokens,) = inputs.prompts
+        found = beam_search(
+            self.decoder,
+            tokens,
+            max_tokens,
+            search,
+            () if ignore_eos else self.tokenizer.end_ids,
+            cache_policy=layer_cache_policies(self.decoder, cache_policy),
+            vocab_size=self.tokenizer.vocab_size,
+            context=context,
+            sampling=replace(sampling_of(settings, KEYWORDS), temperature=0.0),
+        )
+        texts = [self.tokenizer.decode(one.tokens, tokens) for one in found]
+        return [
+            ScoredText(text, one.tokens, one.score, one.finish_reason) for text, one in zip(texts, found, strict=True)
+        ]
 
     def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with a stored calibration from a file, or by a name that the kind of layer knows.
@@ -302,12 +404,26 @@ class LanguageModel:
         *,
         constraint: Constraint | None = None,
         logprobs: int | None = None,
+        draft: "LanguageModel | None" = None,
+        prompt_lookup: int = 0,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         inputs = self.prefill_inputs([prompt], None if input is None else [input])
         (tokens,) = inputs.prompts
+        counts = counts_of(inputs.prompts)
+        sampling = seeded(sampling)
+        own = None if input is None else [input]
         (stream,), state = self._streams(
-            inputs, max_tokens, sampling, caches, cache_policy, ignore_eos, constraint, logprobs
+            inputs,
+            max_tokens,
+            sampling,
+            caches,
+            cache_policy,
+            ignore_eos,
+            constraint,
+            logprobs,
+            counts=counts,
+            speculation=self._speculation([prompt], own, max_tokens, sampling, counts, draft, prompt_lookup, caches),
         )
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
@@ -327,6 +443,8 @@ class LanguageModel:
         *,
         constraint: Constraint | None = None,
         logprobs: int | None = None,
+        draft: "LanguageModel | None" = None,
+        prompt_lookup: int = 0,
     ) -> list[Completion]:
         """The continuations of several prompts, generated as one batch; steps are taken until every row has ended."""
         if not prompts:
@@ -334,8 +452,19 @@ class LanguageModel:
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"{len(inputs)} of them", field="input", accepted=f"one for each of {len(prompts)} prompts")
         prefill = self.prefill_inputs(prompts, inputs)
+        counts, sampling = counts_of(prefill.prompts), seeded(sampling)
         streams, _ = self._streams(
-            prefill, max_tokens, sampling, caches, cache_policy, ignore_eos, constraint, logprobs, keep_state=False
+            prefill,
+            max_tokens,
+            sampling,
+            caches,
+            cache_policy,
+            ignore_eos,
+            constraint,
+            logprobs,
+            keep_state=False,
+            counts=counts,
+            speculation=self._speculation(prompts, inputs, max_tokens, sampling, counts, draft, prompt_lookup, caches),
         )
         rows = [
             (
@@ -363,6 +492,8 @@ class LanguageModel:
         constraint: Constraint | None,
         logprobs: int | None,
         keep_state: bool = True,
+        counts: Sequence[TokenCounts] | None = None,
+        speculation: Speculation | None = None,
     ) -> tuple[list[Stream], DecoderState | None]:
         """A stream for each prompt, and the state that they advance; None without the KV-cache."""
         if logprobs is not None and not (isinstance(logprobs, int) and logprobs >= 0):
@@ -394,8 +525,71 @@ class LanguageModel:
             grammars=grammars,
             logprobs=logprobs,
             keep_state=keep_state,
+            counts=counts,
+            speculation=speculation,
         )
         return streams, state
+
+    def _speculation(
+        self,
+        prompts: Sequence[str],
+        inputs: Sequence[str] | None,
+        max_tokens: int,
+        sampling: Sampling,
+        counts: Sequence[TokenCounts],
+        draft: "LanguageModel | None",
+        prompt_lookup: int,
+        caches: Caches,
+    ) -> Speculation | None:
+        """Guesses for one prompt; None for several, after a note, or if none are asked for. sampling: with a seed."""
+        if (
+            isinstance(prompt_lookup, bool)
+            or not isinstance(prompt_lookup, int)
+            or not 0 <= prompt_lookup <= MAX_LOOKUP
+        ):
+            accepted = f"0 (no look-up) or a number of tokens up to {MAX_LOOKUP}"
+            raise UserError(field="prompt_lookup", value=prompt_lookup, accepted=accepted)
+        if draft is None and not prompt_lookup:
+            return None
+        if not caches.kv:
+            problem = "guesses need the state of the text, which is not kept; leave out draft and prompt_lookup"
+            raise UserError(problem, field="kv_cache", value=False)
+        if draft is not None and draft.tokenizer.hash != self.tokenizer.hash:
+            accepted = f"one with the tokenizer of {self.spec.name}, whose hash is {self.tokenizer.hash[:12]}"
+            raise UserError(
+                f"its tokenizer is another one, {draft.tokenizer.hash[:12]}",
+                field="draft",
+                value=draft.folder or draft.spec.name,
+                accepted=accepted,
+            )
+        if len(prompts) > 1:
+            note(f"{len(prompts)} texts are generated as one batch, without guesses (draft, prompt_lookup)")
+            return None
+        proposers: list[Proposer] = [PromptLookup(prompt_lookup)] if prompt_lookup else []
+        if draft is not None:
+            prompt_tokens = len(self.prefill_inputs(prompts, inputs).prompts[0])
+            proposers.append(draft._proposer(prompts, inputs, max_tokens, sampling, counts[0], prompt_tokens))
+        return Speculation(proposers, max(prompt_lookup, DRAFT_TOKENS if draft is not None else 0))
+
+    def _proposer(
+        self,
+        prompts: Sequence[str],
+        inputs: Sequence[str] | None,
+        max_tokens: int,
+        sampling: Sampling,
+        counts: TokenCounts,
+        prompt_tokens: int,
+    ) -> DraftModel:
+        """This model as a draft of another, for which the prompt has `prompt_tokens` tokens."""
+        own, decoder = self.prefill_inputs(prompts, inputs), self.decoder
+        context = own.context(decoder)
+        check_memory_of_encoder(decoder, None, context)
+        (tokens,) = own.prompts
+        room = len(tokens) + max_tokens
+        if decoder.embedding.positions is not None:  # no guesses beyond them
+            room = min(room, self.spec.context_length)
+        reader = CachedReader(decoder, cache_policy_state(decoder, 1, room), context=context)
+        return DraftModel(decoder, reader, tokens, prompt_tokens, sampling, counts, self.tokenizer.vocab_size)
 
     def prefill_inputs(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
         """Prompts as token ids, as the model reads them, with an input for each if they have one."""

@@ -18,7 +18,7 @@ Legend: `B` batch, `V` vocabulary.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, TypedDict
@@ -120,6 +120,15 @@ class Sampling:
     def penalizes(self) -> bool:
         """True if the tokens of the stream so far change the logits."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+GREEDY_SETTINGS = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias")
+"""The settings that change a choice of the likeliest."""
+
+
+def seeded(sampling: Sampling) -> Sampling:
+    """The same with a seed, a fresh one if it has none, unless nothing is drawn."""
+    return sampling if sampling.greedy or sampling.seed is not None else replace(sampling, seed=fresh_seed())
 
 
 def sampling_of(settings: Mapping[str, Any], keywords: Iterable[str]) -> Sampling:

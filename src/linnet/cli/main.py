@@ -29,6 +29,8 @@ VERBS = {
     "train": "Train a model, or continue an interrupted run.",
     "runs": "List runs, compare two, show their curves.",
     "generate": "Continue a prompt with a model.",
+    "chat": "Talk with a model in the terminal.",
+    "serve": "Serve models over HTTP, with OpenAI's interface.",
     "evaluate": "Measure a model on text or tasks: bits per byte, scores.",
     "ngram": "Count n-grams: a baseline without a neural network.",
     "compare": "Train several models on one text, or compare runs.",
@@ -44,7 +46,7 @@ GROUPS = {
     "Begin": ("demo",),
     "Describe and plan": ("spec", "plan", "design"),
     "Train": ("prepare", "train", "runs", "compare"),
-    "Use and measure": ("generate", "evaluate", "inspect", "ngram"),
+    "Use and measure": ("generate", "chat", "serve", "evaluate", "inspect", "ngram"),
     "Exchange": ("import", "export"),
 }
 """The verbs as the help lists them."""

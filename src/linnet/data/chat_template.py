@@ -134,7 +134,7 @@ def _generation_tag() -> "type[Extension]":
     from jinja2.parser import Parser
 
     class Generation(Extension):
-        tags = frozenset({"generation"})
+        tags = {"generation"}  # noqa: RUF012 (declared so by its base)
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno

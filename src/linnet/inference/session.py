@@ -35,6 +35,9 @@ from linnet.inference.weights import fingerprint, precision_of
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState
 
+READ_TOKENS = 256
+"""Tokens of a text that are read in one pass."""
+
 SNAPSHOT_BYTES = 2**28
 """Bytes of the snapshots of a session and its forks by default."""
 
@@ -151,6 +154,21 @@ class Session:
             self._tokens += tokens
             self._counts.read_prompt(tokens)
         self._text = self.model.tokenizer.stream(tokens)
+
+    @torch.inference_mode()
+    def read(self) -> None:
+        """Read what was fed now, but for the last token, so that a fork or a saved stream need not read it.
+
+        The first text is left unread if the model reads an input before it, or calibrates on all of it.
+        """
+        self._end()
+        decoder, tokens = self.model.decoder, self._pending[:-1]
+        whole = self._prefill.inputs is not None or self._prefill.prefixes is not None
+        if self._read == 0 and (whole or any(mixer.traits.calibrates for mixer in decoder.mixers)):
+            return
+        for begin in range(0, len(tokens), READ_TOKENS):
+            piece = torch.tensor([tokens[begin : begin + READ_TOKENS]], device=decoder.device)
+            decoder.hidden(piece, self._state_with_room(1))
 
     def generate(self, max_tokens: int = 200, **settings: Unpack[SessionSettings]) -> str:
         """The text that follows, up to `max_tokens` tokens or the end of the document; it becomes part of the stream.

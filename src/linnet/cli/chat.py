@@ -1,0 +1,224 @@
+"""`linnet chat`: a conversation with a model in the terminal."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from linnet.cli.console import note
+from linnet.cli.generate import SamplingOptions
+from linnet.cli.options import Precision, with_option_groups
+from linnet.core.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.data.chat_template import ChatTemplate
+    from linnet.inference.engine import Engine
+    from linnet.inference.language_model import LanguageModel
+    from linnet.inference.sampling import Sampling
+
+USUAL = ("--system", "--max-tokens", "--temperature", "--top-p", "--seed", "--device", "--precision")
+"""The options that the short help shows."""
+
+COMMANDS = {
+    "/system TEXT": "begin anew with this system message; without a text, with none",
+    "/retry": "answer the last message again",
+    "/rewind [N]": "take back the last N questions with their answers (1)",
+    "/fork": "remember this point; /back returns to the last one",
+    "/back": "return to the point of the last /fork",
+    "/save FILE": "write the conversation as JSON",
+    "/load FILE": "go on with a saved conversation",
+    "/show": "show the text that the model reads",
+    "/help": "show this list",
+    "/quit": "end; so does Ctrl-D",
+}
+
+KEPT_BYTES = 256 << 20
+"""Of states of the conversation and its forks, so that nothing is read twice."""
+
+
+@with_option_groups
+def chat(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
+    system: Annotated[str, typer.Option(help="A system message, which stands before the conversation.")] = "",
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
+    *,
+    choice: SamplingOptions,
+    device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
+    precision: Precision = None,
+) -> None:
+    """Talk with a model.
+
+    Example: linnet chat models/smollm2 --system "Answer briefly."
+
+    A conversation is read as the model's own chat template writes it; a base model, which has none, reads a plain
+    transcript (User: ... Assistant:). Ctrl-C stops an answer, not the program. Lines that begin with a slash are
+    commands; /help lists them. Without a terminal the messages are the lines of the standard input.
+    """
+    from linnet.data.chat_template import ChatTemplate
+    from linnet.inference.engine import Engine
+    from linnet.inference.language_model import load
+    from linnet.inference.prefix_store import PrefixStore
+    from linnet.inference.weights import convert_weights
+    from linnet.model.folder import PUBLISHED
+
+    loaded = load(model, device).parsing_special()
+    if precision is not None:
+        convert_weights(loaded.decoder, precision)
+    assert loaded.folder is not None
+    template = ChatTemplate.find(loaded.folder, loaded.folder / PUBLISHED)
+    if template.is_plain:
+        note(f"{model}: no chat template: the conversation is read as a plain transcript")
+    engine = Engine(loaded.decoder, vocab_size=loaded.tokenizer.vocab_size, prefixes=PrefixStore(KEPT_BYTES))
+    conversation = Conversation(loaded, template, engine, choice.sampling(), max_tokens)
+    conversation.begin(system)
+    for line in _lines():
+        try:
+            if not line.startswith("/"):
+                conversation.say(line)
+            elif not conversation.command(line):
+                return
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+
+
+def _lines() -> Iterator[str]:
+    """The lines of the user, which are not empty; with a history and editing on a terminal."""
+    read: Callable[[], str] = input
+    if sys.stdin.isatty():
+        try:
+            from prompt_toolkit import PromptSession
+            from prompt_toolkit.completion import WordCompleter
+        except ImportError:
+            note("without history and completion: pip install 'linnet[chat]'")
+        else:
+            words = [command.split()[0] for command in COMMANDS]
+            session: PromptSession[str] = PromptSession("> ", completer=WordCompleter(words, sentence=True))
+            read = session.prompt
+    while True:
+        try:
+            line = read().strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            continue
+        if line:
+            yield line
+
+
+@dataclass
+class Conversation:
+    """The messages so far, and the model that answers.
+
+    sampling: of the next answer; each further one, or one that is tried again, has the next seed.
+    """
+
+    model: "LanguageModel"
+    template: "ChatTemplate"
+    engine: "Engine"
+    sampling: "Sampling"
+    max_tokens: int
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    forks: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def begin(self, system: str) -> None:
+        """An empty conversation."""
+        self.messages = [{"role": "system", "content": system}] if system else []
+
+    def say(self, text: str) -> None:
+        """Add a message, and print the answer as it grows; Ctrl-C ends it, and what has come stays."""
+        from linnet.inference.streams import Request
+        from linnet.inference.text_events import TextEvents
+
+        asked = [*self.messages, {"role": "user", "content": text}]
+        prompt = self.model.prompt_tokens(self.template.render(asked))
+        stream = self.engine.submit(
+            Request(prompt, self.max_tokens, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
+        )
+        texts, answer = TextEvents(self.model.tokenizer, prompt, self.template.stops), ""
+        try:
+            for event in stream:
+                for part in texts.push(event):
+                    answer += part.text
+                    print(part.text, end="", flush=True)
+                if texts.has_stopped:
+                    break
+        except KeyboardInterrupt:
+            print(" [stopped]", end="")
+        finally:
+            stream.cancel()
+        rest = "".join(part.text for part in texts.finish())
+        print(rest)
+        self.messages = [*asked, {"role": "assistant", "content": answer + rest}]
+        self.sampling = replace(self.sampling, seed=(self.sampling.seed or 0) + 1)
+
+    def command(self, line: str) -> bool:
+        """Do what a command says; False for the one that ends the program."""
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        if name in ("/quit", "/exit"):
+            return False
+        if name == "/system":
+            self.begin(rest)
+        elif name == "/retry":
+            self.say(self._taken_back(1))
+        elif name == "/rewind":
+            if not (rest or "1").isdigit():
+                raise UserError(f"/rewind {rest}: expected a number of questions")
+            self._taken_back(int(rest or 1))
+            print(f"{len(self.messages)} messages", file=sys.stderr)
+        elif name == "/fork":
+            self.forks.append(list(self.messages))
+        elif name == "/back":
+            if not self.forks:
+                raise UserError("/back: there is no /fork to return to")
+            self.messages = self.forks.pop()
+        elif name == "/save":
+            self._save(rest)
+        elif name == "/load":
+            self._load(rest)
+        elif name == "/show":
+            print(self.template.render(self.messages, add_generation_prompt=False) if self.messages else "")
+        elif name == "/help":
+            width = max(map(len, COMMANDS))
+            print("\n".join(f"{command.ljust(width)}  {meaning}" for command, meaning in COMMANDS.items()))
+        else:
+            known = ", ".join(command.split()[0] for command in COMMANDS)
+            raise UserError(f"{name}: unknown command; expected one of {known}")
+        return True
+
+    def _taken_back(self, number: int) -> str:
+        """Take back the last questions with their answers; returns the first of these questions."""
+        questions = [place for place, message in enumerate(self.messages) if message["role"] == "user"]
+        if not 1 <= number <= len(questions):
+            raise UserError(f"{number} questions: the conversation has {len(questions)}")
+        place = questions[-number]
+        text = str(self.messages[place]["content"])
+        self.messages = self.messages[:place]
+        return text
+
+    def _save(self, name: str) -> None:
+        from linnet.core.files import write_json
+
+        if not name:
+            raise UserError("/save: expected the name of a file")
+        write_json(Path(name), {"model": self.model.spec.name, "messages": self.messages})
+        print(f"conversation: {name}", file=sys.stderr)
+
+    def _load(self, name: str) -> None:
+        from linnet.core.files import read_json
+
+        plain = read_json(Path(name))
+        messages = plain.get("messages") if isinstance(plain, dict) else None
+        accepted = "messages, a list with the role and content of each, as /save writes it"
+        if not isinstance(messages, list) or not all(
+            isinstance(message, dict)
+            and isinstance(message.get("role"), str)
+            and isinstance(message.get("content"), str)
+            for message in messages
+        ):
+            raise UserError(f"{name}: expected {accepted}")
+        self.messages = messages
+        print(f"{len(messages)} messages", file=sys.stderr)

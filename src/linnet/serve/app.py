@@ -1,0 +1,239 @@
+"""The HTTP application: the routes, and what is counted of each; what is behind them is in the modules beside."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from linnet.serve.host import Hosts
+from linnet.serve.metrics import ServerMetrics
+from linnet.serve.openai import chat, check_ids, complete, embed, tokens_of
+from linnet.serve.protocol import ApiError, Call, Endpoint, error_response, owner_of, read_body, while_connected
+from linnet.serve.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    ResponseRequest,
+    SessionRequest,
+    SessionStep,
+    TokenizeRequest,
+)
+from linnet.serve.responses import Conversations, respond
+from linnet.serve.states import Sessions, continue_session
+
+PAGE = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the server is reached. api_keys: accepted keys; none: no key is needed. state_dir: of saved sessions."""
+
+    api_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ("*",)
+    state_dir: Path | None = None
+
+
+class Server:
+    """The endpoints of the models of a server."""
+
+    def __init__(self, hosts: Hosts, settings: Settings) -> None:
+        self.hosts, self.settings = hosts, settings
+        self.metrics = ServerMetrics(hosts)
+        self.sessions = Sessions(hosts, settings.state_dir, hosts.limits.max_state // 2)
+        self.conversations = Conversations()
+        self.started_s = int(time())
+
+    def application(self) -> Starlette:
+        """The application, as uvicorn runs it."""
+        posts: dict[str, Endpoint] = {
+            "/v1/completions": self.completions,
+            "/v1/chat/completions": self.chat_completions,
+            "/v1/responses": self.create_response,
+            "/v1/embeddings": self.embeddings,
+            "/tokenize": self.tokenize,
+            "/detokenize": self.detokenize,
+            "/v1/sessions": self.create_session,
+            "/v1/sessions/{id}/{action:str}": self.change_session,
+        }
+        gets: dict[str, Endpoint] = {
+            "/v1/models": self.models,
+            "/v1/models/{model:path}": self.one_model,
+            "/v1/sessions": self.list_sessions,
+            "/v1/sessions/{id}": self.one_session,
+            "/v1/sessions/{id}/state": self.session_state,
+            "/metrics": self.report_metrics,
+        }
+        routes: list[BaseRoute] = [
+            Route(path, self._guarded(path, endpoint), methods=["POST"]) for path, endpoint in posts.items()
+        ]
+        routes += [Route(path, self._guarded(path, endpoint), methods=["GET"]) for path, endpoint in gets.items()]
+        routes += [
+            Route("/v1/sessions/{id}", self._guarded("/v1/sessions/{id}", self.delete_session), methods=["DELETE"]),
+            Route("/v1/sessions", self._guarded("/v1/sessions", self.receive_session), methods=["PUT"]),
+            Route("/health", self.health, methods=["GET"]),
+            Mount("/", StaticFiles(directory=PAGE, html=True)),
+        ]
+        hosts = list(self.settings.allowed_hosts)
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
+            exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await self.hosts.close()
+
+    def _guarded(self, path: str, endpoint: "Endpoint") -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint behind the check of the key, whose errors become OpenAI's error objects; it is counted."""
+
+        async def run(request: Request) -> Response:
+            start_s, limits = monotonic(), self.hosts.limits
+            try:
+                owner = owner_of(request, self.settings.api_keys)
+                async with asyncio.timeout(limits.timeout_s):
+                    body = await read_body(request, limits.max_body)
+                response = await while_connected(request, endpoint(Call(request, owner, body)))
+            except ClientDisconnect:
+                response = Response(status_code=499)
+            except Exception as error:
+                response = error_response(error)
+            self.metrics.requests.labels(path, response.status_code).inc()
+            self.metrics.request_s.labels(path).observe(monotonic() - start_s)
+            return response
+
+        return run
+
+    async def health(self, request: Request) -> Response:
+        """`GET /health`: 200 while the server accepts requests, 503 when it is about to end."""
+        if self.hosts.is_closing:
+            return JSONResponse({"status": "closing"}, 503)
+        loads = {name: host.load for name, host in self.hosts.loaded.items()}
+        return JSONResponse({"status": "ok", "models": list(self.hosts.sources), "streams": loads})
+
+    async def report_metrics(self, call: Call) -> Response:
+        """`GET /metrics`: figures for Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(self, call: Call) -> Response:
+        """`GET /v1/models`."""
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self.hosts.sources]})
+
+    async def one_model(self, call: Call) -> Response:
+        """`GET /v1/models/NAME`."""
+        name = call.request.path_params["model"]
+        if name not in self.hosts.sources:
+            raise ApiError(404, f"model {name}: unknown", "model", "model_not_found")
+        return JSONResponse(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        host = self.hosts.loaded.get(name)
+        about: dict[str, Any] = {"id": name, "object": "model", "created": self.started_s, "owned_by": "linnet"}
+        if host is not None:
+            spec = host.model.spec
+            about["meta"] = {
+                "layers": list(spec.layer_kinds),
+                "context_length": spec.context_length,
+                "vocab_size": spec.vocab_size,
+                "weights_bytes": host.weights_bytes,
+                "chat_template": "plain" if host.template.is_plain else "of the model",
+            }
+        return about
+
+    async def completions(self, call: Call) -> Response:
+        """`POST /v1/completions`."""
+        asked = await call.parse(CompletionRequest)
+        if asked.from_state is not None or asked.return_state:
+            return await continue_session(self.sessions, call.owner, asked, self.metrics)
+        return await complete(await self.hosts.get(asked.model), asked, self.metrics)
+
+    async def chat_completions(self, call: Call) -> Response:
+        """`POST /v1/chat/completions`."""
+        asked = await call.parse(ChatRequest)
+        return await chat(await self.hosts.get(asked.model), asked, self.metrics)
+
+    async def create_response(self, call: Call) -> Response:
+        """`POST /v1/responses`."""
+        asked = await call.parse(ResponseRequest)
+        host = await self.hosts.get(asked.model)
+        return await respond(host, asked, call.owner, self.conversations, self.metrics)
+
+    async def embeddings(self, call: Call) -> Response:
+        """`POST /v1/embeddings`."""
+        asked = await call.parse(EmbeddingRequest)
+        return await embed(await self.hosts.get(asked.model), asked, self.metrics)
+
+    async def tokenize(self, call: Call) -> Response:
+        """`POST /tokenize`: token ids, and the text of each."""
+        asked = await call.parse(TokenizeRequest)
+        host = await self.hosts.get(asked.model)
+        return JSONResponse(await asyncio.to_thread(tokens_of, host, asked))
+
+    async def detokenize(self, call: Call) -> Response:
+        """`POST /detokenize`: the text of token ids."""
+        asked = await call.parse(DetokenizeRequest)
+        host = await self.hosts.get(asked.model)
+        check_ids(host, asked.tokens)
+        return JSONResponse({"text": host.model.tokenizer.decode(asked.tokens)})
+
+    async def list_sessions(self, call: Call) -> Response:
+        """`GET /v1/sessions`."""
+        return JSONResponse({"object": "list", "data": self.sessions.listed(call.owner)})
+
+    async def one_session(self, call: Call) -> Response:
+        """`GET /v1/sessions/ID`."""
+        return JSONResponse(await self.sessions.describe(call.owner, call.request.path_params["id"]))
+
+    async def create_session(self, call: Call) -> Response:
+        """`POST /v1/sessions`."""
+        return JSONResponse(await self.sessions.create(call.owner, await call.parse(SessionRequest)))
+
+    async def change_session(self, call: Call) -> Response:
+        """`POST /v1/sessions/ID/feed`, `rewind`, `fork` or `save`."""
+        place = call.request.path_params
+        asked = await call.parse(SessionStep) if call.body else SessionStep()
+        return JSONResponse(await self.sessions.change(call.owner, place["id"], place["action"], asked))
+
+    async def delete_session(self, call: Call) -> Response:
+        """`DELETE /v1/sessions/ID`."""
+        self.sessions.delete(call.owner, call.request.path_params["id"])
+        return JSONResponse({"deleted": True})
+
+    async def session_state(self, call: Call) -> Response:
+        """`GET /v1/sessions/ID/state`: the session as a file."""
+        content = await self.sessions.file_of(call.owner, call.request.path_params["id"])
+        return Response(content, media_type="application/octet-stream")
+
+    async def receive_session(self, call: Call) -> Response:
+        """`PUT /v1/sessions?model=NAME`: a session from such a file, which is the body."""
+        model = call.request.query_params.get("model", "")
+        return JSONResponse(await self.sessions.receive(call.owner, model, call.body))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """An error of the router, such as a path that does not exist."""
+    assert isinstance(error, HTTPException)
+    problem = f"{request.method} {request.url.path}: {error.detail}"
+    response = error_response(ApiError(error.status_code, problem))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of the server outside the endpoints."""
+    return error_response(error)

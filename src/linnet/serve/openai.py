@@ -1,0 +1,371 @@
+"""OpenAI's endpoints: completions, chat completions, responses, embeddings, models.
+
+References: https://platform.openai.com/docs/api-reference. The shapes are those of the classes of OpenAI's Python
+client, which the tests read them with.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from time import time
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+from starlette.responses import JSONResponse, Response
+
+from linnet.inference.constrained import Grammar, constraint_of
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.sampling import Sampling, fresh_seed
+from linnet.inference.scoring import mean_hidden, token_log_probabilities
+from linnet.inference.streams import Event, Request
+from linnet.inference.text_events import TextEvent, TextEvents, TokenChoice
+from linnet.serve.answers import Answer, Answers, Piece
+from linnet.serve.host import Host
+from linnet.serve.metrics import ServerMetrics
+from linnet.serve.protocol import ApiError, Chunk, event_stream, first_taken
+from linnet.serve.requests import (
+    MAX_TOKENS_WITHOUT_LIMIT,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    SamplingFields,
+    TokenizeRequest,
+)
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other answer has."""
+    return f"{prefix}-{uuid4().hex}"
+
+
+def requests_of(
+    host: Host,
+    asked: SamplingFields,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    logprobs: int | None,
+    constraint: Mapping[str, Any],
+) -> list[Request]:
+    """The streams of a request: `n` for each prompt, with seeds that follow one another."""
+    settings, number = asked.sampling_settings(), asked.n or 1
+    first_seed = settings.pop("seed", None)
+    tokenizer = host.model.tokenizer
+    made: list[Request] = []
+    wanted = constraint_of(**constraint)
+    for prompt in prompts:
+        seeds = count(fresh_seed() if first_seed is None else first_seed)
+        for _ in range(number):
+            made.append(
+                Request(
+                    prompt,
+                    max_tokens,
+                    Sampling(**settings, seed=next(seeds) % 2**63),
+                    () if asked.ignore_eos else tokenizer.end_ids,
+                    cache_policy=asked.cache_policy or "full",
+                    grammar=None if wanted is None else Grammar(tokenizer, wanted, prompt),
+                    logprobs=logprobs,
+                    keep_state=False,
+                )
+            )
+    return made
+
+
+def room_behind(model: LanguageModel, prompt: Sequence[int]) -> int:
+    """Tokens of an answer if the request does not limit them."""
+    if model.decoder.embedding.positions is None:
+        return MAX_TOKENS_WITHOUT_LIMIT
+    return max(1, min(MAX_TOKENS_WITHOUT_LIMIT, model.spec.context_length - len(prompt)))
+
+
+@dataclass
+class CompletionShape:
+    """The objects of `/v1/completions`.
+
+    echoes: for each prompt, what stands before its answers: its tokens, with log-probabilities if they are asked for.
+    """
+
+    asked: CompletionRequest
+    model: str
+    echoes: list[list[TextEvent]]
+    id: str = field(default_factory=lambda: new_id("cmpl"))
+    created: int = field(default_factory=lambda: int(time()))
+    _lengths: dict[int, int] = field(default_factory=dict)
+
+    def whole(self, answers: Sequence[Answer], usage: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request that does not stream."""
+        choices = [
+            self._choice(answer.index, [*self._echo(answer.index), *answer.events], answer.finish_reason)
+            for answer in answers
+        ]
+        return self._object(choices) | {"usage": usage}
+
+    def only_prompts(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """The answer to a request for no tokens: the prompts alone."""
+        number = len(prompts) * (self.asked.n or 1)
+        tokens = sum(map(len, prompts))
+        usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+        return self._object([self._choice(index, self._echo(index), "length") for index in range(number)]) | {
+            "usage": usage
+        }
+
+    def first(self, answers: Sequence[Answer]) -> list[Chunk]:
+        """The chunks before the answers: the prompts, if they are to be repeated."""
+        echoes = ((answer.index, self._echo(answer.index)) for answer in answers)
+        return [self._object([self._choice(index, echo, None)]) for index, echo in echoes if echo]
+
+    def piece(self, piece: Piece) -> Chunk:
+        """A chunk with a piece of an answer."""
+        return self._object([self._choice(piece.index, piece.events, None)])
+
+    def end(self, answer: Answer) -> Chunk:
+        """The last chunk of an answer."""
+        return self._object([self._choice(answer.index, [], answer.finish_reason)])
+
+    def usage(self, usage: Mapping[str, Any]) -> Chunk:
+        """The chunk with the usage."""
+        return self._object([]) | {"usage": usage}
+
+    def _echo(self, index: int) -> list[TextEvent]:
+        return self.echoes[index // (self.asked.n or 1)] if self.echoes else []
+
+    def _object(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        kind = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+        return kind | {"choices": choices, "system_fingerprint": None}
+
+    def _choice(self, index: int, events: Sequence[TextEvent], finish_reason: str | None) -> dict[str, Any]:
+        begin = self._lengths.get(index, 0)
+        text = "".join(event.text for event in events)
+        self._lengths[index] = begin + len(text)
+        logprobs = None if self.asked.logprobs is None or not events else self._logprobs(events, begin)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _logprobs(self, events: Sequence[TextEvent], begin: int) -> dict[str, Any]:
+        """Tokens with their log-probabilities; a token whose likeliest ones have the same text keeps the likelier."""
+        offsets: list[int] = []
+        for event in events:
+            offsets.append(begin)
+            begin += len(event.text)
+        tops = [
+            None if event.logprob is None else {top.text: top.logprob for top in reversed(event.top)}
+            for event in events
+        ]
+        return {
+            "tokens": [event.choice.text for event in events],
+            "token_logprobs": [event.logprob for event in events],
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+
+@dataclass
+class ChatShape:
+    """The objects of `/v1/chat/completions`."""
+
+    asked: ChatRequest
+    model: str
+    id: str = field(default_factory=lambda: new_id("chatcmpl"))
+    created: int = field(default_factory=lambda: int(time()))
+
+    def whole(self, answers: Sequence[Answer], usage: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request that does not stream."""
+        choices = [
+            {
+                "index": answer.index,
+                "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                "logprobs": self._logprobs(answer.events),
+                "finish_reason": answer.finish_reason,
+            }
+            for answer in answers
+        ]
+        return self._object("chat.completion", choices) | {"usage": usage}
+
+    def first(self, answers: Sequence[Answer]) -> list[Chunk]:
+        """The chunks before the answers, with their role."""
+        return [self._chunk(answer.index, {"role": "assistant", "content": ""}) for answer in answers]
+
+    def piece(self, piece: Piece) -> Chunk:
+        """A chunk with a piece of an answer."""
+        return self._chunk(piece.index, {"content": piece.text}, self._logprobs(piece.events))
+
+    def end(self, answer: Answer) -> Chunk:
+        """The last chunk of an answer."""
+        return self._chunk(answer.index, {}, None, answer.finish_reason)
+
+    def usage(self, usage: Mapping[str, Any]) -> Chunk:
+        """The chunk with the usage."""
+        return self._object("chat.completion.chunk", []) | {"usage": usage}
+
+    def _chunk(
+        self, index: int, delta: Mapping[str, Any], logprobs: Any = None, finish_reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return self._object("chat.completion.chunk", [choice])
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        about = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return about | {"choices": choices, "system_fingerprint": None}
+
+    def _logprobs(self, events: Sequence[TextEvent]) -> dict[str, Any] | None:
+        if not self.asked.logprobs:
+            return None
+        content = [
+            {
+                **_token(event.choice),
+                "top_logprobs": [_token(top) for top in event.top],
+            }
+            for event in events
+        ]
+        return {"content": content, "refusal": None}
+
+
+def _token(choice: TokenChoice) -> dict[str, Any]:
+    """A token as chat completions describe it."""
+    return {"token": choice.text, "logprob": choice.logprob, "bytes": list(choice.bytes)}
+
+
+Shape = CompletionShape | ChatShape
+
+
+async def answer(
+    host: Host,
+    requests: Sequence[Request],
+    stops: Sequence[str],
+    shape: Shape,
+    asked: SamplingFields,
+    metrics: ServerMetrics,
+) -> Response:
+    """Run the streams of a request; their answers as one object, or as a stream of chunks."""
+    usage_wanted = asked.stream_options is not None and asked.stream_options.include_usage
+
+    async def chunks() -> AsyncGenerator[Chunk]:
+        async with Answers.of(host, requests, stops, metrics) as answers:
+            for chunk in shape.first(answers.answers):
+                yield chunk
+            async with aclosing(answers.pieces()) as pieces:
+                async for piece in pieces:
+                    yield shape.end(piece) if isinstance(piece, Answer) else shape.piece(piece)
+            if usage_wanted:
+                yield shape.usage(answers.usage)
+
+    if asked.stream:
+        return event_stream(await first_taken(chunks()), host.limits.timeout_s)
+    async with Answers.of(host, requests, stops, metrics) as answers:
+        return JSONResponse(shape.whole(await answers.finished(), answers.usage))
+
+
+async def complete(host: Host, asked: CompletionRequest, metrics: ServerMetrics) -> Response:
+    """`POST /v1/completions`: continue prompts, given as texts or as token ids."""
+    model = host.model.parsing_special() if asked.parse_special else host.model
+    texts = asked.prompts()
+    prompts = await asyncio.to_thread(lambda: [_ids(model, text) for text in texts])
+    echoes: list[list[TextEvent]] = []
+    if asked.echo:
+        tops = asked.logprobs
+        echoes = [await host.call(partial(prompt_events, model, prompt, tops)) for prompt in prompts]
+    shape = CompletionShape(asked, host.name, echoes)
+    if asked.max_tokens == 0:
+        return JSONResponse(shape.only_prompts(prompts))
+    constraint = {"json_schema": asked.json_schema, "regex": asked.regex, "choices": asked.choices}
+    max_tokens = room_behind(model, prompts[0]) if asked.max_tokens is None else asked.max_tokens
+    requests = requests_of(host, asked, prompts, max_tokens, asked.logprobs, constraint)
+    return await answer(host, requests, asked.stops, shape, asked, metrics)
+
+
+def prompt_events(model: LanguageModel, prompt: Sequence[int], top: int | None) -> list[TextEvent]:
+    """The tokens of a prompt as events; with log-probabilities and the `top` likeliest tokens unless that is None.
+
+    Nothing is before the first token, which has no log-probability.
+    """
+    events = [Event(token) for token in prompt]
+    if top is not None and len(prompt) > 1:
+        (later,) = token_log_probabilities(model.decoder, [prompt], model.tokenizer.vocab_size, top)
+        events = [events[0], *later]
+    texts = TextEvents(model.tokenizer)
+    return [part for event in events for part in texts.push(event)] + texts.finish()
+
+
+def _ids(model: LanguageModel, prompt: str | list[int]) -> list[int]:
+    """The token ids of a prompt; a text begins a document, ids are taken as they are."""
+    return model.prompt_tokens(prompt) if isinstance(prompt, str) else prompt
+
+
+async def chat(host: Host, asked: ChatRequest, metrics: ServerMetrics) -> Response:
+    """`POST /v1/chat/completions`: answer the last message of a conversation."""
+    messages = [message.plain() for message in asked.messages]
+    prompt = await asyncio.to_thread(chat_prompt, host, messages, asked.tools, asked.chat_template_kwargs)
+    max_tokens = asked.max_completion_tokens or asked.max_tokens or room_behind(host.model, prompt)
+    schema = None if asked.response_format is None else asked.response_format.schema_or_none
+    constraint = {"json_schema": schema, "regex": asked.regex, "choices": asked.choices}
+    logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
+    requests = requests_of(host, asked, [prompt], max_tokens, logprobs, constraint)
+    stops = [*asked.stops, *host.template.stops]
+    return await answer(host, requests, stops, ChatShape(asked, host.name), asked, metrics)
+
+
+def chat_prompt(
+    host: Host,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] = MappingProxyType({}),
+) -> list[int]:
+    """The token ids of a conversation, with the beginning of an answer behind it.
+
+    A last message of the assistant is continued instead.
+    """
+    continues = messages[-1].get("role") == "assistant"
+    given = dict(variables) | ({} if tools is None else {"tools": list(tools)})
+    text = host.template.render(messages, add_generation_prompt=not continues, **given)
+    if continues:
+        content = str(messages[-1].get("content", "")).strip()
+        begin, found, _ = text.rpartition(content)
+        text = begin + found
+    return host.model.parsing_special().prompt_tokens(text)
+
+
+async def embed(host: Host, asked: EmbeddingRequest, metrics: ServerMetrics) -> Response:
+    """`POST /v1/embeddings`: what `LanguageModel.embed` gives for each input."""
+    inputs = CompletionRequest(prompt=asked.input).prompts()
+    if not inputs or not all(inputs):
+        raise ApiError(400, "input: empty; expected at least one text, none of them empty", "input")
+    prompts = await asyncio.to_thread(lambda: [_ids(host.model, text) for text in inputs])
+    vectors_ND = await host.call(partial(mean_hidden, host.model.decoder, prompts))
+    tokens = sum(map(len, prompts))
+    metrics.prompt_tokens.labels(host.name).inc(tokens)
+    rows = vectors_ND.cpu().numpy()
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(row.tobytes()).decode()
+            if asked.encoding_format == "base64"
+            else row.tolist(),
+        }
+        for index, row in enumerate(rows)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return JSONResponse({"object": "list", "data": data, "model": host.name, "usage": usage, "pooling": "mean"})
+
+
+def tokens_of(host: Host, asked: TokenizeRequest) -> dict[str, Any]:
+    """`POST /tokenize`: the token ids of a text or a conversation, and the text of each token."""
+    if asked.messages is not None:
+        ids = chat_prompt(host, [message.plain() for message in asked.messages])
+    else:
+        model = host.model.parsing_special() if asked.parse_special else host.model
+        text = asked.text or ""
+        ids = model.prompt_tokens(text) if asked.add_special else model.tokenizer.encode(text)
+    texts = [event.choice.text for event in prompt_events(host.model, ids, None)]
+    return {"tokens": ids, "count": len(ids), "texts": texts}
+
+
+def check_ids(host: Host, tokens: Sequence[int]) -> None:
+    """`ApiError` for an id that the tokenizer does not have."""
+    size = host.model.tokenizer.vocab_size
+    wrong = next((token for token in tokens if token >= size), None)
+    if wrong is not None:
+        raise ApiError(400, f"tokens: {wrong}: expected ids from 0 to {size - 1}", "tokens")

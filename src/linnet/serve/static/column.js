@@ -1,0 +1,286 @@
+// One model of the page: its stream, the text of it, and what the layers hold.
+
+const bytesText = (bytes) => {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  let unit = 0;
+  while (bytes >= 1024 && unit < units.length - 1) [bytes, unit] = [bytes / 1024, unit + 1];
+  return `${bytes.toFixed(unit && bytes < 10 ? 1 : 0)} ${units[unit]}`;
+};
+
+export class Column {
+  constructor(api, models, model, hooks) {
+    this.api = api;
+    this.models = models;
+    this.hooks = hooks;
+    this.mode = "text";
+    this.session = null;
+    this.tokens = []; // of the stream, as they are shown: {text, isGiven}
+    this.hidden = 0; // tokens of the stream before them: the end token that begins a document
+    this.chosen = null; // the token that the arrow keys have chosen
+    this.messages = []; // of the conversation
+    this.last = null; // what "again" takes back: the number of tokens or messages before the last answer
+    this.element = document.getElementById("column").content.firstElementChild.cloneNode(true);
+    this.select = this.#part(".model");
+    this.select.append(...models.map((name) => new Option(name, name, false, name === model)));
+    this.select.addEventListener("change", () => this.begin(this.mode));
+    this.#part(".policy").addEventListener("change", () => this.begin(this.mode));
+    this.#part(".fork").addEventListener("click", () => this.#report(() => this.#fork()));
+    this.#part(".save").addEventListener("click", () => this.#report(() => this.#save()));
+    this.#part(".load").addEventListener("change", (event) => this.#report(() => this.#load(event.target)));
+    this.#part(".remove").addEventListener("click", () => this.#remove());
+    this.#part(".text").addEventListener("click", (event) => this.#clicked(event.target));
+    this.#part(".text").addEventListener("keydown", (event) => this.#pressed(event));
+  }
+
+  #part(selector) {
+    return this.element.querySelector(selector);
+  }
+
+  get isRunning() {
+    return this.isBusy === true;
+  }
+
+  get canRetry() {
+    return this.last !== null;
+  }
+
+  // A new stream, or a new conversation.
+  begin(mode) {
+    this.stop();
+    this.#release(this.session);
+    Object.assign(this, { mode, session: null, tokens: [], messages: [], last: null, held: null, chosen: null, hidden: 0 });
+    for (const selector of [".policy-label", ".fork", ".save", ".button"]) this.#part(selector).hidden = mode === "chat";
+    this.#part(".problem").textContent = "";
+    this.#part(".figures").textContent = "";
+    this.#part(".layers").replaceChildren();
+    this.#draw();
+  }
+
+  stop() {
+    this.controller?.abort();
+  }
+
+  async write(text, settings) {
+    this.last = this.mode === "chat" ? { messages: this.messages.length, text } : { tokens: this.tokens.length, text };
+    await this.#report(() => (this.mode === "chat" ? this.#answer(text, settings) : this.#continue(text, settings)));
+  }
+
+  async retry(settings) {
+    if (this.last === null) return;
+    const { text } = this.last;
+    await this.#report(async () => {
+      if (this.mode === "chat") this.messages.length = this.last.messages;
+      else await this.#rewind(this.last.tokens);
+    });
+    await this.write(text, settings);
+  }
+
+  // Run an action; what goes wrong is shown in the column.
+  async #report(action) {
+    this.#part(".problem").textContent = "";
+    this.isBusy = true;
+    try {
+      await action();
+    } catch (error) {
+      if (error.name !== "AbortError") this.#part(".problem").textContent = error.message;
+    } finally {
+      this.isBusy = false;
+      this.hooks.changed();
+    }
+  }
+
+  async #stream(path, body, take) {
+    this.controller = new AbortController();
+    const start = performance.now();
+    let count = 0;
+    try {
+      for await (const chunk of this.api.stream(path, body, this.controller.signal)) {
+        count += take(chunk);
+        const seconds = (performance.now() - start) / 1000;
+        if (count) this.#part(".figures").textContent = `${count} tokens, ${(count / seconds).toFixed(0)} tokens/s`;
+      }
+    } finally {
+      this.controller = undefined;
+    }
+  }
+
+  async #answer(text, settings) {
+    this.messages.push({ role: "user", content: text }, { role: "assistant", content: "" });
+    const answer = this.messages.at(-1);
+    this.#draw();
+    const body = { model: this.select.value, messages: this.messages.slice(0, -1), ...settings };
+    await this.#stream("v1/chat/completions", body, (chunk) => {
+      const piece = chunk.choices[0]?.delta?.content ?? "";
+      answer.content += piece;
+      if (piece) this.#draw();
+      return piece ? 1 : 0;
+    });
+  }
+
+  async #continue(text, settings) {
+    if (this.session === null) {
+      const body = { model: this.select.value, cache_policy: this.#part(".policy").value || "full" };
+      const about = await this.api.send("POST", "v1/sessions", body);
+      [this.session, this.hidden] = [about.id, about.tokens];
+    }
+    const before = this.session;
+    const body = {
+      model: this.select.value, prompt: text, from_state: before, return_state: true, observe: true, echo: true, ...settings,
+    };
+    await this.#stream("v1/completions", { ...body, logprobs: 0 }, (chunk) => {
+      const choice = chunk.choices[0];
+      const pieces = choice?.logprobs?.tokens ?? [];
+      for (const piece of pieces) this.tokens.push({ text: piece, isGiven: chunk.is_echo === true });
+      if (chunk.state) this.#keep(chunk.state);
+      if (chunk.layers) this.#showLayers(chunk.layers, chunk.held);
+      this.#draw();
+      return chunk.is_echo ? 0 : pieces.length;
+    });
+  }
+
+  #keep(session) {
+    this.#release(this.session);
+    this.session = session;
+  }
+
+  #release(session) {
+    if (session) this.api.send("DELETE", `v1/sessions/${session}`).catch(() => {});
+  }
+
+  // Take back all tokens of the stream behind the first `length`.
+  async #rewind(length) {
+    const tokens = this.tokens.length - length;
+    if (tokens > 0) {
+      await this.api.send("POST", `v1/sessions/${this.session}/rewind`, { tokens });
+      this.tokens.length = length;
+      await this.#observe();
+      this.#draw();
+    }
+  }
+
+  async #observe() {
+    const about = await this.api.send("GET", `v1/sessions/${this.session}`);
+    this.#showLayers(about.layers, about.held);
+    this.#part(".figures").textContent = `${about.tokens} tokens, ${bytesText(about.bytes)}`;
+  }
+
+  // Arrow keys choose a token or message, and the enter key goes back to it.
+  #pressed(event) {
+    const parts = this.#part(".text").children;
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step && parts.length) {
+      const at = this.chosen === null ? parts.length - 1 : this.chosen + step;
+      this.chosen = Math.min(Math.max(at, 0), parts.length - 1);
+      for (const part of parts) part.classList.toggle("chosen", part === parts[this.chosen]);
+      parts[this.chosen].scrollIntoView({ block: "nearest" });
+      event.preventDefault();
+    } else if (event.key === "Enter" && this.chosen !== null && parts[this.chosen]) {
+      this.#clicked(parts[this.chosen]);
+    }
+  }
+
+  #clicked(target) {
+    if (this.isRunning) return;
+    this.chosen = null;
+    if (target.dataset.token !== undefined) {
+      this.last = null;
+      this.#report(() => this.#rewind(Number(target.dataset.token) + 1));
+    } else if (target.dataset.message !== undefined) {
+      this.last = null;
+      this.messages.length = Number(target.dataset.message) + 1;
+      this.#draw();
+    }
+  }
+
+  async #fork() {
+    const twin = new Column(this.api, this.models, this.select.value, this.hooks);
+    twin.#part(".policy").value = this.#part(".policy").value;
+    twin.begin(this.mode);
+    twin.tokens = this.tokens.map((token) => ({ ...token }));
+    twin.hidden = this.hidden;
+    if (this.session) twin.session = (await this.api.send("POST", `v1/sessions/${this.session}/fork`)).id;
+    twin.#draw();
+    if (twin.session) await twin.#observe();
+    this.hooks.forked(twin);
+  }
+
+  async #save() {
+    if (this.session === null) throw new Error("There is no text yet.");
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await this.api.download(this.session));
+    link.download = `${this.select.value}.safetensors`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+
+  async #load(input) {
+    const [file] = input.files;
+    input.value = "";
+    if (!file) return;
+    const about = await this.api.upload(this.select.value, file);
+    this.begin("text");
+    this.session = about.id;
+    const whole = await this.api.send("GET", `v1/sessions/${about.id}`);
+    this.tokens = whole.token_texts.map((text) => ({ text, isGiven: false }));
+    await this.#observe();
+    this.#draw();
+  }
+
+  #remove() {
+    this.stop();
+    this.#release(this.session);
+    this.element.remove();
+    this.hooks.removed(this);
+  }
+
+  #showLayers(layers, held) {
+    const most = Math.max(1, ...layers.map((layer) => layer.bytes));
+    const rows = layers.map((layer) => {
+      const row = document.createElement("li");
+      const bar = document.createElement("span");
+      bar.className = "bar";
+      bar.style.width = `${(100 * layer.bytes) / most}%`;
+      const name = document.createElement("span");
+      name.textContent = `${layer.layer} ${layer.kind}: ${layer.entries}`;
+      const bytes = document.createElement("span");
+      bytes.className = "bytes";
+      bytes.textContent = bytesText(layer.bytes);
+      row.append(name, bar, bytes);
+      return row;
+    });
+    this.#part(".layers").replaceChildren(...rows);
+    this.held = held ?? null;
+  }
+
+  #draw() {
+    const box = this.#part(".text");
+    const isAtEnd = box.scrollTop + box.clientHeight > box.scrollHeight - 40;
+    box.replaceChildren(...(this.mode === "chat" ? this.#turns() : this.#spans()));
+    if (isAtEnd) box.scrollTop = box.scrollHeight;
+  }
+
+  #spans() {
+    return this.tokens.map((token, index) => {
+      const span = document.createElement("span");
+      span.className = token.isGiven ? "token given" : "token";
+      span.textContent = token.text;
+      span.dataset.token = index;
+      // The share of layers that still hold the token.
+      const share = this.held?.[index + this.hidden];
+      if (share !== undefined) span.style.opacity = 0.25 + 0.75 * share;
+      return span;
+    });
+  }
+
+  #turns() {
+    return this.messages.map((message, index) => {
+      const turn = document.createElement("span");
+      turn.className = "turn";
+      turn.dataset.message = index;
+      const role = document.createElement("b");
+      role.textContent = message.role;
+      turn.append(role, message.content);
+      return turn;
+    });
+  }
+}

@@ -1,0 +1,144 @@
+"""`linnet serve` and `linnet chat` as processes: signals, kills, the terminal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from linnet.cli.main import main
+from linnet.serve.conformance import Client
+from serve_models import write_tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("served") / "tiny", {"kind": "attention", "heads": 2}, 1)
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    command = [sys.executable, "-m", "linnet", "serve", str(folder), "--port", "0", "--threads", "1", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), process.stderr.read()
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_finishes_what_runs_then_ends(folder):
+    with serving(folder) as (process, url):
+        client = Client(url)
+        lines = client.lines("/v1/completions", prompt="a", max_tokens=400, ignore_eos=True, seed=1)
+        first = next(lines)
+        process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line.startswith(b"data:")]
+        assert first.startswith(b"data:") and rest[-1] == b"data: [DONE]" and len(rest) > 20
+        reasons = [json.loads(line[5:])["choices"][0]["finish_reason"] for line in rest[:-1]]
+        assert reasons[-1] == "length"
+        assert process.wait(timeout=20) == 0
+
+
+def test_a_kill_in_mid_save_loses_no_session_saved_before(folder, tmp_path):
+    with serving(folder, "--state-dir", str(tmp_path)) as (process, url):
+        client = Client(url)
+        own = client.post("/v1/sessions", text="once " * 30)["id"]
+        client.post(f"/v1/sessions/{own}/save", name="first")
+
+        def save() -> None:
+            for index in range(10_000):
+                try:
+                    client.post(f"/v1/sessions/{own}/save", name=f"other{index % 3}")
+                except OSError:
+                    return
+
+        saver = threading.Thread(target=save)
+        saver.start()
+        time.sleep(0.5)
+        process.kill()
+        process.wait()
+        saver.join(timeout=20)
+    with serving(folder, "--state-dir", str(tmp_path)) as (_, url):
+        client = Client(url)
+        loaded = client.post("/v1/sessions", name="first")
+        assert loaded["tokens"] == 151
+        names = {path.stem for path in tmp_path.rglob("*.safetensors")} - {"first"}
+        for name in names:
+            assert client.post("/v1/sessions", name=name)["tokens"] == 151
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-state", "much"], "--max-state much: expected a number above 0"),
+        (["--host", "203.0.113.7"], "cannot listen"),
+    ],
+)
+def test_a_mistake_is_one_line(folder, options, message, capsys):
+    assert main(["serve", str(folder), "--port", "0", *options]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert message in lines[-1] and len(lines) <= 2
+
+
+def test_a_conversation_in_the_terminal(folder, tmp_path):
+    lines = [
+        "Hello",
+        "/retry",
+        "/fork",
+        "And then?",
+        "/back",
+        "/save talk.json",
+        "/rewind 5",
+        "/what",
+        "/load talk.json",
+        "/show",
+        "/quit",
+    ]
+    options = ["--max-tokens", "8", "--seed", "3", "--system", "Short."]
+    command = [sys.executable, "-m", "linnet", "chat", str(folder), *options]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        command,
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    saved = json.loads((tmp_path / "talk.json").read_text())["messages"]
+    assert [message["role"] for message in saved] == ["system", "user", "assistant"]
+    assert saved[1]["content"] == "Hello" and f"Assistant: {saved[2]['content'].strip()}" in done.stdout
+    assert "error: 5 questions: the conversation has 1" in done.stderr
+    assert "error: /what: unknown command" in done.stderr and "3 messages" in done.stderr
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(folder):
+    command = [sys.executable, "-m", "linnet", "chat", str(folder), "--max-tokens", "1000000", "--seed", "3"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    try:
+        process.stdin.write(b"Hello\n")
+        assert process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        process.stdin.write(b"/show\n/quit\n")
+        process.stdin.close()
+        rest = process.stdout.read().decode(errors="replace")
+        assert process.wait(timeout=20) == 0
+        assert " [stopped]" in rest and "User: Hello" in rest
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,44 @@
+"""Model folders with random weights, for tests of what serves them."""
+
+from pathlib import Path
+
+import torch
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
+
+CHATML = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def write_tiny(
+    folder: Path, mixer: dict, seed: int = 0, template: str | None = None, context_length: int = 256
+) -> Path:
+    """A model folder with random weights, far enough from the start that its texts vary."""
+    tokenizer = Tokenizer.train("bytes", [])
+    spec = ModelSpec.parse(
+        {
+            "name": folder.name,
+            "vocab_size": tokenizer.vocab_size,
+            "d_model": 16,
+            "context_length": context_length,
+            "blocks": [{"repeat": 2, "mixer": mixer, "feed_forward": {"kind": "mlp", "hidden": 32}}],
+        },
+        "spec",
+    )
+    torch.manual_seed(seed)
+    decoder = Decoder(spec)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    published = {}
+    if template is not None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (source := folder.parent / f"{folder.name}.jinja").write_text(template)
+        published = {"chat_template.jinja": source}
+    write_model(folder, decoder.eval(), tokenizer, {}, published)
+    return folder

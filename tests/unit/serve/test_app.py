@@ -1,0 +1,189 @@
+"""What a server refuses, and that it goes on afterwards."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import linnet
+from linnet.serve.app import Settings
+from linnet.serve.conformance import Client
+from linnet.serve.host import Limits
+
+from .conftest import Running
+
+
+@pytest.fixture(scope="module")
+def guarded(folders, tmp_path_factory):
+    settings = Settings(("first", "second"), ("127.0.0.1", "localhost"), tmp_path_factory.mktemp("states"))
+    limits = Limits(max_batch=2, max_queue=2, max_body=100_000, max_state=1 << 20, timeout_s=20)
+    server = Running(folders, limits, settings)
+    yield server
+    server.close()
+
+
+def _post(server, path, body, **headers):
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    headers = {"content-type": "application/json", "authorization": "Bearer first", **headers}
+    connection.request("POST", path, body, headers)
+    answer = connection.getresponse()
+    read = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return read
+
+
+def _completion(server, **fields):
+    return _post(server, "/v1/completions", json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2} | fields))
+
+
+@pytest.mark.parametrize("key", ["Bearer wrong", "Basic first", "", "Bearer ", "Bearer firs", "first"])
+def test_a_wrong_key_is_refused(guarded, key):
+    status, _, body = _post(guarded, "/v1/completions", "{}", authorization=key)
+    assert status == 401 and json.loads(body)["error"]["code"] == "invalid_api_key"
+
+
+def test_sessions_belong_to_a_key(guarded):
+    status, _, body = _post(guarded, "/v1/sessions", json.dumps({"model": "tiny", "text": "secret"}))
+    assert status == 200
+    path = f"/v1/sessions/{json.loads(body)['id']}/fork"
+    assert _post(guarded, path, "", authorization="Bearer second")[0] == 404
+    assert _post(guarded, path, "")[0] == 200
+    other = Client(guarded.url, "tiny", "second")
+    assert other.get("/v1/sessions")["data"] == []
+
+
+def test_a_foreign_host_header_is_refused(guarded):
+    assert _post(guarded, "/v1/completions", "{}", host="evil.example")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"x" * 10_000_000, 413),
+        (b'{"prompt": ', 400),
+        (b"\xff\xfe", 400),
+        (b"[]", 400),
+        (b"null", 400),
+        (b'{"model": "tiny", "prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400),
+        (b'{"model": "tiny", "prompt": "a", "temperature": NaN}', 400),
+        (b'{"model": "tiny", "prompt": "a", "max_tokens": 1e400}', 400),
+        (b'{"model": "tiny", "prompt": "\\ud800"}', 400),
+    ],
+)
+def test_a_malformed_body_is_refused(guarded, body, status):
+    assert _post(guarded, "/v1/completions", body)[0] == status
+    assert _completion(guarded)[0] == 200
+
+
+def test_a_flood_of_headers_is_refused(guarded):
+    with socket.create_connection(("127.0.0.1", int(guarded.url.rpartition(":")[2])), timeout=20) as raw:
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n")
+        answer = b""
+        try:
+            for index in range(2000):
+                raw.sendall(f"x-{index}: {'y' * 100}\r\n".encode())
+            answer = raw.recv(100)
+        except OSError:  # the server has closed the connection
+            pass
+        assert not answer or answer.split()[1] in (b"400", b"431")
+    assert _completion(guarded)[0] == 200
+
+
+def test_another_content_type_is_refused(guarded):
+    status, _, body = _post(guarded, "/v1/completions", "{}", **{"content-type": "text/plain"})
+    assert status == 415 and "application/json" in json.loads(body)["error"]["message"]
+
+
+def test_unknown_paths_and_methods_are_errors_of_the_same_form(guarded):
+    for method, path, status in (("GET", "/v1/nothing", 404), ("DELETE", "/v1/completions", 405)):
+        connection = http.client.HTTPConnection(guarded.url.removeprefix("http://"), timeout=30)
+        connection.request(method, path, headers={"authorization": "Bearer first"})
+        answer = connection.getresponse()
+        assert answer.status == status
+        connection.close()
+
+
+def test_a_full_queue_is_told_at_once_and_empties(guarded):
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: _completion(guarded, max_tokens=200, ignore_eos=True), range(12)))
+    statuses = [status for status, _, _ in answers]
+    assert set(statuses) == {200, 429}
+    refused = next(answer for answer in answers if answer[0] == 429)
+    assert refused[1]["retry-after"] == "1" and json.loads(refused[2])["error"]["code"] == "overloaded"
+    assert _completion(guarded)[0] == 200
+
+
+def test_states_have_a_bound(guarded):
+    statuses = []
+    for _ in range(40):
+        body = json.dumps({"model": "tiny", "text": "a" * 200})
+        statuses.append(_post(guarded, "/v1/sessions", body)[0])
+    assert statuses[0] == 200 and statuses[-1] == 429
+    client = Client(guarded.url, "tiny", "first")
+    for session in client.get("/v1/sessions")["data"]:
+        client.send("DELETE", f"/v1/sessions/{session['id']}")
+    assert _post(guarded, "/v1/sessions", json.dumps({"model": "tiny"}))[0] == 200
+
+
+def test_a_request_that_takes_too_long_is_ended(folders):
+    server = Running(folders, Limits(timeout_s=0.3), Settings())
+    try:
+        client = Client(server.url, "tiny")
+        client.complete("warm", 1)
+        status, body = client.send(
+            "POST", "/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 100_000, "ignore_eos": True}
+        )
+        assert status == 408 and json.loads(body)["error"]["code"] == "timeout"
+        assert client.complete("after", 1)["choices"][0]["finish_reason"] == "length"
+    finally:
+        server.close()
+
+
+def test_many_clients_get_what_each_gets_alone(running, folders):
+    own = linnet.load(folders["tiny"])
+    client = Client(running.url, "tiny")
+    prompts = [f"{chr(97 + index % 26)}{index} once" for index in range(64)]
+
+    def ask(index):
+        body = {"prompt": prompts[index], "max_tokens": 5 + index % 20, "temperature": 1.0, "seed": index}
+        return client.post("/v1/completions", **body)["choices"][0]["text"]
+
+    with ThreadPoolExecutor(64) as pool:
+        texts = list(pool.map(ask, range(64)))
+    expected = [own.generate(prompt, 5 + i % 20, temperature=1.0, seed=i) for i, prompt in enumerate(prompts)]
+    assert texts == expected
+
+
+def test_a_client_that_goes_away_frees_its_row(running):
+    client = Client(running.url, "tiny")
+    host = running.server.hosts.loaded["tiny"]
+    for stream in (True, False):
+        connection = client.connection()
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 10**6, "stream": stream, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), client.headers)
+        deadline = time.monotonic() + 10
+        while host.load == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert host.load == 1
+        if stream:
+            connection.getresponse().readline()
+        connection.sock.close() if connection.sock else connection.close()
+        connection.close()
+        while host.load and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert host.load == 0, f"stream={stream}"
+
+
+def test_a_model_is_unloaded_for_another(folders):
+    server = Running(folders, Limits(max_memory=1), Settings())
+    try:
+        for name in ("tiny", "recurrent", "tiny"):
+            Client(server.url, name).complete("a", 1)
+            assert list(server.server.hosts.loaded) == [name]
+        assert sum(thread.name.startswith("engine of") for thread in threading.enumerate()) <= 4
+    finally:
+        server.close()

@@ -1,0 +1,188 @@
+"""OpenAI's own client against a real server; every answer is compared with what Python gives."""
+
+import base64
+
+import numpy as np
+import openai
+import pytest
+import torch
+
+import linnet
+from linnet.serve import conformance
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="session")
+def client(running):
+    return openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="session", params=["tiny", "recurrent"])
+def model(request, folders):
+    return request.param, linnet.load(folders[request.param])
+
+
+def test_the_models_are_listed(client):
+    assert [model.id for model in client.models.list()] == ["tiny", "recurrent"]
+    assert client.models.retrieve("tiny").owned_by == "linnet"
+
+
+def test_a_completion_is_what_python_generates(client, model):
+    name, own = model
+    for settings in (
+        {"temperature": 0.0},
+        {"temperature": 1.0, "seed": 3},
+        {"temperature": 1.0, "seed": 3, "top_p": 0.5},
+    ):
+        expected = own.generate(PROMPT, 20, **settings)
+        answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=20, **settings)
+        assert answer.choices[0].text == expected
+        assert answer.choices[0].finish_reason in ("stop", "length")
+        assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+        pieces = client.completions.create(model=name, prompt=PROMPT, max_tokens=20, stream=True, **settings)
+        assert "".join(piece.choices[0].text for piece in pieces) == expected
+
+
+def test_penalties_and_bias_reach_the_sampler(client, model):
+    name, own = model
+    settings = {"frequency_penalty": 1.5, "presence_penalty": 0.5, "temperature": 0.0}
+    expected = own.generate(PROMPT, 20, **settings, logit_bias={65: 3.0})
+    answer = client.completions.create(model=name, prompt=PROMPT, max_tokens=20, **settings, logit_bias={"65": 3.0})
+    assert answer.choices[0].text == expected
+    own_fields = {"top_k": 5, "min_p": 0.05, "typical_p": 0.9, "repetition_penalty": 1.3}
+    expected = own.generate(PROMPT, 20, seed=4, temperature=1.0, **own_fields)
+    answer = client.completions.create(
+        model=name, prompt=PROMPT, max_tokens=20, seed=4, temperature=1.0, extra_body=own_fields
+    )
+    assert answer.choices[0].text == expected
+
+
+def test_several_prompts_and_answers_are_those_of_their_seeds(client, model):
+    name, own = model
+    answer = client.completions.create(model=name, prompt=[PROMPT, "And"], n=2, max_tokens=9, seed=5, temperature=1.0)
+    texts = [choice.text for choice in sorted(answer.choices, key=lambda choice: choice.index)]
+    expected = [own.generate(prompt, 9, seed=seed, temperature=1.0) for prompt in (PROMPT, "And") for seed in (5, 6)]
+    assert texts == expected
+
+
+def test_an_echo_has_the_log_probabilities_of_the_prompt(client, model):
+    name, own = model
+    ids = own.prompt_tokens(PROMPT)
+    answer = client.completions.create(model=name, prompt=ids, max_tokens=1, echo=True, logprobs=2, temperature=0)
+    (choice,) = answer.choices
+    assert choice.text.startswith(PROMPT)
+    assert choice.logprobs.token_logprobs[0] is None
+    logprobs_TV = own.decoder.logits(own.decoder.hidden(_batch(ids)))[0].log_softmax(-1).tolist()
+    expected = [logprobs_TV[place][token] for place, token in enumerate(ids[1:])]
+    assert choice.logprobs.token_logprobs[1 : len(ids)] == pytest.approx(expected, abs=1e-4)
+    assert len(choice.logprobs.tokens) == len(choice.logprobs.text_offset) == len(ids) + 1
+    assert all(len(top) <= 2 for top in choice.logprobs.top_logprobs[1:])
+    only = client.completions.create(model=name, prompt=ids, max_tokens=0, echo=True, logprobs=0)
+    assert only.choices[0].text == PROMPT and only.usage.completion_tokens == 0
+
+
+def _batch(ids):
+    return torch.tensor([ids])
+
+
+def test_a_chat_renders_the_template_of_the_model(client, folders):
+    own = linnet.load(folders["tiny"]).parsing_special()
+    messages = [{"role": "system", "content": "Brief."}, {"role": "user", "content": "Hello"}]
+    expected = own.generate("<|system|>Brief.\n<|user|>Hello\n<|assistant|>", 12, temperature=0.0)
+    answer = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=12, temperature=0, logprobs=True, top_logprobs=2
+    )
+    assert answer.choices[0].message.content == expected
+    content = answer.choices[0].logprobs.content
+    assert b"".join(bytes(token.bytes) for token in content).decode(errors="replace") == expected
+    assert all(token.top_logprobs[0].logprob == pytest.approx(token.logprob) for token in content)
+    parts = [{"role": "system", "content": "Brief."}, {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    stream = client.chat.completions.create(
+        model="tiny", messages=parts, max_tokens=12, temperature=0, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == expected
+    assert chunks[-1].usage.completion_tokens == answer.usage.completion_tokens
+
+
+def test_a_response_goes_on_with_the_one_before(client):
+    first = client.responses.create(model="tiny", input="Hello", max_output_tokens=6, temperature=0)
+    second = client.responses.create(
+        model="tiny", input="Again", previous_response_id=first.id, max_output_tokens=6, temperature=0
+    )
+    messages = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "Again"},
+    ]
+    chat = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, temperature=0)
+    assert second.output_text == chat.choices[0].message.content
+    assert second.usage.input_tokens_details.cached_tokens > 0
+    with client.responses.stream(model="tiny", input="Hello", max_output_tokens=6, temperature=0) as stream:
+        events = list(stream)
+    assert events[0].type == "response.created" and events[-1].type in ("response.completed", "response.incomplete")
+    assert events[-1].response.output_text == first.output_text
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == first.output_text
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="tiny", input="x", previous_response_id="resp-unknown")
+
+
+def test_embeddings_are_the_mean_of_the_last_hidden_states(client, model):
+    name, own = model
+    floats = client.embeddings.create(model=name, input=[PROMPT, "And then"], encoding_format="float")
+    for text, item in zip([PROMPT, "And then"], floats.data, strict=True):
+        assert item.embedding == pytest.approx(own.embed(text).tolist(), abs=1e-5)
+    coded = client.embeddings.create(model=name, input=PROMPT)  # the client asks for base64
+    assert coded.data[0].embedding == pytest.approx(floats.data[0].embedding)
+    assert np.frombuffer(base64.b64decode(base64.b64encode(b"\0" * 8)), np.float32).shape == (2,)
+
+
+def test_json_follows_its_schema(client):
+    import json
+
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 8}, "tags": {"type": "array", "maxItems": 1}},
+        "required": ["name", "tags"],
+        "additionalProperties": False,
+    }
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "x"}],
+        max_tokens=300,
+        seed=1,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}},
+    )
+    if answer.choices[0].finish_reason == "stop":
+        assert set(json.loads(answer.choices[0].message.content)) == {"name", "tags"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "message"),
+    [
+        ({"temperature": "hot"}, 400, "temperature"),
+        ({"n": 0}, 400, "n: 0"),
+        ({"suffix": "x"}, 400, "suffix"),
+        ({"maximum_tokens": 4}, 400, "did you mean max_tokens"),
+        ({"model": "tinny"}, 404, "did you mean tiny"),
+        ({"best_of": 4}, 400, "best_of: 4"),
+        ({"logit_bias": {"99999": 1.0}}, 400, "logit_bias"),
+        ({"prompt": [[1, 99999]]}, 400, "99999"),
+        ({"regex": "("}, 400, "regex"),
+        ({"stop": [""]}, 400, "stop"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_field(client, fields, status, message):
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 4} | fields
+    with pytest.raises(openai.APIStatusError) as error:
+        client.post("/completions", body=body, cast_to=object)
+    assert error.value.status_code == status
+    assert message in error.value.body["message"] and "\n" not in error.value.body["message"]
+
+
+@pytest.mark.parametrize("name", ["tiny", "recurrent"])
+def test_the_server_passes_its_conformance_suite(running, name):
+    outcomes = list(conformance.run(conformance.Client(running.url, name), []))
+    assert len(outcomes) == len(conformance.CASES) >= 18
+    assert [outcome for outcome in outcomes if outcome.result != "passed"] == []

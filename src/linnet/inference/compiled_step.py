@@ -426,6 +426,8 @@ def build(request: dict[str, Any], package: Path) -> None:
     options = {"aot_inductor.package_constants_in_so": False}
     torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
     values = program.state_dict | program.constants
+    # The compiler may number the tensors that the trace has lifted from the code.
+    values |= {f"_tensor_constant{index}": tensor for index, tensor in enumerate(program.constants.values())}
     write_tensors(_constants(package), {name: values[name] for name in _loaded(made).get_constant_fqns()})
     with atomic_path(package) as path:
         shutil.copyfile(made, path)

@@ -348,7 +348,7 @@ class Session:
         notes = {STREAM: json.dumps(record), TOKENS: json.dumps(self._tokens)}
         snapshots = []
         if self.prefixes is not None and not state.is_croppable:
-            snapshots = self.prefixes.snapshots(self._tokens[: state.position - 1], self._key(state))
+            snapshots = self.prefixes.snapshots(self._tokens[: max(state.position - 1, 0)], self._key(state))
         save_state(state, target, notes, snapshot_tensors(state, snapshots))
 
     @classmethod

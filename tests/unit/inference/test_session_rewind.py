@@ -146,6 +146,13 @@ def test_a_loaded_session_is_rewound_by_its_snapshots(kind: str, tmp_path: Path,
     assert loaded.generate(20, **GREEDY) == session.generate(20, **GREEDY)
 
 
+def test_a_session_that_has_read_nothing_of_a_stored_text_is_saved():
+    session = fed(MODELS["rglru"], "Once upon a time", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    session.fork().generate(5, **GREEDY)
+    loaded = Session.load(MODELS["rglru"], saved(session))
+    assert loaded.generate(5, **GREEDY) == session.generate(5, **GREEDY)
+
+
 def test_a_rewind_without_a_snapshot_is_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
     session = fed(MODELS["rglru"], "Once upon a time", prefixes=PrefixStore(1, snapshot_tokens=4))

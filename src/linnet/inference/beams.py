@@ -163,7 +163,7 @@ class _Finished:
         penalty = self.search.length_penalty
         hopes_for_long = self.search.early_stopping == "never" and penalty > 0
         possible = leader.log_probability / (self.max_tokens if hopes_for_long else length) ** penalty
-        return possible <= self.hypotheses[-1].score
+        return bool(possible <= self.hypotheses[-1].score)
 
 
 def _candidates(

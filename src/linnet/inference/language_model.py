@@ -287,7 +287,7 @@ class LanguageModel:
         guesses["draft"] = draft.parsing_special() if parse_special and draft is not None else draft
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
-            inputs = [input] if isinstance(input, str) else input
+            own_inputs = [input] if isinstance(input, str) else input
             copies = range(1 if n is None else n)
             found = model.completions(
                 [own for own in prompts for _ in copies],
@@ -295,7 +295,7 @@ class LanguageModel:
                 sampling,
                 cache_policy=cache_policy,
                 ignore_eos=ignore_eos,
-                inputs=None if inputs is None else [own for own in inputs for _ in copies],
+                inputs=None if own_inputs is None else [own for own in own_inputs for _ in copies],
                 stop=stop_texts(stop),
                 constraint=constraint,
                 logprobs=logprobs,

@@ -117,10 +117,10 @@ def restored_snapshots(
         if not (length.isascii() and length.isdigit() and 0 < int(length) < state.position):
             raise UserError(f"{path}: tensor {name}: expected snapshots of 1 to {state.position - 1} tokens")
         by_length.setdefault(int(length), {})[field] = tensor
-    for length, own in sorted(by_length.items()):
-        counts = {"positions": torch.tensor([length]), "capacity": torch.tensor(state.capacity)}
+    for tokens, own in sorted(by_length.items()):
+        counts = {"positions": torch.tensor([tokens]), "capacity": torch.tensor(state.capacity)}
         named = {**_tensors_of_tokens(state), **own, **counts}
-        yield length, restored_state(decoder, named, notes, f"{path}: {SNAPSHOT}{length}")
+        yield tokens, restored_state(decoder, named, notes, f"{path}: {SNAPSHOT}{tokens}")
 
 
 def _tensors_of_tokens(state: DecoderState) -> dict[str, Tensor]:

@@ -82,7 +82,7 @@ def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> Non
 
 def precision_of(decoder: Decoder) -> str:
     """What `convert_weights` made of a decoder (`int8`), or the dtype of its weights (`float64`)."""
-    forms = {Bfloat16Linear: "bfloat16", Int8Linear: "int8", Int4Linear: "int4"}
+    forms: dict[type, str] = {Bfloat16Linear: "bfloat16", Int8Linear: "int8", Int4Linear: "int4"}
     packed = (forms[type(module)] for module in decoder.modules() if type(module) in forms)
     return next(packed, str(decoder.dtype).removeprefix("torch."))
 
@@ -106,7 +106,7 @@ def fingerprint(decoder: Decoder) -> str:
     packed = {name: module for name, module in decoder.named_modules() if isinstance(module, PackedLinear)}
     for name, tensor in sorted({**tensors, **{name: module.weight for name, module in packed.items()}}.items()):
         hashed.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     _FINGERPRINTS[decoder] = versions, hex_digest(hashed)
     return hex_digest(hashed)
 

@@ -35,6 +35,10 @@ JOINT = ("query_key_value", "c_attn", "qkv_proj")
 """Published names of joint projections."""
 
 
+Joint = Literal["parts", "heads", "quarters"]
+"""The order of the rows of a joint query, key and value matrix."""
+
+
 @dataclass(frozen=True)
 class PublishedTensors:
     """Names of the tensors of published models, and how they are stored.
@@ -51,7 +55,7 @@ class PublishedTensors:
     table: NameTable | None
     prefix: str = ""
     transposed: bool = False
-    joint: Literal["parts", "heads", "quarters"] = "parts"
+    joint: Joint = "parts"
     padding_positions: int = 0
     fixed: Mapping[str, float] = field(default_factory=dict)
 
@@ -416,13 +420,17 @@ GPT_BIGCODE = PublishedTensors(GPT2.table, prefix="transformer.", joint="heads")
 """StarCoder; with one key and value for all heads, rows are ordered as ours."""
 
 _GPT_J_FEED_FORWARD = ("ln_1", "mlp.fc_in", "mlp.fc_out")
+_GPT_J_JOINTS: tuple[tuple[str, Joint], ...] = (
+    ("attn.q_proj attn.k_proj attn.v_proj", "parts"),
+    ("attn.qkv_proj", "quarters"),
+)
 GPT_J, CODEGEN = (
     PublishedTensors(
         _GPT | _attention_layers("h.{0}.", ("ln_1", joint, "attn.out_proj"), _GPT_J_FEED_FORWARD),
         prefix="transformer.",
         joint=order,
     )
-    for joint, order in (("attn.q_proj attn.k_proj attn.v_proj", "parts"), ("attn.qkv_proj", "quarters"))
+    for joint, order in _GPT_J_JOINTS
 )
 """GPT-J and CodeGen, whose branches read one norm, which becomes two equal ones."""
 

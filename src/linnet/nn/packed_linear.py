@@ -193,7 +193,8 @@ class Int8Linear(QuantizedLinear):
         from linnet.ops.native import operators
 
         numbers_OJ, scale_O, _ = self._weight
-        return operators.int8_linear(x_RI, numbers_OJ, scale_O, self.bias)
+        out_RO: Tensor = operators.int8_linear(x_RI, numbers_OJ, scale_O, self.bias)
+        return out_RO
 
     def rows(self, places: Tensor) -> Tensor:
         return int8_linear.gather_rows(self._plain(), places)
@@ -266,8 +267,10 @@ class Int4Linear(QuantizedLinear):
     def _operator(self, x_RI: Tensor) -> Tensor:
         from linnet.ops.native import operators
 
+        assert isinstance(self._weight, BlockedInt4Weight)
         blocks_NGb, _, outputs, group = self._weight
-        return operators.int4_linear(x_RI, blocks_NGb, group, outputs, self.bias)
+        out_RO: Tensor = operators.int4_linear(x_RI, blocks_NGb, group, outputs, self.bias)
+        return out_RO
 
     def rows(self, places: Tensor) -> Tensor:
         if captures_operators():
@@ -334,7 +337,8 @@ class Bfloat16Linear(PackedLinear):
 
     @property
     def weight(self) -> Tensor:
-        return self._weight.to_dense()
+        dense_OI: Tensor = self._weight.to_dense()
+        return dense_OI
 
     def _product(self, x: Tensor) -> Tensor:
         if self._weight.is_mkldnn:
@@ -344,7 +348,9 @@ class Bfloat16Linear(PackedLinear):
     def _operator(self, x_RI: Tensor) -> Tensor:
         from linnet.ops.native import operators
 
-        return operators.bfloat16_linear(x_RI, self._weight, None if self.bias is None else self.bias.float())
+        bias_O = None if self.bias is None else self.bias.float()
+        out_RO: Tensor = operators.bfloat16_linear(x_RI, self._weight, bias_O)
+        return out_RO
 
     def _keep(self, weight_OI: Tensor) -> None:
         self.device, self.nbytes = weight_OI.device, weight_OI.nbytes

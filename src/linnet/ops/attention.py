@@ -146,7 +146,7 @@ def _operator(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, key_range: KeyRang
     streams, kv_heads, _, width = k_BMSK.shape
     q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, width).float().contiguous()
     last_B = key_range.last_BT[:, 0].expand(streams)
-    out_BMPK = attention_past(q_BMPK, k_BMSK, v_BMSK, last_B, width**-0.5 if scale is None else scale)
+    out_BMPK: Tensor = attention_past(q_BMPK, k_BMSK, v_BMSK, last_B, width**-0.5 if scale is None else scale)
     return out_BMPK.view(q_BNTK.shape).to(q_BNTK.dtype)
 
 

@@ -273,9 +273,11 @@ def _rotate_pointwise(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pai
     """The rotation of whole heads without a concatenation, so that the compiler fuses it with what is around it."""
     dim = -2 if pairing == "halves" else -1  # of the two elements of a pair
     cos, sin = (part.to(x_BTNK.dtype).unsqueeze(dim) for part in table)
-    pairs = x_BTNK.unflatten(-1, (2, -1) if pairing == "halves" else (-1, 2))
+    width = x_BTNK.shape[-1]
+    pairs = x_BTNK.reshape(*x_BTNK.shape[:-1], *((2, width // 2) if pairing == "halves" else (width // 2, 2)))
     signs = 2 * torch.arange(2, dtype=x_BTNK.dtype, device=x_BTNK.device) - 1
-    return (pairs * cos + pairs.flip(dim) * (sin * (signs[:, None] if pairing == "halves" else signs))).flatten(-2)
+    rotated = pairs * cos + pairs.flip(dim) * (sin * (signs[:, None] if pairing == "halves" else signs))
+    return rotated.reshape(x_BTNK.shape)
 
 
 def _pairs(x_BTNK: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:

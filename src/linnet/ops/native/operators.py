@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ PYTORCH_FUNCTIONS = ("get_data_ptr", "get_dtype", "get_size", "get_stride", "emp
 C_DECLARATIONS: dict[OpOverload, list[str]] = {}
 """The functions of `operators.cpp` by operator, as AOTInductor's option `custom_ops_to_c_shims` takes them."""
 
-_definitions = torch.library.Library("linnet", "DEF")
+_definitions: Any = torch.library.Library("linnet", "DEF")  # type: ignore[no-untyped-call]
 
 
 def _define(name: str, arguments: str, function: Callable[..., Tensor], empty: Callable[..., Tensor]) -> OpOverload:

@@ -409,3 +409,31 @@ def test_a_stream_that_cannot_be_saved_or_continued_is_refused_in_one_line(model
         code, out, err = run(capfdbinary, model, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
+
+
+def test_guesses_change_no_text_and_are_reported(model: str, capsys: pytest.CaptureFixture[str]):
+    typed = ["generate", model, "--prompt", "abcabcabc", "--max-tokens", "30", "--temperature", "0", "--json"]
+    reports = []
+    for guesses in ([], ["--prompt-lookup", "5"], ["--draft", model]):
+        assert main([*typed, *guesses]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert len({report["text"] for report in reports}) == 1
+    assert reports[0]["speculation"] is None
+    assert all({"proposed", "accepted", "gain"} <= report["speculation"].keys() for report in reports[1:])
+    assert main([*typed[:-1], "--draft", model]) == 0
+    assert "guesses: " in capsys.readouterr().err
+
+
+def test_beams_print_the_best_text_or_all(model: str, capsys: pytest.CaptureFixture[str]):
+    typed = ["generate", model, "--prompt", "ab", "--max-tokens", "5", "--beams", "3"]
+    assert main(typed) == 0
+    best = capsys.readouterr().out
+    assert main([*typed, "--json"]) == 0
+    texts = json.loads(capsys.readouterr().out)["texts"]
+    assert len(texts) == 3
+    assert best == f"ab{texts[0]['text']}\n"
+    for option, value in (("--seed", "1"), ("--top-k", "3"), ("--stop", "a"), ("--prompt-lookup", "3")):
+        assert main([*typed, option, value]) == 2
+        assert f"--beams 3: a search for the best text has no {option}" in capsys.readouterr().err
+    assert main([*typed, "--no-kv-cache"]) == 2
+    assert "--beams: it has no --no-kv-cache; leave one of them out" in capsys.readouterr().err

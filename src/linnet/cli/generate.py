@@ -18,6 +18,7 @@ from linnet.core.files import read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
+    from linnet.inference.beams import ScoredText
     from linnet.inference.continuation import Completion, Continuation
     from linnet.inference.sampling import Sampling
     from linnet.inference.text_events import TextEvent
@@ -233,6 +234,12 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --stop "." --stop "!"
 
+    --draft and --prompt-lookup change no text, and pause where they lose time; --beams ends at --max-tokens or the end.
+
+    Example: linnet generate runs/stories --prompt "Once upon a time" --prompt-lookup 8
+
+    Example: linnet generate runs/stories --prompt "Once upon a time" --beams 4
+
     Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
     from torch import set_num_threads
@@ -307,14 +314,23 @@ def generate(
             language_model = language_model.with_calibration(calibration, sampling.seed)
         if precision is not None:
             convert_and_report(language_model.decoder, precision)
+        if text.beams is not None:
+            settings = _beam_settings(text, next_token, sampling)
+            own: dict[str, Any] = {"cache_policy": policy, "ignore_eos": ignore_eos, "input": input_text}
+            _print_beams(prompt, language_model.beam_search(prompt, max_tokens, text.beams, **own, **settings), as_json)
+            return
         if text.n > 1:
             inputs = None if input_text is None else [input_text] * text.n
-            own: dict[str, Any] = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
+            own = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
             completions = language_model.completions([prompt] * text.n, max_tokens, sampling, **own, **ending)
             _print_several(prompt, completions, sampling.seed, text.logprobs, as_json)
             return
         if save_state is None and load_state is None:
             own = {"cache_policy": policy, "ignore_eos": ignore_eos, "input": input_text}
+            own |= {"prompt_lookup": text.prompt_lookup}
+            if text.draft is not None:
+                draft = load(text.draft, device)
+                own["draft"] = draft.parsing_special() if parse_special else draft
             continuation = language_model.stream(prompt, max_tokens, sampling, Caches(kv_cache), **own, **ending)
         else:
             session = (
@@ -327,7 +343,7 @@ def generate(
         weights_bytes = weights_nbytes(language_model.decoder)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
-        settings: dict[str, Any] = {"seed": sampling.seed if session is None else session.seed}
+        settings = {"seed": sampling.seed if session is None else session.seed}
         settings |= {"ignore_eos": ignore_eos, "calibration": calibration, "kv_cache": kv_cache}
         settings |= {"cache_policy": policy, "weights_bytes": weights_bytes}
         _print_json(prompt, continuation, view, settings, text.logprobs is not None)
@@ -343,6 +359,37 @@ def generate(
         note_replaced(save_state)
         session.save(save_state)
         note(f"stream: {save_state}")
+
+
+def _beam_settings(text: ContinuationOptions, next_token: SamplingOptions, sampling: "Sampling") -> dict[str, Any]:
+    """The penalties and the bias of a search; `UserError` for options that it does not have."""
+    from linnet.inference.sampling import GREEDY_SETTINGS
+
+    asked = {f"--{field.replace('_', '-')}": value for field, value in vars(next_token).items()}
+    drawn = ("--temperature", "--top-k", "--top-p", "--min-p", "--typical-p", "--seed")
+    usual = {f"--{field.replace('_', '-')}": value for field, value in vars(SamplingOptions()).items()}
+    used = [name for name in drawn if asked[name] != usual[name] and (name, asked[name]) != ("--temperature", 0)]
+    used += ["--stop"] if text.stop else []
+    used += ["a constraint"] if text.constraint() is not None else []
+    used += ["--logprobs"] if text.logprobs is not None else []
+    used += ["--n"] if text.n > 1 else []
+    used += [name for name in ("--draft", "--prompt-lookup") if text.alone[name]]
+    if used:
+        raise UserError(f"--beams {text.beams}: a search for the best text has no {used[0]}; leave one of them out")
+    return {name: getattr(sampling, name) for name in GREEDY_SETTINGS}
+
+
+def _print_beams(prompt: str, found: "list[ScoredText]", as_json: bool) -> None:
+    """Print the best text, or all with their scores as JSON."""
+    if not as_json:
+        write(f"{prompt}{found[0].text}\n")
+        note(f"{len(found[0].tokens)} tokens; the best of {len(found)} texts, score {found[0].score:.3f}")
+        return
+    texts = [
+        {"text": one.text, "score": one.score, "finish_reason": one.finish_reason, "tokens": len(one.tokens)}
+        for one in found
+    ]
+    write_json({"prompt": prompt, "texts": texts})
 
 
 def _check_state_files(
@@ -425,6 +472,7 @@ def _print_json(
         "seconds_prompt": figures.seconds_prompt,
         "seconds_decode": figures.seconds_decode,
         "state_bytes": figures.state_bytes,
+        "speculation": None if figures.speculation is None else figures.speculation.to_dict(),
         "context": [] if continuation.state is None else context_figures(continuation.state),
         **settings,
     }
@@ -441,6 +489,8 @@ def _print_figures(continuation: "Continuation", view: ContextView, context_leng
         f"{figures.tokens} tokens{speed}; prompt of {figures.prompt_tokens} tokens in {figures.seconds_prompt:.2f} s; "
         f"weights of {weights_bytes:,} bytes, state of {figures.state_bytes:,} bytes"
     )
+    if figures.speculation is not None:
+        note(figures.speculation.label)
     used = figures.prompt_tokens + figures.tokens
     if used > context_length:
         note(f"note: {used} tokens are more than the model's context length of {context_length} (context_length)")

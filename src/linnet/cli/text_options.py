@@ -40,6 +40,21 @@ class ContinuationOptions:
         ),
     ] = None
 
+    draft: Annotated[
+        str | None,
+        option("FOLDER", "Guess tokens with this smaller model of the same tokenizer; the text stays the same."),
+    ] = None
+    prompt_lookup: Annotated[
+        int,
+        typer.Option(metavar="N", help="Guess up to N tokens at once from an earlier place of the text; 0 for none."),
+    ] = 0
+    beams: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", help="The best text that a search with K beams finds; nothing is drawn. --json: all."
+        ),
+    ] = None
+
     def constraint(self) -> "Constraint | None":
         """The constraint of the text; `UserError` for two of them, and for a file that cannot be read."""
         from linnet.inference.constrained import constraint_of
@@ -61,6 +76,19 @@ class ContinuationOptions:
         for name, is_typed in single.items():
             if self.n > 1 and is_typed:
                 raise UserError(f"{name} is of one text; leave one of them out", field="n", value=self.n)
+        for own in (name for name, is_typed in self.alone.items() if is_typed):
+            for name, is_typed in single.items():
+                if is_typed and name != "--show-context":
+                    raise UserError(f"{own}: it has no {name}; leave one of them out")
+
+    @property
+    def alone(self) -> dict[str, bool]:
+        """Whether guesses and beams are asked for, by option."""
+        return {
+            "--draft": self.draft is not None,
+            "--prompt-lookup": self.prompt_lookup != 0,
+            "--beams": self.beams is not None,
+        }
 
 
 def _read(path: str, name: str) -> str:

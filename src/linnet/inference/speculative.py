@@ -22,7 +22,7 @@ import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 import torch
@@ -269,6 +269,17 @@ class SpeculationFigures:
         if self.ordinary_s is None or not self.seconds:
             return None
         return self.tokens * self.ordinary_s / self.seconds
+
+    @property
+    def label(self) -> str:
+        """One line of figures."""
+        gain = "" if self.gain is None else f", {self.gain:.2f} times as fast as steps without them"
+        pauses = f", {self.pauses} pauses" if self.pauses else ""
+        return f"guesses: {self.accepted} of {self.proposed} right in {self.passes} passes{gain}{pauses}"
+
+    def to_dict(self) -> dict[str, float | None]:
+        """All figures by name."""
+        return {**asdict(self), "acceptance_rate": self.acceptance_rate, "gain": self.gain}
 
 
 @dataclass

@@ -244,8 +244,11 @@ class RunFolder:
         """The steps up to this one that must have a line in `metrics.jsonl`."""
         training = self.configuration().training
         assert training.steps is not None, "an unresolved run"
-        budget = read_budget(self._extensions(), training.steps)
-        return budget.due("log", step, training.log.every) | budget.due("evaluate", step, training.evaluate.every)
+        budget, due = read_budget(self._extensions(), training.steps), set[int]()
+        for name, longest in LONGEST_INTERVALS.items():
+            # A configuration that leaves it out is one of an earlier version, of which this was the default.
+            due |= budget.due(name, step, getattr(training, name).every or longest)
+        return due
 
     def lines_to_end(self, step: int) -> list[dict[str, Any]]:
         """The lines of a run that ended at `step`; a note names those that are missing."""

@@ -61,7 +61,7 @@ def rate_bank(tolerance: float, nearest: int, length: int) -> RateBank:
     """
     if not MIN_TOLERANCE <= tolerance <= MAX_TOLERANCE:
         raise ValueError(f"tolerance: {tolerance}: must be from {MIN_TOLERANCE} to {MAX_TOLERANCE}")
-    with torch.device("cpu"):  # for any default device, because the bank is cached
+    with torch.device("cpu"), torch.inference_mode(False):  # whatever the modes are, because the bank is cached
         return _smallest_bank(tolerance, nearest, length)
 
 

@@ -93,7 +93,7 @@ def test_a_token_at_a_tensor_position_equals_one_at_an_integer_position():
     plain, in_graph = (empty((2, 2, 3), 64, chunk=4, dtype=torch.float64) for _ in range(2))
     for place in range(rates.shape[1]):
         token = rates[:, place : place + 1], v[:, place : place + 1]
-        out = in_graph.append_token(*token, torch.tensor(place))
+        out = in_graph.append_token(*token, torch.tensor([place, place]))
         torch.testing.assert_close(out, plain.append(*token), atol=1e-12, rtol=0)
     sums = slice(plain.low_BNRH.shape[2])
     torch.testing.assert_close(in_graph.entries_BNEH[:, :, sums], plain.entries_BNEH[:, :, sums])

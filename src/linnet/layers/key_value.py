@@ -147,18 +147,21 @@ class AttentionShape:
             return elements + self.normed_vectors
         return 2 * self.normed_vectors + (0 if self.rotary else elements)
 
-    def windowed_cost(self, window: int, sink_tokens: int = 0) -> Cost:
-        """Attention over a window and the first `sink_tokens` tokens, computed in blocks if the sequence is long."""
+    def windowed_cost(self, window: int, sink_tokens: int = 0, gated: bool = False) -> Cost:
+        """Attention over a window and the first `sink_tokens` tokens, computed in blocks if the sequence is long.
+
+        gated: a gate reads the result, not a linear map.
+        """
         state = 2 * self.kv_heads * self.head_dim * (window + sink_tokens)
 
         def flops(tokens: int) -> int:
             pairs = blocked_pairs(tokens, window, sink_tokens) if self.no_kernel else windowed_pairs(tokens, window)
             return 4 * self.heads * self.head_dim * pairs
 
-        memory = partial(self._window_memory, window)
+        memory = partial(self._window_memory, window, gated)
         return Cost(flops_by_length=(flops,), activation_memory=(memory,), state_elements=state)
 
-    def _window_memory(self, window: int, sequences: int, tokens: int) -> int:
+    def _window_memory(self, window: int, gated: bool, sequences: int, tokens: int) -> int:
         """In blocks: queries, results, keys and values with their neighbors, masks; else as `cost`, with one mask."""
         if self.no_kernel:
             return sequences * tokens * self.cost().activations_per_token
@@ -168,7 +171,8 @@ class AttentionShape:
             return sequences * tokens * self.cost().activations_per_token + softmax + mask
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
-        cut = tokens * queries if whole > tokens else 0
+        # The results up to the last token are a copy, unless a gate reads them as the view that they are for one head.
+        cut = tokens * queries if whole > tokens and not (gated and self.heads == 1) else 0
         # Blocks are copies. Before them, the norm keeps its tensors, and a `layer` norm or learned weights of values
         # keep the joint projection.
         norm = 2 * self.normed_vectors if self.norm == "layer" else self._norm_memory()

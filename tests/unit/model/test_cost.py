@@ -321,6 +321,16 @@ KEPT_UNDER_TWO_NAMES = ModelSpec.parse(
     "first values of two kinds",
 )
 
+CUT_FOR_A_GATE = ModelSpec.parse(
+    {
+        "vocab_size": VOCABULARY,
+        "d_model": 24,
+        "context_length": CONTEXT,
+        "blocks": [{"mixer": {"kind": "attention", "heads": 1, "window": 5, "gate": "head"}}],
+    },
+    "a window, a gate, one head",
+)
+
 BY_DISTANCE = [{"kind": "alibi"}, {"kind": "t5", "buckets": 6, "furthest": 9}, {"kind": "shaw", "clip": 7}]
 
 
@@ -355,6 +365,7 @@ KEPT_BY_A_POST_NORM = ModelSpec.parse(
 @example(KEPT_BY_A_POST_NORM, 2, 5)
 @example(KEPT_FOR_A_LATER_LAYER, 2, 5)
 @example(KEPT_UNDER_TWO_NAMES, 2, 5)
+@example(CUT_FOR_A_GATE, 2, 11)
 def test_any_description_predicts_what_training_keeps(spec: ModelSpec, sequences: int, tokens: int):
     """With a single sequence, fewer tensors are copied."""
     tokens_BT = torch.randint(VOCABULARY, (sequences, tokens))

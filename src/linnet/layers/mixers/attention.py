@@ -206,7 +206,9 @@ class AttentionSpec(MixerSpec):
         no_kernel = any(part is not None for part in (self.positions, self.sink_tokens, self.soft_cap)) or self.sinks
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel, vectors)
         return maps + (
-            shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window, self.sink_tokens or 0)
+            shape.cost(place.whole)
+            if self.window is None
+            else shape.windowed_cost(self.window, self.sink_tokens or 0, self.gate is not None)
         )
 
 

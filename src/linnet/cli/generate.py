@@ -248,7 +248,8 @@ def generate(
     from linnet.inference.language_model import load
     from linnet.inference.readers import Caches
     from linnet.inference.session import Session
-    from linnet.inference.weights import convert_and_report, weights_nbytes
+    from linnet.inference.weights import weights_nbytes
+    from linnet.inference.weights_gain import convert_and_report
     from linnet.layers.cache_policy import FULL
 
     single = {"--show-context": show_context, "--engine onnx": engine == "onnx"}

@@ -8,8 +8,10 @@ Legend: `B` batch (rows), `T` tokens of the chunk, `V` vocabulary.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,8 @@ from linnet.layers.state import CachePolicyState, State
 from linnet.model.decoder import Decoder
 from linnet.model.stack import run_blocks
 from linnet.model.state import DecoderState, LayerStates
+from linnet.nn.packed_linear import PackedLinear
+from linnet.ops.native import library, operators_in_graphs
 from linnet.ops.support import graph_forms
 
 
@@ -177,10 +181,14 @@ class InPlaceStep(nn.Module):
         self.function = PassFunction(decoder, states, in_place=True)
 
     def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
-        """Return the logits `[B, V]`; weights: parameters and buffers in the order of `weights_of`."""
+        """Return the logits `[B, V]`; weights: those of `weights_of`, in this order."""
         named = dict(zip(weights_of(self.function), weights, strict=True))
         logits_B1V: Tensor
-        logits_B1V, after = torch.func.functional_call(self.function, named, (token_B1, position_B, states))
+        with ExitStack() as stack:
+            for name, module in packed_maps(self.function).items():
+                parts = [named.pop(f"{name}.{index}") for index in range(len(module.tensors))]
+                stack.enter_context(module.replaced(parts))
+            logits_B1V, after = torch.func.functional_call(self.function, named, (token_B1, position_B, states))
         for state, new in zip(states, after, strict=True):
             if new is not state:
                 state.copy_(new)
@@ -188,8 +196,18 @@ class InPlaceStep(nn.Module):
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; a tensor with two names is there once."""
-    return dict(module.named_parameters()) | dict(module.named_buffers())
+    """Parameters, buffers and packed weights by name; a tensor with two names is there once."""
+    packed = {
+        f"{name}.{index}": tensor
+        for name, part in packed_maps(module).items()
+        for index, tensor in enumerate(part.tensors)
+    }
+    return dict(module.named_parameters()) | dict(module.named_buffers()) | packed
+
+
+def packed_maps(module: nn.Module) -> dict[str, PackedLinear]:
+    """The maps with packed weights, which are no parameters, by name; a table with two names is there once."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, PackedLinear)}
 
 
 def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.ExportedProgram":
@@ -209,4 +227,45 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
     tensors = [tensor.clone(memory_format=torch.contiguous_format) for tensor in states.tensors.values()]
     example = (tokens_B1, tokens_B1[:, 0].clone(), tensors, weights)
     shapes = (rows, rows, of_states, [None] * len(weights))
-    return torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
+    if library(decoder.device) is None:
+        return torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
+    with operators_in_graphs():
+        program = torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
+    use_native_products(program)
+    return program
+
+
+def use_native_products(program: "torch.export.ExportedProgram") -> None:
+    """Replace the linear maps of a captured graph, in float32 and bfloat16, by native operators (`ops.native`).
+
+    The weights are inputs of the graph. Maps with packed weights are operators already.
+    """
+    from linnet.ops.native import operators
+
+    graph = program.graph_module.graph
+    products = {torch.float32: operators.float32_linear, torch.bfloat16: operators.bfloat16_linear}
+
+    def add(operator: Any, *arguments: Any) -> torch.fx.Node:
+        node: torch.fx.Node = graph.call_function(operator, arguments)
+        values = [part.meta["val"] if isinstance(part, torch.fx.Node) else part for part in arguments]
+        with values[0].fake_mode:
+            node.meta["val"] = operator(*values)
+        return node
+
+    aten = torch.ops.aten
+    for linear in graph.find_nodes(op="call_function", target=aten.linear.default):
+        x, weight, bias = (*linear.args, None)[:3]
+        out = linear.meta["val"]
+        is_input = weight.op == "placeholder" and weight.meta["val"].is_contiguous()
+        if not is_input or weight.meta["val"].dtype not in products or out.dtype not in products:
+            continue
+        sizes = [size if isinstance(size, int) else -1 for size in out.shape]  # the number of rows is a symbol
+        with graph.inserting_before(linear):
+            rows = add(aten.reshape.default, x, [-1, weight.meta["val"].shape[1]])
+            if out.dtype != torch.float32:
+                rows, bias = add(aten.to.dtype, rows, torch.float32), bias and add(aten.to.dtype, bias, torch.float32)
+            product = add(products[weight.meta["val"].dtype], add(aten.contiguous.default, rows), weight, bias)
+            result = add(aten.reshape.default, add(aten.to.dtype, product, out.dtype), sizes)
+        linear.replace_all_uses_with(result)
+        graph.erase_node(linear)
+    program.graph_module.recompile()

@@ -37,12 +37,15 @@ from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
 from linnet.inference.captured_step import PassFunction, StateTensors, export_step, weights_of
 from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.weights import conversion_of, convert_weights, precision_of
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.layers.state import State
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.nn.packed_linear import PackedLinear
+from linnet.ops.native import library
 from linnet.ops.native.build import check_owner, find_compiler, processor_features
 
 BUILD_AFTER_S = 2.0
@@ -69,8 +72,12 @@ RETRY_AFTER_S = 24 * 3600.0
 BUILD_MEMORY = 4
 """Times the bytes of the weights: memory that a build may need."""
 
-MAX_ERROR = 1e-4
-"""Largest accepted difference of logits from those of the model, in their standard deviations (float32)."""
+MAX_ERRORS = {"float32": 1e-4, "bfloat16": 0.25, "int8": 0.02, "int4": 0.02}
+"""Largest accepted difference of logits from those of the model, in their standard deviations, by precision.
+
+Wrong code differs by about 1. Two passes in bfloat16 that round at different places (2^-9 each) are up to 0.1 apart;
+with weights of few bits rows are rounded to 2^-14 of their largest element, and keys and values to bfloat16.
+"""
 
 Step = Callable[[Tensor], Tensor]
 """From tokens `[B, 1]`, and with the positions of the state, to the logits `[B, V]`; it advances the state."""
@@ -104,9 +111,10 @@ def ordinary_steps() -> Iterator[None]:
 
 
 def can_compile(decoder: Decoder, state: DecoderState) -> bool:
-    """True for streams of a decoder in float32 on a CPU whose prompts have been read.
+    """True for streams of a decoder on a CPU whose prompts have been read.
 
-    No step is compiled for weights of few bits, or for layers that compute their calibration again at every step.
+    No step is compiled for packed weights without native products, or for layers that compute their calibration again
+    at every step.
     """
     if os.name != "posix" or decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
@@ -114,8 +122,8 @@ def can_compile(decoder: Decoder, state: DecoderState) -> bool:
     return (
         all(not mixer.traits.calibrates or mixer.calibration(part) for mixer, part in layers)
         and (decoder.encoder is None or state.has_memory)
-        and {parameter.dtype for parameter in decoder.parameters()} == {torch.float32}
-        and not any(isinstance(module, PackedLinear) for module in decoder.modules())
+        and {parameter.dtype for parameter in decoder.parameters()} in ({torch.float32}, {torch.bfloat16})
+        and all(module.gemv is not None for module in decoder.modules() if isinstance(module, PackedLinear))
     )
 
 
@@ -123,18 +131,20 @@ def package_of(decoder: Decoder, state: DecoderState) -> tuple[dict[str, Any], P
     """The request that describes a decoder's step, and the package in the cache that it leads to.
 
     One package serves one stream, and another any number of several. Its name has a hash of everything that the code
-    depends on: the description, the cache policies, the number of threads, linnet's sources, PyTorch, the compiler and
-    the processor.
+    depends on: the description, the precision, the cache policies, the number of threads, linnet's sources, PyTorch,
+    the compiler and the processor.
     """
     description = decoder.spec.model_dump(mode="json")
     description["name"] = ""
     request = {
         "description": description,
+        "weights": conversion_of(decoder),
         "threads": torch.get_num_threads(),
         "rows": EXAMPLE_ROWS if len(state.positions) > 1 else 1,
         "cache_policies": [part.cache_policy.to_dict() for part in state.layers],
     }
-    versions = [_sources_hash(), torch.__version__, str(find_compiler()), *processor_features()]
+    has_library = library(decoder.device) is not None
+    versions = [_sources_hash(), torch.__version__, str(find_compiler()), has_library, *processor_features()]
     digest = hashlib.sha256(json.dumps([request, versions], sort_keys=True).encode()).hexdigest()[:16]
     return request, cache_folder() / "steps" / f"{digest}.pt2"
 
@@ -144,8 +154,9 @@ def _sources_hash() -> str:
     """A hash of the files that a pass of a decoder may run."""
     digest, root = hashlib.sha256(), Path(linnet.__file__).parent
     for folder in ("inference", "layers", "model", "nn", "ops"):
-        for file in sorted((root / folder).rglob("*.py")):
-            digest.update(file.read_bytes())
+        for file in sorted((root / folder).rglob("*.*")):
+            if file.suffix in (".py", ".cpp", ".hpp"):
+                digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -191,6 +202,10 @@ def _record_failure(package: Path, reason: str) -> None:
 
 def _loaded(package: Path) -> Any:
     """A package's code. `torch._inductor.aoti_load_package` does the same, but first imports the compiler."""
+    if library(torch.device("cpu")) is not None:
+        from linnet.ops.native.operators import link
+
+        link()  # the code calls native operators
     return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
 
 
@@ -250,14 +265,15 @@ def _difference(decoder: Decoder, state: DecoderState, step: Callable[[DecoderSt
     token_B1 = torch.zeros(len(state.positions), 1, dtype=torch.int64)
     expected_BV = decoder.logits(decoder.hidden(token_B1, ours))[:, 0]
     found_BV = step(theirs)(token_B1)
-    error = float((found_BV - expected_BV).abs().max() / expected_BV.std())
-    if not error <= MAX_ERROR:
+    error = float((found_BV - expected_BV).abs().max() / expected_BV.float().std())
+    limit = MAX_ERRORS[precision_of(decoder)]
+    if not error <= limit:
         return f"logits differ by {error:.1e} of their spread"
     for each in (ours, theirs):  # the same number of empty places
         reserve(each, 0)
     found = theirs.tensors()
     for name, expected in ours.tensors().items():
-        if not torch.allclose(found[name], expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+        if not torch.allclose(found[name], expected, rtol=10 * limit, atol=limit, equal_nan=True):
             return f"the state {name} differs"
     return None
 
@@ -301,7 +317,7 @@ class Candidate:
                 self.step = compiled_step(decoder, state, self.package)
                 self.is_settled = True
             elif self.spent_s > BUILD_AFTER_S:
-                nbytes = sum(parameter.nbytes for parameter in decoder.parameters())
+                nbytes = 4 * model_cost(decoder.spec).parameters
                 self.is_settled = not start_build(self.request, self.package, nbytes)
         except (OSError, RuntimeError) as error:  # a cache that cannot be written, no home folder, no process
             note(f"the decoding step is not compiled: {error}")
@@ -314,7 +330,8 @@ _CANDIDATES: "WeakKeyDictionary[Decoder, dict[Hashable, Candidate]]" = WeakKeyDi
 def candidate_of(decoder: Decoder, state: DecoderState) -> Candidate:
     """The candidate for states of this kind, the same for all streams of a decoder."""
     policies = tuple(part.cache_policy for part in state.layers)
-    key = len(state.positions) > 1, policies, decoder.dtype, torch.get_num_threads()
+    precision = tuple(conversion_of(decoder).items())
+    key = len(state.positions) > 1, policies, precision, torch.get_num_threads()
     known = _CANDIDATES.setdefault(decoder, {})
     if key not in known:
         known[key] = Candidate(*package_of(decoder, state))
@@ -382,7 +399,7 @@ def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool
     """Start the process that compiles a package unless one runs; False, after a note, if it cannot be compiled.
 
     A build that failed within a day is not repeated; the reason is in a file beside the package, with the suffix
-    `.failed`. nbytes: of the weights, of which a build makes copies.
+    `.failed`. nbytes: of the weights in float32, of which a build makes copies.
     """
     failure = package.with_suffix(".failed")
     if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY_AFTER_S:
@@ -421,9 +438,17 @@ def build(request: dict[str, Any], package: Path) -> None:
     """Compile a package; weights and the state are of the described shapes, their values have no influence."""
     torch.set_num_threads(request["threads"])
     decoder = Decoder(ModelSpec.parse(request["description"], "description")).eval().requires_grad_(False)
+    precision = request["weights"]["precision"]
+    if "group" in request["weights"]:
+        convert_weights(decoder, precision, request["weights"]["group"])
+    decoder = decoder.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
     program = export_step(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
-    options = {"aot_inductor.package_constants_in_so": False}
+    options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False}
+    if library(decoder.device) is not None:
+        from linnet.ops.native.operators import C_DECLARATIONS
+
+        options["aot_inductor.custom_ops_to_c_shims"] = C_DECLARATIONS
     torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
     values = program.state_dict | program.constants
     # The compiler may number the tensors that the trace has lifted from the code.

@@ -7,21 +7,17 @@ each output, or to 4 bits with a scale for each group of inputs; attention keeps
 sublayer excludes (`Sublayer.skip_quantization`). A tied head and the embedding are one table, stored once.
 """
 
-import statistics
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from blake3 import blake3
 from torch import Tensor, nn
 
 from linnet.core.checksum import hex_digest
-from linnet.core.errors import UserError, note
-from linnet.inference.engine import decode
-from linnet.inference.sampling import Sampling
+from linnet.core.errors import UserError
 from linnet.layers.contract import Sublayer
 from linnet.model.decoder import Decoder
 from linnet.nn.linear import FusedLinear
@@ -35,12 +31,6 @@ from linnet.nn.packed_linear import (
 )
 from linnet.ops.int4_linear import GROUP, GROUPS
 from linnet.ops.linear import can_pack_bfloat16
-
-MEASURE_LIMIT_S = 0.6
-"""Time limit of the measured steps in one precision."""
-MAX_STEPS, MIN_STEPS = 24, 3
-MIN_SPEEDUP = 1.02
-"""Smallest ratio that counts as faster; less may be the scatter of a busy machine."""
 
 Precision = Literal["float32", "bfloat16", "int8", "int4"]
 
@@ -85,6 +75,13 @@ def precision_of(decoder: Decoder) -> str:
     forms: dict[type, str] = {Bfloat16Linear: "bfloat16", Int8Linear: "int8", Int4Linear: "int4"}
     packed = (forms[type(module)] for module in decoder.modules() if type(module) in forms)
     return next(packed, str(decoder.dtype).removeprefix("torch."))
+
+
+def conversion_of(decoder: Decoder) -> dict[str, Any]:
+    """The arguments of `convert_weights` that gave a decoder its weights; no `group` if none are packed."""
+    packed = next((module for module in decoder.modules() if isinstance(module, PackedLinear)), None)
+    group = {} if packed is None else {"group": packed.group if isinstance(packed, Int4Linear) else GROUP}
+    return {"precision": precision_of(decoder), **group}
 
 
 _FINGERPRINTS = weakref.WeakKeyDictionary[Decoder, tuple[list[tuple[int, int]], str]]()
@@ -143,37 +140,3 @@ def _linear_maps(
             yield module, name, child
         else:
             yield from _linear_maps(child, skipped)
-
-
-def convert_and_report(decoder: Decoder, precision: str) -> None:
-    """`convert_weights`, and a note if `int8` or `int4` does not make the model faster on this machine.
-
-    Fewer bytes save time only where reading weights dominates; in a small model it does not.
-    """
-    too_short = decoder.spec.context_length <= MIN_STEPS + 3  # learned positions end there
-    if precision not in ("int8", "int4") or decoder.spec.prefix_field is not None or too_short:
-        convert_weights(decoder, precision)
-        return
-    before = str(decoder.dtype).removeprefix("torch.")
-    before_s = seconds_per_token(decoder)
-    convert_weights(decoder, precision)
-    after_s = seconds_per_token(decoder)
-    if before_s < MIN_SPEEDUP * after_s:
-        times = f"{after_s * 1e3:.2f} ms a token, in {before} {before_s * 1e3:.2f}"
-        note(f"precision {precision}: not faster than as stored, for this model on this machine: {times}")
-
-
-def seconds_per_token(decoder: Decoder) -> float:
-    """The median time of the first steps of one stream; not for models of pairs, which need an input."""
-    times_s: list[float] = []
-    until_s = time.perf_counter() + MEASURE_LIMIT_S
-    tokens = min(MAX_STEPS + 2, decoder.spec.context_length - 1)
-    steps = decode(decoder, [[0]], tokens, Sampling(temperature=0.0))
-    next(steps), next(steps)
-    start_s = time.perf_counter()
-    for _ in steps:
-        times_s.append(time.perf_counter() - start_s)
-        if len(times_s) >= MIN_STEPS and time.perf_counter() > until_s:
-            break
-        start_s = time.perf_counter()
-    return statistics.median(times_s)

@@ -240,7 +240,7 @@ class Int4Linear(QuantizedLinear):
         super().__init__(bias_O, parts)
         if group not in int4_linear.GROUPS:
             raise ValueError(f"group: {group}: expected one of {', '.join(map(str, int4_linear.GROUPS))}")
-        self._group = group
+        self.group = group
         self._keep(int4_linear.quantize(weight_OI.detach(), group))
 
     @property
@@ -293,7 +293,7 @@ class Int4Linear(QuantizedLinear):
 
     def _keep(self, plain: Int4Weight) -> None:
         self.device = plain.pairs_OH.device
-        self.nbytes = int4_linear.int4_nbytes(self.out_features, plain.inputs, self._group)
+        self.nbytes = int4_linear.int4_nbytes(self.out_features, plain.inputs, self.group)
         self._weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight = plain
         self.gemv = self.look_up = None
         compiled = library(self.device)

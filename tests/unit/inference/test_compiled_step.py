@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,10 @@ from small_models import CASES, EXAMPLES, small_decoder
 from torch import Tensor
 
 from linnet.inference import compiled_step
-from linnet.inference.captured_step import InPlaceStep, StateTensors, weights_of
+from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
 from linnet.inference.compiled_step import (
     BUILDS,
+    MAX_ERRORS,
     POLL_TOKENS,
     TIMED_TOKENS,
     CompiledSteps,
@@ -31,11 +33,13 @@ from linnet.inference.engine import Engine, decode
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Request
+from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, RecalibratingCache
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
+from linnet.ops.native import library, operators_in_graphs
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(temperature=0.0)
@@ -43,6 +47,8 @@ MAMBA = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba")
 MAMBA2 = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba2")
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
 PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
+KINDS = [next(mixer for mixer in EXAMPLES if mixer.kind == kind) for kind in {mixer.kind: None for mixer in EXAMPLES}]
+"""One of each kind."""
 
 
 def read_prompt(decoder: Decoder, room: int = 64, rows: int = 1) -> DecoderState:
@@ -87,7 +93,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_captured_step_writes_what_a_pass_of_the_decoder_writes(mixer: MixerSpec):
     decoder = small_decoder(mixer)
     state = read_prompt(decoder)
-    assert can_compile(decoder, state) is False and can_compile(decoder.float(), state)  # in float32 alone
+    assert can_compile(decoder, state) is False and can_compile(decoder.float(), state)  # not in float64
     decoder.double()
     ordinary, captured = read_prompt(decoder), read_prompt(decoder)
     step = uncompiled(decoder, captured)
@@ -99,6 +105,75 @@ def test_the_captured_step_writes_what_a_pass_of_the_decoder_writes(mixer: Mixer
     assert captured.positions == ordinary.positions
     for name, tensor in ordinary.tensors().items():
         torch.testing.assert_close(captured.tensors()[name], tensor, equal_nan=True)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("mixer", KINDS, ids=lambda mixer: mixer.kind)
+def test_the_captured_step_has_every_precision(mixer: MixerSpec, precision: str):
+    decoder = small_decoder(mixer).float()
+    convert_weights(decoder, precision)
+    ordinary, captured = read_prompt(decoder), read_prompt(decoder)
+    assert can_compile(decoder, ordinary)
+    step = uncompiled(decoder, captured)
+    for index in range(4):
+        token_11 = torch.tensor([[index]])
+        with operators_in_graphs():
+            found_1V = step(token_11).float()
+        expected_1V = decoder.logits(decoder.hidden(token_11, ordinary))[:, 0].float()
+        error = (found_1V - expected_1V).abs().max() / expected_1V.std()
+        assert error <= MAX_ERRORS[precision], (index, error)
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(library(torch.device("cpu")) is None, reason="no compiler, or another processor")
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8", "int4"])
+def test_a_graph_has_native_products_and_attention_of_every_precision(precision: str, rows: int):
+    decoder = small_decoder(EXAMPLES[1]).float()  # maps with biases
+    convert_weights(decoder, precision)
+    state = compiled_step.example_state(decoder, rows, [{"kind": "full"}] * 2)
+    program = export_step(decoder, state)
+    found = Counter(str(node.target) for node in program.graph.nodes)
+    products = 2 * (2 + 2) + 1
+    assert found[f"linnet.linnet_{precision}_linear.default"] == products and not found["aten.linear.default"]
+    assert found["linnet.linnet_attention_past.default"] == 2
+    tensors = [x.clone() for x in StateTensors(state).tensors.values()]
+    weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
+    tokens_B1, positions_B = torch.arange(rows)[:, None], torch.full((rows,), state.position)
+    logits_BV = program.module()(tokens_B1, positions_B, tensors, weights)
+    expected_BV = decoder.logits(decoder.hidden(tokens_B1, state))[:, 0]
+    error = (logits_BV - expected_BV).abs().max() / expected_BV.float().std()
+    assert error <= MAX_ERRORS[precision]
+
+
+@torch.inference_mode()
+def test_other_packed_weights_are_inputs_of_the_same_step():
+    decoder, other = small_decoder(EXAMPLES[0], seed=1).float(), small_decoder(EXAMPLES[0], seed=2).float()
+    for each in (decoder, other):
+        convert_weights(each, "int4")
+    state, expected = read_prompt(other), read_prompt(other)
+    states = StateTensors(state)
+    step = InPlaceStep(decoder, states)
+    weights = list(weights_of(PassFunction(other, states)).values())
+    token_11 = torch.tensor([[3]])
+    with operators_in_graphs():
+        found_1V = step(token_11, torch.tensor([3]), list(states.tensors.values()), weights)
+    torch.testing.assert_close(found_1V, other.logits(other.hidden(token_11, expected))[:, 0], rtol=0.02, atol=0.02)
+
+
+def test_each_precision_has_a_package_of_its_own(package: Path):
+    found = set()
+    for precision, group in [("float32", 32), ("bfloat16", 32), ("int8", 32), ("int4", 32), ("int4", 64)]:
+        decoder, _ = begun(MAMBA2)
+        convert_weights(decoder, precision, group)
+        request, made = package_of(decoder, read_prompt(decoder))
+        assert request["weights"]["precision"] == precision
+        found.add(made)
+    decoder, _ = begun(MAMBA2)
+    decoder.bfloat16()  # without packed weights
+    found.add(package_of(decoder, read_prompt(decoder))[1])
+    assert len(found) == 6 and package in found
 
 
 def test_what_the_code_depends_on_names_the_package(package: Path, monkeypatch: pytest.MonkeyPatch):
@@ -334,6 +409,29 @@ def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, 
                 chunk_1V = None if index % 5 else decoder.logits(decoder.hidden(tokens, state)[:, -1:])[:, 0]
             found_1V = step(tokens) if chunk_1V is None else chunk_1V
             torch.testing.assert_close(found_1V, expected_1V, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_package_of_each_precision_is_right_for_other_weights(precision: str, rows: int, package: Path):
+    for seed in (0, 1):
+        decoder = small_decoder(EXAMPLES[1], seed=seed).float()
+        convert_weights(decoder, precision)
+        state, expected = read_prompt(decoder, rows=rows), read_prompt(decoder, rows=rows)
+        request, package = package_of(decoder, state)
+        if seed == 0:
+            assert start_build(request, package)
+            assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
+        made = compiled_step.compiled_step(decoder, state, package)
+        assert made is not None
+        step = made(state)
+        for index in range(4):
+            tokens_B1 = torch.arange(index, index + rows)[:, None]
+            with torch.inference_mode():
+                expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0].float()
+            error = (step(tokens_B1).float() - expected_BV).abs().max() / expected_BV.std()
+            assert error <= MAX_ERRORS[precision]
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import pytest
 from small_models import EXAMPLES, small_spec
 
 from linnet.core import errors
-from linnet.inference import weights as module
-from linnet.inference.weights import MAX_STEPS, MIN_STEPS, convert_and_report, seconds_per_token
+from linnet.inference import weights_gain as module
+from linnet.inference.weights_gain import MAX_STEPS, MIN_STEPS, convert_and_report, seconds_per_token
 from linnet.model.decoder import Decoder
 from linnet.nn.packed_linear import Int4Linear, PackedLinear
 

@@ -188,7 +188,7 @@ def to_int4_blocks(pairs_OH: Tensor, scale_GO: Tensor) -> Tensor:
 
 def gather_from_blocks(blocks_NGb: Tensor, indices_R: Tensor) -> tuple[Tensor, Tensor]:
     """Integers uint8 `[R, J]` and scales bfloat16 `[G, R]` of some outputs."""
-    (_, groups, size), rows = blocks_NGb.shape, len(indices_R)
+    (_, groups, size), rows = blocks_NGb.shape, indices_R.shape[0]  # which may be a symbol of a graph
     lanes_R, blocks_RGb, row_R = indices_R % BLOCK, blocks_NGb[indices_R // BLOCK], torch.arange(rows)
     numbers, scales = torch.split(blocks_RGb, [size - SCALE_BYTES, SCALE_BYTES], dim=2)
     bytes_RGS4 = numbers.reshape(rows, groups, -1, BLOCK, 4)[row_R, :, :, lanes_R]

@@ -25,7 +25,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.stack import run_blocks
 from linnet.model.state import DecoderState, LayerStates
 from linnet.nn.packed_linear import PackedLinear
-from linnet.ops.native import library, operators_in_graphs
+from linnet.ops.native import custom_ops_in_graphs, library
 from linnet.ops.support import graph_forms
 
 
@@ -229,27 +229,27 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
     shapes = (rows, rows, of_states, [None] * len(weights))
     if library(decoder.device) is None:
         return torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
-    with operators_in_graphs():
+    with custom_ops_in_graphs():
         program = torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
     use_native_products(program)
     return program
 
 
 def use_native_products(program: "torch.export.ExportedProgram") -> None:
-    """Replace the linear maps of a captured graph, in float32 and bfloat16, by native operators (`ops.native`).
+    """Replace the linear maps of a captured graph, in float32 and bfloat16, by native custom ops (`ops.native`).
 
-    The weights are inputs of the graph. Maps with packed weights are operators already.
+    The weights are inputs of the graph. Maps with packed weights are custom ops already.
     """
-    from linnet.ops.native import operators
+    from linnet.ops.native import custom_ops
 
     graph = program.graph_module.graph
-    products = {torch.float32: operators.float32_linear, torch.bfloat16: operators.bfloat16_linear}
+    products = {torch.float32: custom_ops.float32_linear, torch.bfloat16: custom_ops.bfloat16_linear}
 
-    def add(operator: Any, *arguments: Any) -> torch.fx.Node:
-        node: torch.fx.Node = graph.call_function(operator, arguments)
+    def add(function: Any, *arguments: Any) -> torch.fx.Node:
+        node: torch.fx.Node = graph.call_function(function, arguments)
         values = [part.meta["val"] if isinstance(part, torch.fx.Node) else part for part in arguments]
         with values[0].fake_mode:
-            node.meta["val"] = operator(*values)
+            node.meta["val"] = function(*values)
         return node
 
     aten = torch.ops.aten

@@ -203,9 +203,9 @@ def _record_failure(package: Path, reason: str) -> None:
 def _loaded(package: Path) -> Any:
     """A package's code. `torch._inductor.aoti_load_package` does the same, but first imports the compiler."""
     if library(torch.device("cpu")) is not None:
-        from linnet.ops.native.operators import link
+        from linnet.ops.native.custom_ops import link
 
-        link()  # the code calls native operators
+        link()  # the code calls native custom ops
     return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
 
 
@@ -446,7 +446,7 @@ def build(request: dict[str, Any], package: Path) -> None:
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
     options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False}
     if library(decoder.device) is not None:
-        from linnet.ops.native.operators import C_DECLARATIONS
+        from linnet.ops.native.custom_ops import C_DECLARATIONS
 
         options["aot_inductor.custom_ops_to_c_shims"] = C_DECLARATIONS
     torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)

@@ -23,7 +23,7 @@ from linnet.ops.linear import (
     pack_bfloat16,
     packed_bfloat16_linear,
 )
-from linnet.ops.native import captures_operators, library
+from linnet.ops.native import captures_custom_ops, library
 from linnet.ops.native.gemv import (
     MAX_ROWS,
     Gemv,
@@ -86,7 +86,7 @@ class PackedLinear(nn.Module, ABC):
 
     @abstractmethod
     def _operator(self, x_RI: Tensor) -> Tensor:
-        """`gemv` as an operator of a graph (`ops.native.operators`), with the bias."""
+        """`gemv` as an operator of a graph (`ops.native.custom_ops`), with the bias."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -109,7 +109,7 @@ class PackedLinear(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
-        if self.gemv is not None and captures_operators():
+        if self.gemv is not None and captures_custom_ops():
             out_RO = self._operator(x.reshape(-1, x.shape[-1]).float().contiguous())
             return out_RO.view(*x.shape[:-1], self.out_features).to(x.dtype)
         few = self.gemv is not None and 0 < x.numel() <= self.gemv.max_rows * x.shape[-1]
@@ -190,10 +190,10 @@ class Int8Linear(QuantizedLinear):
         return int8_linear.int8_linear_reference(x, self._plain(), self.bias)
 
     def _operator(self, x_RI: Tensor) -> Tensor:
-        from linnet.ops.native import operators
+        from linnet.ops.native import custom_ops
 
         numbers_OJ, scale_O, _ = self._weight
-        out_RO: Tensor = operators.int8_linear(x_RI, numbers_OJ, scale_O, self.bias)
+        out_RO: Tensor = custom_ops.int8_linear(x_RI, numbers_OJ, scale_O, self.bias)
         return out_RO
 
     def rows(self, places: Tensor) -> Tensor:
@@ -265,15 +265,15 @@ class Int4Linear(QuantizedLinear):
         return out if self.bias is None else out.add_(self.bias)
 
     def _operator(self, x_RI: Tensor) -> Tensor:
-        from linnet.ops.native import operators
+        from linnet.ops.native import custom_ops
 
         assert isinstance(self._weight, BlockedInt4Weight)
         blocks_NGb, _, outputs, group = self._weight
-        out_RO: Tensor = operators.int4_linear(x_RI, blocks_NGb, group, outputs, self.bias)
+        out_RO: Tensor = custom_ops.int4_linear(x_RI, blocks_NGb, group, outputs, self.bias)
         return out_RO
 
     def rows(self, places: Tensor) -> Tensor:
-        if captures_operators():
+        if captures_custom_ops():
             return int4_linear.gather_rows(self._weight, places)
         if self.look_up is not None and places.numel() == 1:
             return self.look_up(int(places)).view(*places.shape, -1)
@@ -346,10 +346,10 @@ class Bfloat16Linear(PackedLinear):
         return linear(x, self._weight, self.bias)
 
     def _operator(self, x_RI: Tensor) -> Tensor:
-        from linnet.ops.native import operators
+        from linnet.ops.native import custom_ops
 
         bias_O = None if self.bias is None else self.bias.float()
-        out_RO: Tensor = operators.bfloat16_linear(x_RI, self._weight, bias_O)
+        out_RO: Tensor = custom_ops.bfloat16_linear(x_RI, self._weight, bias_O)
         return out_RO
 
     def _keep(self, weight_OI: Tensor) -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocked_is_faster
-from linnet.ops.native import captures_operators, library
+from linnet.ops.native import captures_custom_ops, library
 from linnet.ops.native.attention import attention_past
 from linnet.ops.relative_positions import (
     Relative,
@@ -102,7 +102,7 @@ def attention(
     stream.
     """
     plain_scores = relative is None and sinks_N is None and soft_cap is None
-    if captures_operators() and plain_scores and _fits_operator(q_BNTK, k_BMSK, v_BMSK, key_range):
+    if captures_custom_ops() and plain_scores and _fits_operator(q_BNTK, k_BMSK, v_BMSK, key_range):
         return _operator(q_BNTK, k_BMSK, v_BMSK, key_range, scale)
     if k_BMSK.dtype != q_BNTK.dtype:
         return _mixed_precision_attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N, soft_cap)
@@ -140,7 +140,7 @@ def _fits_operator(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, key_range: Ke
 
 def _operator(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, key_range: KeyRange, scale: float | None) -> Tensor:
     """`attention` as a native operator in a graph; it computes in float32."""
-    from linnet.ops.native.operators import attention_past
+    from linnet.ops.native.custom_ops import attention_past
 
     assert key_range.last_BT is not None
     streams, kv_heads, _, width = k_BMSK.shape

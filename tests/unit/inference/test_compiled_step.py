@@ -39,7 +39,7 @@ from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-from linnet.ops.native import library, operators_in_graphs
+from linnet.ops.native import custom_ops_in_graphs, library
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(temperature=0.0)
@@ -118,7 +118,7 @@ def test_the_captured_step_has_every_precision(mixer: MixerSpec, precision: str)
     step = uncompiled(decoder, captured)
     for index in range(4):
         token_11 = torch.tensor([[index]])
-        with operators_in_graphs():
+        with custom_ops_in_graphs():
             found_1V = step(token_11).float()
         expected_1V = decoder.logits(decoder.hidden(token_11, ordinary))[:, 0].float()
         error = (found_1V - expected_1V).abs().max() / expected_1V.std()
@@ -157,7 +157,7 @@ def test_other_packed_weights_are_inputs_of_the_same_step():
     step = InPlaceStep(decoder, states)
     weights = list(weights_of(PassFunction(other, states)).values())
     token_11 = torch.tensor([[3]])
-    with operators_in_graphs():
+    with custom_ops_in_graphs():
         found_1V = step(token_11, torch.tensor([3]), list(states.tensors.values()), weights)
     torch.testing.assert_close(found_1V, other.logits(other.hidden(token_11, expected))[:, 0], rtol=0.02, atol=0.02)
 

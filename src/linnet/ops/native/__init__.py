@@ -22,7 +22,7 @@ from linnet.ops.support import is_exporting
 
 SOURCES = tuple(
     Path(__file__).with_name(f"{name}.cpp")
-    for name in ("rows", "int4", "attention", "elementwise", "program", "operators")
+    for name in ("rows", "int4", "attention", "elementwise", "program", "custom_ops")
 )
 HEADERS = tuple(
     Path(__file__).with_name(f"{name}.hpp")
@@ -55,27 +55,27 @@ ARGUMENTS = {
 
 @dataclass
 class _Graphs:
-    """use_operators: whether captured graphs contain native operators."""
+    """use_custom_ops: whether captured graphs contain native operators."""
 
-    use_operators: bool = False
+    use_custom_ops: bool = False
 
 
 _graphs = _Graphs()
 
 
 @contextmanager
-def operators_in_graphs() -> Iterator[None]:
-    """Capture native operators (`ops.native.operators`) within the block, for a package of this processor."""
-    before, _graphs.use_operators = _graphs.use_operators, True
+def custom_ops_in_graphs() -> Iterator[None]:
+    """Capture native operators (`ops.native.custom_ops`) within the block, for a package of this processor."""
+    before, _graphs.use_custom_ops = _graphs.use_custom_ops, True
     try:
         yield
     finally:
-        _graphs.use_operators = before
+        _graphs.use_custom_ops = before
 
 
-def captures_operators() -> bool:
+def captures_custom_ops() -> bool:
     """True while a graph is captured that may contain native operators."""
-    return _graphs.use_operators and is_exporting()
+    return _graphs.use_custom_ops and is_exporting()
 
 
 def library(device: torch.device) -> ctypes.CDLL | None:

@@ -13,13 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, QuantizedEmbedding
 from linnet.ops.attention import KeyRange, attention, attention_reference
-from linnet.ops.native import captures_operators, library, operators_in_graphs
+from linnet.ops.native import captures_custom_ops, custom_ops_in_graphs, library
 from linnet.ops.rotary import rotary_table, rotate_heads, rotate_reference
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
 if COMPILED is not None:
-    from linnet.ops.native import operators
+    from linnet.ops.native import custom_ops
 
 INPUTS, OUTPUTS = 70, 45
 
@@ -42,22 +42,22 @@ def cases() -> dict[str, tuple[OpOverload, list[Any], Tensor]]:
     past = attention_reference(q_BMPK.view(2, 6, 1, 24), keys, values, KeyRange(last_BT=last_B[:, None]), 0.3)
     narrow = keys.bfloat16(), values.bfloat16()
     return {
-        "float32": (operators.float32_linear, [x_RI, weight_OI, bias_O], F.linear(x_RI, weight_OI, bias_O)),
-        "float32 without a bias": (operators.float32_linear, [x_RI, weight_OI, None], F.linear(x_RI, weight_OI)),
+        "float32": (custom_ops.float32_linear, [x_RI, weight_OI, bias_O], F.linear(x_RI, weight_OI, bias_O)),
+        "float32 without a bias": (custom_ops.float32_linear, [x_RI, weight_OI, None], F.linear(x_RI, weight_OI)),
         "bfloat16": (
-            operators.bfloat16_linear,
+            custom_ops.bfloat16_linear,
             [x_RI, weight_OI.bfloat16(), bias_O],
             F.linear(x_RI, weight_OI.bfloat16().float(), bias_O),
         ),
-        "int8": (operators.int8_linear, [x_RI, *int8.tensors, bias_O], F.linear(x_RI, int8.weight, bias_O)),
+        "int8": (custom_ops.int8_linear, [x_RI, *int8.tensors, bias_O], F.linear(x_RI, int8.weight, bias_O)),
         "int4": (
-            operators.int4_linear,
+            custom_ops.int4_linear,
             [x_RI, *int4.tensors, 64, OUTPUTS, bias_O],
             F.linear(x_RI, int4.weight, bias_O),
         ),
-        "attention": (operators.attention_past, [q_BMPK, keys, values, last_B, 0.3], past.view(q_BMPK.shape)),
+        "attention": (custom_ops.attention_past, [q_BMPK, keys, values, last_B, 0.3], past.view(q_BMPK.shape)),
         "attention in bfloat16": (
-            operators.attention_past,
+            custom_ops.attention_past,
             [q_BMPK, *narrow, last_B, 0.3],
             attention_reference(
                 q_BMPK.view(2, 6, 1, 24), *(x.float() for x in narrow), KeyRange(last_BT=last_B[:, None]), 0.3
@@ -82,7 +82,7 @@ def test_an_operator_equals_its_definition_and_knows_its_shape(name: str):
 
 def in_c(operator: OpOverload, arguments: list[Any]) -> Tensor:
     """Call the function that packages call; `RuntimeError` after an error."""
-    operators.link()
+    custom_ops.link()
     python = ctypes.pythonapi
     python.PyCapsule_GetPointer.restype, python.PyCapsule_New.restype = ctypes.c_void_p, ctypes.py_object
     python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -121,7 +121,7 @@ def test_a_position_without_room_is_an_error_and_not_a_read_past_the_end():
 
 def captured(module: nn.Module, *inputs: Tensor) -> tuple[list[str], Tensor]:
     """The native operators of the captured module, and what the graph computes."""
-    with operators_in_graphs(), torch.no_grad():
+    with custom_ops_in_graphs(), torch.no_grad():
         program = torch.export.export(module, inputs, strict=False)
     nodes = [str(node.target) for node in program.graph.nodes if "linnet" in str(node.target)]
     return nodes, program.module()(*inputs)
@@ -136,7 +136,7 @@ def test_a_packed_map_is_its_operator_in_a_graph(name: str):
     module = packed(form, **options)
     x = torch.randn(2, 1, INPUTS, generator=torch.Generator().manual_seed(2)).to(module.dtype)
     nodes, found = captured(module, x)
-    assert nodes == [f"linnet.linnet_{name}_linear.default"] and not captures_operators()
+    assert nodes == [f"linnet.linnet_{name}_linear.default"] and not captures_custom_ops()
     assert found.dtype == module.dtype and torch.equal(found, module(x))
 
 

@@ -1,6 +1,6 @@
 """The native functions as operators of PyTorch, `torch.ops.linnet`: nodes of a graph that is captured for this machine.
 
-A package that AOTInductor compiles calls them directly (`operators.cpp`, after `link`); PyTorch, when it runs the
+A package that AOTInductor compiles calls them directly (`custom_ops.cpp`, after `link`); PyTorch, when it runs the
 captured graph itself, calls the same functions through Python. Inputs and results are float32 but for the weights,
 keys and values. They have no gradients. Graphs for other machines (ONNX) have PyTorch's operations in their place.
 
@@ -25,10 +25,10 @@ C_TYPES = {"Tensor": "AtenTensorHandle", "Tensor?": "AtenTensorHandle*", "int": 
 """The types of arguments in C, by those of a schema."""
 
 PYTORCH_FUNCTIONS = ("get_data_ptr", "get_dtype", "get_size", "get_stride", "empty_strided")
-"""What `operators.cpp` calls of PyTorch's stable C interface, without the prefix `aoti_torch_`."""
+"""What `custom_ops.cpp` calls of PyTorch's stable C interface, without the prefix `aoti_torch_`."""
 
 C_DECLARATIONS: dict[OpOverload, list[str]] = {}
-"""The functions of `operators.cpp` by operator, as AOTInductor's option `custom_ops_to_c_shims` takes them."""
+"""The functions of `custom_ops.cpp` by operator, as AOTInductor's option `custom_ops_to_c_shims` takes them."""
 
 _definitions: Any = torch.library.Library("linnet", "DEF")  # type: ignore[no-untyped-call]
 

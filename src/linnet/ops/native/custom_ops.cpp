@@ -1,5 +1,5 @@
 // Functions of this library as operators of PyTorch, in the form in which packages of AOTInductor call them: with handles
-// of tensors, and a result that is not 0 after an error. `ops.native.operators` describes them.
+// of tensors, and a result that is not 0 after an error. `ops.native.custom_ops` describes them.
 //
 // PyTorch's stable C interface is reached through pointers (`linnet_set_pytorch`), so that this library needs neither its
 // headers nor its libraries.

@@ -1,5 +1,6 @@
 """`torchrun -m linnet train`: real processes that train one model, are stopped, killed, and gone on with by others."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -11,10 +12,12 @@ import pytest
 import torch
 import yaml
 
+from linnet.cli.main import main
 from linnet.core.arrays import read_tensors
 from linnet.data.prepare import prepare_texts
 from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.reporter import LogReporter
 from several import finish, start
 
 TRAIN = ["-m", "linnet", "train", "--config", "run.yaml", "--out"]
@@ -34,9 +37,14 @@ def place(tmp_path_factory) -> Path:
     training = {"batch_size": 4, "gradient_accumulation": 2, "steps": STEPS, "threads": 1, "seed": 3}
     training |= {"evaluate": {"every": 20, "tokens": 400}, "checkpoint": {"every": 10}, "log": {"every": 5}}
     (folder / "run.yaml").write_text(yaml.safe_dump({"model": model, "data": "data", "training": training}))
-    alone = start([*TRAIN, "one"], 1, cwd=folder)
-    assert finish(alone)[0][0] == 0
+    assert train_alone(folder, "one") == 0
     return folder
+
+
+def train_alone(folder: Path, run: str, *words: str) -> int:
+    """The exit code of a run of one process, which is that of the tests."""
+    with contextlib.chdir(folder):
+        return main([*TRAIN[2:], run, *words])
 
 
 def lines_of(run: Path) -> list[dict]:
@@ -84,7 +92,7 @@ def test_torchrun_trains_one_model_in_two_processes(place: Path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int):
+def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int, capsys: pytest.CaptureFixture[str]):
     """The signal comes to the second process alone; saved by two, loaded by one, which reads the tokens that follow."""
     run = place / f"stopped-{number}"
     started = start([*TRAIN, run.name, *SHARD], 2, cwd=place)
@@ -96,18 +104,17 @@ def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int
     assert ended[1][1:] == ("", "")
     newest = checkpoint_steps(run / "checkpoints")[-1]
     assert 10 <= newest < STEPS and json.loads((run / "model" / "run.json").read_text())["step"] == newest
-    ((code, _, said),) = finish(start([*TRAIN, run.name], 1, cwd=place))
-    assert code == 0 and f"resuming from step {newest}" in said
+    assert train_alone(place, run.name) == 0
+    assert f"resuming from step {newest}" in capsys.readouterr().err
     check_same(run, place / "one")
 
 
-def test_what_one_process_saved_two_go_on_with(place: Path):
+def test_what_one_process_saved_two_go_on_with(place: Path, monkeypatch: pytest.MonkeyPatch):
     """And three of its steps later a killed one ends the others within seconds; what was saved stays good."""
     run = place / "grown"
-    (alone,) = start([*TRAIN, run.name], 1, cwd=place)
-    wait_for(run, 10, [alone])
-    alone.send_signal(signal.SIGTERM)
-    finish([alone])
+    with monkeypatch.context() as patched:
+        patched.setattr(LogReporter, "line", lambda _, line: line["step"] >= 10 and signal.raise_signal(signal.SIGTERM))
+        assert train_alone(place, run.name) == 128 + signal.SIGTERM
     before = checkpoint_steps(run / "checkpoints")[-1]
     started = start([*TRAIN, run.name, *SHARD], 2, cwd=place)
     wait_for(run, before + 1, started)
@@ -131,17 +138,25 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_the_first_process_reads_word_vectors_for_all(place: Path):
+@pytest.fixture
+def words(place: Path) -> list[str]:
     lines = [" ".join([letter, *(str(ord(letter) % k) for k in range(1, 17))]) for letter in "etaoins"]
     (place / "vectors.txt").write_text("\n".join(lines))
-    words = ["--set", "training.steps=12", "--set", "training.embedding_from=vectors.txt"]
-    program = ["-c", SECOND_READS_NO_VECTORS, *TRAIN[2:]]
-    (alone,) = finish(start([*program, "alone-with-vectors", *words], 1, cwd=place))
-    ended = finish(start([*program, "two-with-vectors", *words, *SHARD], 2, cwd=place))
-    assert [code for code, _, _ in (alone, *ended)] == [0] * 3, ended
+    return ["--set", "training.steps=12", "--set", "training.embedding_from=vectors.txt"]
+
+
+def test_the_first_process_reads_word_vectors_for_all(place: Path, words: list[str]):
+    assert train_alone(place, "alone-with-vectors", *words) == 0
+    ended = finish(start(["-c", SECOND_READS_NO_VECTORS, *TRAIN[2:], "two-with-vectors", *words, *SHARD], 2, cwd=place))
+    assert [code for code, _, _ in ended] == [0] * 2, ended
     assert ended[0][2].count("vectors.txt: a word vector for 14 of 257 tokens") == 1
     check_same(place / "two-with-vectors", place / "alone-with-vectors")
+
+
+@pytest.mark.slow
+def test_word_vectors_that_fit_no_token_are_told_once(place: Path, words: list[str]):
     (place / "vectors.txt").write_text("the" + " 1" * 16)
+    program = ["-c", SECOND_READS_NO_VECTORS, *TRAIN[2:]]
     refused = finish(start([*program, "refused", *words, *SHARD], 2, cwd=place))
     assert [code for code, _, _ in refused] == [2, 2], refused
     said = "".join(error for _, _, error in refused)
@@ -200,7 +215,12 @@ def test_a_mistake_is_told_once(place: Path, setting: str, said: str):
     assert not (place / "wrong" / "config.yaml").exists()
 
 
-def test_other_verbs_run_in_one_process(place: Path):
-    ended = finish(start(["-m", "linnet", "generate", "one", "--prompt", "the"], 2, cwd=place))
-    assert [code for code, _, _ in ended] == [2, 2]
-    assert "".join(said for _, _, said in ended).count("generate: runs in one process, not in 2") == 1
+def test_other_verbs_run_in_one_process(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(place)
+    for rank in range(2):
+        for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        assert main(["generate", "one", "--prompt", "the"]) == 2
+        assert ("generate: runs in one process, not in 2" in capsys.readouterr().err) == (rank == 0)

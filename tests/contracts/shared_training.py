@@ -26,7 +26,8 @@ from linnet.training.step import Stepper
 
 READING = CrossAttentionSpec.examples()[1]
 SHARED = {"first": [*filter(first_of_its_kind, ALL), READING], "every": [*ALL, READING]}
-STEPS, ROWS, LENGTH, VOCABULARY = 3, 4, 12, 11
+STEPS = {"first": 2, "every": 3}
+ROWS, LENGTH, VOCABULARY = 4, 12, 11
 PENALTY = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
 OPTIMIZERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
 
@@ -56,6 +57,7 @@ def losses(
     several: Processes = SINGLE_PROCESS,
     precision: str = "float32",
     kind: str = "adamw",
+    steps: int = STEPS["every"],
     **parallel: object,
 ) -> list:
     """For each step: nats per token, gradient norm, and the terms of the objective."""
@@ -73,7 +75,7 @@ def losses(
         return next_token_loss(decoder, batch, PENALTY if offered else {})
 
     step = Stepper(parts, objective, optimizer, ClipSpec(at=0.5), dtype, torch.ones(VOCABULARY, dtype=torch.int64))
-    results = [step(batches(number), 1e-2) for number in range(STEPS)]
+    results = [step(batches(number), 1e-2) for number in range(steps)]
     return [[r.nats / r.tokens, r.gradient_norm, *(value / r.tokens for value in r.terms.values())] for r in results]
 
 
@@ -85,5 +87,5 @@ if __name__ == "__main__":
         for shard, precision, kind in (argument.split(":") for argument in sys.argv[2:]):
             for example in SHARED[sys.argv[1]]:
                 key = f"{name_of(example)} {shard} {precision} {kind}"
-                found[key] = losses(example, all_of_them, precision, kind, shard=int(shard))
+                found[key] = losses(example, all_of_them, precision, kind, STEPS[sys.argv[1]], shard=int(shard))
         print(json.dumps(found))

@@ -40,6 +40,7 @@ def test_correlations_on_published_models_are_reproduced_to_two_digits(published
         assert round(worth[name].within_band.value, 2) == within
 
 
+@pytest.mark.slow
 def test_the_registered_correlations_are_the_measured_ones(published: TrainedSet):
     worth = validate(published, ScoreSettings(), resamples=20)
     measured = {name: (round(one.spearman.value, 2), round(one.within_band.value, 2)) for name, one in worth.items()}

@@ -38,7 +38,9 @@ os._exit(0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads of GCC's OpenMP")
-@pytest.mark.parametrize("mixer", [{"kind": "attention", "heads": 4}, {"kind": "ted"}], ids=str)
+@pytest.mark.parametrize(
+    "mixer", [{"kind": "attention", "heads": 4}, pytest.param({"kind": "ted"}, marks=pytest.mark.slow)], ids=str
+)
 def test_a_forked_process_decodes_with_one_thread(mixer: dict[str, object]):
     arguments = [sys.executable, "-c", FORKED, json.dumps(mixer), str(LIMIT_S)]
     found = subprocess.run(arguments, capture_output=True, text=True, check=False)

@@ -70,7 +70,7 @@ def test_panels_that_share_an_axis_have_room_for_all_and_its_title_once():
     assert not axes[3].get_visible()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.floats(1e-9, 1e12), st.floats(1.05, 1e9))
 def test_a_logarithmic_axis_has_several_different_ticks(low: float, ratio: float):
     x = Axis("x", "log", lambda value: numbers.scientific(value, 4))

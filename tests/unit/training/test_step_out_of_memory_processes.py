@@ -38,8 +38,8 @@ def said(process: int, most: int, times: int) -> str:
     )
 
 
-ASKED = [("forward", 1), ("backward", 2)]
-OTHERS = [("forward", 2), ("backward", 1), ("update", 1), ("update", 2)]
+ASKED = [("forward", 1)]
+OTHERS = [("forward", 2), ("backward", 2), ("backward", 1), ("update", 1), ("update", 2)]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def test_a_measured_precision_is_measured_once(tmp_path, tiny_run):
     assert verification._with_precision(tiny_run(precision="float32"), tmp_path).training.precision == "float32"
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_resume_equally_is_reported(tmp_path, tiny_run, monkeypatch):
     """In the place of the truncated checkpoint there is one with other weights, and hashes that fit."""
 

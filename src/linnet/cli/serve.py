@@ -49,7 +49,7 @@ def serve(
     Example: linnet serve runs/stories
 
     The page is at the address itself; the interface is below /v1 (completions, chat/completions, responses, embeddings,
-    models, sessions), beside /tokenize, /health, /metrics and /openapi.json. A model is loaded when it is first asked
+    models, sessions), beside /tokenize, /health and /metrics. A model is loaded when it is first asked
     for. SIGTERM and Ctrl-C finish what runs, then close; a second one closes at once.
 
     Requests wait in a queue of --max-queue streams. Several models share one server; each has its own engine, which

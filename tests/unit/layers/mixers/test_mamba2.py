@@ -72,3 +72,9 @@ def test_widths_that_do_not_divide_are_refused(fields: dict, message: str):
 def test_step_limits_without_a_range_are_refused():
     with pytest.raises(UserError, match=r"step_ceiling: 0\.1: must be above step_floor, 0\.2"):
         Mamba2Spec.parse({"kind": "mamba2", "step_floor": 0.2, "step_ceiling": 0.1}, "test")
+
+
+def test_a_floor_alone_limits_the_steps():
+    assert Mamba2Spec(step_floor=0.2).limits == (0.2, None)
+    assert Mamba2Spec(step_ceiling=0.5).limits == (0.0, 0.5)
+    assert Mamba2Spec().limits is None

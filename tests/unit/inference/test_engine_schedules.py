@@ -178,6 +178,7 @@ class Schedules(RuleBasedStateMachine):
         state = case.stream.state
         if state is None or state.position - back < case.first or not state.can_crop(state.position - back):
             return case
+        state = state.fork()  # that of a stream that has ended may be the state of a fork that waits
         state.crop(state.position - back)
         return self.continued(case, state, [5, 6], sampling)
 

@@ -57,18 +57,12 @@ def chat(
     transcript (User: ... Assistant:). Ctrl-C stops an answer, not the program. Lines that begin with a slash are
     commands; /help lists them. Without a terminal the messages are the lines of the standard input.
     """
-    from linnet.data.chat_template import ChatTemplate
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import load
     from linnet.inference.prefix_store import PrefixStore
-    from linnet.inference.weights import convert_weights
-    from linnet.model.folder import PUBLISHED
 
-    loaded = load(model, device).parsing_special()
-    if precision is not None:
-        convert_weights(loaded.decoder, precision)
-    assert loaded.folder is not None
-    template = ChatTemplate.find(loaded.folder, loaded.folder / PUBLISHED)
+    loaded = load(model, device, precision).parsing_special()
+    template = loaded.chat_template
     if template.is_plain:
         note(f"{model}: no chat template: the conversation is read as a plain transcript")
     engine = Engine(loaded.decoder, vocab_size=loaded.tokenizer.vocab_size, prefixes=PrefixStore(KEPT_BYTES))

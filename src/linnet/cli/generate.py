@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperOption
 
 from linnet.cli.console import note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
-from linnet.cli.options import Precision, option, with_option_groups
+from linnet.cli.options import Precision, Threads, option, set_threads, with_option_groups
 from linnet.cli.text_options import ContinuationOptions, logprobs_report
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
@@ -173,7 +173,7 @@ def generate(
     stream: Annotated[bool, typer.Option(help="Print the text while it is generated, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads. Default: PyTorch's choice.")] = None,
+    threads: Threads = None,
     compiles: Annotated[
         bool,
         typer.Option(
@@ -242,8 +242,6 @@ def generate(
 
     Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
-    from torch import set_num_threads
-
     from linnet.inference.compiled_step import BUILDS
     from linnet.inference.language_model import load
     from linnet.inference.readers import Caches
@@ -265,11 +263,7 @@ def generate(
     policy = cache_policy or FULL.label
     BUILDS.enabled = BUILDS.enabled and compiles
     sampling = next_token.sampling(draws_seed=load_state is None)
-    if threads is not None:
-        from linnet.training.machine import check_threads
-
-        check_threads(threads, "threads")
-        set_num_threads(threads)
+    set_threads(threads)
     prompt = _read_prompt(prompt)
     session = None
     if engine == "onnx":

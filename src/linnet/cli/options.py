@@ -67,8 +67,20 @@ Precision = Annotated[
     Literal["float32", "bfloat16", "int8", "int4"] | None,
     typer.Option(help="Precision of the weights. Default: as stored."),
 ]
+Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: PyTorch's choice.")]
 ReportFolder = Annotated[Path | None, option("DIR", "Write plots and report.html into this folder.")]
 SplitName = Annotated[Literal["validation", "train"], typer.Option(help="The split of the data.")]
+
+
+def set_threads(threads: int | None) -> None:
+    """Compute with so many threads from now on; None changes nothing. `UserError` for a number out of bounds."""
+    if threads is not None:
+        from torch import set_num_threads
+
+        from linnet.training.machine import check_threads
+
+        check_threads(threads, "threads")
+        set_num_threads(threads)
 
 
 def _print_fields(ctx: typer.Context, wanted: bool) -> None:

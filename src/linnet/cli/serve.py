@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import Precision, option
+from linnet.cli.options import Precision, Threads, option, set_threads
 from linnet.core.errors import UserError
 
 USUAL = ("--host", "--port", "--api-key", "--max-batch", "--max-queue", "--max-state", "--timeout", "--precision")
@@ -42,7 +42,7 @@ def serve(
     state_dir: Annotated[Path | None, option("DIR", "Where sessions are saved; without it none can be.")] = None,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads. Default: PyTorch's choice.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Serve models to any client of OpenAI's interface, and a page to look at them.
 
@@ -63,16 +63,10 @@ def serve(
     except ImportError as error:
         problem = f"serve needs {error.name}: pip install 'linnet[serve]'"
         raise UserError(problem) from None
-    from torch import set_num_threads
-
     from linnet.design.metrics import read_quantity
     from linnet.serve.host import Hosts, Limits
 
-    if threads is not None:
-        from linnet.training.machine import check_threads
-
-        check_threads(threads, "threads")
-        set_num_threads(threads)
+    set_threads(threads)
     limits = Limits(
         max_batch,
         max_queue,

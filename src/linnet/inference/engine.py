@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -420,19 +421,24 @@ def check_memory_of_encoder(decoder: Decoder, state: DecoderState | None, contex
         raise UserError("missing: the model has an encoder, which reads it", field="input", accepted="some text")
 
 
+class DecodeSettings(TypedDict, total=False):
+    """The keywords of `decode`, which explains them."""
+
+    state: DecoderState | None
+    vocab_size: int | None
+    caches: Caches
+    record: AuxiliaryOutputs | None
+    context: PrefillContext
+    counts: Sequence[TokenCounts] | None
+
+
 def decode(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     sampling: Sampling,
     stop_ids: Collection[int] = (),
-    *,
-    state: DecoderState | None = None,
-    vocab_size: int | None = None,
-    caches: Caches = Caches(),
-    record: AuxiliaryOutputs | None = None,
-    context: PrefillContext = EMPTY,
-    counts: Sequence[TokenCounts] | None = None,
+    **settings: Unpack[DecodeSettings],
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
@@ -449,20 +455,8 @@ def decode(
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     if there is no calibration to leave out.
     """
-    streams = decode_streams(
-        decoder,
-        prompts,
-        max_tokens,
-        sampling,
-        stop_ids,
-        state=state,
-        vocab_size=vocab_size,
-        caches=caches,
-        record=record,
-        context=context,
-        counts=counts,
-    )
-    return _steps_of(streams, state)
+    streams = decode_streams(decoder, prompts, max_tokens, sampling, stop_ids, **settings)
+    return _steps_of(streams, settings.get("state"))
 
 
 def decode_streams(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError, note
+from linnet.data.chat_template import ChatTemplate
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.beams import BeamSearch, EarlyStopping, ScoredText, beam_search
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
@@ -38,7 +40,7 @@ from linnet.layers.cache_policy import FULL, FullCache, RecalibratingCache
 from linnet.model.calibration import with_calibration_from
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.folder import TOKENIZER, model_folder
+from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.model.store import load_decoder
@@ -103,6 +105,11 @@ class LanguageModel:
         stored = f"{'' if weight is None else str(weight.dtype).removeprefix('torch.') + ' '}on {self.decoder.device}"
         parameters = numbers.metric(model_cost(spec).parameters)
         return f"LanguageModel({spec.name}: {shape}, {parameters} parameters, {sizes}, {stored})"
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template of the model's folder, or of the published model that it is from; else the plain one."""
+        return ChatTemplate.find(*(() if self.folder is None else (self.folder, self.folder / PUBLISHED)))
 
     @property
     def spec(self) -> ModelSpec:
@@ -408,13 +415,9 @@ class LanguageModel:
         prompt_lookup: int = 0,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
-        inputs = self.prefill_inputs([prompt], None if input is None else [input])
-        (tokens,) = inputs.prompts
-        counts = counts_of(inputs.prompts)
-        sampling = seeded(sampling)
-        own = None if input is None else [input]
-        (stream,), state = self._streams(
-            inputs,
+        inputs, (stream,), state = self._streams(
+            [prompt],
+            None if input is None else [input],
             max_tokens,
             sampling,
             caches,
@@ -422,9 +425,10 @@ class LanguageModel:
             ignore_eos,
             constraint,
             logprobs,
-            counts=counts,
-            speculation=self._speculation([prompt], own, max_tokens, sampling, counts, draft, prompt_lookup, caches),
+            draft,
+            prompt_lookup,
         )
+        (tokens,) = inputs.prompts
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: calibrated
@@ -451,10 +455,9 @@ class LanguageModel:
             return []
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"{len(inputs)} of them", field="input", accepted=f"one for each of {len(prompts)} prompts")
-        prefill = self.prefill_inputs(prompts, inputs)
-        counts, sampling = counts_of(prefill.prompts), seeded(sampling)
-        streams, _ = self._streams(
-            prefill,
+        prefill, streams, _ = self._streams(
+            prompts,
+            inputs,
             max_tokens,
             sampling,
             caches,
@@ -462,9 +465,9 @@ class LanguageModel:
             ignore_eos,
             constraint,
             logprobs,
+            draft,
+            prompt_lookup,
             keep_state=False,
-            counts=counts,
-            speculation=self._speculation(prompts, inputs, max_tokens, sampling, counts, draft, prompt_lookup, caches),
         )
         rows = [
             (
@@ -483,7 +486,8 @@ class LanguageModel:
 
     def _streams(
         self,
-        inputs: PrefillInputs,
+        prompts: Sequence[str],
+        own_inputs: Sequence[str] | None,
         max_tokens: int,
         sampling: Sampling,
         caches: Caches,
@@ -491,11 +495,14 @@ class LanguageModel:
         ignore_eos: bool,
         constraint: Constraint | None,
         logprobs: int | None,
+        draft: "LanguageModel | None",
+        prompt_lookup: int,
         keep_state: bool = True,
-        counts: Sequence[TokenCounts] | None = None,
-        speculation: Speculation | None = None,
-    ) -> tuple[list[Stream], DecoderState | None]:
-        """A stream for each prompt, and the state that they advance; None without the KV-cache."""
+    ) -> tuple[PrefillInputs, list[Stream], DecoderState | None]:
+        """What is read, a stream for each prompt, and the state that they advance; None without the KV-cache."""
+        inputs, sampling = self.prefill_inputs(prompts, own_inputs), seeded(sampling)
+        counts = counts_of(inputs.prompts)
+        speculation = self._speculation(prompts, own_inputs, max_tokens, sampling, counts, draft, prompt_lookup, caches)
         if logprobs is not None and not (isinstance(logprobs, int) and logprobs >= 0):
             raise UserError(field="logprobs", value=logprobs, accepted="a number of tokens, from 0 on")
         grammars = None
@@ -528,7 +535,7 @@ class LanguageModel:
             counts=counts,
             speculation=speculation,
         )
-        return streams, state
+        return inputs, streams, state
 
     def _speculation(
         self,

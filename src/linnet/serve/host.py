@@ -16,13 +16,12 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from linnet.core.errors import UserError, did_you_mean, note
-from linnet.data.chat_template import ChatTemplate
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.streams import Event, Request, Stream
 from linnet.inference.weights import weights_nbytes
-from linnet.model.folder import PUBLISHED, model_folder
+from linnet.model.folder import model_folder
 
 Result = TypeVar("Result")
 
@@ -100,8 +99,8 @@ class Host:
         self.prefixes = PrefixStore(limits.max_state // 2)
         vocab_size = model.tokenizer.vocab_size
         self.engine = Engine(model.decoder, vocab_size=vocab_size, max_batch=limits.max_batch, prefixes=self.prefixes)
-        folder = model.folder
-        self.template = ChatTemplate.find(*(() if folder is None else (folder, folder / PUBLISHED)))
+        self.template = model.chat_template
+        self.special_model = model.parsing_special()  # made once: its tokenizer is built when it is first used
         self.last_used_s = monotonic()
         self.weights_bytes = weights_nbytes(model.decoder)
         self._hosted: list[HostedStream] = []

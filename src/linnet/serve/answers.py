@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from linnet.inference.session import Session
-from linnet.inference.streams import Event, Request
+from linnet.inference.streams import Event, Request, Stream
 from linnet.inference.text_events import TextEvent, TextEvents
 from linnet.serve.host import Host, HostedStream
 from linnet.serve.metrics import ServerMetrics
@@ -21,43 +21,36 @@ from linnet.serve.metrics import ServerMetrics
 
 @dataclass(frozen=True)
 class Piece:
-    """What an answer grows by: text that is certain, and the tokens that it is from."""
+    """What an answer grows by: text that is certain, the tokens that it is from, and their stream."""
 
     index: int
     text: str
-    events: Sequence[TextEvent] = ()
+    events: Sequence[TextEvent]
+    stream: Stream
 
 
 @dataclass
 class Answer:
-    """One answer: its stream, its text so far, and how it ended.
-
-    prompt: token ids. texts: assembles the text. session: the session that the stream continues, if it does, which
-    assembles the text itself.
-    """
+    """One answer: its stream, its text so far, and how it ended. texts: assembles the text."""
 
     index: int
     host: Host
     hosted: HostedStream
-    prompt: Sequence[int]
-    texts: TextEvents | None
-    session: Session | None = None
+    texts: TextEvents | Session
     text: str = ""
     events: list[TextEvent] = field(default_factory=list)
     finish_reason: str | None = None
     tokens: int = 0
 
     @property
+    def prompt(self) -> Sequence[int]:
+        """The token ids that the request adds to what was read before."""
+        return self.hosted.request.prompt
+
+    @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were not read again."""
         return 0 if self.hosted.stream is None else self.hosted.stream.cached_tokens
-
-    @property
-    def has_stopped(self) -> bool:
-        """True if a stop text has come."""
-        source = self.session or self.texts
-        assert source is not None
-        return source.has_stopped
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """The pieces of the text as they become certain."""
@@ -65,28 +58,27 @@ class Answer:
             async for events in batches:  # behind a stop text too: a session takes all tokens that its state has read
                 if piece := self._push(events):
                     yield piece
-                if self.has_stopped:
+                if self.texts.has_stopped:
                     self.hosted.cancel()
         stream = self.hosted.stream
         assert stream is not None
-        if self.session is not None:
-            rest = await self.host.call(partial(self.session.finish, stream))
-        else:
-            assert self.texts is not None
-            rest = self.texts.finish()
-        self.finish_reason = "length" if stream.finish_reason == "length" and not self.has_stopped else "stop"
+        rest = await self._finish(stream)
+        self.finish_reason = "length" if stream.finish_reason == "length" and not self.texts.has_stopped else "stop"
         if piece := self._piece(rest):
             yield piece
 
+    async def _finish(self, stream: Stream) -> list[TextEvent]:
+        """The events that were held back; a session also takes the state, in the thread of the engine."""
+        if isinstance(self.texts, Session):
+            return await self.host.call(partial(self.texts.finish, stream))
+        return self.texts.finish()
+
     def _push(self, events: list[Event]) -> Piece | None:
+        take = self.texts.accept if isinstance(self.texts, Session) else self.texts.push
         parts: list[TextEvent] = []
         for event in events:
-            self.tokens += not self.has_stopped
-            if self.session is not None:
-                parts += self.session.accept(event)
-            else:
-                assert self.texts is not None
-                parts += self.texts.push(event)
+            self.tokens += not self.texts.has_stopped
+            parts += take(event)
         return self._piece(parts)
 
     def _piece(self, parts: list[TextEvent]) -> Piece | None:
@@ -95,7 +87,8 @@ class Answer:
         self.events += parts
         text = "".join(part.text for part in parts)
         self.text += text
-        return Piece(self.index, text, parts)
+        assert self.hosted.stream is not None
+        return Piece(self.index, text, parts, self.hosted.stream)
 
 
 class Answers:
@@ -120,16 +113,8 @@ class Answers:
         session: the one that the only request is of.
         """
         streams = host.submit(*requests)
-        tokenizer = host.model.tokenizer
         made = [
-            Answer(
-                index,
-                host,
-                hosted,
-                hosted.request.prompt,
-                None if session is not None else TextEvents(tokenizer, hosted.request.prompt, stops),
-                session,
-            )
+            Answer(index, host, hosted, session or TextEvents(host.model.tokenizer, hosted.request.prompt, stops))
             for index, hosted in enumerate(streams)
         ]
         answers = cls(host, made, metrics)

@@ -157,39 +157,39 @@ class Server:
 
     async def completions(self, call: Call) -> Response:
         """`POST /v1/completions`."""
-        asked = await call.parse(CompletionRequest)
-        if asked.from_state is not None or asked.return_state:
-            return await continue_session(self.sessions, call.owner, asked, self.metrics)
-        return await complete(await self.hosts.get(asked.model), asked, self.metrics)
+        body = await call.parse(CompletionRequest)
+        if body.from_state is not None or body.return_state:
+            return await continue_session(self.sessions, call.owner, body, self.metrics)
+        return await complete(await self.hosts.get(body.model), body, self.metrics)
 
     async def chat_completions(self, call: Call) -> Response:
         """`POST /v1/chat/completions`."""
-        asked = await call.parse(ChatRequest)
-        return await chat(await self.hosts.get(asked.model), asked, self.metrics)
+        body = await call.parse(ChatRequest)
+        return await chat(await self.hosts.get(body.model), body, self.metrics)
 
     async def create_response(self, call: Call) -> Response:
         """`POST /v1/responses`."""
-        asked = await call.parse(ResponseRequest)
-        host = await self.hosts.get(asked.model)
-        return await respond(host, asked, call.owner, self.conversations, self.metrics)
+        body = await call.parse(ResponseRequest)
+        host = await self.hosts.get(body.model)
+        return await respond(host, body, call.owner, self.conversations, self.metrics)
 
     async def embeddings(self, call: Call) -> Response:
         """`POST /v1/embeddings`."""
-        asked = await call.parse(EmbeddingRequest)
-        return await embed(await self.hosts.get(asked.model), asked, self.metrics)
+        body = await call.parse(EmbeddingRequest)
+        return await embed(await self.hosts.get(body.model), body, self.metrics)
 
     async def tokenize(self, call: Call) -> Response:
         """`POST /tokenize`: token ids, and the text of each."""
-        asked = await call.parse(TokenizeRequest)
-        host = await self.hosts.get(asked.model)
-        return JSONResponse(await asyncio.to_thread(tokens_of, host, asked))
+        body = await call.parse(TokenizeRequest)
+        host = await self.hosts.get(body.model)
+        return JSONResponse(await asyncio.to_thread(tokens_of, host, body))
 
     async def detokenize(self, call: Call) -> Response:
         """`POST /detokenize`: the text of token ids."""
-        asked = await call.parse(DetokenizeRequest)
-        host = await self.hosts.get(asked.model)
-        check_ids(host, asked.tokens)
-        return JSONResponse({"text": host.model.tokenizer.decode(asked.tokens)})
+        body = await call.parse(DetokenizeRequest)
+        host = await self.hosts.get(body.model)
+        check_ids(host, body.tokens)
+        return JSONResponse({"text": host.model.tokenizer.decode(body.tokens)})
 
     async def list_sessions(self, call: Call) -> Response:
         """`GET /v1/sessions`."""
@@ -206,8 +206,8 @@ class Server:
     async def change_session(self, call: Call) -> Response:
         """`POST /v1/sessions/ID/feed`, `rewind`, `fork` or `save`."""
         place = call.request.path_params
-        asked = await call.parse(SessionStep) if call.body else SessionStep()
-        return JSONResponse(await self.sessions.change(call.owner, place["id"], place["action"], asked))
+        body = await call.parse(SessionStep) if call.body else SessionStep()
+        return JSONResponse(await self.sessions.change(call.owner, place["id"], place["action"], body))
 
     async def delete_session(self, call: Call) -> Response:
         """`DELETE /v1/sessions/ID`."""

@@ -6,7 +6,7 @@ client, which the tests read them with.
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.scoring import mean_hidden, token_log_probabilities
+from linnet.inference.session import Session
 from linnet.inference.streams import Event, Request
 from linnet.inference.text_events import TextEvent, TextEvents, TokenChoice
 from linnet.serve.answers import Answer, Answers, Piece
@@ -45,18 +46,18 @@ def new_id(prefix: str) -> str:
 
 def requests_of(
     host: Host,
-    asked: SamplingFields,
+    body: SamplingFields,
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     logprobs: int | None,
     constraint: Mapping[str, Any],
 ) -> list[Request]:
     """The streams of a request: `n` for each prompt, with seeds that follow one another."""
-    settings, number = asked.sampling_settings(), asked.n or 1
+    settings, number = body.sampling_settings(), body.n or 1
     first_seed = settings.pop("seed", None)
     tokenizer = host.model.tokenizer
     made: list[Request] = []
-    wanted = constraint_of(**constraint)
+    constraint_or_none = constraint_of(**constraint)
     for prompt in prompts:
         seeds = count(fresh_seed() if first_seed is None else first_seed)
         for _ in range(number):
@@ -65,9 +66,9 @@ def requests_of(
                     prompt,
                     max_tokens,
                     Sampling(**settings, seed=next(seeds) % 2**63),
-                    () if asked.ignore_eos else tokenizer.end_ids,
-                    cache_policy=asked.cache_policy or "full",
-                    grammar=None if wanted is None else Grammar(tokenizer, wanted, prompt),
+                    () if body.ignore_eos else tokenizer.end_ids,
+                    cache_policy=body.cache_policy or "full",
+                    grammar=None if constraint_or_none is None else Grammar(tokenizer, constraint_or_none, prompt),
                     logprobs=logprobs,
                     keep_state=False,
                 )
@@ -86,10 +87,10 @@ def room_behind(model: LanguageModel, prompt: Sequence[int]) -> int:
 class CompletionShape:
     """The objects of `/v1/completions`.
 
-    echoes: for each prompt, what stands before its answers: its tokens, with log-probabilities if they are asked for.
+    echoes: for each prompt, what stands before its answers: its tokens, with log-probabilities if they are requested.
     """
 
-    asked: CompletionRequest
+    body: CompletionRequest
     model: str
     echoes: list[list[TextEvent]]
     id: str = field(default_factory=lambda: new_id("cmpl"))
@@ -106,7 +107,7 @@ class CompletionShape:
 
     def only_prompts(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         """The answer to a request for no tokens: the prompts alone."""
-        number = len(prompts) * (self.asked.n or 1)
+        number = len(prompts) * (self.body.n or 1)
         tokens = sum(map(len, prompts))
         usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
         return self._object([self._choice(index, self._echo(index), "length") for index in range(number)]) | {
@@ -131,7 +132,7 @@ class CompletionShape:
         return self._object([]) | {"usage": usage}
 
     def _echo(self, index: int) -> list[TextEvent]:
-        return self.echoes[index // (self.asked.n or 1)] if self.echoes else []
+        return self.echoes[index // (self.body.n or 1)] if self.echoes else []
 
     def _object(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         kind = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
@@ -141,7 +142,7 @@ class CompletionShape:
         begin = self._lengths.get(index, 0)
         text = "".join(event.text for event in events)
         self._lengths[index] = begin + len(text)
-        logprobs = None if self.asked.logprobs is None or not events else self._logprobs(events, begin)
+        logprobs = None if self.body.logprobs is None or not events else self._logprobs(events, begin)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def _logprobs(self, events: Sequence[TextEvent], begin: int) -> dict[str, Any]:
@@ -166,7 +167,7 @@ class CompletionShape:
 class ChatShape:
     """The objects of `/v1/chat/completions`."""
 
-    asked: ChatRequest
+    body: ChatRequest
     model: str
     id: str = field(default_factory=lambda: new_id("chatcmpl"))
     created: int = field(default_factory=lambda: int(time()))
@@ -211,7 +212,7 @@ class ChatShape:
         return about | {"choices": choices, "system_fingerprint": None}
 
     def _logprobs(self, events: Sequence[TextEvent]) -> dict[str, Any] | None:
-        if not self.asked.logprobs:
+        if not self.body.logprobs:
             return None
         content = [
             {
@@ -230,50 +231,65 @@ def _token(choice: TokenChoice) -> dict[str, Any]:
 
 Shape = CompletionShape | ChatShape
 
+Further = Callable[[Piece | Answer | None], Awaitable[Mapping[str, Any]]]
+"""From a piece, an answer that has ended, or None for the prompt, to further fields of what is sent for it."""
+
+
+async def _nothing_further(_: Piece | Answer | None) -> Mapping[str, Any]:
+    return {}
+
 
 async def answer(
     host: Host,
     requests: Sequence[Request],
     stops: Sequence[str],
     shape: Shape,
-    asked: SamplingFields,
+    body: SamplingFields,
     metrics: ServerMetrics,
+    session: Session | None = None,
+    further: Further | None = None,
 ) -> Response:
-    """Run the streams of a request; their answers as one object, or as a stream of chunks."""
-    usage_wanted = asked.stream_options is not None and asked.stream_options.include_usage
+    """Run the streams of a request; their answers as one object, or as a stream of chunks.
+
+    session: see `Answers.of`. further: the fields that it adds to the object, and to the chunks.
+    """
+    further = further or _nothing_further
+    includes_usage = body.stream_options is not None and body.stream_options.include_usage
 
     async def chunks() -> AsyncGenerator[Chunk]:
-        async with Answers.of(host, requests, stops, metrics) as answers:
+        async with Answers.of(host, requests, stops, metrics, session) as answers:
             for chunk in shape.first(answers.answers):
-                yield chunk
+                yield {**chunk, **await further(None)}
             async with aclosing(answers.pieces()) as pieces:
                 async for piece in pieces:
-                    yield shape.end(piece) if isinstance(piece, Answer) else shape.piece(piece)
-            if usage_wanted:
+                    chunk = shape.end(piece) if isinstance(piece, Answer) else shape.piece(piece)
+                    yield {**chunk, **await further(piece)}
+            if includes_usage:
                 yield shape.usage(answers.usage)
 
-    if asked.stream:
+    if body.stream:
         return event_stream(await first_taken(chunks()), host.limits.timeout_s)
-    async with Answers.of(host, requests, stops, metrics) as answers:
-        return JSONResponse(shape.whole(await answers.finished(), answers.usage))
+    async with Answers.of(host, requests, stops, metrics, session) as answers:
+        whole = shape.whole(await answers.finished(), answers.usage)
+        return JSONResponse({**whole, **await further(answers.answers[0])})
 
 
-async def complete(host: Host, asked: CompletionRequest, metrics: ServerMetrics) -> Response:
+async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) -> Response:
     """`POST /v1/completions`: continue prompts, given as texts or as token ids."""
-    model = host.model.parsing_special() if asked.parse_special else host.model
-    texts = asked.prompts()
+    model = host.special_model if body.parse_special else host.model
+    texts = body.prompts()
     prompts = await asyncio.to_thread(lambda: [_ids(model, text) for text in texts])
     echoes: list[list[TextEvent]] = []
-    if asked.echo:
-        tops = asked.logprobs
+    if body.echo:
+        tops = body.logprobs
         echoes = [await host.call(partial(prompt_events, model, prompt, tops)) for prompt in prompts]
-    shape = CompletionShape(asked, host.name, echoes)
-    if asked.max_tokens == 0:
+    shape = CompletionShape(body, host.name, echoes)
+    if body.max_tokens == 0:
         return JSONResponse(shape.only_prompts(prompts))
-    constraint = {"json_schema": asked.json_schema, "regex": asked.regex, "choices": asked.choices}
-    max_tokens = room_behind(model, prompts[0]) if asked.max_tokens is None else asked.max_tokens
-    requests = requests_of(host, asked, prompts, max_tokens, asked.logprobs, constraint)
-    return await answer(host, requests, asked.stops, shape, asked, metrics)
+    constraint = {"json_schema": body.json_schema, "regex": body.regex, "choices": body.choices}
+    max_tokens = room_behind(model, prompts[0]) if body.max_tokens is None else body.max_tokens
+    requests = requests_of(host, body, prompts, max_tokens, body.logprobs, constraint)
+    return await answer(host, requests, body.stops, shape, body, metrics)
 
 
 def prompt_events(model: LanguageModel, prompt: Sequence[int], top: int | None) -> list[TextEvent]:
@@ -294,17 +310,17 @@ def _ids(model: LanguageModel, prompt: str | list[int]) -> list[int]:
     return model.prompt_tokens(prompt) if isinstance(prompt, str) else prompt
 
 
-async def chat(host: Host, asked: ChatRequest, metrics: ServerMetrics) -> Response:
+async def chat(host: Host, body: ChatRequest, metrics: ServerMetrics) -> Response:
     """`POST /v1/chat/completions`: answer the last message of a conversation."""
-    messages = [message.plain() for message in asked.messages]
-    prompt = await asyncio.to_thread(chat_prompt, host, messages, asked.tools, asked.chat_template_kwargs)
-    max_tokens = asked.max_completion_tokens or asked.max_tokens or room_behind(host.model, prompt)
-    schema = None if asked.response_format is None else asked.response_format.schema_or_none
-    constraint = {"json_schema": schema, "regex": asked.regex, "choices": asked.choices}
-    logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
-    requests = requests_of(host, asked, [prompt], max_tokens, logprobs, constraint)
-    stops = [*asked.stops, *host.template.stops]
-    return await answer(host, requests, stops, ChatShape(asked, host.name), asked, metrics)
+    messages = [message.plain() for message in body.messages]
+    prompt = await asyncio.to_thread(chat_prompt, host, messages, body.tools, body.chat_template_kwargs)
+    max_tokens = body.max_completion_tokens or body.max_tokens or room_behind(host.model, prompt)
+    schema = None if body.response_format is None else body.response_format.schema_or_none
+    constraint = {"json_schema": schema, "regex": body.regex, "choices": body.choices}
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    requests = requests_of(host, body, [prompt], max_tokens, logprobs, constraint)
+    stops = [*body.stops, *host.template.stops]
+    return await answer(host, requests, stops, ChatShape(body, host.name), body, metrics)
 
 
 def chat_prompt(
@@ -324,12 +340,12 @@ def chat_prompt(
         content = str(messages[-1].get("content", "")).strip()
         begin, found, _ = text.rpartition(content)
         text = begin + found
-    return host.model.parsing_special().prompt_tokens(text)
+    return host.special_model.prompt_tokens(text)
 
 
-async def embed(host: Host, asked: EmbeddingRequest, metrics: ServerMetrics) -> Response:
+async def embed(host: Host, body: EmbeddingRequest, metrics: ServerMetrics) -> Response:
     """`POST /v1/embeddings`: what `LanguageModel.embed` gives for each input."""
-    inputs = CompletionRequest(prompt=asked.input).prompts()
+    inputs = CompletionRequest(prompt=body.input).prompts()
     if not inputs or not all(inputs):
         raise ApiError(400, "input: empty; expected at least one text, none of them empty", "input")
     prompts = await asyncio.to_thread(lambda: [_ids(host.model, text) for text in inputs])
@@ -341,9 +357,7 @@ async def embed(host: Host, asked: EmbeddingRequest, metrics: ServerMetrics) -> 
         {
             "object": "embedding",
             "index": index,
-            "embedding": base64.b64encode(row.tobytes()).decode()
-            if asked.encoding_format == "base64"
-            else row.tolist(),
+            "embedding": base64.b64encode(row.tobytes()).decode() if body.encoding_format == "base64" else row.tolist(),
         }
         for index, row in enumerate(rows)
     ]
@@ -351,14 +365,14 @@ async def embed(host: Host, asked: EmbeddingRequest, metrics: ServerMetrics) -> 
     return JSONResponse({"object": "list", "data": data, "model": host.name, "usage": usage, "pooling": "mean"})
 
 
-def tokens_of(host: Host, asked: TokenizeRequest) -> dict[str, Any]:
+def tokens_of(host: Host, body: TokenizeRequest) -> dict[str, Any]:
     """`POST /tokenize`: the token ids of a text or a conversation, and the text of each token."""
-    if asked.messages is not None:
-        ids = chat_prompt(host, [message.plain() for message in asked.messages])
+    if body.messages is not None:
+        ids = chat_prompt(host, [message.plain() for message in body.messages])
     else:
-        model = host.model.parsing_special() if asked.parse_special else host.model
-        text = asked.text or ""
-        ids = model.prompt_tokens(text) if asked.add_special else model.tokenizer.encode(text)
+        model = host.special_model if body.parse_special else host.model
+        text = body.text or ""
+        ids = model.prompt_tokens(text) if body.add_special else model.tokenizer.encode(text)
     texts = [event.choice.text for event in prompt_events(host.model, ids, None)]
     return {"tokens": ids, "count": len(ids), "texts": texts}
 

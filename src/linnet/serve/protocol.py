@@ -54,7 +54,7 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException) -> ApiError:
-    """What the client is told about an error; the log has the rest of one that is nobody's mistake."""
+    """The error as the client gets it; the log has the traceback of one that is a fault of the server."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
@@ -75,8 +75,8 @@ def api_error(error: BaseException) -> ApiError:
 
 def error_response(error: BaseException) -> JSONResponse:
     """The answer to a request that failed."""
-    told = api_error(error)
-    return JSONResponse(told.body(), told.status, headers=told.headers)
+    described = api_error(error)
+    return JSONResponse(described.body(), described.status, headers=described.headers)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:

@@ -52,7 +52,7 @@ class Conversations:
 class ResponseShape:
     """The objects and events of one response."""
 
-    asked: ResponseRequest
+    body: ResponseRequest
     model: str
     id: str = field(default_factory=lambda: new_id("resp"))
     message_id: str = field(default_factory=lambda: new_id("msg"))
@@ -71,20 +71,20 @@ class ResponseShape:
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "instructions": self.asked.instructions,
-            "max_output_tokens": self.asked.max_output_tokens,
+            "instructions": self.body.instructions,
+            "max_output_tokens": self.body.max_output_tokens,
             "model": self.model,
             "output": [] if answer is None else [self._message(answer.text, "incomplete" if is_cut else "completed")],
             "parallel_tool_calls": False,
-            "previous_response_id": self.asked.previous_response_id,
-            "store": self.asked.store is not False,
-            "temperature": self.asked.temperature,
-            "text": {"format": {"type": "text"} if self.asked.text is None else self.asked.text.format},
+            "previous_response_id": self.body.previous_response_id,
+            "store": self.body.store is not False,
+            "temperature": self.body.temperature,
+            "text": {"format": {"type": "text"} if self.body.text is None else self.body.text.format},
             "tool_choice": "none",
             "tools": [],
-            "top_p": self.asked.top_p,
+            "top_p": self.body.top_p,
             "truncation": "disabled",
-            "metadata": self.asked.metadata or {},
+            "metadata": self.body.metadata or {},
             "usage": None
             if usage is None
             else {
@@ -135,9 +135,9 @@ class ResponseShape:
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
 
-def _schema(asked: ResponseRequest) -> dict[str, Any] | None:
+def _schema(body: ResponseRequest) -> dict[str, Any] | None:
     """The JSON schema of the answer, from `text.format`; None for text."""
-    form = {"type": "text"} if asked.text is None else asked.text.format
+    form = {"type": "text"} if body.text is None else body.text.format
     if form.get("type") == "json_schema":
         return JsonSchema.parse({key: value for key, value in form.items() if key != "type"}, "text.format").schema_
     if form.get("type") == "json_object":
@@ -149,32 +149,32 @@ def _schema(asked: ResponseRequest) -> dict[str, Any] | None:
     return None
 
 
-def messages_of(asked: ResponseRequest, before: Sequence[Mapping[str, Any]]) -> tuple[Messages, Messages]:
+def messages_of(body: ResponseRequest, before: Sequence[Mapping[str, Any]]) -> tuple[Messages, Messages]:
     """The messages for the template, and those to be kept: instructions hold for one response alone."""
-    new = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else []
-    new = new or [message.plain() for message in asked.input if not isinstance(message, str)]
+    new = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else []
+    new = new or [message.plain() for message in body.input if not isinstance(message, str)]
     kept = [dict(message) for message in (*before, *new)]
-    system = [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
+    system = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
     return [*system, *kept], kept
 
 
 async def respond(
-    host: Host, asked: ResponseRequest, owner: str, conversations: Conversations, metrics: ServerMetrics
+    host: Host, body: ResponseRequest, owner: str, conversations: Conversations, metrics: ServerMetrics
 ) -> Response:
     """`POST /v1/responses`."""
-    before = [] if asked.previous_response_id is None else conversations.get(owner, asked.previous_response_id)
-    messages, kept = messages_of(asked, before)
+    before = [] if body.previous_response_id is None else conversations.get(owner, body.previous_response_id)
+    messages, kept = messages_of(body, before)
     if not messages:
         raise ApiError(400, "input: empty; expected a text or messages", "input")
     prompt = chat_prompt(host, messages)
-    sampling = SamplingFields(temperature=asked.temperature, top_p=asked.top_p, seed=asked.seed)
-    max_tokens = asked.max_output_tokens or room_behind(host.model, prompt)
-    constraint = {"json_schema": _schema(asked)}
+    sampling = SamplingFields(temperature=body.temperature, top_p=body.top_p, seed=body.seed)
+    max_tokens = body.max_output_tokens or room_behind(host.model, prompt)
+    constraint = {"json_schema": _schema(body)}
     requests = requests_of(host, sampling, [prompt], max_tokens, None, constraint)
-    shape, stops = ResponseShape(asked, host.name), host.template.stops
+    shape, stops = ResponseShape(body, host.name), host.template.stops
 
     def keep(answer: Answer) -> None:
-        if asked.store is not False:
+        if body.store is not False:
             conversations.put(owner, shape.id, [*kept, {"role": "assistant", "content": answer.text}])
 
     async def events() -> AsyncGenerator[Chunk]:
@@ -190,7 +190,7 @@ async def respond(
             for event in shape.closing(answer, answers.usage):
                 yield event
 
-    if asked.stream:
+    if body.stream:
         return event_stream(await first_taken(events()), host.limits.timeout_s, named=True)
     async with Answers.of(host, requests, stops, metrics) as answers:
         (answer,) = await answers.finished()

@@ -178,7 +178,7 @@ class Host:
         for hosted in streams:
             try:
                 hosted.stream = self.engine.submit(hosted.request)
-            except UserError as error:
+            except Exception as error:  # of any kind: the thread must go on with the other streams
                 hosted.error = error
             if hosted.is_cancelled and hosted.stream is not None:
                 hosted.stream.cancel()

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -185,5 +186,20 @@ def test_a_model_is_unloaded_for_another(folders):
             Client(server.url, name).complete("a", 1)
             assert list(server.server.hosts.loaded) == [name]
         assert sum(thread.name.startswith("engine of") for thread in threading.enumerate()) <= 4
+    finally:
+        server.close()
+
+
+def test_a_fault_at_the_beginning_of_a_stream_does_not_stop_the_server(folders, monkeypatch):
+    server = Running(folders, Limits(timeout_s=20), Settings())
+    try:
+        client = Client(server.url, "tiny")
+        client.complete("a", 1)
+        with monkeypatch.context() as patched:
+            engine = server.server.hosts.loaded["tiny"].engine
+            patched.setattr(engine, "submit", Mock(side_effect=RuntimeError("broken")))
+            status, body = client.send("POST", "/v1/completions", {"model": "tiny", "prompt": "a"})
+            assert status == 500 and json.loads(body)["error"]["type"] == "server_error"
+        assert client.complete("a", 1)["choices"][0]["finish_reason"] == "length"
     finally:
         server.close()

@@ -293,12 +293,3 @@ def test_ctrl_c_leaves_text_and_table(model: str):
     assert last.startswith("Once upon a time") and last.count(HEADING) == 1
     assert last.rstrip().endswith("interrupted")
     assert "\n" + HEADING in last and "tokens/s" in last
-
-
-def test_an_interrupt_waits_until_the_picture_is_whole():
-    done = []
-    with pytest.raises(KeyboardInterrupt), context_view._undisturbed():
-        signal.raise_signal(signal.SIGINT)
-        done.append("whole")
-    assert done == ["whole"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

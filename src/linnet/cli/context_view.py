@@ -1,11 +1,11 @@
 """`linnet generate --show-context`: what each layer with a choice of cache policies holds, live beneath the text."""
 
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
+
+from linnet.core.atomic import DeferredSignals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,8 +22,6 @@ WAITS = 20
 
 NEVER_CUT = 1000
 """Columns of the last table, so that numbers are never shortened."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 LEAST_TEXT = 3
 """Lines of the screen that the table leaves to the text."""
@@ -63,7 +61,7 @@ class ContextView:
     def close(self) -> None:
         """Take the picture away."""
         if self._live is not None:
-            with _undisturbed():
+            with DeferredSignals():
                 # What is drawn last is taken away line by line: with one line nothing can have left the screen.
                 self._live.update("")
                 self._live.stop()
@@ -71,7 +69,7 @@ class ContextView:
     def _draw(self, live: "Live") -> float:
         """Draw a new picture in the place of the last; the time from which the next may be drawn."""
         start_s = time.monotonic()
-        with _undisturbed():
+        with DeferredSignals():  # half a picture could not be taken away
             live.start()
             live.update(self._picture(*live.console.size), refresh=True)
         end_s = time.monotonic()
@@ -125,20 +123,6 @@ def context_figures(state: "DecoderState") -> list[dict[str, Any]]:
         {"layer": layer.layer, **layer.cache_policy.to_dict(), "size": layer.size, "average_size": layer.mean_size}
         for layer in layer_sizes(state)
     ]
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and the like wait until the picture is whole: half of one could not be taken away."""
-    waiting: list[int] = []
-    before = {number: signal.signal(number, lambda caught, _: waiting.append(caught)) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for caught in waiting:
-        signal.raise_signal(caught)
 
 
 def _is_screen(stream: TextIO) -> bool:

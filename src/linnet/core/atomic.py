@@ -13,12 +13,14 @@ import errno
 import os
 import re
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -42,12 +44,63 @@ NO_FOLLOW, NO_WAIT, CLOSE_ON_EXEC, BINARY = (
 # An open file cannot be renamed or removed on Windows.
 _CLOSE_FIRST = os.name == "nt"
 
+_ENDING = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a process."""
+
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _LONGEST_STEM_BYTES = 120
 _RANDOM = r"\.[a-z0-9_]{8}"
 """What `tempfile` puts into a name."""
 _LEFTOVER = re.compile(rf"\.(.+?)({_RANDOM}({re.escape(PARTIAL)}|{re.escape(RETIRED)})|{re.escape(LOCK)})", re.DOTALL)
 _NOT_A_LOCK = "not a lock of linnet's; expected none: remove it"
+
+
+class DeferredSignals:
+    """A block that no handler of SIGINT, SIGTERM or SIGHUP interrupts: those signals are handled when it ends.
+
+    The handlers of a command raise an exception, which otherwise could arrive between the making of a file and the
+    `try` that removes it. Inside `handled()` signals are handled at once. Ignored signals stay ignored; one without a
+    handler in Python ends the process as ever. Python runs handlers in the main thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._defer()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle()
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle signals in this block, which a `finally` outside of it cleans up after."""
+        self._handle()
+        try:
+            yield
+        finally:
+            self._defer()
+
+    def _defer(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            for number in _ENDING:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    signal.signal(number, lambda caught, _: self._waiting.append(caught))
+        except BaseException:  # a handler ran in between
+            self._handle()
+            raise
+
+    def _handle(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+        while self._waiting:
+            signal.raise_signal(self._waiting.pop())
 
 
 @contextmanager
@@ -61,17 +114,18 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
         kind = "a folder" if target.is_dir() else "a device or pipe"
         way = "leads to" if target.is_symlink() else "is"
         raise UserError(f"{target}: {way} {kind}; expected a file, or a new name")
-    with errors_naming(target), _in_folder(target.parent):
+    with errors_naming(target), _in_folder(target.parent), DeferredSignals() as signals:
         _remove_leftovers_of(target)
         handle, temporary = _locked_temporary(target)
         try:
             if _CLOSE_FIRST:
                 os.close(handle)
-            yield temporary
-            temporary.chmod(0o666 & ~_umask())
-            _flush(temporary)
-            temporary.replace(target)
-            _flush(target.parent)
+            with signals.handled():
+                yield temporary
+                temporary.chmod(0o666 & ~_umask())
+                _flush(temporary)
+                temporary.replace(target)
+                _flush(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
             if not _CLOSE_FIRST:
@@ -89,19 +143,20 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
         raise UserError(f"{target}: is no folder; expected one, or a new name")
     if os.path.ismount(target):
         raise UserError(f"{target}: another disk begins there, which nothing can replace; expected a folder in it")
-    with errors_naming(target), _in_folder(target.parent), folder_lock(target):
+    with errors_naming(target), _in_folder(target.parent), folder_lock(target), DeferredSignals() as signals:
         temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent))
         try:
-            yield temporary
-            temporary.chmod(0o777 & ~_umask())
-            for path in (*temporary.rglob("*"), temporary):
-                _flush(path)
-            # There is no moment without the old folder or the new one.
-            if not os.path.lexists(target):
-                temporary.replace(target)
-            elif not _exchanged(temporary, target):
-                _swap(temporary, target)
-            _flush(target.parent)
+            with signals.handled():
+                yield temporary
+                temporary.chmod(0o777 & ~_umask())
+                for path in (*temporary.rglob("*"), temporary):
+                    _flush(path)
+                # There is no moment without the old folder or the new one.
+                if not os.path.lexists(target):
+                    temporary.replace(target)
+                elif not _exchanged(temporary, target):
+                    _swap(temporary, target)
+                _flush(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -110,16 +165,18 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
 def _in_folder(folder: Path) -> Iterator[None]:
     """Make a folder and those above it; remove them if the block fails."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-        for path in missing:
-            _flush(path.parent)
-    except BaseException:
-        with suppress(OSError):
+    with DeferredSignals() as signals:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with signals.handled():
+                yield
             for path in missing:
-                path.rmdir()
-        raise
+                _flush(path.parent)
+        except BaseException:
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
 
 
 @contextmanager
@@ -367,24 +424,28 @@ def file_lock(path: Path, taken: str) -> Iterator[None]:
 
     A link, or a file with any other content, is not written to but refused.
     """
-    handle = _lock(path, taken)
-    try:
-        with suppress(OSError):  # a full disk: the lock is still held, but does not name its holder
-            os.ftruncate(handle, 0)
-            os.lseek(handle, 0, os.SEEK_SET)
-            os.write(handle, str(os.getpid()).encode())
-        if _CLOSE_FIRST:
-            yield
-        else:
-            try:
+    with DeferredSignals() as signals:
+        handle = _lock(path, taken)
+        try:
+            with suppress(OSError):  # a full disk: the lock is still held, but does not name its holder
+                os.ftruncate(handle, 0)
+                os.lseek(handle, 0, os.SEEK_SET)
+                os.write(handle, str(os.getpid()).encode())
+            with signals.handled():
                 yield
-            finally:
-                path.unlink(missing_ok=True)
+        finally:
+            _remove_lock(handle, path)
+
+
+def _remove_lock(handle: int, path: Path) -> None:
+    try:
+        if not _CLOSE_FIRST:
+            path.unlink(missing_ok=True)
     finally:
         os.close(handle)
-        if _CLOSE_FIRST:
-            with suppress(PermissionError):  # another process has it open
-                path.unlink(missing_ok=True)
+    if _CLOSE_FIRST:
+        with suppress(PermissionError):  # another process has it open
+            path.unlink(missing_ok=True)
 
 
 def lock_holder(path: Path) -> int | None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from linnet.core.atomic import (
     LOCK,
     PARTIAL,
     RETIRED,
+    DeferredSignals,
     atomic_directory,
     atomic_path,
     check_free_space,
@@ -738,3 +740,50 @@ def test_a_system_without_a_c_library_exchanges_nothing(tmp_path: Path, monkeypa
     for content in ("old", "new"):
         build(tmp_path / "data", content)
     assert (tmp_path / "data" / "part").read_text() == "new" and names(tmp_path) == ["data"]
+
+
+def test_a_signal_waits_until_the_block_has_ended():
+    done = []
+    with pytest.raises(KeyboardInterrupt), DeferredSignals(), DeferredSignals():
+        signal.raise_signal(signal.SIGINT)
+        done.append("whole")
+    assert done == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def write_folder(target: Path) -> None:
+    with atomic_directory(target) as folder:
+        write_text(folder / "file", "text")
+
+
+def interrupt_after_calls(number: int, write: Callable[[], None]) -> bool:
+    """Write, with Ctrl-C when the module `atomic` has had the results of `number` calls; False if it had fewer."""
+    seen = 0
+
+    def count(frame: Any, event: str, called: Any) -> None:
+        nonlocal seen
+        if frame.f_code.co_filename == atomic.__file__ and event in ("call", "c_return"):
+            seen += 1
+            if seen == number:
+                signal.raise_signal(signal.SIGINT)
+
+    try:
+        sys.setprofile(count)
+        write()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return seen >= number
+
+
+@pytest.mark.parametrize("write", [write_folder, lambda target: write_text(target, "text")], ids=["folder", "file"])
+def test_a_signal_after_any_call_leaves_a_whole_target_or_nothing(tmp_path: Path, write: Callable[[Path], None]):
+    number, interrupted = 0, True
+    while interrupted:
+        number += 1
+        folder = tmp_path / str(number)
+        interrupted = interrupt_after_calls(number, partial(write, folder / "new" / "target"))
+        assert [path for path in folder.rglob("*") if path.name not in ("new", "target", "file")] == []
+        assert not folder.exists() or (folder / "new" / "target").exists()
+    assert number > 30

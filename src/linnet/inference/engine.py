@@ -158,13 +158,12 @@ class Engine:
             finally:
                 self._stepping.release()
 
-    @torch.inference_mode()
     def step(self) -> bool:
         """Decode one token of every running stream, then read a piece of the waiting prompts.
 
         A prompt that has been read to its end gives the first token of its stream. False if there was nothing to do.
         """
-        with self._stepping:
+        with self._stepping, torch.inference_mode():
             self._remove_cancelled()
             batches = list(self._batches)
             for batch in batches:
@@ -198,6 +197,8 @@ class Engine:
         A prompt that cannot begin, for want of rows or memory, holds up those behind it that have not begun. One whose
         beginning is just being read for another stream, from which the prefix store will have it, waits alone.
         """
+        if not self._waiting:
+            return None
         with self._lock:
             prompts, running = list(self._waiting), self._running()
         begun = [prompt for prompt in prompts if prompt.begun]
@@ -347,9 +348,9 @@ class Engine:
 
     def _remove_cancelled(self) -> None:
         """Free the rows of cancelled streams, and forget those that wait."""
+        if not self._cancelled:
+            return
         with self._lock:
-            if not self._cancelled:
-                return
             self._cancelled.clear()
             prompts = [prompt for prompt in self._waiting if all(s.finish_reason is not None for s in prompt.streams)]
         for prompt in prompts:
@@ -535,7 +536,6 @@ def _steps_of(streams: Sequence[Stream], state: DecoderState | None) -> Iterator
     finally:
         for stream in streams:
             stream.cancel()
-        own = [stream.state for stream in streams]
         if state is not None and len(streams) > 1 and any(stream.rows is not state for stream in streams):
-            first, *others = (one for one in own if one is not None)
+            first, *others = (one for stream in streams if (one := stream.state) is not None)
             vars(state).update(vars(first.join(*others)))

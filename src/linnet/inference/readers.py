@@ -7,6 +7,7 @@ Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vo
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import repeat
 
 import torch
@@ -71,6 +72,11 @@ class CachedReader:
     record: AuxiliaryOutputs | None = None
     context: PrefillContext = EMPTY
     _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
+
+    @cached_property
+    def on_cpu(self) -> bool:
+        """True if the decoder is on the CPU, where token ids need not be copied."""
+        return self.decoder.device.type == "cpu"
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""

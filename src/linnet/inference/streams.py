@@ -219,8 +219,8 @@ class StreamBatch:
         first = self.streams[0]
         if first.request.speculation is not None and len(self.streams) == 1 and self.reader.record is None:
             return first.request.speculation.logits(self.reader, first.tokens, len(first.tokens) + first.remaining)
-        pending_B1 = [stream.pending for stream in self.streams]
-        return self.reader.logits(torch.tensor(pending_B1, device=self.reader.decoder.device))
+        tokens_B1 = torch.tensor([stream.pending for stream in self.streams])
+        return self.reader.logits(tokens_B1 if self.reader.on_cpu else tokens_B1.to(self.reader.decoder.device))
 
     def store(self) -> None:
         """Let a prefix store have the states of streams that are at a border or have ended."""
@@ -238,9 +238,9 @@ class StreamBatch:
 
     def remove_ended(self) -> None:
         """Free the rows of streams that have ended; a stream keeps a copy of its row if it was asked to."""
-        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
-        if len(running) == len(self.streams):
+        if not any(stream.finish_reason for stream in self.streams):
             return
+        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
         for stream in self.streams:
             if stream.finish_reason is not None and not stream.request.keep_state:
                 stream.rows = None
@@ -305,7 +305,8 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int,
         permitted_BV = None
         if streams[0].request.grammar is not None:
             permitted_BV = torch.stack([_permitted(stream, vocab_size) for stream in streams])
-        adjusted_BV = adjust(logits_BV[:, :vocab_size], settings, [stream.counts for stream in streams])
+        own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
+        adjusted_BV = adjust(own_BV, settings, [stream.counts for stream in streams])
         tokens = choose(adjusted_BV, settings, uniform_B, permitted_BV).tolist()
     except Exception as error:
         if len(streams) == 1:

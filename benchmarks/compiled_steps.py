@@ -15,7 +15,7 @@ import torch
 from gpu_models import SIZES, kinds, model
 from harness import contest, gate, report
 from linnet.inference.compiled_step import BUILDS, can_compile, package_of, start_build
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, elapsed_s, gate, report, threads_from_command_line
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
 from linnet.layers.mixers.plga import PlgaState

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpu_models import SIZES, TINY, Size, model
 from linnet.core.errors import is_out_of_memory
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
 from linnet.model.cost import model_cost

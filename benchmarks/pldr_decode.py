@@ -8,7 +8,7 @@ import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedModel
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder

@@ -23,7 +23,7 @@ from torch import Tensor
 from harness import RESULTS, gate, machine, report
 from linnet.core.atomic import atomic_path
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.readers import steps
 from linnet.inference.sampling import Sampling

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.inference.engine import decode, decode_streams
+from linnet.inference.decode import decode, decode_streams
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts
 from linnet.inference.speculative import DraftModel, PromptLookup, Proposer, Speculation

@@ -25,7 +25,7 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from linnet.data.loader import Batch
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout, layout_at
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.prefill import prefill_inputs
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder

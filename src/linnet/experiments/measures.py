@@ -31,7 +31,7 @@ from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verd
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.compiled_step import ordinary_steps
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import MIN_TEMPERATURE, Sampling
 from linnet.layers.registry import inspections

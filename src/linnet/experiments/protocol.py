@@ -37,8 +37,8 @@ from linnet.experiments.measures import CacheTimes, OtherModel, ScoreMeasure, de
 from linnet.experiments.report import SideBySide
 from linnet.experiments.results import ResultRow, ResultTable, hash_of
 from linnet.experiments.suite import RESULTS, Suite
+from linnet.inference.decode import decode
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.prefill import new_state
 from linnet.inference.readers import Caches

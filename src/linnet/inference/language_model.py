@@ -17,8 +17,9 @@ from linnet.inference.beams import BeamSearch, EarlyStopping, ScoredText, beam_s
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
+from linnet.inference.decode import decode_streams
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import check_memory_of_encoder, decode_streams
+from linnet.inference.engine import check_memory_of_encoder
 from linnet.inference.prefill import PrefillInputs, new_state, prefill_inputs
 from linnet.inference.readers import CachedReader, Caches
 from linnet.inference.sampling import (

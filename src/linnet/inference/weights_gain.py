@@ -4,7 +4,7 @@ import statistics
 import time
 
 from linnet.core.errors import note
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder

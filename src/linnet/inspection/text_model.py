@@ -15,7 +15,7 @@ from linnet.data.loader import document_windows
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.models import ModelOnData, load_text_model, text_model_on_data
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling

@@ -29,7 +29,8 @@ from linnet.inference.compiled_step import (
     package_of,
     start_build,
 )
-from linnet.inference.engine import Engine, decode
+from linnet.inference.decode import decode
+from linnet.inference.engine import Engine
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Request

@@ -5,7 +5,7 @@ import torch
 from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.prefill import new_state
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling, choose, row_uniforms

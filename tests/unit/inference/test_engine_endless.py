@@ -12,7 +12,7 @@ from small_models import VOCABULARY
 from torch import Tensor, nn
 
 from linnet.inference.cache_policy import layer_sizes
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout

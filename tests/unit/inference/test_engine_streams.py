@@ -5,7 +5,8 @@ import torch
 from small_models import EXAMPLES, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.engine import Engine, Request, Stream, decode
+from linnet.inference.decode import decode
+from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.sampling import Sampling
 from linnet.layers.mixers.ted.policies import BankCache

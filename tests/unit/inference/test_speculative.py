@@ -7,7 +7,8 @@ import pytest
 import torch
 from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
 
-from linnet.inference.engine import Engine, Request, Stream, decode
+from linnet.inference.decode import decode
+from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefill import new_state
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.readers import CachedReader, steps

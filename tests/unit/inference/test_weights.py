@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.decode import decode
 from linnet.inference.decode_steps import DecodeSteps
-from linnet.inference.engine import decode
 from linnet.inference.language_model import load
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes

@@ -5,7 +5,7 @@ import torch
 from examples import randomized
 from torch import Tensor
 
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import Mixer
 from linnet.layers.registry import FEED_FORWARDS, MIXERS

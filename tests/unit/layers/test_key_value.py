@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linnet.inference.decode import decode
 from linnet.inference.decode_steps import DecodeSteps
-from linnet.inference.engine import decode
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import AuxiliaryOutputs

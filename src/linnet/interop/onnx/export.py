@@ -24,7 +24,7 @@ from linnet.core.files import write_json
 from linnet.evaluation.evaluator import check_chooses
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
 from linnet.inference.captured_step import PassFunction, StateTensors
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.interop.exporters import ExportResult

@@ -20,7 +20,7 @@ from browser import PROBE
 from devtools import Page, browser_page
 from linnet.core.errors import UserError
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.engine import decode
+from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session

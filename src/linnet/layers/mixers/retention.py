@@ -65,11 +65,13 @@ class RetentionSpec(MixerSpec):
 
         def activation_memory(sequences: int, tokens: int) -> int:
             # For each token the joint projection, queries, keys, five tensors of values, two numbers of each norm;
-            # decayed queries and keys if there are several chunks; decayed scores, sums before each chunk, decays.
+            # decayed queries and keys if there are several chunks; decayed scores, sums before each chunk. Decays of
+            # pairs, of the past and, where a chunk follows, of tokens up to the chunk's end are the same for all rows.
             last = tokens % CHUNK
             whole = tokens - last
             pairs, chunks = whole * CHUNK + last * last, -(-tokens // CHUNK)
             decays = (CHUNK * CHUNK if whole else 0) + last * last
+            decays += last + (CHUNK if whole else 0) + (CHUNK if tokens > CHUNK else 0)
             decayed = (whole if tokens > CHUNK else 0) + (whole if whole > CHUNK else 0) + (last if whole else 0)
             per_token = 2 * (keys + values) + 2 * keys + 5 * values + 2 * self.heads
             per_sequence = tokens * per_token + decayed * keys + self.heads * (pairs + chunks * key * value)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gpu_models import SIZES, TINY, Size, model
 from linnet.core.errors import is_out_of_memory
+from linnet.data.pieces import ByteCounts
 from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
@@ -242,8 +243,8 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
         gate = check_same(row.precision, found, expected)
         del found, expected
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
-    token_bytes_V = torch.ones(spec.vocab_size, dtype=torch.int64, device=device)
-    step = Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(), row.dtype, token_bytes_V)
+    counts = ByteCounts.create([1] * spec.vocab_size).to(device)
+    step = Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(), row.dtype, counts)
     flops_per_s = peak(device, row.dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

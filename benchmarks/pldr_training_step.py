@@ -18,6 +18,7 @@ import torch
 from harness import gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -49,8 +50,8 @@ def stepper(kind: str) -> Callable[[], object]:
     penalties = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}} if kind == "pldr with DAG terms" else {}
     objective = partial(next_token_loss, penalties=penalties)
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
-    token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(by="value"), torch.float32, token_bytes_V)
+    counts = ByteCounts.create([1] * decoder.spec.vocab_size).to("cpu")
+    step = Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(by="value"), torch.float32, counts)
     batch = batch_of(decoder)
     return lambda: step([batch], 1e-6)
 

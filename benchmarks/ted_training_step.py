@@ -17,6 +17,7 @@ import torch
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.sums import decay_chunked
@@ -48,8 +49,8 @@ def stepper(form: str, batch: int, length: int) -> Callable[[], object]:
     """One training step of a fresh model: forward, backward, clipping, AdamW."""
     decoder = decoder_with_weights(form)
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
-    token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.float32, token_bytes_V)
+    counts = ByteCounts.create([1] * decoder.spec.vocab_size).to("cpu")
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.float32, counts)
     data = batch_of(batch, length)
     return lambda: step([data], 1e-6)
 

@@ -23,6 +23,7 @@ import torch
 from harness import contest, report
 from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batches
+from linnet.data.pieces import ByteCounts
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.objectives import next_token_loss
@@ -78,7 +79,8 @@ def _our_step(run: RunSpec, data: TokenData) -> tuple[Callable[[], object], int]
     decoder = Decoder(run.model)
     dtype = torch.bfloat16 if spec.precision == "bfloat16" else torch.float32
     optimizer = build_optimizer(spec.optimizer, decoder, dtype)
-    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, dtype, torch.ones(VOCABULARY))
+    counts = ByteCounts.create([1] * VOCABULARY).to("cpu")
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, spec.clip, dtype, counts)
     batch = Batches(data.split("train"), spec.batch_size, CONTEXT, 0).batch(0)
     return lambda: step([batch], 1e-4), batch.count
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.inference.decode import decode
@@ -138,8 +139,8 @@ def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], 
     """Whole training steps from a batch on the CPU."""
     decoder = decoder_on(device, *mixers)
     optimizer = build_optimizer(OptimizerSpec(kind=kind, cautious_decay=True), decoder)
-    token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64, device=device)
-    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.bfloat16, token_bytes_V)
+    counts = ByteCounts.create([1] * VOCABULARY).to(device)
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), torch.bfloat16, counts)
     tokens_BT = torch.ones(2, length, dtype=torch.int64)
     for _ in range(steps):
         step([Batch(tokens_BT, tokens_BT)], 1e-3)

@@ -11,6 +11,7 @@ import torch
 from examples import ALL, WIDTH, first_of_its_kind, name_of, randomized
 
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.layers.contract import MixerSpec, SublayerSpec
 from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.decoder import Decoder
@@ -74,7 +75,7 @@ def losses(
     def objective(decoder, batch):
         return next_token_loss(decoder, batch, PENALTY if offered else {})
 
-    step = Stepper(parts, objective, optimizer, ClipSpec(at=0.5), dtype, torch.ones(VOCABULARY, dtype=torch.int64))
+    step = Stepper(parts, objective, optimizer, ClipSpec(at=0.5), dtype, ByteCounts.create([1] * VOCABULARY).to("cpu"))
     results = [step(batches(number), 1e-2) for number in range(steps)]
     return [[r.nats / r.tokens, r.gradient_norm, *(value / r.tokens for value in r.terms.values())] for r in results]
 

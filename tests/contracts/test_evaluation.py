@@ -6,6 +6,7 @@ import torch
 from examples import EXAMPLES as MIXER_EXAMPLES
 from examples import FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, randomized
 
+from linnet.data.pieces import ByteCounts
 from linnet.evaluation.documents import batches, sliding
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.likelihood import LossSums
@@ -39,11 +40,11 @@ def _losses(decoder, tokens_at_once, stride):
     calibration = torch.arange(1, 9)[None] % VOCABULARY
     reader, sums = (
         WindowEvaluator.create(decoder, calibration, CONTEXT, tokens_at_once),
-        LossSums(len(LENGTHS), BYTES, CONTEXT),
+        LossSums(len(LENGTHS), ByteCounts.create(BYTES), CONTEXT),
     )
     for batch in batches(sliding(enumerate(_documents()), CONTEXT, stride), tokens_at_once):
         on_device = batch.to(decoder.device)
-        sums.add(reader.losses(on_device), on_device.targets_BT, batch.documents_BT)
+        sums.add(reader.losses(on_device), on_device.inputs_BT, on_device.targets_BT, batch.documents_BT)
     return sums
 
 

@@ -8,15 +8,20 @@ front of a text drops it again, so tokens can stand for other bytes at the start
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import models
 
 from linnet.core.errors import UserError
 from linnet.data.sentencepiece import BYTES, SPACE, SentencePieceDefinition
+
+if TYPE_CHECKING:
+    import torch
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -80,6 +85,44 @@ class TokenBytes:
         """The text of token ids behind others; bytes that are not UTF-8 become U+FFFD."""
         reader = ByteReader(self, behind)
         return b"".join([reader.bytes_of(token) for token in tokens]).decode("utf-8", "replace")
+
+
+Ids = TypeVar("Ids", NDArray[np.int64], "torch.Tensor")
+
+
+@dataclass(frozen=True, eq=False)
+class ByteCounts(Generic[Ids]):
+    """How many bytes of text a token stands for behind another, as arrays of NumPy or of PyTorch.
+
+    table_2V: bytes of each token within a text, and right behind an end token, where the space that a tokenizer puts
+    in front of a text is not printed. is_end_V: 1 for end tokens, 0 for others.
+    """
+
+    table_2V: Ids
+    is_end_V: Ids
+
+    @classmethod
+    def create(
+        cls, within: Iterable[int], behind_end: Iterable[int] | None = None, ends: Collection[int] = ()
+    ) -> "ByteCounts[NDArray[np.int64]]":
+        """The counts of each token; `behind_end`: None for the same as within a text."""
+        within_V = np.array([*within], dtype=np.int64)
+        behind_V = within_V if behind_end is None else np.array([*behind_end], dtype=np.int64)
+        is_end_V = np.zeros_like(within_V)
+        is_end_V[[*ends]] = 1
+        return ByteCounts(np.stack([within_V, behind_V]), is_end_V)
+
+    def of(self, tokens: Ids, previous: Ids) -> Ids:
+        """The bytes of tokens, each behind the previous one: arrays of one shape, with ids of the vocabulary."""
+        counts: Ids = self.table_2V[self.is_end_V[previous], tokens]
+        return counts
+
+    def to(self, device: "torch.device | str") -> "ByteCounts[torch.Tensor]":
+        """The same as tensors on a device."""
+        import torch
+
+        table_2V, is_end_V = (torch.as_tensor(array, device=device) for array in (self.table_2V, self.is_end_V))
+        return ByteCounts(table_2V, is_end_V)
 
 
 class ByteReader:

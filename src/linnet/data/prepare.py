@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -122,6 +123,7 @@ def prepare(
             "field": field,
             "separator": separator,
             "validation": fraction,
+            "end": list(end),
         }
         encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, shard_tokens)
@@ -249,7 +251,7 @@ def prepare_rows(
 
 
 def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer: Tokenizer) -> SplitInfo:
-    token_bytes, text_bytes, last_target = tokenizer.token_bytes(), 0, IGNORE_INDEX
+    byte_counts, text_bytes, last_target = tokenizer.byte_counts(), 0, IGNORE_INDEX
     with ShardWriter(folder, split, tokenizer.vocab_size, parts=("mask", "targets")) as writer:
 
         def write(tokens: list[int], expected: list[int], begins: bool) -> None:
@@ -262,7 +264,7 @@ def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer:
             # The target after a row's last token belongs to the position of the next end token.
             write(tokens, [last_target, *targets[:-1]], begins=True)
             last_target = targets[-1]
-            text_bytes += int(token_bytes[tokens].sum())
+            text_bytes += int(byte_counts.of(np.array(tokens[1:]), np.array(tokens[:-1])).sum())
         write([tokenizer.end_id], [last_target], begins=False)
         return writer.info(text_bytes)
 
@@ -420,6 +422,22 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
         return Tokenizer.train(kind, sample(), vocab_size)
 
 
+class _Totals:
+    """What the encoded texts of a folder add up to: bytes of text, bytes that tokens stand for, and uses of each."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.text_bytes = self.token_bytes = 0
+        self.counts_V = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+        self._byte_counts, self._end = tokenizer.byte_counts(), tokenizer.end_id
+
+    def add(self, text_bytes: int, ids_T: NDArray[np.int64]) -> None:
+        """Add texts and their tokens, behind the token that stands before them; end tokens are no text."""
+        self.text_bytes += text_bytes
+        self.token_bytes += int(self._byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
+        self.counts_V += np.bincount(ids_T[1:], minlength=len(self.counts_V))
+        self.counts_V[self._end] = 0
+
+
 def _write(
     folder: Path, corpus: _Corpus, tokenizer: Tokenizer, settings: Mapping[str, object], shard_tokens: int
 ) -> Manifest:
@@ -428,7 +446,6 @@ def _write(
     The training side is encoded as it is read; the validation side is collected and written in the order of its hashes.
     """
     held_out: list[Document] = []
-    counts_V: list[NDArray[np.int64]] = []
 
     def training() -> Iterator[Document]:
         for document in corpus.documents():
@@ -437,36 +454,48 @@ def _write(
             else:
                 held_out.append(document)
 
-    parts: tuple[Part, ...] = ("mask",) if corpus.pairs else ()
+    totals = _Totals(tokenizer)
     with progress("encoding", corpus.text_bytes, "bytes") as advance:
-
-        def write(split: Split, documents: Iterable[Document]) -> SplitInfo:
-            runs: list[tuple[int, int]] = []  # how many documents of one source follow each other
-
-            def counted() -> Iterator[Document]:
-                for document in documents:
-                    last, count = runs[-1] if runs else (None, 0)
-                    if last == document.source:
-                        runs[-1] = document.source, count + 1
-                    else:
-                        runs.append((document.source, 1))
-                    yield document
-
-            with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens, parts) as writer:
-                text_bytes, ids_V = _write_documents(writer, counted(), tokenizer, corpus.pairs, advance)
-                counts_V.append(ids_V)
-                return writer.info(text_bytes, describe_runs(runs) if len(corpus.sources) > 1 else None)
-
+        write = partial(_write_split, folder, corpus, tokenizer, shard_tokens, totals, advance)
         splits: dict[Split, SplitInfo] = {"train": write("train", training())}
         held_out.sort(key=lambda document: [content_hash(text) for text in document.texts])
         splits["validation"] = write("validation", held_out)
-    if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
+    if totals.text_bytes != corpus.text_bytes:
         names = ", ".join(source.file for source in corpus.sources)
         raise UserError(f"{names}: changed while being read")
-    texts = sum(split.documents for split in splits.values()) * (2 if corpus.pairs else 1)
-    if lost := tokenizer.loss_note(np.sum(counts_V, axis=0), texts, corpus.text_bytes):
+    if lost := tokenizer.loss_note(totals.counts_V, totals.token_bytes, totals.text_bytes):
         note(lost)
     return _describe(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
+
+
+def _write_split(
+    folder: Path,
+    corpus: _Corpus,
+    tokenizer: Tokenizer,
+    shard_tokens: int,
+    totals: _Totals,
+    advance: Advance,
+    split: Split,
+    documents: Iterable[Document],
+) -> SplitInfo:
+    """Write the shards of a side, and add what is in them to `totals`."""
+    runs: list[tuple[int, int]] = []  # how many documents of one source follow each other
+
+    def counted() -> Iterator[Document]:
+        for document in documents:
+            last, count = runs[-1] if runs else (None, 0)
+            if last == document.source:
+                runs[-1] = document.source, count + 1
+            else:
+                runs.append((document.source, 1))
+            yield document
+
+    parts: tuple[Part, ...] = ("mask",) if corpus.pairs else ()
+    before = totals.text_bytes
+    with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens, parts) as writer:
+        _write_documents(writer, counted(), tokenizer, corpus.pairs, totals, advance)
+        described = describe_runs(runs) if len(corpus.sources) > 1 else None
+        return writer.info(totals.text_bytes - before, described)
 
 
 class _Piece(NamedTuple):
@@ -482,30 +511,35 @@ class _Piece(NamedTuple):
 
 
 def _write_documents(
-    writer: ShardWriter, documents: Iterable[Document], tokenizer: Tokenizer, pairs: bool, advance: Advance
-) -> tuple[int, NDArray[np.int64]]:
-    """Encode documents and write them; return the bytes of their text, and how often each token stands for some."""
-    text_bytes, counts_V = 0, np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    writer: ShardWriter,
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    pairs: bool,
+    totals: _Totals,
+    advance: Advance,
+) -> None:
+    """Encode documents and write them."""
     end = np.array([tokenizer.end_id])
     counted = False  # True if the previous text counts: then the end token after it counts, too
+    before = end  # the last token
     for batch in _pieces(documents, tokenizer):
-        texts = [piece.text for piece in batch]
-        encoded = [np.array(tokens, dtype=np.int64) for tokens in tokenizer.encode_batch(texts)]
-        counts_V += np.bincount(np.concatenate([end[:0], *encoded]), minlength=len(counts_V))
-        for piece, own_ids in zip(batch, encoded, strict=True):
-            ids, mask = own_ids, np.full(len(own_ids), piece.counts)
+        written, sizes_bytes = [before], [len(piece.text.encode()) for piece in batch]
+        encoded = tokenizer.encode_batch([piece.text for piece in batch])
+        for piece, size_bytes, tokens in zip(batch, sizes_bytes, encoded, strict=True):
+            ids, mask = np.array(tokens, dtype=np.int64), np.full(len(tokens), piece.counts)
             if piece.after_end:
                 ids, mask = np.concatenate([end, ids]), np.concatenate([[counted], mask])
             columns: dict[Part, Any] = {"mask": mask} if pairs else {}
             writer.write(ids, columns, piece.begins)
+            written.append(ids)
             counted = piece.counts
-            size_bytes = len(piece.text.encode())
-            text_bytes += size_bytes
             advance(size_bytes)
+        ids_T = np.concatenate(written)
+        totals.add(sum(sizes_bytes), ids_T)
+        before = ids_T[-1:]
     writer.write(end, {"mask": np.array([counted])} if pairs else {})
-    token_bytes = int(tokenizer.token_bytes() @ counts_V)
-    assert tokenizer.kind == "imported" or token_bytes == text_bytes, (token_bytes, text_bytes)
-    return text_bytes, counts_V
+    sizes = totals.token_bytes, totals.text_bytes
+    assert tokenizer.kind == "imported" or sizes[0] == sizes[1], sizes
 
 
 def _pieces(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[_Piece]]:

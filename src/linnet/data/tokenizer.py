@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, pre_tokenizers
 from linnet.core.bounds import MAX_VOCABULARY
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
-from linnet.data.pieces import ByteReader, TextStream, TokenBytes
+from linnet.data.pieces import ByteCounts, ByteReader, TextStream, TokenBytes
 from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
@@ -217,31 +217,41 @@ class Tokenizer:
     def token_bytes(self) -> NDArray[np.int64]:
         """`[V]`: the number of bytes of text that each token stands for, 0 for special tokens.
 
-        For the four kinds of linnet, the sum over `encode(text)` is exactly the number of UTF-8 bytes of the text. For
-        an imported tokenizer it is that of the text as the tokenizer changed it, with the space that it put in front.
-        An unknown token, for text that is lost, counts nothing. `loss_note` gives the difference.
+        This is within a text: `byte_counts` knows the space that a tokenizer puts in front of one. An unknown token,
+        for text that is lost, counts nothing.
         """
-        lengths = np.array([len(piece) for piece in self._pieces.table], dtype=np.int64)
-        lengths[[] if self._pieces.unknown is None else self._pieces.unknown] = 0
-        return lengths
+        counts_V: NDArray[np.int64] = self.byte_counts().table_2V[0]
+        return counts_V
+
+    def byte_counts(self) -> ByteCounts[NDArray[np.int64]]:
+        """The number of bytes of text that each token stands for, within a text and at its start.
+
+        The sum over `encode_document(text)` is exactly the number of UTF-8 bytes of the text for the four kinds of
+        linnet and every imported tokenizer that keeps a text. For others it is that of the text as the tokenizer
+        changed it, without what is unknown. `loss_note` gives the difference.
+        """
+        unknown = self._pieces.unknown
+        within, behind_end = (
+            [0 if token == unknown else len(piece) for token, piece in enumerate(pieces)]
+            for pieces in (self._pieces.table, self._pieces.opening)
+        )
+        return ByteCounts.create(within, behind_end, self.end_ids)
 
     @property
     def added_tokens(self) -> dict[str, bool]:
         """The names of tokens that were added to the vocabulary, and whether each is special."""
         return {token["content"]: token["special"] for token in self._definition.get("added_tokens") or []}
 
-    def loss_note(self, counts_V: NDArray[np.int64], texts: int, text_bytes: int) -> str | None:
+    def loss_note(self, counts_V: NDArray[np.int64], token_bytes: int, text_bytes: int) -> str | None:
         """A note if the tokens of texts do not stand for exactly their bytes; None if they do.
 
-        counts_V: how often each token is in the encoded texts.
+        counts_V: how often each token is in the encoded texts. token_bytes: the sum of `byte_counts` over them.
         """
-        token_bytes, unknown = int(self.token_bytes() @ counts_V), self._pieces.unknown
+        unknown = self._pieces.unknown
         if token_bytes == text_bytes:
             return None
         lost = 0.0 if unknown is None else counts_V[unknown] / max(1, counts_V.sum())
         why = f"{lost:.2%} of them are unknown, and count none" if lost else "the tokenizer changes the text"
-        if token_bytes == text_bytes + texts and not lost:
-            why = "they begin each text with one more, which is not printed"
         share = f"{token_bytes / text_bytes:.2%}"
         return f"the tokens stand for {share} of the text's bytes, which bits per byte are computed from: {why}"
 

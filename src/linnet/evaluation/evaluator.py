@@ -174,7 +174,8 @@ def measure_cache_policies(
         for batch in batches():
             on_device = batch.to(evaluator.decoder.device)
             each, held = evaluator.cache_policy_losses(on_device, cache_policy)
-            advance(sums.add(each, on_device.targets_BT, batch.documents_BT), cache_policy.label)
+            read = on_device.inputs_BT, on_device.targets_BT, batch.documents_BT
+            advance(sums.add(each, *read), cache_policy.label)
             nbytes, tokens = nbytes + held, tokens + int(batch.lengths_B.sum())
         losses = losses_of(sums)
         full = found[0].losses if found else losses

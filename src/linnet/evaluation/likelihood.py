@@ -16,6 +16,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe
+from linnet.data.pieces import ByteCounts
 from linnet.evaluation.statistics import Estimate, Floats, ratio
 from linnet.ops.cross_entropy import IGNORE_INDEX, TokenLosses
 
@@ -95,10 +96,10 @@ class Evaluation:
         return cls(Likelihood(**sums["causal"]), whole and Likelihood(**whole))
 
 
-def text_bytes(targets_BT: Tensor, token_bytes_V: Tensor) -> Tensor:
-    """The sum of the UTF-8 bytes of the targets, int64."""
+def text_bytes(inputs_BT: Tensor, targets_BT: Tensor, byte_counts: ByteCounts[Tensor]) -> Tensor:
+    """The sum of the UTF-8 bytes of the targets, each of which stands behind its input, int64."""
     counted_BT = targets_BT != IGNORE_INDEX
-    return (token_bytes_V[targets_BT.clamp(min=0)] * counted_BT).sum()
+    return (byte_counts.of(targets_BT.clamp(min=0), inputs_BT) * counted_BT).sum()
 
 
 @dataclass(frozen=True)
@@ -192,25 +193,25 @@ class LossSums:
     The ranges of positions are bounded by 0, 1, 2, 4, 8, ... and the context length.
     """
 
-    def __init__(self, documents: int, token_bytes_V: Tokens, context_length: int) -> None:
-        self._edges, self._token_bytes_V = [0, 1], token_bytes_V
+    def __init__(self, documents: int, byte_counts: ByteCounts[Tokens], context_length: int) -> None:
+        self._edges, self._byte_counts = [0, 1], byte_counts
         while self._edges[-1] < context_length:
             self._edges.append(min(2 * self._edges[-1], context_length))
         shape = documents, len(self._edges) - 1
         self._nats_NK = np.zeros(shape)
         self._tokens_NK, self._bytes_NK, self._correct_NK = (np.zeros(shape, np.int64) for _ in range(3))
 
-    def add(self, each: TokenLosses, targets_BT: Tensor, documents_BT: Tensor) -> int:
-        """Add the targets that count, and return their number."""
+    def add(self, each: TokenLosses, inputs_BT: Tensor, targets_BT: Tensor, documents_BT: Tensor) -> int:
+        """Add the targets that count, each of which stands behind its input, and return their number."""
         counted_BT = targets_BT != IGNORE_INDEX
-        targets = targets_BT[counted_BT].cpu().numpy()
+        inputs, targets = (x_BT[counted_BT].cpu().numpy() for x_BT in (inputs_BT, targets_BT))
         positions = counted_BT.nonzero()[:, 1].cpu().numpy()
         ranges = np.searchsorted(self._edges, positions, side="right") - 1
         cells = np.ravel_multi_index((documents_BT[counted_BT.cpu()].numpy(), ranges), self._nats_NK.shape)
         for sums_NK, of_target in (
             (self._nats_NK, each.nats[counted_BT].cpu().numpy()),
             (self._correct_NK, each.correct[counted_BT].long().cpu().numpy()),
-            (self._bytes_NK, self._token_bytes_V[targets]),
+            (self._bytes_NK, self._byte_counts.of(targets, inputs)),
             (self._tokens_NK, np.ones_like(targets)),
         ):
             np.add.at(sums_NK.reshape(-1), cells, of_target)  # one-dimensional indices are several times as fast

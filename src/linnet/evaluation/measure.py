@@ -8,6 +8,7 @@ from torch import Tensor
 
 from linnet.core.errors import note
 from linnet.data.loader import Batch, validation_batches
+from linnet.data.pieces import ByteCounts
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.evaluation.documents import (
@@ -110,11 +111,11 @@ def measure(
     cache_policies: Sequence[CachePolicy] = (),
 ) -> TextEvaluation:
     """Read the whole set once, and once more with each of the cache policies."""
-    token_bytes_V = model.tokenizer.token_bytes()
+    byte_counts = model.tokenizer.byte_counts()
     evaluator = WindowEvaluator.create(model.decoder, calibration_1T, model.context_length, tokens_at_once)
 
     def new_sums() -> LossSums:
-        return LossSums(text.documents, token_bytes_V, model.context_length)
+        return LossSums(text.documents, byte_counts, model.context_length)
 
     def losses_of(sums: LossSums) -> DocumentLosses:
         return sums.documents(text.sources_N, text.bytes_N)
@@ -158,27 +159,27 @@ def evaluate_split(model: ModelOnData, limit_tokens: int | None = None) -> Evalu
                 yield batch
                 advance(batch.count)
 
-        token_bytes_V = torch.from_numpy(model.data.tokenizer.token_bytes())
-        return evaluate_windows(model.decoder, batches(), token_bytes_V, model.context_length, model.calibration())
+        byte_counts = model.data.tokenizer.byte_counts()
+        return evaluate_windows(model.decoder, batches(), byte_counts, model.context_length, model.calibration())
 
 
 @torch.no_grad()
 def evaluate_windows(
     decoder: Decoder,
     windows: Iterable[Batch],
-    token_bytes_V: Tensor,
+    byte_counts: ByteCounts[Tokens],
     context_length: int,
     calibration_1T: Tensor | None = None,
     total: Total = lambda sums: sums,
 ) -> Evaluation:
     """The sums over windows of at most `context_length` tokens, also of a whole-sequence pass that sees the future.
 
-    token_bytes_V: bytes of text of each token. calibration_1T: required for a decoder that is not causal by itself.
+    byte_counts: of the tokenizer. calibration_1T: required for a decoder that is not causal by itself.
     total: adds up the sums of several processes, each of which reads its part of the windows. `UserError` if the
     targets contain no text.
     """
     evaluator = WindowEvaluator.create(decoder, calibration_1T, context_length, UNLIMITED)
-    causal, whole = (LossSums(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
+    causal, whole = (LossSums(1, byte_counts, context_length) for _ in range(2))
     batches = (
         WindowBatch(batch.tokens, batch.labels, torch.zeros_like(batch.targets, device="cpu"), batch.prefix_lengths)
         for batch in windows
@@ -208,8 +209,9 @@ def _read(
         if pairs:
             rows = example_losses(decoder, on_device.inputs_BT, on_device.targets_BT, batch.prefix_lengths)
             documents = batch.documents_BT[:, :1].expand(rows.labels.shape)
-            advance(causal.add(rows.each, rows.labels, documents))
+            advance(causal.add(rows.each, rows.tokens, rows.labels, documents))
             continue
-        advance(causal.add(evaluator.losses(on_device), on_device.targets_BT, batch.documents_BT))
+        read = on_device.inputs_BT, on_device.targets_BT, batch.documents_BT
+        advance(causal.add(evaluator.losses(on_device), *read))
         if not decoder.causal:
-            whole.add(evaluator.whole_sequence_losses(on_device), on_device.targets_BT, batch.documents_BT)
+            whole.add(evaluator.whole_sequence_losses(on_device), *read)

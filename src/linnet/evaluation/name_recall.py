@@ -63,7 +63,8 @@ def measure_name_recall(model: ModelOnData, names: Sequence[str], documents: int
 
 def repeated_mentions(tokens: NDArray[np.int64], names: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
     """Indices of the tokens that begin a name that was mentioned before."""
-    text, ends = tokenizer.decode(tokens.tolist()), np.cumsum(tokenizer.token_bytes()[tokens])
+    text, reader = tokenizer.decode(tokens.tolist()), tokenizer.byte_reader()
+    ends = np.cumsum([len(reader.bytes_of(token)) for token in tokens.tolist()])
     known, starts = set[str](), list[int]()
     for found in re.finditer(rf"\b({'|'.join(map(re.escape, names))})\b", text):
         if found[0] in known:

@@ -250,8 +250,9 @@ def inspect_contexts(
         WindowBatch(batch.tokens, batch.labels, torch.zeros_like(batch.targets)).to(decoder.device)
         for batch in evenly_spaced_batches(found.sequence, cut, at_once, windows)
     ]
-    token_bytes_V = torch.from_numpy(found.data.tokenizer.token_bytes()).to(decoder.device)
-    bytes_N = torch.stack([text_bytes(row_T, token_bytes_V) for batch in batches for row_T in batch.targets_BT]).cpu()
+    byte_counts = found.data.tokenizer.byte_counts().to(decoder.device)
+    rows = [row for batch in batches for row in zip(batch.inputs_BT, batch.targets_BT, strict=True)]
+    bytes_N = torch.stack([text_bytes(*row, byte_counts) for row in rows]).cpu()
     if not bytes_N.any():
         raise UserError(f"the {len(bytes_N)} windows contain no text; read more `windows`")
     evaluator = WindowEvaluator.create(decoder, found.calibration(), context, TOKENS_AT_ONCE)

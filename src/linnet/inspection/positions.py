@@ -15,6 +15,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe
+from linnet.data.pieces import ByteCounts
 from linnet.data.split import Split
 from linnet.evaluation.models import CalibrationText, frozen_state, text_model_on_data
 from linnet.evaluation.statistics import Estimate, ratio
@@ -159,9 +160,9 @@ def inspect_positions(
             " prepare more text or read fewer `times` the trained length"
         )
     windows_NT = spread_windows(found.sequence, windows, tokens + 1)
-    token_bytes_V = torch.from_numpy(found.data.tokenizer.token_bytes())
+    byte_counts = found.data.tokenizer.byte_counts().to("cpu")
     about = {"model": str(model), "data": str(data_folder), "split": split, "calibrate_on": calibrate_on}
-    losses = measure_positions(found.decoder, windows_NT, token_bytes_V, variants(spec), found.calibration())
+    losses = measure_positions(found.decoder, windows_NT, byte_counts, variants(spec), found.calibration())
     return PositionLosses(spec.context_length, tokens, len(windows_NT), losses, about)
 
 
@@ -211,7 +212,7 @@ def variants(spec: ModelSpec) -> list[Variant]:
 def measure_positions(
     decoder: Decoder,
     windows_NT: Tensor,
-    token_bytes_V: Tensor,
+    byte_counts: ByteCounts[Tensor],
     variants: Sequence[Variant],
     calibration_1T: Tensor,
 ) -> list[VariantLosses]:
@@ -221,7 +222,7 @@ def measure_positions(
     """
     tokens = windows_NT.shape[1] - 1
     ranges = position_ranges(decoder.spec.context_length, tokens)
-    bytes_NT = token_bytes_V[windows_NT[:, 1:]].double()
+    bytes_NT = byte_counts.of(windows_NT[:, 1:], windows_NT[:, :-1]).double()
     found = []
     with progress("reading", len(variants) * len(windows_NT), "windows") as advance:
         for variant in variants:

@@ -142,9 +142,10 @@ def largest_error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / ours.std())
 
 
-def bits_per_byte(logits_TV: Tensor, targets_T: Tensor, tokenizer: Tokenizer) -> float:
-    """Return bits per byte of tokens from the logits before each."""
-    counted = max(1, int(tokenizer.token_bytes()[targets_T.tolist()].sum()))
+def bits_per_byte(logits_TV: Tensor, tokens_T: Tensor, tokenizer: Tokenizer) -> float:
+    """Return bits per byte of all tokens but the first, from the logits behind each but the last."""
+    inputs_T, targets_T = tokens_T[:-1], tokens_T[1:]
+    counted = max(1, int(tokenizer.byte_counts().to("cpu").of(targets_T, inputs_T).sum()))
     return float(F.cross_entropy(logits_TV, targets_T, reduction="sum")) / math.log(2) / counted
 
 

@@ -55,9 +55,10 @@ def example_loss(
 
 
 class ExampleLosses(NamedTuple):
-    """The loss of each label, and the labels, `[B, U]`, in the rows that the decoder reads."""
+    """The loss of each label, and the tokens and labels, `[B, U]`, of the rows that the decoder reads."""
 
     each: TokenLosses
+    tokens: Tensor
     labels: Tensor
 
 
@@ -69,7 +70,7 @@ def example_losses(
     batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
     memory = None if batch.inputs is None else decoder.encode(*batch.inputs)
     hidden = decoder.hidden(batch.tokens, prefixes=batch.prefixes, memory=memory)
-    return ExampleLosses(decoder.each_loss(hidden, batch.labels), batch.labels)
+    return ExampleLosses(decoder.each_loss(hidden, batch.labels), batch.tokens, batch.labels)
 
 
 def _decoder_batch(

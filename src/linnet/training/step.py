@@ -15,6 +15,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError, is_out_of_memory
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.evaluation.likelihood import text_bytes
 from linnet.training.distributed import Stopped
 from linnet.training.objectives import Objective
@@ -71,7 +72,7 @@ class Stepper:
     optimizer: Optimizer
     clip: ClipSpec
     precision: torch.dtype
-    token_bytes_V: Tensor
+    byte_counts: ByteCounts[Tensor]
     check_update: UpdateCheck | None = None
 
     def __call__(self, batches: Sequence[Batch], lr: float, iterate: Iterate = iter) -> StepResult:
@@ -124,7 +125,7 @@ class Stepper:
             if number == count:
                 self.model.begin_last_pass()
             (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-            bytes_of_text = text_bytes(on_device.labels, self.token_bytes_V)
+            bytes_of_text = text_bytes(on_device.tokens, on_device.labels, self.byte_counts)
             names = tuple(loss.terms)
             measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())
             sums = sums + torch.stack([value.double() for value in measured])

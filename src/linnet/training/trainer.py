@@ -89,8 +89,8 @@ class Trainer:
 
         # Data, model and objective. A resumed run reads its weights from a checkpoint.
         self.batches = training_batches(data, run)
-        token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(device)
-        evaluate = Evaluate(data, spec, token_bytes_V, run.model.encoder is not None)
+        byte_counts = data.tokenizer.byte_counts()
+        evaluate = Evaluate(data, spec, byte_counts, run.model.encoder is not None)
         decoder, state = (
             (uninitialized_decoder(run), TrainState(data.hash, seed=spec.seed))
             if resumes
@@ -106,7 +106,8 @@ class Trainer:
         model = ParallelModel(decoder, spec, dtype, processes)
         optimizer = build_optimizer(spec.optimizer, decoder, dtype)
         minimized = torch.compile(objective) if spec.compile and processes.count == 1 else objective
-        self.take_step = Stepper(model, minimized, optimizer, spec.clip, dtype, token_bytes_V, self._check_update)
+        bytes_of_text = byte_counts.to(device)
+        self.take_step = Stepper(model, minimized, optimizer, spec.clip, dtype, bytes_of_text, self._check_update)
         self.context = TrainingContext(
             run, spec, data, folder, reporter, stop, processes, device, model, optimizer, state, StepBudget(spec.steps)
         )

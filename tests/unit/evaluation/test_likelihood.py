@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.data.prepare import prepare_texts
 from linnet.data.token_data import TokenData
-from linnet.evaluation.likelihood import Evaluation, Likelihood
+from linnet.evaluation.likelihood import Evaluation, Likelihood, text_bytes
 from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.models import calibration_tokens, frozen_state
 from linnet.model.decoder import Decoder
@@ -20,7 +21,8 @@ from linnet.ops import cross_entropy as room
 from linnet.ops.cross_entropy import IGNORE_INDEX
 
 VOCABULARY = 11
-BYTES = torch.tensor([0, 1, 1, 2, 3, 1, 1, 4, 1, 1, 2])
+BYTES = [0, 1, 1, 2, 3, 1, 1, 4, 1, 1, 2]
+ONE_MORE = [count + 1 for count in BYTES]
 MIXERS = {
     "attention": {"kind": "attention", "heads": 2},
     "ted": {"kind": "ted"},
@@ -47,9 +49,9 @@ def _windows(*shapes):
 CALIBRATION = _tokens(1, 20, seed=99)
 
 
-def evaluate(decoder, windows, token_bytes_V, calibration_1T=None):
-    batches = (Batch.from_labels(*window) for window in windows)
-    return evaluate_windows(decoder, batches, token_bytes_V, decoder.spec.context_length, calibration_1T)
+def evaluate(decoder, windows, token_bytes, calibration_1T=None):
+    batches, counts = (Batch.from_labels(*window) for window in windows), ByteCounts.create(token_bytes)
+    return evaluate_windows(decoder, batches, counts, decoder.spec.context_length, calibration_1T)
 
 
 def _by_hand(logits_BTV, targets_BT):
@@ -58,7 +60,7 @@ def _by_hand(logits_BTV, targets_BT):
     for logits, target in zip(logits_BTV.flatten(0, 1).tolist(), targets_BT.flatten().tolist(), strict=True):
         nats += math.log(sum(math.exp(value) for value in logits)) - logits[target]
         correct += logits.index(max(logits)) == target
-    return nats, correct, sum(BYTES[target].item() for target in targets_BT.flatten())
+    return nats, correct, sum(BYTES[target] for target in targets_BT.flatten())
 
 
 def _token_by_token(decoder, inputs_BT):
@@ -79,6 +81,17 @@ def test_losses_equal_those_of_decoding_token_by_token(mixer):
     assert (found.correct, found.bytes, found.tokens) == (correct, text_bytes, 9 + 3 * 16 + 2 * 25 + 5)
 
 
+def test_a_space_before_a_text_counts_no_byte():
+    """Of tokens behind an end token, also within a window."""
+    decoder = _decoder("attention")
+    inputs, targets = torch.tensor([[0, 3, 5, 0, 4]]), torch.tensor([[3, 5, 0, 4, 4]])
+    counts = ByteCounts.create(BYTES, [max(0, count - 1) for count in BYTES], ends=[0])
+    assert text_bytes(inputs, targets, counts.to("cpu")) == 1 + 1 + 0 + 2 + 3
+    targets[0, 4] = IGNORE_INDEX
+    windows = [Batch.from_labels(inputs, targets)]
+    assert evaluate_windows(decoder, windows, counts, 32).causal.bytes == 1 + 1 + 0 + 2
+
+
 def test_the_figures_by_their_definitions():
     found = Likelihood(nats=20.0, tokens=10, bytes=25, correct=3)
     assert found.bits_per_byte == pytest.approx(20 / math.log(2) / 25)
@@ -97,7 +110,7 @@ def test_no_prediction_depends_on_what_comes_after_it(mixers, cut, seed):
     inputs, targets = _tokens(2, 16, seed=seed), _tokens(2, 16, seed=seed + 1)
     with torch.no_grad():
         longer = decoder(inputs, frozen_state(decoder, CALIBRATION, 2, 16))
-    found = evaluate(decoder, [(inputs[:, :cut], targets[:, :cut])], BYTES + 1, CALIBRATION).causal
+    found = evaluate(decoder, [(inputs[:, :cut], targets[:, :cut])], ONE_MORE, CALIBRATION).causal
     assert found.nats == pytest.approx(_by_hand(longer[:, :cut], targets[:, :cut])[0], rel=1e-9)
 
 
@@ -106,8 +119,8 @@ def test_ignored_targets_do_not_count(mixer):
     decoder = _decoder(mixer)
     inputs, targets = _tokens(2, 16, seed=1), _tokens(2, 16, seed=2)
     targets[:, 9:] = IGNORE_INDEX
-    padded = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION).causal
-    short = evaluate(decoder, [(inputs[:, :9], targets[:, :9])], BYTES + 1, CALIBRATION).causal
+    padded = evaluate(decoder, [(inputs, targets)], ONE_MORE, CALIBRATION).causal
+    short = evaluate(decoder, [(inputs[:, :9], targets[:, :9])], ONE_MORE, CALIBRATION).causal
     assert (padded.tokens, padded.bytes, padded.correct) == (18, short.bytes, short.correct)
     assert padded.nats == pytest.approx(short.nats, rel=1e-9)
 
@@ -118,7 +131,7 @@ def test_the_whole_pass_reads_a_row_up_to_its_last_target():
     decoder = _decoder("plga")
     inputs, targets = _tokens(2, 16, seed=1), torch.full((2, 16), IGNORE_INDEX)
     targets[0, [5, 9]], targets[1, 14] = torch.tensor([1, 2]), 3
-    found = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION).whole_sequence
+    found = evaluate(decoder, [(inputs, targets)], ONE_MORE, CALIBRATION).whole_sequence
     first, second = decoder(inputs[:1, :10])[:, [5, 9]], decoder(inputs[1:, :15])[:, [14]]
     by_hand = [_by_hand(first, targets[:1, [5, 9]])[0], _by_hand(second, targets[1:, [14]])[0]]
     assert found.nats == pytest.approx(sum(by_hand), rel=1e-9)
@@ -218,6 +231,6 @@ def test_the_figures_do_not_depend_on_the_batch(mixer):
     inputs, targets = _tokens(4, 16, seed=1), _tokens(4, 16, seed=2)
     for row, length in enumerate((16, 9, 3, 9)):
         targets[row, length:] = IGNORE_INDEX
-    together = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION)
-    single = evaluate(decoder, zip(inputs.split(1), targets.split(1), strict=True), BYTES + 1, CALIBRATION)
+    together = evaluate(decoder, [(inputs, targets)], ONE_MORE, CALIBRATION)
+    single = evaluate(decoder, zip(inputs.split(1), targets.split(1), strict=True), ONE_MORE, CALIBRATION)
     assert together.to_dict() == pytest.approx(single.to_dict(), rel=1e-9)

@@ -112,7 +112,7 @@ def test_the_share_of_a_file_that_a_tokenizer_keeps_is_told(tmp_path, told):
     path.write_text("ab xyz")  # two tokens of `▁ab`, `▁`, and three that are unknown
     found = evaluate(tmp_path, path, device="cpu")
     assert found.causal.bytes == 6
-    share = "66.67% of the text's bytes, the rest is lost or changed; bits per byte count them all"
+    share = "50.00% of the text's bytes, the rest is lost or changed; bits per byte count them all"
     assert told()[-1] == f"the model's tokens stand for {share}"
 
 

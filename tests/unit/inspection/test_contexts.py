@@ -7,6 +7,7 @@ import torch
 from small_models import small_decoder, small_spec
 
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.evaluation.measure import evaluate_windows
@@ -113,7 +114,9 @@ def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, conte
 def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     token_bytes_V = torch.arange(1, 24)
     read = [Batch.from_labels(*pair) for pair in windows()]
-    expected = evaluate_windows(decoder, read, token_bytes_V, decoder.spec.context_length, CALIBRATION).causal
+    expected = evaluate_windows(
+        decoder, read, ByteCounts.create(token_bytes_V), decoder.spec.context_length, CALIBRATION
+    ).causal
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORE_INDEX)).sum(1) for _, t in windows()])
     compared = [FULL, EvictionCache(0, -1.0), EvictionCache(2, -1.0)]
     evaluator = WindowEvaluator.create(decoder, CALIBRATION, 12, 8192)

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from linnet.data.pieces import ByteCounts
 from linnet.inspection.positions import (
     PositionLosses,
     RangeLoss,
@@ -34,7 +35,9 @@ def test_the_parts_add_up_to_the_loss_of_the_windows(kind: str):
     decoder, windows_NT = model(kind), torch.randint(11, (3, 33))
     ways = variants(decoder.spec)
     assert len(ways) == 5
-    found = measure_positions(decoder, windows_NT, torch.ones(11, dtype=torch.long), ways, torch.randint(11, (1, 8)))
+    found = measure_positions(
+        decoder, windows_NT, ByteCounts.create([1] * 11).to("cpu"), ways, torch.randint(11, (1, 8))
+    )
     sums = [sum(part.bits_per_byte * 3 * (part.end - part.begin) for part in one.ranges) * math.log(2) for one in found]
     if decoder.causal:
         whole = decoder(windows_NT[:, :-1], targets=windows_NT[:, 1:])

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.distributed import Stopped
@@ -22,7 +23,14 @@ def stepper_of(tiny_model):
         torch.manual_seed(0)
         decoder = Decoder(tiny_model())
         optimizer = torch.optim.SGD([{"params": decoder.parameters(), "scale": 1.0}], lr=9.0)
-        return Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(by=clip, at=at), precision, BYTES)
+        return Stepper(
+            ParallelModel(decoder),
+            objective,
+            optimizer,
+            ClipSpec(by=clip, at=at),
+            precision,
+            ByteCounts.create(BYTES.tolist()).to("cpu"),
+        )
 
     return make
 

@@ -111,9 +111,8 @@ def _evaluated(model, folder):
     data = TokenData.open(folder)
     sequence = data.split("validation")
     windows = validation_batches(sequence, document_windows(sequence, 16), 2, 128)
-    token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
     calibration_1T = calibration_tokens(data, "train", 16)
-    return evaluate_windows(load_decoder(model), windows, token_bytes, 16, calibration_1T).to_dict()
+    return evaluate_windows(load_decoder(model), windows, data.tokenizer.byte_counts(), 16, calibration_1T).to_dict()
 
 
 GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}

@@ -167,7 +167,7 @@ def storage_loss(
     # Stories, each after an end token, as far as the context reaches.
     ids = [token for text in STORIES for token in (tokenizer.end_id, *tokenizer.encode(text))]
     tokens_T = torch.tensor(ids[: whole.spec.context_length + 1])
-    before, after = (bits_per_byte(d(tokens_T[None, :-1])[0], tokens_T[1:], tokenizer) for d in (whole, stored))
+    before, after = (bits_per_byte(d(tokens_T[None, :-1])[0], tokens_T, tokenizer) for d in (whole, stored))
     return StorageLoss(precision, error, same, (before, after))
 
 

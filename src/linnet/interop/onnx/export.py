@@ -294,8 +294,7 @@ def check_graphs(
     except Exception as error:  # onnxruntime raises many kinds, none of them public
         problem = str(error).strip().splitlines()[0]
         raise UserError(f"export: {precision}: onnxruntime cannot run the graphs ({problem})") from error
-    targets = torch.tensor(tokens[1:])
-    bits = [bits_per_byte(x_TV[:-1], targets, model.tokenizer) for x_TV in (ours_TV, theirs_TV)]
+    bits = [bits_per_byte(x_TV[:-1], torch.tensor(tokens), model.tokenizer) for x_TV in (ours_TV, theirs_TV)]
     parity = GraphParity(
         error=float((ours_TV - theirs_TV).square().mean().sqrt() / ours_TV.std()),
         largest_error=largest_error(ours_TV, theirs_TV),

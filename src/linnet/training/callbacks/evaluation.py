@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
-from torch import Tensor
 
 from linnet.data.loader import validation_batches
+from linnet.data.pieces import ByteCounts
 from linnet.data.token_data import TokenData
-from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.likelihood import Evaluation, Tokens
 from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.models import calibration_tokens
 from linnet.training.callbacks import Callback
@@ -34,14 +34,14 @@ class Evaluate(Callback):
     name = "evaluation"
 
     def __init__(
-        self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor, separate_prefix: bool = False
+        self, data: TokenData, spec: TrainingSpec, byte_counts: ByteCounts[Tokens], separate_prefix: bool = False
     ) -> None:
-        """token_bytes_V: bytes of each token's text, on the model's device. separate_prefix: see `TokenData.spans`."""
+        """byte_counts: of the data's tokenizer. separate_prefix: see `TokenData.spans`."""
         assert spec.context_length is not None, "an unresolved run"
         self._tokens = data.split("validation")
         self._spans = data.spans(self._tokens, spec.context_length, separate_prefix)
         calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
-        self._reading = token_bytes_V, spec.context_length, calibration_1T
+        self._reading = byte_counts, spec.context_length, calibration_1T
         self.state: EvaluationState = EvaluationState()
 
     @property

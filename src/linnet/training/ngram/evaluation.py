@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
+from linnet.data.pieces import ByteCounts
 from linnet.evaluation.likelihood import DocumentLosses
 from linnet.evaluation.results import error_basis, with_error
 from linnet.present import numbers
@@ -133,12 +134,13 @@ class NGramEvaluation(Result):
         return [Picture("never_seen", "The curse of dimensionality", plot, caption)]
 
 
-def evaluate_tokens(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvaluation:
+def evaluate_tokens(model: NGram, tokens_T: Indices, byte_counts: ByteCounts[Indices]) -> NGramEvaluation:
     """Predict every token but the first from the tokens before it in its document.
 
-    token_bytes_V: bytes of text of each token. `UserError` if there is nothing to predict.
+    byte_counts: of the tokenizer. `UserError` if there is nothing to predict.
     """
-    if not token_bytes_V[tokens_T[1:]].any():
+    text_bytes_T = byte_counts.of(tokens_T, np.roll(tokens_T, 1))
+    if not text_bytes_T[1:].any():
         raise UserError(f"the {max(0, len(tokens_T) - 1)} tokens to evaluate contain no text; evaluate more tokens")
     lengths_T = max_lengths(tokens_T, model.end_id)
     found_T, guesses_T = np.empty(len(tokens_T)), np.empty_like(tokens_T)
@@ -156,8 +158,7 @@ def evaluate_tokens(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> 
     ends_T = tokens_T == model.end_id
     documents = np.cumsum(ends_T)[:-1] - int(ends_T[0])
     nats_N, bytes_N, correct_N = (
-        np.bincount(documents, values_T[1:])
-        for values_T in (-np.log(found_T), token_bytes_V[tokens_T], guesses_T == tokens_T)
+        np.bincount(documents, values_T[1:]) for values_T in (-np.log(found_T), text_bytes_T, guesses_T == tokens_T)
     )
     losses = DocumentLosses(
         nats_N.astype(np.float64), np.bincount(documents), bytes_N.astype(np.int64), correct_N.astype(np.int64)

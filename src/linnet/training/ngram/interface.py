@@ -108,7 +108,7 @@ def evaluate_ngram(model: str | Path | StoredNGram, data: str | Path, split: Spl
     stored = model if isinstance(model, StoredNGram) else load_ngram(model)
     source = TokenData.open(data)
     source.check_tokenizer(stored.folder / TOKENIZER)
-    found = evaluate_tokens(stored.model, _tokens(source, split), stored.tokenizer.token_bytes())
+    found = evaluate_tokens(stored.model, _tokens(source, split), stored.tokenizer.byte_counts())
     return replace(found, about={"model": str(stored.folder), "data": str(data), "split": split})
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
+from linnet.data.pieces import ByteCounts
 from linnet.training.ngram.evaluation import LikeliestTokens, evaluate_tokens, likeliest_after
 from linnet.training.ngram.model import Discounts, Level, NGram, NGramTable, count_ngrams
 
@@ -26,9 +27,11 @@ def test_the_likeliest_token_is_found_by_backing_off(probabilities, expected):
 
 def test_unseen_ngrams_are_counted_in_long_enough_documents():
     model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 3), 0)
-    seen = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), np.ones(4, dtype=np.int64)).seen
+    seen = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), ByteCounts.create([1] * 4)).seen
     assert [(one.ngrams, one.never_seen) for one in seen] == [(5, 1), (5, 3), (3, 2)]
-    assert [one.share_never_seen for one in evaluate_tokens(model, np.array([0, 1]), np.ones(4, int)).seen] == [
+    assert [
+        one.share_never_seen for one in evaluate_tokens(model, np.array([0, 1]), ByteCounts.create([1] * 4)).seen
+    ] == [
         0.0,
         0.0,
         None,
@@ -38,10 +41,10 @@ def test_unseen_ngrams_are_counted_in_long_enough_documents():
 def test_documents_have_their_own_sums_and_an_error():
     """Each token but the first belongs to the document that it is in, or ends; the sums are those of the whole."""
     model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 2), 0)
-    found = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), np.array([0, 1, 2, 3])).losses
+    found = evaluate_tokens(model, np.array([0, 1, 2, 0, 3, 0]), ByteCounts.create(range(4))).losses
     assert (found.tokens_N.tolist(), found.bytes_N.tolist()) == ([3, 2], [3, 3])
     for row, tokens in enumerate(([0, 1, 2, 0], [0, 3, 0])):
-        alone = evaluate_tokens(model, np.array(tokens), np.array([0, 1, 2, 3])).losses
+        alone = evaluate_tokens(model, np.array(tokens), ByteCounts.create(range(4))).losses
         assert alone.bits_per_byte.standard_error is None
         assert (alone.nats_N[0], alone.correct_N[0]) == (pytest.approx(found.nats_N[row]), found.correct_N[row])
     low, high = sorted(found.bits_N / 3)
@@ -51,4 +54,4 @@ def test_documents_have_their_own_sums_and_an_error():
 def test_tokens_without_text_are_refused():
     model = NGram(count_ngrams(np.array([0, 1, 0]), 0, 2, 2), 0)
     with pytest.raises(UserError, match="the 1 tokens to evaluate contain no text"):
-        evaluate_tokens(model, np.array([0, 0]), np.array([0, 1]))
+        evaluate_tokens(model, np.array([0, 0]), ByteCounts.create([0, 1]))

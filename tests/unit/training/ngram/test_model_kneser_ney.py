@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ngram_reference import FALLBACK, Reference
 
+from linnet.data.pieces import ByteCounts
 from linnet.training.ngram import model as room
 from linnet.training.ngram.evaluation import evaluate_tokens
 from linnet.training.ngram.model import NGram, count_ngrams, estimate_discounts
@@ -61,7 +62,7 @@ def test_a_text_is_read_as_it_is_predicted_token_by_token(documents, new, order)
         single = model.next_probabilities(tokens[begun:place])
         assert together[place] == pytest.approx(single[tokens[place]], rel=1e-12)
         guessed += single.argmax() == tokens[place]
-    assert evaluate_tokens(model, tokens, np.ones(VOCABULARY, dtype=np.int64)).losses.likelihood.correct == guessed
+    assert evaluate_tokens(model, tokens, ByteCounts.create([1] * VOCABULARY)).losses.likelihood.correct == guessed
 
 
 @pytest.mark.parametrize("counts", [[], [1, 1, 2], [2, 3, 4], [1, 3, 4], [1, 2, 4], [1, 1, 1, 2, 3, 3, 3]])

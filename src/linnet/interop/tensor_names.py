@@ -2,7 +2,7 @@
 
 A table has a line for each tensor of linnet, or for all tensors of a module (`.weight`, `.bias`): the published tensors
 that it joins, in order. In names of linnet `#` stands for a number; in published names `{0}` is the index of the layer
-over all blocks, `{1}` the next number, and so on.
+over all blocks, `{1}` the next number, and so on; `name[{1}]` is the part of this number of a tensor of several.
 """
 
 import pickle
@@ -64,7 +64,7 @@ class PublishedTensors:
         tensors: dict[str, Tensor] = {}
         shapes = shapes_of(meta_decoder(spec))
         for ours, theirs in self._pairs(shapes, spec).items():
-            parts = [self._reordered(name, named[name], spec, to_published=False) for name in theirs]
+            parts = [self._reordered(name, _part_of(named, name), spec, to_published=False) for name in theirs]
             tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
         like = next(iter(named.values()))
         for ours, shape in shapes.items():
@@ -86,7 +86,7 @@ class PublishedTensors:
                 parts = torch.chunk(joint, len(theirs))
             for name, part in zip(theirs, parts, strict=True):
                 named[name] = self._reordered(name, part, spec, to_published=True)
-        return named
+        return _stacked(named)
 
     def names(self, ours: Iterable[str], spec: ModelSpec) -> list[str]:
         """Return the published names of tensors of linnet."""
@@ -144,6 +144,28 @@ class PublishedTensors:
                 return tensor.reshape(3, groups, -1, *tensor.shape[1:])[order].transpose(0, 1).reshape(tensor.shape)
             return tensor.reshape(groups, 3, -1, *tensor.shape[1:]).transpose(0, 1)[order].reshape(tensor.shape)
         return tensor
+
+
+_PART = re.compile(r"\[(\d+)\]")
+
+
+def _part_of(named: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return the published tensor of a name, or the part of it that the name says."""
+    part = _PART.search(name)
+    return named[name] if part is None else named[_PART.sub("", name)][int(part[1])]
+
+
+def _stacked(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Join the parts of a tensor, which come in their order, into one."""
+    stacked: dict[str, Tensor] = {}
+    parts: dict[str, list[Tensor]] = {}
+    for name, tensor in named.items():
+        whole = _PART.sub("", name)
+        if whole != name:
+            parts.setdefault(whole, []).append(tensor)
+        else:
+            stacked[name] = tensor
+    return stacked | {name: torch.stack(tensors) for name, tensors in parts.items()}
 
 
 def _of_layers(layer: str, table: NameTable) -> NameTable:
@@ -275,6 +297,19 @@ MIXTRAL = PublishedTensors(
         },
     )
 )
+
+GRANITE_EXPERTS = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.block_sparse_moe.",
+        {
+            "feed_forward.router.map": "router.layer",
+            "feed_forward.experts.#.up": "input_linear[{1}]",
+            "feed_forward.experts.#.down": "output_linear[{1}]",
+        },
+    )
+)
+"""Granite 3 with experts, all experts of a layer in one tensor."""
 
 OLMO = PublishedTensors(_LLAMA, fixed={"norm.weight": 1.0, "norm.bias": 0.0})
 """OLMo 1, whose norms have no parameters."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 YARN = {"scaling": {"kind": "yarn", "factor": 4, "trained": 64, "attention_factor": 1.3}}
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "trained": 64, "fast": 4.0, "slow": 1.0}
 SHAPES: dict[str, dict[str, Any]] = {
     "tied": {},
     "untied, more tokens than the tokenizer": {"head": {"tied": False}, "vocab_size": 320},
@@ -18,6 +19,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "ntk": {"mixer": {"rotary": {"scaling": {"kind": "ntk", "factor": 4}}}},
     "yarn": {"mixer": {"rotary": YARN}},
+    "llama3": {"mixer": {"head_dim": 32, "rotary": {"base": 5e5, "scaling": LLAMA3}}},
     "qwen3": {"mixer": {"query_key_norm": {}, "kv_heads": 1, "bias": True, "out_bias": False}},
     "qwen3, adjacent pairs": {"mixer": {"query_key_norm": {}, "rotary": {"pairing": "adjacent"}}},
 }

@@ -22,8 +22,9 @@ NEOX_ROPE = {"rope_type": "default", "rope_theta": 9000.0, "partial_rotary_facto
 SEQUENTIAL = {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"}
 GPT2 = {"vocab_size": 290, "n_positions": 224, "n_embd": 24, "n_layer": 2, "n_head": 4}
 RELU = {"n_positions": 60, "n_inner": 36, "activation_function": "relu", "tie_word_embeddings": False}
-GRANITE = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3}
-GRANITE |= {"logits_scaling": 6.0, "shared_intermediate_size": 28, "position_embedding_type": "rope"}
+MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3}
+MULTIPLIERS |= {"logits_scaling": 6.0}
+GRANITE = {**MULTIPLIERS, "shared_intermediate_size": 28, "position_embedding_type": "rope"}
 GRANITE |= {"mamba_n_heads": 6, "mamba_d_head": 8, "mamba_d_state": 5, "mamba_n_groups": 2}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {**LLAMA, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 5000.0}}),
@@ -54,6 +55,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "GraniteMoeHybridConfig",
         {**LLAMA, **GRANITE, "layer_types": ["linear_attention", "full_attention"], "num_local_experts": 0},
     ),
+    "granite with experts": ("GraniteMoeConfig", {**LLAMA, **MULTIPLIERS, "num_local_experts": 3}),
     "smollm3": ("SmolLM3Config", {**LLAMA, "pad_token_id": 0, "no_rope_layers": [0, 1]}),
     "olmo": ("OlmoConfig", {**LLAMA, "pad_token_id": 0}),
     "olmoe": ("OlmoeConfig", {**LLAMA, "pad_token_id": 0, "num_experts": 3, "num_experts_per_tok": 2}),

@@ -10,6 +10,7 @@ from linnet.interop.families.llama_variants import (
     Ernie45,
     Exaone4,
     Granite,
+    GraniteExperts,
     GraniteHybrid,
     Helium,
     Olmo,
@@ -21,7 +22,7 @@ from linnet.interop.families.recurrent import Mamba2Model, MambaModel, Rwkv4Mode
 
 FAMILIES: tuple[type[Family], ...] = (
     *(Llama, Mistral, Qwen2, Qwen3, Mixtral, Phi3, Phi, StableLm, Olmo2, Gemma, Gemma2, Gemma3),
-    *(Granite, GraniteHybrid, SmolLm3, Olmo, Olmoe, Exaone4, Ernie45, Helium, Cohere, Starcoder2),
+    *(Granite, GraniteExperts, GraniteHybrid, SmolLm3, Olmo, Olmoe, Exaone4, Ernie45, Helium, Cohere, Starcoder2),
     *(Gpt2, GptNeo, GptNeoX, Opt, Bloom, GptBigCode, GptJ, CodeGen, Falcon),
     *(MambaModel, Mamba2Model, Rwkv4Model),
 )
@@ -30,12 +31,12 @@ FAMILIES: tuple[type[Family], ...] = (
 REFUSED: dict[str, str] = {
     "falcon_h1": "each layer has attention and Mamba-2 side by side",
     "gemma3n": "layers have token vectors of their own and share keys and values",
-    "granitemoe": "all experts of a layer are in one tensor, which is not taken apart",
     "hunyuan_v1_dense": "queries and keys are normalized after their rotation",
     "lfm2": "layers have gated short convolutions",
     "nemotron": "gains of layer norms are one plus a parameter",
     "qwen3_5": "queries and gates are rows of one map head by head, which is not taken apart",
     "qwen3_5_text": "queries and gates are rows of one map head by head, which is not taken apart",
+    "qwen3_next": "queries and gates are rows of one map head by head, which is not taken apart",
     "zamba2": "layers share blocks of attention, each with adapters of its own",
 }
 """Families that many people use, by `model_type`, and what linnet has no layer or table for."""

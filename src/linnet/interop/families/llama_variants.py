@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from linnet.interop.families.family import OURS, ActivationName
 from linnet.interop.families.llama import LayerNormed, LlamaLike, Olmo2, OneWindow
 from linnet.interop.families.recurrent import check_step_limit
-from linnet.interop.tensor_names import COHERE, GRANITE_HYBRID, OLMO, OLMO2, SMALL_EXPERTS, STARCODER2
+from linnet.interop.tensor_names import COHERE, GRANITE_EXPERTS, GRANITE_HYBRID, OLMO, OLMO2, SMALL_EXPERTS, STARCODER2
 
 LayerKind = Literal["full_attention", "sliding_attention"]
 
@@ -77,6 +77,24 @@ class Granite(Multiplied):
 
     model_type: Literal["granite"] = "granite"
     mlp_bias: bool = False
+
+
+class GraniteExperts(Multiplied):
+    """Granite 3 with experts in every layer."""
+
+    tensors, architecture = GRANITE_EXPERTS, "GraniteMoeForCausalLM"
+    constants: ClassVar[Mapping[str, Any]] = {**Multiplied.constants, "block.feed_forward.kind": "experts"}
+    table: ClassVar[Mapping[str, str]] = {
+        **Multiplied.table,
+        "num_local_experts": "block.feed_forward.experts",
+        "num_experts_per_tok": "block.feed_forward.top_k",
+        "router_aux_loss_coef": "block.feed_forward.balance",
+    }
+
+    model_type: Literal["granitemoe"] = "granitemoe"
+    num_local_experts: PositiveInt = 8
+    num_experts_per_tok: PositiveInt = 2
+    router_aux_loss_coef: float = Field(default=0.001, ge=0)
 
 
 class GraniteHybrid(Multiplied):

@@ -26,8 +26,14 @@ PAIRING: dict[str, Pairing] = {"llama": "adjacent", "qwen3": "halves"}
 """The elements of a head that each architecture rotates together."""
 
 _TOKENS_BELOW = 1 << 31
-_ROPE_FIELDS = ("rope_type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor")
-"""Fields of rotary positions that `architecture_metadata` writes; llama3 scaling would need a tensor of factors."""
+_RAMP = ("factor", "original_max_position_embeddings")
+_ROPE_FIELDS = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": (*_RAMP, "attention_factor"),
+    "llama3": (*_RAMP, "low_freq_factor", "high_freq_factor"),
+}
+"""Fields of each kind of rotary positions that a file holds: in metadata, those of `llama3` in a tensor of factors."""
 
 
 class GgufLlama(LlamaLike):
@@ -59,11 +65,17 @@ class GgufLlama(LlamaLike):
     @classmethod
     def fields(cls, plain: Plain) -> dict[str, Any]:
         mixer, fields = plain["blocks"][0]["mixer"], super().fields(plain)
-        rope = {name: fields["rope_parameters"].get(name) for name in _ROPE_FIELDS}
-        rope |= {"rope_type": "default"} if rope["rope_type"] == "llama3" else {}
+        rope, is_llama = fields["rope_parameters"], mixer["query_key_norm"] is None
+        # llama.cpp's graph of qwen3 reads no factors.
+        kind = "default" if rope["rope_type"] == "llama3" and not is_llama else rope["rope_type"]
+        rope = {
+            "rope_type": kind,
+            "rope_theta": rope["rope_theta"],
+            **{name: rope[name] for name in _ROPE_FIELDS[kind]},
+        }
         pairing = (mixer["rotary"] or {}).get("pairing", "halves")
         fields |= {"hidden_act": "silu", "rope_parameters": rope, "pairing": pairing}
-        if mixer["query_key_norm"] is None:
+        if is_llama:
             return {**fields, "model_type": "llama"}
         return {**fields, "model_type": "qwen3", "out_bias": False, "mlp_bias": False}
 

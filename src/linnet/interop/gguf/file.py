@@ -5,6 +5,7 @@ Legend: `N` heads, `K` head width, `R` rows of a map to queries or keys, `N K`.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,9 @@ from linnet.interop import optional_package
 from linnet.interop.gguf.architecture import PAIRING, Metadata, architecture_of
 from linnet.interop.tensor_names import GGUF
 from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.rotary import Llama3Scaling
 from linnet.model.spec import ModelSpec
+from linnet.ops.rotary import frequencies
 
 
 class Storage(NamedTuple):
@@ -66,12 +69,19 @@ def check_precision(precision: str, spec: ModelSpec, origin: str) -> None:
 
 
 def named_tensors(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """Return the tensors under the file's names, rows of queries and keys in the order of its architecture."""
+    """Return the tensors under the file's names, rows of queries and keys in the order of its architecture.
+
+    Scaling `llama3` has no metadata: `rope_freqs.weight`, `[K/2]`, holds the numbers that divide the angle per position
+    of each pair, as llama.cpp's conversion writes it.
+    """
     mixer = spec.blocks[0].mixer
     assert isinstance(mixer, AttentionSpec) and mixer.rotary is not None
     heads, kv_heads, width = mixer.widths(spec.d_model)
-    named, pairing = GGUF.to_published(tensors, spec), PAIRING[architecture_of(spec)]
-    if mixer.rotary.pairing == pairing:
+    named, pairing, rotary = GGUF.to_published(tensors, spec), PAIRING[architecture_of(spec)], mixer.rotary
+    if isinstance(rotary.scaling, Llama3Scaling):
+        of_pairs = partial(frequencies, width, rotary.base, torch.device("cpu"))
+        named["rope_freqs.weight"] = of_pairs() / of_pairs(rotary.scaling.law)
+    if rotary.pairing == pairing:
         return named
     counts = {"attn_q": heads, "attn_k": kv_heads, "attn_q_norm": 1, "attn_k_norm": 1}
     for name, tensor in named.items():

@@ -80,6 +80,8 @@ def _angles(file: GgufFile, length: int) -> tuple[Tensor, Tensor]:
         unscaled = 1 - ((pairs - first) / max(0.001, last - first)).clamp(0, 1)
         gain = file.of_model("rope.scaling.attn_factor", 1.0) * (1 + 0.1 * math.log(factor))
     frequencies = as_trained / factor * (1 - unscaled) + as_trained * unscaled
+    if file.architecture == "llama":  # the only graph that reads the factors
+        frequencies = frequencies / file.tensors.get("rope_freqs.weight", torch.ones(width // 2)).double()
     turns = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)[:, None]
     return (turns.cos() * gain).float(), (turns.sin() * gain).float()
 

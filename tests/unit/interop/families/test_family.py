@@ -280,6 +280,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         {**LLAMA, **LAYERS, **MULTIPLIERS, "attention_bias": BOOLS, "mlp_bias": BOOLS},
         [ropes()],
     ),
+    "granitemoe": (
+        LLAMA_SIZES,
+        {**LLAMA, **LAYERS, **MULTIPLIERS, "attention_bias": BOOLS}
+        | {"num_local_experts": st.integers(2, 4), "num_experts_per_tok": st.sampled_from([ABSENT, 1, 2])},
+        [ropes()],
+    ),
     "granitemoehybrid": (
         {**LLAMA_SIZES, "shared_intermediate_size": 20, "num_local_experts": 0, **GRANITE_MAMBA},
         {**MULTIPLIERS, "attention_bias": BOOLS, "mamba_conv_bias": BOOLS, "mamba_proj_bias": BOOLS}
@@ -503,6 +509,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "num_local_experts": 0, "layer_types": ["attention"] * 28, "position_embedding_type": "rope",
         "embedding_multiplier": 12.0, "residual_multiplier": 0.263, "attention_multiplier": 0.015625,
         "mamba_n_heads": 32,
+    },
+    "granite-3.1-1b-a400m": {
+        "model_type": "granitemoe", "vocab_size": 49155, "hidden_size": 1024, "intermediate_size": 512,
+        "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,
+        "num_local_experts": 32, "num_experts_per_tok": 8, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
     },
     "SmolLM3-3B": {"model_type": "smollm3", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008},
     "OLMoE-1B-7B": {"model_type": "olmoe", "hidden_size": 2048, "num_experts": 64, "num_experts_per_tok": 8},

@@ -43,7 +43,7 @@ YARN = {"kind": "yarn", "factor": 4.0, "trained": 64}
             "blocks[0].mixer.rotary.scaling.truncate: false: .* expected true",
         ),
         (
-            model({"rotary": {"scaling": {**YARN, "kind": "llama3"}}}),
+            model({"query_key_norm": {}, "rotary": {"scaling": {**YARN, "kind": "llama3"}}}),
             "blocks[0].mixer.rotary.scaling: llama3: .* expected none",
         ),
         (model({"soft_cap": 50.0}), "blocks[0].mixer.soft_cap: 50.0: .* expected none"),

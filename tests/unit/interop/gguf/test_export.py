@@ -1,16 +1,18 @@
 """GGUF files compute what the models compute; where a check finds a difference there is no file."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import tokenizers
 import torch
-from small_llamas import SHAPES
+from small_llamas import LLAMA3, SHAPES
 from torch import Tensor
 
 import linnet
@@ -40,6 +42,21 @@ def test_the_file_computes_what_the_model_computes(tmp_path: Path, made_model: M
     counts = [kind for name, kind in types.items() if name.endswith(("_count", "_length", "_id"))]
     assert len(counts) >= 10 and {*counts} == {gguf.GGUFValueType.UINT32}  # llama.cpp takes no other
     assert ("output.weight" in names) == ("untied" in shape)
+
+
+def test_factors_of_llama_3_are_those_of_llama_cpp_s_conversion(tmp_path: Path, made_model: MadeModel):
+    """As `convert_hf_to_gguf.py` computes them, pair by pair; of 16 pairs here some are kept, mixed and divided."""
+    export_gguf(load(made_model(**SHAPES["llama3"]), device="cpu"), tmp_path / "small.gguf")
+    reader, expected = gguf.GGUFReader(tmp_path / "small.gguf"), []
+    for pair in range(16):
+        wavelength = 2 * math.pi * 5e5 ** (2 * pair / 32)
+        turns = LLAMA3["trained"] / wavelength
+        smooth = (turns - LLAMA3["slow"]) / (LLAMA3["fast"] - LLAMA3["slow"])
+        mixed = 1 / ((1 - smooth) / LLAMA3["factor"] + smooth)
+        expected.append(1.0 if turns > LLAMA3["fast"] else LLAMA3["factor"] if turns < LLAMA3["slow"] else mixed)
+    (found,) = [tensor for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
+    assert found.data.dtype == np.float32 and found.data.tolist() == pytest.approx(expected, rel=1e-5)
+    assert len({*expected}) > 2 and not [key for key in reader.fields if "rope.scaling" in key]
 
 
 def test_ends_and_templates_stand_in_the_file(tmp_path: Path, made_model: MadeModel, caplog: pytest.LogCaptureFixture):

@@ -29,6 +29,9 @@ _SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "[END]")
 """The end token of a file of which nothing says it: the first of these that it has."""
 
+MAX_GAPS = 1 << 16
+"""Ids without a token before an added token."""
+
 _RULE, _ENDS = "post_processor", "linnet:end"
 """Where a tokenizer.json holds other end tokens: the format has no field for them, so they are a special token that the
 rule of the post-processor never adds."""
@@ -56,6 +59,8 @@ class Tokenizer:
         model = _sentencepiece(self._definition, origin)
         self._sentencepiece = SentencePiece(model, origin) if model else None
         with _panics_reported(origin):
+            if model is None:
+                self._fill_gaps()
             self.end_ids = self._find_ends(ends, None if model is None else model.end)
         self.end_id = self.end_ids[0]
         if model:
@@ -310,6 +315,30 @@ class Tokenizer:
             raise UserError(problem, field=place, value=end, accepted="an added token")
         return token
 
+    def _fill_gaps(self) -> None:
+        """Keep the ids of added tokens behind gaps, which the library would number without them.
+
+        Such files come from tokenizers with ids of their own; those of the file are what the model was trained with.
+        The ids in the gaps become special tokens that no text has.
+        """
+        written = sorted(self._definition.get("added_tokens") or [], key=lambda token: int(token["id"]))
+        ids = {added.content: token for token, added in self._library.get_added_tokens_decoder().items()}
+        behind = [token for token in written if ids.get(token["content"], token["id"]) < token["id"]]
+        if not behind:
+            return
+        gaps = range(ids[behind[0]["content"]], behind[-1]["id"])
+        known = {token["id"] for token in written} | set(self._library.get_vocab(with_added_tokens=False).values())
+        unused = [token for token in gaps if token not in known]
+        if len(unused) > MAX_GAPS:
+            field, accepted = f"added_tokens: {behind[-1]['content']!r}", f"at most {MAX_GAPS:,} ids without a token"
+            raise UserError(
+                f"{self._origin}: {len(unused):,} ids before it have no token", field=field, accepted=accepted
+            )
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        written += [{"id": token, "content": f"[UNUSED_{token}]", **plain} for token in unused]
+        self._definition["added_tokens"] = sorted(written, key=lambda token: int(token["id"]))
+        self.__dict__.pop("_library")
+
     def _mark_ends(self) -> None:
         """Make the library treat the end tokens as special, and number added tokens as it does."""
         library, written = self._library, self._definition.get("added_tokens") or []
@@ -319,7 +348,7 @@ class Tokenizer:
             library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
         ids = {added.content: token for token, added in library.get_added_tokens_decoder().items()}
         moved = [token for token in written if ids.get(token["content"], token["id"]) != token["id"]]
-        for token in moved[:1]:  # the library has no gaps in its ids, whatever the file says
+        for token in moved[:1]:  # an id that another token has
             problem = f"added_tokens: {token['content']!r}: id {token['id']}: it is {ids[token['content']]}"
             note(f"{self._origin}: {problem}, as the tokenizers library numbers added tokens")
         if unmarked or moved:

@@ -4,6 +4,7 @@ linnet begins every text with the end token by itself, Transformers only if a ru
 adds that rule to linnet's own tokenizers, import removes it; a tokenizer from elsewhere keeps the rule that it has.
 """
 
+import codecs
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.checksum import check_files
 from linnet.core.errors import UserError, note
-from linnet.core.files import read_json, write_json
+from linnet.core.files import open_file, read_json, write_json
 from linnet.data.chat_template import CHAT_TEMPLATES, TOKENIZER_CONFIG
 from linnet.data.tokenizer import TOKENIZER, Tokenizer, without_ends
 from linnet.data.tokenizer_training import END
@@ -33,11 +34,8 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 GENERATION = "generation_config.json"
 REPEATED = ("special_tokens_map.json", "added_tokens.json")
 """Files of some folders that repeat what the two files of the tokenizer say."""
-WEIGHT_SUFFIXES = {
-    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".gguf"),
-    *(".tflite", ".mlmodel", ".npz", ".pkl"),
-}
-"""Of files with weights, or other binary data of frameworks, which are not kept at import."""
+_LOOKED_AT_BYTES = 1 << 20
+"""The beginning of a file that tells whether it is text."""
 FORMAT = {"format": "pt"}
 """Metadata that Transformers requires in a safetensors file."""
 
@@ -45,14 +43,27 @@ _RULE = "post_processor"
 
 
 def files_to_keep(folder: Path) -> dict[str, Path]:
-    """Return the files of a published folder by name, except those with weights, hidden ones and most subfolders."""
+    """Return the text files of a published folder by name, and SentencePiece models, which have the suffix `.model`.
+
+    Weights of any framework are no text; lists of their files, hidden files and most subfolders are left out, too.
+    """
     paths = [*folder.iterdir(), *(folder / CHAT_TEMPLATES).glob("*")]
-    weights = (*WEIGHT_SUFFIXES, ".index.json")
     return {
         path.relative_to(folder).as_posix(): path
         for path in sorted(paths)
-        if path.is_file() and not path.name.startswith(".") and not path.name.endswith(weights)
+        if path.is_file() and not path.name.startswith(".") and (path.suffix == ".model" or _is_text(path))
     }
+
+
+def _is_text(path: Path) -> bool:
+    """Return True for UTF-8, unless it lists the files of weights."""
+    with open_file(path) as file:
+        begin = file.read(_LOOKED_AT_BYTES)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(begin)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in begin and not (path.name.endswith(".index.json") and b'"weight_map"' in begin)
 
 
 def published_folder(folder: Path | None) -> Path | None:
@@ -194,7 +205,7 @@ def write_folder(
     if published is not None:
         shutil.copytree(published, folder, dirs_exist_ok=True)
         if (published / TOKENIZER).is_file():
-            same_tokenizer = read_tokenizer(published, family, spec).hash == tokenizer.hash
+            same_tokenizer = _keep_tokenizer(folder, read_tokenizer(published, family, spec), tokenizer)
     begin = _write_tokenizer(folder, tokenizer, spec.context_length, family.begins_with_end, same_tokenizer)
     several = len(tokenizer.end_ids) > 1
     ends = {"bos_token_id": begin, "eos_token_id": list(tokenizer.end_ids) if several else tokenizer.end_id}
@@ -208,6 +219,33 @@ def write_folder(
         original = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
         _update(folder / GENERATION, original, {**ends, **({"suppress_tokens": unused} if unused else {})})
     write_tensors(folder / WEIGHTS, family.tensors.to_published(decoder.state_dict(), spec), FORMAT)
+
+
+def _keep_tokenizer(folder: Path, published: Tokenizer, tokenizer: Tokenizer) -> bool:
+    """Return True if the published files of a tokenizer still hold; remove other forms of a vocabulary that do not."""
+    before, after = ({**one.definition, _RULE: None} for one in (published, tokenizer))
+    if before != after:
+        for name in _vocabulary_files(folder) - {TOKENIZER, TOKENIZER_CONFIG}:
+            (folder / name).unlink(missing_ok=True)
+    # Transformers numbers added tokens without gaps, so a file with gaps is replaced by one without.
+    added = read_json(folder / TOKENIZER).get("added_tokens") or []
+    return published.hash == tokenizer.hash and len(added) == len(tokenizer.added_tokens)
+
+
+def _vocabulary_files(folder: Path) -> set[str]:
+    """Return the names of the files that Transformers' tokenizers of this folder read a vocabulary from."""
+    from transformers.models.auto import tokenization_auto as auto
+
+    plain, config = (
+        read_json(folder / name) if (folder / name).is_file() else {} for name in (TOKENIZER_CONFIG, CONFIG)
+    )
+    kinds = (
+        "PreTrainedTokenizerFast",
+        plain.get("tokenizer_class"),
+        auto.TOKENIZER_MAPPING_NAMES.get(config.get("model_type")),
+    )
+    classes = [auto.tokenizer_class_from_name(str(kind)) for kind in kinds if kind]
+    return {name for kind in classes if kind is not None for name in kind.vocab_files_names.values()}
 
 
 def _update(path: Path, original: dict[str, Any], fields: dict[str, Any]) -> None:

@@ -713,16 +713,36 @@ def test_what_no_merges_alone_do_not_decide(kind: str, changed: dict[str, Any], 
     assert tokenizer.encode("ab") == tokenizer._library.encode("ab", add_special_tokens=False).ids
 
 
-def test_added_tokens_have_the_ids_of_the_library(tmp_path: Path, told: Callable[[], list[str]]):
-    definition = json.loads(json.dumps(TRAINED["bytes"]._definition))
-    definition["added_tokens"].append(
-        {**definition["added_tokens"][0], "content": "<tool>", "id": 300, "special": False}
-    )
-    tokenizer = Tokenizer.load(_write(tmp_path, definition))
-    assert tokenizer.encode("<tool>") == [257] and tokenizer.vocab_size == 258
+def with_added(name: str, token: int, **fields: Any) -> dict[str, Any]:
+    definition: dict[str, Any] = json.loads(json.dumps(TRAINED["bytes"]._definition))
+    definition["added_tokens"].append({**definition["added_tokens"][0], "content": name, "id": token, **fields})
+    return definition
+
+
+def test_added_tokens_behind_a_gap_have_the_ids_of_the_file(tmp_path: Path, told: Callable[[], list[str]]):
+    tokenizer = Tokenizer.load(_write(tmp_path, with_added("<tool>", 300, special=False)))
+    assert tokenizer.encode("<tool>[UNUSED_260]")[:2] == [300, ord("[")] and tokenizer.vocab_size == 301
+    assert tokenizer.decode([260, 300]) == "<tool>" and tokenizer.token_name(260) == "[UNUSED_260]"
+    assert not told()
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path).hash == tokenizer.hash
+
+
+def test_an_end_behind_a_gap_is_that_of_the_configuration(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [300, 256]}))
+    assert Tokenizer.load(_write(tmp_path, with_added("<|im_end|>", 300))).end_ids == (300, 256)
+
+
+def test_an_id_that_another_token_has_is_told(tmp_path: Path, told: Callable[[], list[str]]):
+    tokenizer = Tokenizer.load(_write(tmp_path, with_added("<tool>", 97)))
     assert tokenizer.definition["added_tokens"][1]["id"] == 257
-    problem = "added_tokens: '<tool>': id 300: it is 257, as the tokenizers library numbers added tokens"
+    problem = "added_tokens: '<tool>': id 97: it is 257, as the tokenizers library numbers added tokens"
     assert told() == [f"{tmp_path / 'tokenizer.json'}: {problem}"]
+
+
+def test_a_gap_of_a_million_ids_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match=r"added_tokens: '<tool>': .*tokenizer.json: 999,743 ids before it have no"):
+        Tokenizer.load(_write(tmp_path, with_added("<tool>", 1_000_000)))
 
 
 def test_an_end_token_that_unknown_characters_become_is_refused(tmp_path: Path):

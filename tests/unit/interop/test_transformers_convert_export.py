@@ -23,7 +23,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
 from linnet.interop.exporters import export
 from linnet.interop.transformers_convert import export_transformers, import_transformers
-from linnet.interop.transformers_folder import write_folder
+from linnet.interop.transformers_folder import read_family, write_folder
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
@@ -346,3 +346,36 @@ def test_a_kept_file_that_was_changed_is_found(tmp_path: Path):
     (tmp_path / "ours" / "published" / "LICENSE").write_text("for none")
     with pytest.raises(UserError, match=r"published/LICENSE: 8 bytes, manifest\.json says 9"):
         export(tmp_path / "ours", tmp_path / "again", to="transformers")
+
+
+def test_a_changed_tokenizer_takes_other_forms_of_its_vocabulary_along(tmp_path: Path):
+    """Transformers reads `vocab.json` and `merges.txt` of a GPT-2; the tokenizer that a run made has others."""
+    chat_folder(tmp_path / "theirs", "gpt2")
+    (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\n")
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    decoder, published = load(tmp_path / "ours", device="cpu").decoder, tmp_path / "ours" / "published"
+    family = read_family(published)
+    for name, other in (("same", Tokenizer.load(tmp_path / "ours")), ("other", Tokenizer.train("bytes", []))):
+        (tmp_path / name).mkdir()
+        write_folder(tmp_path / name, family, decoder, other, published)
+        kept = {path.name for path in (tmp_path / name).iterdir()}
+        assert ({"vocab.json", "merges.txt"} <= kept) == (name == "same")
+        assert {"LICENSE", "chat_template.jinja", "tokenizer.json"} <= kept
+
+
+def test_an_end_behind_a_gap_in_the_ids_goes_in_and_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file of a tokenizer with ids of its own: Transformers reads it with other ids, and ours with those of it."""
+    monkeypatch.setattr("linnet.interop.parity.STEPS", 5)
+    chat_folder(tmp_path / "theirs")
+    written = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
+    last = written["added_tokens"][-1]
+    last["id"] = 289
+    written["added_tokens"] = [one for one in written["added_tokens"] if one["content"] != "<|im_end|>"]
+    (tmp_path / "theirs" / "tokenizer.json").write_text(json.dumps(written))
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|eot|>"}))
+    (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps({"eos_token_id": 289}))
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs").eos_token_id == 288
+    import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
+    assert load(tmp_path / "ours", device="cpu").tokenizer.end_ids == (289,)
+    export(tmp_path / "ours", tmp_path / "again", to="transformers")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "again").eos_token_id == 289

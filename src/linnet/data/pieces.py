@@ -8,7 +8,7 @@ front of a text drops it again, so tokens can stand for other bytes at the start
 import codecs
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -103,13 +103,13 @@ class ByteCounts(Generic[Ids]):
 
     @classmethod
     def create(
-        cls, within: Iterable[int], behind_end: Iterable[int] | None = None, ends: Collection[int] = ()
+        cls, within: Sequence[int], behind_end: Sequence[int] | None = None, ends: Sequence[int] = ()
     ) -> "ByteCounts[NDArray[np.int64]]":
         """The counts of each token; `behind_end`: None for the same as within a text."""
-        within_V = np.array([*within], dtype=np.int64)
-        behind_V = within_V if behind_end is None else np.array([*behind_end], dtype=np.int64)
+        within_V = np.array(within, dtype=np.int64)
+        behind_V = within_V if behind_end is None else np.array(behind_end, dtype=np.int64)
         is_end_V = np.zeros_like(within_V)
-        is_end_V[[*ends]] = 1
+        is_end_V[list(ends)] = 1
         return ByteCounts(np.stack([within_V, behind_V]), is_end_V)
 
     def of(self, tokens: Ids, previous: Ids) -> Ids:

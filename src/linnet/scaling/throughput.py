@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from linnet.data.loader import Batch
+from linnet.data.pieces import ByteCounts
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
@@ -90,11 +91,11 @@ def training_step(model: ModelSpec, training: TrainingSpec, rows: int) -> Callab
         torch.manual_seed(0)
         decoder = Decoder(model).to(device)
         tokens = torch.randint(model.vocab_size, (rows, model.context_length + 1))
-    bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
+    byte_counts = ByteCounts.create([1] * model.vocab_size).to(device)
     batch = Batch(tokens[:, :-1], tokens[:, 1:].contiguous())
     precision = configured_precision(training, device) or measure_precision(decoder, next_token_loss, batch)
     optimizer = build_optimizer(training.optimizer, decoder, precision.dtype)
-    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, training.clip, precision.dtype, bytes_V)
+    step = Stepper(ParallelModel(decoder), next_token_loss, optimizer, training.clip, precision.dtype, byte_counts)
     return lambda: step([batch], lr=1e-4)
 
 

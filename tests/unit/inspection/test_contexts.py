@@ -115,7 +115,7 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     token_bytes_V = torch.arange(1, 24)
     read = [Batch.from_labels(*pair) for pair in windows()]
     expected = evaluate_windows(
-        decoder, read, ByteCounts.create(token_bytes_V), decoder.spec.context_length, CALIBRATION
+        decoder, read, ByteCounts.create(token_bytes_V.tolist()), decoder.spec.context_length, CALIBRATION
     ).causal
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORE_INDEX)).sum(1) for _, t in windows()])
     compared = [FULL, EvictionCache(0, -1.0), EvictionCache(2, -1.0)]

@@ -35,8 +35,11 @@ def test_outputs_states_and_all_gradients(length: int):
     tolerances = {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(out, expected, **tolerances)
     torch.testing.assert_close(own.grad, x.grad, **tolerances)
-    of_theirs = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    torch.testing.assert_close({n: p.grad for n, p in ours.named_parameters()}, names(of_theirs), **tolerances)
+    of_theirs = names({name: parameter.grad for name, parameter in theirs.named_parameters()})
+    for name, parameter in ours.named_parameters():
+        # A sum over all tokens, whose rounding is relative to its largest elements (20 to 90 here), not to each.
+        largest = max(1.0, float(of_theirs[name].abs().max()))
+        torch.testing.assert_close(parameter.grad, of_theirs[name], rtol=1e-4, atol=1e-4 * largest, msg=name)
     state = ours.initial_state(2, length, torch.device("cpu"), torch.float32)
     ours(x_BTD, state)
     torch.testing.assert_close(state.memory, torch.cat([memory, normalizer[..., None]], dim=-1), **tolerances)

@@ -238,7 +238,7 @@ def _tokens(tokens: int | None, space: "Space") -> int:
 
 def _budgets(limits: dict[str, str | None], states: list[str], counting: "CostCounts") -> "list[Budget]":
     """Return the budgets. limits: by the names of their metrics. states: `BYTES@TOKENS`."""
-    from linnet.design.metrics import Budget, read_quantity, read_state
+    from linnet.design.metrics import Budget, read_state
 
     budgets = []
     for name, text in limits.items():
@@ -246,7 +246,7 @@ def _budgets(limits: dict[str, str | None], states: list[str], counting: "CostCo
         assert metric is not None
         if text is not None:
             is_bytes = metric.unit == "bytes"
-            limit = read_quantity(text, "bytes", option) if is_bytes else units.parse_amount(text, option)
+            limit = units.read_quantity(text, "bytes", option) if is_bytes else units.parse_amount(text, option)
             budgets.append(Budget(metric, limit, f"{option} {text}"))
     for text in states:
         limit, length = read_state(text, "--max-state")
@@ -268,12 +268,12 @@ def _search_with_latency(
     """Search within the budgets and a limit of measured time."""
     from linnet.design.feasibility import find_within_budgets
     from linnet.design.latency import PartTimes, Timing, measure_latency, search_with_latency
-    from linnet.design.metrics import Budget, read_quantity
+    from linnet.design.metrics import Budget
     from linnet.design.report import DesignReport
     from linnet.inference.device import resolve_device
     from linnet.training.machine import threads as with_threads
 
-    limit_s = read_quantity(max_latency, "seconds", "--max-latency")
+    limit_s = units.read_quantity(max_latency, "seconds", "--max-latency")
     timing = Timing(latency_of, tokens, resolve_device(device))
     with with_threads(threads, "threads"):
         find_within_budgets(task.budgets, task.tables())  # budgets that cannot be met are refused before any timing

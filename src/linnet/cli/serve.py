@@ -63,7 +63,7 @@ def serve(
     except ImportError as error:
         problem = f"serve needs {error.name}: pip install 'linnet[serve]'"
         raise UserError(problem) from None
-    from linnet.design.metrics import read_quantity
+    from linnet.core.units import read_quantity
     from linnet.serve.host import Hosts, Limits
 
     set_threads(threads)

@@ -38,8 +38,12 @@ _REASONS = {
 
 
 def cache_folder() -> Path:
-    """The user's folder for what linnet can compute or download again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "linnet"
+    """The user's folder for what linnet can compute or download again; `UserError` if the user has no home."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(cache or Path.home() / ".cache") / "linnet"
+    except RuntimeError:  # of a container whose user has no entry
+        raise UserError("the user has no home folder; XDG_CACHE_HOME=FOLDER names one for caches") from None
 
 
 def write_text(target: str | Path, text: str) -> None:

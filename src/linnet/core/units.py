@@ -6,13 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_text
 
 FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
 """The factor that a letter after a number stands for. `B` is a billion parameters or tokens, never a byte."""
+
+BYTES = {"B": 1.0} | {
+    f"{prefix}{unit}": base**power
+    for unit, base, first in (("B", 1000.0, "k"), ("iB", 1024.0, "K"))
+    for power, prefix in enumerate((first, "M", "G", "T"), start=1)
+}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 _AMOUNT = re.compile(r"\s*((?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
@@ -36,6 +43,17 @@ def parse_amount(text: str, name: str) -> float:
     if value is None:
         accepted = "a positive number, with k, M, G (or B), T or P behind it or none: 1e18, 50M, 2B"
         raise UserError(f"{name} {text}: expected {accepted}")
+    return value
+
+
+def read_quantity(text: str, unit: Literal["bytes", "seconds"], option: str) -> float:
+    """Parse `2MB` or `1.5GiB` as bytes, `20ms` as seconds; `UserError` names the option and what is accepted."""
+    units, example = (BYTES, "2MB") if unit == "bytes" else (SECONDS, "20ms")
+    value = parse_units(text, units)
+    if value is None:
+        raise UserError(
+            f"{option} {text}: expected a number above 0 with one of the units {', '.join(units)}, as in {example}"
+        )
     return value
 
 

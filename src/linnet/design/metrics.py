@@ -10,7 +10,7 @@ from typing import Literal
 
 from linnet.core.bounds import MAX_COUNTED_TOKENS
 from linnet.core.errors import UserError
-from linnet.core.units import parse_units
+from linnet.core.units import parse_units, read_quantity
 from linnet.layers.registry import PLAIN_MIXER
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
@@ -21,13 +21,6 @@ Unit = Literal["", "bytes", "seconds"]
 
 TOKENS = {"": 1.0, "k": 1024.0, "K": 1024.0, "M": 1024.0**2}
 """Suffixes of context lengths: 64k is 65,536 (`numbers.tokens`)."""
-
-BYTES = {"B": 1.0} | {
-    f"{prefix}{unit}": base**power
-    for unit, base, first in (("B", 1000.0, "k"), ("iB", 1024.0, "K"))
-    for power, prefix in enumerate((first, "M", "G", "T"), start=1)
-}
-SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def joined_widths(spec: ModelSpec) -> list[tuple[int, int]]:
@@ -146,17 +139,6 @@ class Budget:
         """Format a value of the metric in the units of the limit: 1 MB stays 1 MB."""
         decimal = self.metric.unit == "bytes" and "iB" not in self.option
         return numbers.decimal(value) if decimal else self.metric.format(value)
-
-
-def read_quantity(text: str, unit: Literal["bytes", "seconds"], option: str) -> float:
-    """Parse `2MB` or `1.5GiB` as bytes, `20ms` as seconds; `UserError` names the option and what is accepted."""
-    units, example = (BYTES, "2MB") if unit == "bytes" else (SECONDS, "20ms")
-    value = parse_units(text, units)
-    if value is None:
-        raise UserError(
-            f"{option} {text}: expected a number above 0 with one of the units {', '.join(units)}, as in {example}"
-        )
-    return value
 
 
 def read_state(text: str, option: str) -> tuple[float, int]:

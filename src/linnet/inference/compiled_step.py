@@ -330,7 +330,7 @@ class Candidate:
             elif self.spent_s > BUILD_AFTER_S:
                 nbytes = 4 * model_cost(decoder.spec).parameters
                 self.is_settled = not start_build(self.request, self.package, nbytes)
-        except (OSError, RuntimeError) as error:  # a cache that cannot be written, no home folder, no process
+        except (OSError, RuntimeError) as error:  # a cache that cannot be written, no process
             note(f"the decoding step is not compiled: {error}")
             self.is_settled = True
 
@@ -369,7 +369,7 @@ class CompiledSteps:
     def _candidate(self) -> Candidate | None:
         try:
             return candidate_of(self.decoder, self.state)
-        except (OSError, RuntimeError) as error:  # no home folder
+        except (OSError, UserError) as error:  # no home folder
             note(f"the decoding step is not compiled: {error}")
             return None
 

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
 import torch
 
+from linnet.core.atomic import file_lock
 from linnet.core.bounds import MAX_THREADS_PER_PROCESSOR
 from linnet.core.errors import UserError
 from linnet.core.files import cache_folder, read_json, write_json
@@ -167,9 +169,8 @@ def kept_peak(device: torch.device, dtype: torch.dtype) -> Peak | None:
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     key = f"{platform.node()}, {name}, {torch.get_num_threads()} threads, {dtype}, PyTorch {torch.__version__}"
-    path, kept = cache_folder() / PEAKS, None
     try:
-        kept = read_json(path)
+        kept = read_json(cache_folder() / PEAKS)
         return Peak(float(kept[key]["flops_per_s"]), str(kept[key]["measured"]))
     except (UserError, LookupError, TypeError, ValueError):
         pass
@@ -181,10 +182,20 @@ def kept_peak(device: torch.device, dtype: torch.dtype) -> Peak | None:
         if is_busy or not is_plausible(flops_per_s, dtype):
             return None
     peak = Peak(flops_per_s, datetime.date.today().isoformat())
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**(kept if isinstance(kept, dict) else {}), key: asdict(peak)})
+    with suppress(OSError, UserError):  # no place for it, or another process is writing its own: measured again
+        _keep(cache_folder() / PEAKS, key, peak)
     return peak
+
+
+def _keep(path: Path, key: str, peak: Peak) -> None:
+    """Add a peak to those in a file, which other processes may write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.with_suffix(".lock"), "the process {} is writing its peak"):
+        try:
+            kept = read_json(path)
+        except UserError:
+            kept = None
+        write_json(path, {**(kept if isinstance(kept, dict) else {}), key: asdict(peak)})
 
 
 def is_plausible(flops_per_s: float, dtype: torch.dtype) -> bool:

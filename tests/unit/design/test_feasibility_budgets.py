@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
+from linnet.core.units import read_quantity
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.feasibility import (
     cheapest,
@@ -17,7 +18,7 @@ from linnet.design.feasibility import (
     ms_rounded_up,
     non_dominated,
 )
-from linnet.design.metrics import Budget, CostCounts, read_quantity, read_state
+from linnet.design.metrics import Budget, CostCounts, read_state
 from linnet.design.scores import SCORES, ScoreSettings
 
 

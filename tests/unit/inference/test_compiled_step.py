@@ -383,6 +383,17 @@ def test_a_cache_that_cannot_be_written_costs_a_note(monkeypatch: pytest.MonkeyP
     assert set(used) == {"ordinary"} and "the decoding step is not compiled" in caplog.text
 
 
+def test_without_a_home_folder_steps_are_the_ordinary_ones(monkeypatch: pytest.MonkeyPatch, caplog):
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    steps, used = steps_with(monkeypatch, 1.0, 0.5)
+    steps.logits(torch.zeros(1, 1))
+    assert set(used) == {"ordinary"} and "XDG_CACHE_HOME=FOLDER names one for caches" in caplog.text
+
+
 def test_without_compiled_steps_neither_a_package_nor_a_build_is_used(package: Path, monkeypatch: pytest.MonkeyPatch):
     package.parent.mkdir(parents=True)
     package.touch()

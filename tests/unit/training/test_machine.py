@@ -1,10 +1,12 @@
 import datetime
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from linnet.core.atomic import file_lock
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.model.cost import model_cost
@@ -78,6 +80,33 @@ def test_a_peak_is_measured_once_per_precision_and_kept_with_its_date(measured, 
     assert len(kept) == 2 and all("1 threads, torch." in key for key in kept)
     (tmp_path / "linnet" / "peak-speeds.json").write_text("no JSON")
     assert kept_peak(CPU, torch.float32) == first and len(measured) == 3
+
+
+def test_peaks_that_others_keep_meanwhile_are_not_lost(measured, tmp_path, monkeypatch):
+    """Of another process, which is measuring at the same time; a file that it is just writing is left alone."""
+    kept, measure = tmp_path / "linnet" / "peak-speeds.json", machine.peak_flops_per_s
+
+    def other_first(device, dtype):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps({"other": {"flops_per_s": 1.0, "measured": "2026-01-01"}}))
+        return measure(device, dtype)
+
+    monkeypatch.setattr(machine, "peak_flops_per_s", other_first)
+    assert kept_peak(CPU, torch.float32) is not None
+    assert len(json.loads(kept.read_text())) == 2
+    with file_lock(kept.with_suffix(".lock"), "{}"):
+        assert kept_peak(CPU, torch.bfloat16) is not None
+    assert list(json.loads(kept.read_text())) == ["other"] and len(measured) == 2
+
+
+def test_without_a_home_a_peak_is_measured_and_not_kept(measured, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert kept_peak(CPU, torch.float32) == kept_peak(CPU, torch.float32) and len(measured) == 2
+
+
+def no_home():
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_a_peak_on_a_busy_machine_is_not_kept(measured, monkeypatch, tmp_path):

@@ -40,7 +40,7 @@ def load_library(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctype
             return found
         _compile(sources, compiler, library)
         return ctypes.CDLL(str(library))
-    except (OSError, RuntimeError, UserError, subprocess.SubprocessError) as error:  # RuntimeError: no home folder
+    except (OSError, UserError, subprocess.SubprocessError) as error:
         lines = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
         problem = next(iter(lines), compiler)
         note(f"{sources[0].name} was not compiled for this processor, PyTorch's products are used: {problem}")

@@ -171,8 +171,10 @@ def commands_of(source: str, contracts: bool = True) -> list[list[str]]:
     ]
     commands = [[str(file.relative_to(ROOT)) for file in dict.fromkeys([*sorted(mirrored), *sorted(importing)])]]
     if contracts and ("mixers" in path.parts or "feed_forwards" in path.parts):
-        files = [f"tests/contracts/test_{name}.py" for name in ("costs", "sublayers", "states", "decoder")]
-        commands.append([*files, "-k", f"[{path.parts[2]}- and not compile"])
+        names = ("costs", "sublayers", "states", "decoder", "prefixes", "captured_steps")
+        files = [f"tests/contracts/test_{name}.py" for name in names]
+        commands.append([*files, "-m", "not slow", "-k", f"[{path.parts[2]}- and not compile"])
+        commands.append(["tests/unit/inference/test_decode_steps.py", "-m", "not slow", "-k", path.parts[2]])
     elif contracts:  # predicted FLOPs and memory of the kinds that call the operation
         layers = [*(ROOT / "src/linnet/layers/mixers").rglob("*.py"), *(ROOT / "src/linnet/layers").glob("feed*/*.py")]
         calling = {

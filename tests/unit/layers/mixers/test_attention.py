@@ -142,3 +142,13 @@ def test_gradients_are_as_close_to_float64_as_the_page_says():
         gradients.append(torch.autograd.grad(mixer(x).square().sum(), (x, *mixer.parameters())))
     for found, expected in zip(*gradients, strict=True):
         assert (found - expected).norm() <= 1e-4 * expected.norm()
+
+
+@torch.no_grad()
+def test_a_prefix_as_long_as_the_model_is_wide_is_not_the_whole_row():
+    torch.manual_seed(0)
+    mixer, x_BTD = AttentionSpec(heads=2).build(Place(WIDTH, 32)).double(), torch.randn(1, WIDTH + 4, WIDTH).double()
+    later_BTD = x_BTD.clone()
+    later_BTD[:, -1] += 1.0
+    before, after = (mixer(x, None, BatchLayout(prefixes=(WIDTH,))) for x in (x_BTD, later_BTD))
+    torch.testing.assert_close(before[:, :-1], after[:, :-1], rtol=0, atol=1e-12)

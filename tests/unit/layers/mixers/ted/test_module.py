@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import BankCache, TedSpec
 from linnet.ops.decay.reference import Keys, decay_definition
@@ -81,3 +82,16 @@ def test_rates_are_negative_logarithms_of_sigmoids():
     mixer, x_BTD = TedSpec(heads=4, rate_bias=True).build(Place(16, 64)).double(), torch.randn(2, 5, 16).double()
     logits_BTN = x_BTD @ mixer.rate_weight.T + mixer.rate_bias
     torch.testing.assert_close(mixer.rates(x_BTD), (1 + (-logits_BTN).exp()).log())
+
+
+def test_a_convolution_begins_after_padding_and_does_not_go_on_after_it():
+    mixer = TedSpec(conv=3).build(Place(16, 64))
+    state = mixer.initial_state(2, 64, torch.device("cpu"), torch.float32)
+    assert mixer.supports(BatchLayout(0, (0, 3)), 8, state)
+    assert not mixer.supports(BatchLayout(1, (0, 3)), 8, state)
+
+
+def test_a_bank_has_at_least_one_token():
+    assert BankCache(1).max_length == 1
+    with pytest.raises(ValueError, match="length: 0: expected 1 to"):
+        BankCache(0)

@@ -2,6 +2,7 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import on_device
 from linnet.core.errors import LOG, note
 from linnet.inference import compiled_step
 from linnet.training import machine, metrics, trainer
+from warm_python import WarmPython
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -63,6 +65,14 @@ def hangups_are_heard() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(scope="module")
+def warm_python() -> Iterator[None]:
+    """Python processes of the tests, and of what they call, start with the imports done."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(subprocess, "Popen", WarmPython)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from warm_python import WarmPython
+
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
@@ -23,7 +25,7 @@ def start(arguments: Sequence[str | Path], count: int, **settings: object) -> li
         place["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, **{name: str(value) for name, value in (ranks | place).items()}}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, *arguments], env=environment, **{**pipes, **settings}))
+        started.append(WarmPython([sys.executable, *arguments], env=environment, **{**pipes, **settings}))
     return started
 
 

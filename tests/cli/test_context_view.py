@@ -26,6 +26,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 COLUMNS, LINES = 40, 12
 ERASED = re.compile(r"\r\x1b\[2K(\x1b\[1A\x1b\[2K)*")
 ERASED = re.compile(r"\r\x1b\[2K(\x1b\[1A\x1b\[2K)*")

@@ -17,6 +17,8 @@ from linnet.experiments.data import validation_stories
 from linnet.experiments.demo import Options, demo_suite
 from linnet.experiments.run import claim
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 STEPS, STORIES = 3, 60
 OPTIONS = ["--steps", str(STEPS), "--stories", str(STORIES)]
 KEYS = [recipe.key for recipe in demo.RECIPES]

@@ -22,6 +22,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, write_model
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -16,6 +16,8 @@ from linnet.core.checksum import read_checked_json
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 COMMAND = [sys.executable, "-m", "linnet", "prepare"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "120", "NO_COLOR": "1"}

@@ -17,6 +17,8 @@ from linnet.cli.main import main
 from linnet.serve.conformance import Client
 from serve_models import write_tiny
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

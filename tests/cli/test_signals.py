@@ -12,6 +12,8 @@ import pytest
 from linnet.cli.main import main
 from linnet.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 Capture = pytest.CaptureFixture[str]
 
 

@@ -17,6 +17,8 @@ from linnet.core.spec import field_kinds
 from linnet.data.prepare import prepare_texts
 from linnet.training.spec import TrainingSpec
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 MIXERS = {
     "attention": {"kind": "attention", "heads": 2},
     "ted": {"kind": "ted"},

@@ -20,6 +20,8 @@ from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.reporter import LogReporter
 from several import finish, start
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 TRAIN = ["-m", "linnet", "train", "--config", "run.yaml", "--out"]
 SHARD = ["--set", "training.parallel.shard=2"]
 STEPS = 60

@@ -15,6 +15,8 @@ from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 Capture = pytest.CaptureFixture[str]
 
 MODEL = {

@@ -42,6 +42,8 @@ from linnet.core.atomic import (
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 Told = Callable[[], list[str]]
 
 

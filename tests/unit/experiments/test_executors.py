@@ -20,6 +20,8 @@ from linnet.experiments.results import ResultRow, read_rows
 from linnet.experiments.run import run_suite
 from linnet.experiments.suite import Suite
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 PLAIN: dict[str, Any] = {
     "text": {"stories": 40},
     "tokenizer": {"kind": "bytes"},

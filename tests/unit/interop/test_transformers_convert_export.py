@@ -28,6 +28,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 transformers = pytest.importorskip("transformers")
 OUT = "linnet.interop.transformers_convert"
 

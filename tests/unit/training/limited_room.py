@@ -10,7 +10,8 @@ import sys
 import time
 
 from linnet.cli.main import main
-from linnet.training import trainer
+from linnet.training import distributed, trainer
+from linnet.training.distributed import Processes
 
 PLACES = ("forward", "backward", "update")
 PASSES_BEFORE = 4
@@ -20,9 +21,11 @@ PASSES_BEFORE = 4
 class Limited:
     """Counts the passes of a decoder, and runs out of memory."""
 
-    def __init__(self, place: str, room: int) -> None:
-        self.place, self.room, self.passes, self.rows = place, room, 0, 0
-        self.rank = int(os.environ.get("RANK", "0"))
+    def __init__(self, place: str, rooms: list[str]) -> None:
+        rank = int(os.environ.get("RANK", "0"))
+        self.room = sys.maxsize if rooms[rank] == "all" else int(rooms[rank])
+        self.place, self.passes, self.rows = place, 0, 0
+        self.before, self.failing = (sum(room != "all" for room in some) for some in (rooms[:rank], rooms))
 
     def configure_objective(self, *given):
         """The objective that the trainer asks for, and the place where it ends."""
@@ -58,17 +61,34 @@ class Limited:
     def at(self, place: str) -> None:
         """Fail here, where it is the place, and the room too small."""
         if place == self.place and self.rows > self.room and self.passes > PASSES_BEFORE:
-            time.sleep(0.3 * self.rank)  # the first process fails first
+            wait_for_leavers(self.before)  # the first process fails first
             raise MemoryError
 
     make_objective, make_optimizer = staticmethod(trainer.configure_objective), staticmethod(trainer.build_optimizer)
 
 
-if __name__ == "__main__":
+def wait_for_leavers(count: int) -> None:
+    """Until so many processes have left the group."""
+    with distributed.join_processes() as processes:
+        while count and processes._store.add("linnet/leavers", 0) < count:
+            time.sleep(0.01)
+
+
+def run_limited() -> None:
     cut = sys.argv.index("--")
     place, *rooms = sys.argv[1:cut]
-    room = rooms[int(os.environ.get("RANK", "0"))]
-    limited = Limited(place, sys.maxsize if room == "all" else int(room))
+    limited = Limited(place, rooms)
+
+    def smallest_of_leavers(processes: Processes, number: int) -> int:
+        """When all that fail have failed, however short the steps are that measure what fits."""
+        wait_for_leavers(limited.failing)
+        return smallest(processes, number)
+
+    smallest, Processes.smallest_of_leavers = Processes.smallest_of_leavers, smallest_of_leavers
     trainer.configure_objective, trainer.build_optimizer = limited.configure_objective, limited.build_optimizer
     sys.argv[1:] = sys.argv[cut + 1 :]
     main()
+
+
+if __name__ == "__main__":
+    run_limited()

@@ -19,6 +19,8 @@ from linnet.training.metrics import Metrics
 from linnet.training.run import train_run
 from linnet.training.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 @contextmanager
 def limited_to(size_bytes):

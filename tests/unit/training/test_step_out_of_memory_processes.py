@@ -10,6 +10,8 @@ import yaml
 
 from several import finish, start
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 PROGRAM = Path(__file__).parent / "limited_room.py"
 
 

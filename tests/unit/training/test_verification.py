@@ -18,6 +18,8 @@ from linnet.training.machine import Precision
 from linnet.training.run_folder import RunFolder
 from linnet.training.verification import Compared, Verification, _differing, verify_resume
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path, tiny_run):
     run = tiny_run("ted", steps=200, gradient_accumulation=2, guard={"window": 16})

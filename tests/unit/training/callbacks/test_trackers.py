@@ -14,7 +14,7 @@ from linnet.training.callbacks import trackers
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "warm_python")
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from linnet.inference.sampling import Sampling
 from linnet.training.ngram import interface as room
 from linnet.training.ngram.interface import continue_ngram, evaluate_ngram, load_ngram, train_ngram
 
+pytestmark = pytest.mark.usefixtures("warm_python")
+
 TRAIN = [f"the bird {n % 7} sang to the tree and the tree was glad of {n % 3}. " * 2 for n in range(20)]
 VALIDATION = [f"tree {n} was glad of the bird. " for n in range(9)]
 

@@ -1,5 +1,9 @@
-"""Model folders with random weights, for tests of what serves them."""
+"""Model folders with random weights, and processes that serve them."""
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -42,3 +46,17 @@ def write_tiny(
         published = {"chat_template.jinja": source}
     write_model(folder, decoder.eval(), tokenizer, {}, published)
     return folder
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """`linnet serve` as a process, and its address."""
+    command = [sys.executable, "-m", "linnet", "serve", str(folder), "--port", "0", "--threads", "1", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), process.stderr.read()
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()

@@ -7,15 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from linnet.cli.main import main
 from linnet.serve.conformance import Client
-from serve_models import write_tiny
+from serve_models import serving, write_tiny
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -23,19 +20,6 @@ pytestmark = pytest.mark.usefixtures("warm_python")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_tiny(tmp_path_factory.mktemp("served") / "tiny", {"kind": "attention", "heads": 2}, 1)
-
-
-@contextmanager
-def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    command = [sys.executable, "-m", "linnet", "serve", str(folder), "--port", "0", "--threads", "1", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), process.stderr.read()
-        yield process, url
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_signal_finishes_what_runs_then_ends(folder):

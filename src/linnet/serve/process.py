@@ -39,6 +39,7 @@ def configuration(server: Server) -> uvicorn.Config:
         h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_graceful_shutdown=max(1, int(server.hosts.limits.timeout_s)),
         http="h11",
+        loop="asyncio",
         ws="none",
     )
 

@@ -19,11 +19,28 @@ class HarnessModel(LM):  # type: ignore[misc]
     def __init__(self, model: LanguageModel, fork: bool = True) -> None:
         """fork: read a context that several requests share once."""
         super().__init__()
-        self._tokenizer, self._length = model.tokenizer, model.spec.context_length
+        self._model, self._tokenizer, self._length = model, model.tokenizer, model.spec.context_length
         self._device = model.decoder.device
         states = StateFactory.of_model(model)
         self._remarked: dict[tuple[str, str], set[int | None]] = {}
         self._scorer, self._generator = LoglikelihoodScorer(states, fork), Generator(states, model.tokenizer)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness's cache of rendered requests is named after."""
+        return str(self._tokenizer.hash)
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """The source of the model's chat template, which the harness records; `UserError` for the name of another."""
+        if isinstance(chat_template, str):
+            raise UserError(
+                field="apply_chat_template", value=chat_template, accepted="True: the model has one template"
+            )
+        return self._model.chat_template.source if chat_template else ""
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a conversation; a model that is `parsing_special()` reads the control tokens in it as such."""
+        return self._model.chat_template.render(chat_history, add_generation_prompt)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """For each continuation: its log-likelihood in nats after its context, and whether it is the greedy one."""
@@ -48,14 +65,14 @@ class HarnessModel(LM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The greedy text after each context up to a stop, which is left out; `UserError` for tasks that sample."""
-        contexts = self._tokenizer.encode_batch([request.args[0] for request in requests])
+        contexts = [self._tokenizer.encode_document(request.args[0]) for request in requests]
         prompts = []
         for context, request in zip(contexts, requests, strict=True):
             settings = dict(normalize_gen_kwargs(request.args[1]))
             if settings["do_sample"]:
                 raise UserError("generation_kwargs: do_sample: true: tasks are answered greedily; expected false")
             until = tuple(stop for stop in settings["until"] if stop)
-            asked = GenerationRequest((self._tokenizer.end_id, *context), until, settings["max_gen_toks"])
+            asked = GenerationRequest(tuple(context), until, settings["max_gen_toks"])
             prompts.append(asked.within(self._length))
             if prompts[-1].max_tokens < asked.max_tokens:
                 cut = f"answered with at most {prompts[-1].max_tokens} tokens of {asked.max_tokens} (max_gen_toks)"

@@ -14,6 +14,8 @@ from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.documents import (
     SPAN_TOKENS,
+    Coverage,
+    Excerpts,
     documents_of_split,
     documents_of_texts,
     take_excerpts,
@@ -22,7 +24,7 @@ from linnet.evaluation.documents import (
 )
 from linnet.evaluation.evaluator import check_chooses, parse_cache_policies
 from linnet.evaluation.likelihood import Evaluation
-from linnet.evaluation.measure import evaluate_split, measure, packed_windows, pair_rows, sliding_windows
+from linnet.evaluation.measure import EvaluationSet, evaluate_split, measure, packed_windows, pair_rows, sliding_windows
 from linnet.evaluation.models import (
     TOKENS_AT_ONCE,
     CalibrationText,
@@ -69,26 +71,10 @@ def evaluate(
     """
     options = ModelOptions(context_length, device, calibration, precision, seed)
     text = _Text.open(data, split, calibrate_on, stride, tokens_at_once)
-    if text.folder is None:
-        loaded = EvaluatedModel.load(model, options)
-        loaded.check_reads_text(str(data))
-        span_tokens = max(SPAN_TOKENS, loaded.context_length)
-        some = take_excerpts(texts_of_file(data), [loaded.tokenizer], limit_tokens, span_tokens)
-        documents = documents_of_texts(some.texts, loaded.tokenizer, some.whole)
-        windows = sliding_windows(documents, *text.window(loaded), tokens_at_once)
-    else:
+    if text.folder is not None:
         text.folder.check_tokenizer(model_folder(model) / TOKENIZER)
-        loaded = EvaluatedModel.load(model, options)
-        text.folder.check_prefixes(loaded.decoder.spec.prefix_field)
-        if text.folder.is_rows:
-            if stride is not None:
-                raise UserError(f"{data}: contains pairs, which are read whole", field="stride", value=stride)
-            windows = pair_rows(text.folder, text.split, loaded, tokens_at_once, limit_tokens)
-        elif stride is None:
-            windows = packed_windows(text.folder, text.split, loaded.context_length, tokens_at_once, limit_tokens)
-        else:
-            documents = documents_of_split(text.folder, text.split)
-            windows = sliding_windows(documents, *text.window(loaded), tokens_at_once, limit_tokens)
+    loaded = EvaluatedModel.load(model, options)
+    windows, coverage = text.read_by(loaded, limit_tokens, tokens_at_once)
     policies = []
     if cache_policies is not None:
         check_chooses(loaded.decoder)
@@ -96,8 +82,7 @@ def evaluate(
             raise UserError("goes with text; this model reads pairs", field="cache_policies")
         policies = parse_cache_policies(cache_policies, loaded.context_length)
     found = measure(loaded, windows, text.calibration(loaded), tokens_at_once, policies)
-    if text.folder is None:
-        found = replace(found, coverage=some.coverage)
+    found = replace(found, coverage=found.coverage if coverage is None else coverage)
     return replace(found, about={"model": str(model), **text.about(options)})
 
 
@@ -146,23 +131,12 @@ def evaluate_models(
         raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
     options = ModelOptions(context_length, device, calibration, precision, seed)
     text = _Text.open(data, split, calibrate_on, stride, tokens_at_once)
+    some = text.excerpts(models, limit_tokens, context_length)
     sources_N, source_names = None, list[str]()
-    if text.folder is None:
-        texts = texts_of_file(data)
-    else:
-        if text.folder.is_rows:
-            raise UserError(f"{data}: contains pairs; expected text to compare several models on")
-        texts = texts_of_split(text.folder, text.split)
-        sources_N = text.folder.sources(text.split)
+    if text.folder is not None:
+        all_N = text.folder.sources(text.split)
+        sources_N = None if all_N is None else all_N[some.numbers]
         source_names = [source.file for source in text.folder.manifest.sources]
-    tokenizers: dict[str, Tokenizer] = {}
-    if limit_tokens is not None:
-        read = [Tokenizer.load(model_folder(model)) for model in models]
-        tokenizers = {tokenizer.hash: tokenizer for tokenizer in read}
-    specs = [ModelSpec.load(model_folder(model) / CONFIG) for model in models]
-    span_tokens = max(SPAN_TOKENS, *(context_length or spec.context_length for spec in specs))
-    some = take_excerpts(texts, list(tokenizers.values()), limit_tokens, span_tokens)
-    sources_N = None if sources_N is None else sources_N[some.numbers]
     evaluations = []
     for model in models:
         loaded = EvaluatedModel.load(model, options)
@@ -216,6 +190,40 @@ class _Text:
             accepted = f"at most the context of {context_length} tokens"
             raise UserError(field="stride", value=self.stride, accepted=accepted)
         return context_length, self.stride or context_length
+
+    def read_by(
+        self, model: EvaluatedModel, limit_tokens: int | None, tokens_at_once: int
+    ) -> tuple[EvaluationSet, Coverage | None]:
+        """The windows that a model reads, and the share of a file that they are; `UserError` if it reads other data."""
+        folder, split = self.folder, self.split
+        if folder is None:
+            model.check_reads_text(str(self.data))
+            span_tokens = max(SPAN_TOKENS, model.context_length)
+            some = take_excerpts(texts_of_file(self.data), [model.tokenizer], limit_tokens, span_tokens)
+            documents = documents_of_texts(some.texts, model.tokenizer, some.whole)
+            return sliding_windows(documents, *self.window(model), tokens_at_once), some.coverage
+        folder.check_prefixes(model.decoder.spec.prefix_field)
+        if folder.is_rows:
+            if self.stride is not None:
+                raise UserError(f"{self.data}: contains pairs, which are read whole", field="stride", value=self.stride)
+            return pair_rows(folder, split, model, tokens_at_once, limit_tokens), None
+        if self.stride is None:
+            return packed_windows(folder, split, model.context_length, tokens_at_once, limit_tokens), None
+        documents = documents_of_split(folder, split)
+        return sliding_windows(documents, *self.window(model), tokens_at_once, limit_tokens), None
+
+    def excerpts(self, models: Sequence[str | Path], limit_tokens: int | None, context_length: int | None) -> Excerpts:
+        """The documents, or parts of them, that several models read."""
+        if self.folder is not None and self.folder.is_rows:
+            raise UserError(f"{self.data}: contains pairs; expected text to compare several models on")
+        texts = texts_of_file(self.data) if self.folder is None else texts_of_split(self.folder, self.split)
+        tokenizers: dict[str, Tokenizer] = {}
+        if limit_tokens is not None:
+            read = [Tokenizer.load(model_folder(model)) for model in models]
+            tokenizers = {tokenizer.hash: tokenizer for tokenizer in read}
+        specs = [ModelSpec.load(model_folder(model) / CONFIG) for model in models]
+        span_tokens = max(SPAN_TOKENS, *(context_length or spec.context_length for spec in specs))
+        return take_excerpts(texts, list(tokenizers.values()), limit_tokens, span_tokens)
 
     def calibration(self, model: EvaluatedModel) -> Tensor | None:
         """The calibration text of a model that is not causal by itself."""

@@ -148,14 +148,7 @@ def export(
     does not support the model, or the written files differ from the model.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
-    if to is not None and to not in EXPORTERS:
-        raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}")
-    exporter = None if to is None else EXPORTERS[to]
-    for name, value in chosen.items():
-        if exporter is None or name not in exporter.options:
-            takers = " or ".join(kind for kind, each in EXPORTERS.items() if name in each.options)
-            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-            raise UserError(field=name, value=text, accepted=f"`to` {takers} beside it")
+    exporter = _exporter(to, chosen)
     if exporter is None and not freeze:
         raise UserError("export: no form is given", accepted="`to` or `freeze`")
     if prompt and not freeze:
@@ -172,6 +165,19 @@ def export(
         raise UserError(f"{model}: model.prefix: true: {to} has no prefix with bidirectional attention; expected false")
     record = {"origin": str(model), "command": command} if exporter.records_command else {}
     return exporter.write(source, path, **chosen, **record)
+
+
+def _exporter(to: str | None, chosen: Mapping[str, Any]) -> Exporter | None:
+    """Return the exporter of a form, None for a model folder; `UserError` for an option that does not apply to it."""
+    if to is not None and to not in EXPORTERS:
+        raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}")
+    exporter = None if to is None else EXPORTERS[to]
+    for name, value in chosen.items():
+        if exporter is None or name not in exporter.options:
+            takers = " or ".join(kind for kind, each in EXPORTERS.items() if name in each.options)
+            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            raise UserError(field=name, value=text, accepted=f"`to` {takers} beside it")
+    return exporter
 
 
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:

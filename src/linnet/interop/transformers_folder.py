@@ -198,8 +198,8 @@ def write_folder(
 ) -> None:
     """Write description, weights and tokenizer of a family's model under Transformers' names.
 
-    published: the folder with the files that the model was published with; what still holds of them is copied, byte for
-    byte. Ids without a token of the tokenizer are suppressed in generation, as in linnet, unless it says otherwise.
+    published: the folder with the files that the model was published with; those that are still valid are copied, byte
+    for byte. Ids without a token of the tokenizer are suppressed in generation, as in linnet, unless it says otherwise.
     """
     spec, same_tokenizer = decoder.spec, False
     if published is not None:
@@ -222,7 +222,7 @@ def write_folder(
 
 
 def _keep_tokenizer(folder: Path, published: Tokenizer, tokenizer: Tokenizer) -> bool:
-    """Return True if the published files of a tokenizer still hold; remove other forms of a vocabulary that do not."""
+    """Return True if the published files of a tokenizer are valid; remove other forms of a vocabulary that are not."""
     before, after = ({**one.definition, _RULE: None} for one in (published, tokenizer))
     if before != after:
         for name in _vocabulary_files(folder) - {TOKENIZER, TOKENIZER_CONFIG}:

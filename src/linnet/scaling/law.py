@@ -44,7 +44,7 @@ class Law(Spec, ABC):
     """counted: which parameters `N` is. source: where the constants come from.
 
     sizes: the smallest and the largest model that the law was fitted to; None if unknown. warnings: reasons to doubt
-    it, a line each (`reliability.law_warnings`).
+    it, one line each (`reliability.law_warnings`).
     """
 
     name: str = "law"
@@ -95,10 +95,9 @@ class Law(Spec, ABC):
             found = Allocation(math.inf, math.inf)
         if not (0 < found.parameters < math.inf and 0 < found.tokens < math.inf):
             amount = next(f"{value:.3g} {name}" for name, value in budget.items() if value is not None)
-            problem = f"the best size and tokens for {amount} are beyond the range of numbers"
-            raise UserError(
-                f"{problem}; expected constants closer to those of published laws", field="law", value=self.name
-            )
+            problem = f"the best size and tokens for {amount} are beyond the range of floating-point numbers"
+            accepted = "constants of the magnitude of published laws (plan --law chinchilla)"
+            raise UserError(problem, field="law", value=self.name, accepted=accepted)
         return found
 
 

@@ -24,7 +24,7 @@ UNKNOWNS = 2
 STARTS_S2 = np.array([[a, np.log(b)] for a in (-3.0, 0.0, 3.0) for b in (0.3, 1.0, 5.0)])
 TOLERANCE, RESAMPLE_TOLERANCE = 1e-12, 1e-8
 MAX_EVALUATIONS = 1000
-"""A minimum takes about a hundred; runs without a right item have none, as the likelihood rises to 1 for ever."""
+"""A minimum takes about a hundred; without a right item there is none: the likelihood rises towards 1 without end."""
 
 MIN_DISTANCE = 1e-9
 """Least distance of a share from 0 and 1: an observed result is never impossible."""
@@ -135,7 +135,7 @@ def fit_curve(points: TaskPoints, resamples: int, seed: int) -> TaskCurve:
     floor, x_2 = _most_likely(points, u_P)
     share_P = _possible_shares(x_2, u_P, floor)
 
-    # Pearson's dispersion; values below 1 are luck.
+    # Pearson's dispersion; values below 1 are chance.
     random = np.random.default_rng(seed)
     squares, freedom = _chi_squared(points, share_P), len(points) - UNKNOWNS
     of_items_T = random.chisquare(freedom, DRAWS)
@@ -148,8 +148,8 @@ def fit_curve(points: TaskPoints, resamples: int, seed: int) -> TaskCurve:
     counts_RP = effective_items(points.items_P, dispersions_R)
     drawn_RP, start_2 = random.binomial(counts_RP, share_P) / counts_RP, x_2
     if np.isin(points.right_P, (0, 1)).all():
-        # The most likely curve would draw every run as it is. Shares are drawn instead whose quantiles are the ends of
-        # Clopper and Pearson's interval, so that the curves differ, and the more the farther they are from the runs.
+        # The most likely curve would draw every run as it is. Shares are drawn from the distributions whose quantiles
+        # bound Clopper and Pearson's interval: the curves then differ, most where they are far from the runs.
         start_2 = np.zeros(UNKNOWNS)  # the most likely curve is so flat or steep that it has no gradient
         drawn_RP = np.where(points.right_P == 0, random.beta(1, counts_RP), random.beta(counts_RP, 1))
     resampled = NegativeLogLikelihood(u_P, points.items_P, drawn_RP, floor)

@@ -6,6 +6,7 @@ A request with a context of its own is read in one pass. Both give the same numb
 Shapes: `B` rows of a batch, `T` tokens, `N` predicted tokens, `D` width, `V` vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -153,7 +154,7 @@ class LoglikelihoodScorer:
     def score(
         self, requests: Sequence[LoglikelihoodRequest], advance: Advance = lambda _: None
     ) -> list[LoglikelihoodResult]:
-        """A result for each request, in their order; `advance` receives the number of windows done.
+        """A result for each request, in their order; `advance` receives the number of requests done.
 
         Contexts that are too long lose their first tokens, and a continuation that is too long is read in windows
         (`LoglikelihoodRequest.windows`).
@@ -167,15 +168,20 @@ class LoglikelihoodScorer:
         forked = {place for places in shared for place in places}
         single = [place for place in range(len(fitting)) if place not in forked]
         results: dict[int, LoglikelihoodResult] = {}
+        owners = [number for number, of_request in enumerate(windows) for _ in of_request]
+        unread = Counter(owners)  # windows of each request
+
+        def keep(places: list[int], found: list[LoglikelihoodResult]) -> None:
+            results.update(zip(places, found, strict=True))
+            unread.subtract(owners[place] for place in places)
+            advance(len({owner for owner in map(owners.__getitem__, places) if not unread[owner]}))
+
         read_lengths = [len(request.context) + len(request.continuation) - 1 for request in fitting]
         for places in self._batches(single, read_lengths.__getitem__):
-            results |= zip(places, self._score_whole([fitting[place] for place in places]), strict=True)
-            advance(len(places))
+            keep(places, self._score_whole([fitting[place] for place in places]))
         for together in self._batches(shared, lambda group: len(fitting[group[0]].context)):
             found = self._score_forked([[fitting[place] for place in group] for group in together])
-            places = [place for group in together for place in group]
-            results |= zip(places, found, strict=True)
-            advance(len(places))
+            keep([place for group in together for place in group], found)
         in_order = (results[place] for place in range(len(fitting)))
         return [LoglikelihoodResult.of_windows(list(islice(in_order, len(of_request)))) for of_request in windows]
 

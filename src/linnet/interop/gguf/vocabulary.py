@@ -163,34 +163,33 @@ def cuts_of(step: dict[str, Any] | None, origin: str) -> Cuts:
     raise UserError(f"{origin}: pre_tokenizer.type: {kind}: llama.cpp has no such step; expected ByteLevel, as GPT-2's")
 
 
-def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str) -> FileVocabulary:
-    unigrams, unused = described.kind == "Unigram", len(described.unused)
-    faults: dict[str, object]
-    if unigrams:  # llama.cpp's `t5`
-        faults = {
-            "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE": (
-                described.byte_fallback
-            ),
-            "normalizer: makes one space of several and puts none first; expected both or the second alone": (
-                described.collapse and not described.dummy_prefix
-            ),
-            f"sentencepiece:user_defined: {len(described.user_defined)} pieces: expected none with unigrams": (
-                described.user_defined
-            ),
-            f"sentencepiece:unused: {unused} pieces: expected none with unigrams": unused,
-        }
+def _sentencepiece_faults(described: SentencePieceDefinition) -> Iterator[str]:
+    unused, expected = len(described.unused), "expected none"
+    if described.kind == "Unigram":  # llama.cpp's `t5`
+        expected = "expected none with unigrams"
+        if described.byte_fallback:
+            yield "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE"
+        if described.collapse and not described.dummy_prefix:
+            both = "expected both or the second alone"
+            yield f"normalizer: makes one space of several and puts none first; {both}"
+        if described.user_defined:
+            yield f"sentencepiece:user_defined: {len(described.user_defined)} pieces: {expected}"
     else:  # llama.cpp's `llama`
-        faults = {
-            "model.byte_fallback: false: expected true": not described.byte_fallback,
-            "normalizer: Precompiled: llama.cpp changes no text; expected a model without rules (identity)": (
-                described.charsmap
-            ),
-            "normalizer: makes one space of several; expected a model that keeps them": described.collapse,
-            f"sentencepiece:unused: {unused} pieces: expected none": unused,
-        }
-    for fault, is_present in faults.items():
-        if is_present:
-            raise UserError(f"{origin}: {fault}")
+        if not described.byte_fallback:
+            yield "model.byte_fallback: false: expected true"
+        if described.charsmap:
+            changes = "llama.cpp changes no text; expected a model without rules (identity)"
+            yield f"normalizer: Precompiled: {changes}"
+        if described.collapse:
+            yield "normalizer: makes one space of several; expected a model that keeps them"
+    if unused:
+        yield f"sentencepiece:unused: {unused} pieces: {expected}"
+
+
+def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str) -> FileVocabulary:
+    for fault in _sentencepiece_faults(described):
+        raise UserError(f"{origin}: {fault}")
+    unigrams = described.kind == "Unigram"
     kinds = [NORMAL] * len(described.pieces)
     for token in described.reserved:
         kinds[token] = BYTE if described.is_byte(token) else CONTROL

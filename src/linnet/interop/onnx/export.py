@@ -205,46 +205,63 @@ def write_checked(
     longest = None if decoder.embedding.positions is None else spec.context_length
     flat = StateTensors.of(decoder, EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest), policies)
     graphs, prompt, why = _graphs(PassFunction(decoder, flat), origin)
+    written = _Written(source, flat, policies, prompt, longest, text, external_above_bytes)
+    if precision != "float32":
+        # Faults of graphs are found in floats first: quantization may lose so much that they would pass for rounding.
+        with TemporaryDirectory() as floats:
+            described, _ = written.write(Path(floats), deepcopy(graphs), "float32")
+            written.check(Path(floats), described)
+        graphs = {name: quantized(graph, precision, decoder) for name, graph in graphs.items()}
+        fuse_step(graphs[STEP])  # quantized graphs contain onnxruntime's operators in any case
+    description, names = written.write(folder, graphs, precision)
+    parity = written.check(folder, description)
+    if precision == "float32":  # also as the engine runs them
+        written.check(folder, description, as_written=False)
+    files = {name: (folder / name).stat().st_size for name in names}
+    nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
+    return OnnxExport(parity, nodes, files, prompt, why, description.opset)
 
-    def write(folder: Path, graphs: dict[str, "ModelProto"], precision: str) -> tuple[GraphDescription, list[str]]:
-        tokenizer, opset = source.tokenizer, graphs[STEP].opset_import
+
+@dataclass(frozen=True)
+class _Written:
+    """What the graphs of a model have in common in all precisions."""
+
+    source: LanguageModel
+    flat: StateTensors
+    policies: list[CachePolicy]
+    prompt: PromptGraph | None
+    longest: int | None
+    text: str | None
+    external_above_bytes: int
+
+    def write(
+        self, folder: Path, graphs: dict[str, "ModelProto"], precision: str
+    ) -> tuple[GraphDescription, list[str]]:
+        """Write graphs and their description; return it and the names of the files."""
+        tokenizer, opset = self.source.tokenizer, graphs[STEP].opset_import
         description = GraphDescription(
             weights=precision,
             opset={domain.domain or "ai.onnx": domain.version for domain in opset},
-            prompt=prompt,
-            states=state_inputs(flat),
-            longest=longest,
-            cache_policies=[policy.to_dict() for policy in policies],
+            prompt=self.prompt,
+            states=state_inputs(self.flat),
+            longest=self.longest,
+            cache_policies=[policy.to_dict() for policy in self.policies],
             tokenizer=TokenizerFile(
                 hash=tokenizer.hash,
                 end_id=tokenizer.end_id,
                 vocab_size=tokenizer.vocab_size,
                 end_ids=list(tokenizer.end_ids) if len(tokenizer.end_ids) > 1 else None,
             ),
-            model=spec,
+            model=self.source.spec,
         )
-        names = write_graphs(folder, graphs, description, external_above_bytes)
+        names = write_graphs(folder, graphs, description, self.external_above_bytes)
         write_json(folder / DESCRIPTION, description.model_dump())
         return description, [*names, DESCRIPTION]
 
-    def check(folder: Path, description: GraphDescription, as_written: bool = True) -> GraphParity:
+    def check(self, folder: Path, description: GraphDescription, as_written: bool = True) -> GraphParity:
+        """Compare the graphs with the model (`check_graphs`)."""
         graphs = Graphs(folder, as_written=as_written, description=description)
-        return check_graphs(source, graphs, policies, description.weights, text)
-
-    if precision != "float32":
-        # Faults of graphs are found in floats first: quantization may lose so much that they would pass for rounding.
-        with TemporaryDirectory() as floats:
-            described, _ = write(Path(floats), deepcopy(graphs), "float32")
-            check(Path(floats), described)
-        graphs = {name: quantized(graph, precision, decoder) for name, graph in graphs.items()}
-        fuse_step(graphs[STEP])  # quantized graphs contain onnxruntime's operators in any case
-    description, names = write(folder, graphs, precision)
-    parity = check(folder, description)
-    if precision == "float32":  # also as the engine runs them
-        check(folder, description, as_written=False)
-    files = {name: (folder / name).stat().st_size for name in names}
-    nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
-    return OnnxExport(parity, nodes, files, prompt, why, description.opset)
+        return check_graphs(self.source, graphs, self.policies, description.weights, self.text)
 
 
 def _graphs(step: PassFunction, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:

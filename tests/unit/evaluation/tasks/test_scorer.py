@@ -141,6 +141,6 @@ def test_few_logits_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch):
 
 def test_progress_counts_every_request():
     done: list[int] = []
-    asked = requests()
+    asked = [*requests(), LoglikelihoodRequest((0,), (1, 2) * 100)]  # of four windows
     LoglikelihoodScorer(streams(small_decoder()), tokens_at_once=48).score(asked, done.append)
     assert sum(done) == len(asked) and len(done) >= 2

@@ -100,18 +100,18 @@ def test_a_fixed_operator_saves_the_published_number_of_parameters(name: str):
     assert round(net / K**2, 2) == {170: 129.33, 180: 136.91, 181: 137.66, 196: 149.03}[M]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
 @pytest.mark.parametrize("name", preset_names())
-def test_a_preset_has_the_predicted_state(name: str, dtype: torch.dtype):
+def test_a_preset_has_the_predicted_state(name: str):
     """After the first token: the calibration on the prompt is part of the state."""
     spec = ModelSpec.load(name).replace(vocab_size=VOCABULARY)
-    decoder = on_meta(spec).to(dtype).to_empty(device="cpu")
-    for capacity in (1, 300):
-        state = decoder.initial_state(1, capacity)
-        token_11 = torch.zeros(1, 1, dtype=torch.long)
-        with torch.no_grad():
+    decoder, token_11 = on_meta(spec).to_empty(device="cpu"), torch.zeros(1, 1, dtype=torch.long)
+    for dtype in (torch.float32, torch.bfloat16):
+        decoder.to(dtype)
+        for capacity in (1, 300):
+            state = decoder.initial_state(1, capacity)
             decoder(token_11, state, memory=None if decoder.encoder is None else decoder.encode(token_11))
-        assert state.nbytes == model_cost(spec).state_bytes(capacity, dtype.itemsize, inputs=1)
+            assert state.nbytes == model_cost(spec).state_bytes(capacity, dtype.itemsize, inputs=1)
 
 
 def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:

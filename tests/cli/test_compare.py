@@ -185,10 +185,9 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("linnet.experiments.run.prepare_data", interrupt)
-    assert (
-        main(["compare", str(REPOSITORY / "experiments" / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")])
-        == 130
-    )
+    plain = {"text": {"stories": 30}, "tokenizer": {"kind": "bytes"}, "model": MODEL, "runs": [{"name": "a"}]}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**plain, "name": "small", "training": {"steps": 1}}))
+    assert main(["compare", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")]) == 130
     assert capsys.readouterr() == ("", "interrupted; the same command continues\n")
 
 

@@ -21,3 +21,16 @@ def exported(model: Path) -> tuple[Path, Any]:
 
     out = model.parent / "graphs"
     return out, export_onnx(model, out, external_above_bytes=1000)
+
+
+@pytest.fixture
+def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter's graphs are those that it made before, and the gate reads fewer tokens."""
+    import onnx
+
+    from linnet.interop.onnx import export
+
+    for name in ("STEPS", "PROMPT_TOKENS"):
+        monkeypatch.setattr(f"linnet.interop.onnx.export.{name}", 10)
+    monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
+    monkeypatch.setattr(export, "prompt_graph", lambda *_: (onnx.load(exported[0] / "prompt.onnx"), None))

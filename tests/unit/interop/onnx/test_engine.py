@@ -50,6 +50,7 @@ def test_a_model_folder_is_no_folder_of_graphs(model: Path):
         OnnxLanguageModel(model)
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("weights", ["float32", "int8"])
 def test_a_step_is_fused_when_it_is_loaded_or_when_it_is_made_and_never_twice(
     weights: str, exported: tuple[Path, Any], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,15 +47,6 @@ def test_each_graph_contains_its_description(exported: tuple[Path, Any]):
     assert [value.name for value in graph.graph.output] == ["logits", *(s["output"] for s in said["states"])]
 
 
-@pytest.fixture
-def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exporter's graphs are those that it made before, and the gate reads fewer tokens."""
-    for name in ("STEPS", "PROMPT_TOKENS"):
-        monkeypatch.setattr(f"linnet.interop.onnx.export.{name}", 10)
-    monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
-    monkeypatch.setattr(export, "prompt_graph", lambda *_: (onnx.load(exported[0] / "prompt.onnx"), None))
-
-
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(("weights", "most"), [("int8", 0.6), ("int4", 0.4)])
 def test_few_bits_pass_the_gate_in_less_room(
@@ -79,7 +70,6 @@ def test_a_graph_that_does_not_run_leaves_nothing(
 
 
 @pytest.mark.usefixtures("made")
-@pytest.mark.usefixtures("made")
 def test_the_model_of_the_caller_stays_as_it_is(model: Path, tmp_path: Path):
     source = load(model, device="cpu")
     source.decoder.double().train()
@@ -90,6 +80,7 @@ def test_the_model_of_the_caller_stays_as_it_is(model: Path, tmp_path: Path):
     assert all(after[name].dtype == tensor.dtype and after[name].equal(tensor) for name, tensor in before.items())
 
 
+@pytest.mark.usefixtures("made")
 def test_what_fails_the_gate_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(export.ALLOWED, "float32", Allowed(1e-12, 1e-12))
     with pytest.raises(UserError, match=r"logits differ by .* of their spread: expected at most 1e-12"):

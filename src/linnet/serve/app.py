@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from linnet.serve.host import Hosts
 from linnet.serve.metrics import ServerMetrics
 from linnet.serve.openai import chat, check_ids, complete, embed, tokens_of
+from linnet.serve.openapi import BYTES, EVENTS, JSON, Operation, document, get, post
 from linnet.serve.protocol import ApiError, Call, Endpoint, error_response, owner_of, read_body, while_connected
 from linnet.serve.requests import (
     ChatRequest,
@@ -32,7 +33,7 @@ from linnet.serve.requests import (
     TokenizeRequest,
 )
 from linnet.serve.responses import Conversations, respond
-from linnet.serve.states import Sessions, continue_session
+from linnet.serve.states import ACTIONS, Sessions, continue_session
 
 PAGE = Path(__file__).parent / "static"
 
@@ -58,32 +59,13 @@ class Server:
 
     def application(self) -> Starlette:
         """The application, as uvicorn runs it."""
-        posts: dict[str, Endpoint] = {
-            "/v1/completions": self.completions,
-            "/v1/chat/completions": self.chat_completions,
-            "/v1/responses": self.create_response,
-            "/v1/embeddings": self.embeddings,
-            "/tokenize": self.tokenize,
-            "/detokenize": self.detokenize,
-            "/v1/sessions": self.create_session,
-            "/v1/sessions/{id}/{action:str}": self.change_session,
-        }
-        gets: dict[str, Endpoint] = {
-            "/v1/models": self.models,
-            "/v1/models/{model:path}": self.one_model,
-            "/v1/sessions": self.list_sessions,
-            "/v1/sessions/{id}": self.one_session,
-            "/v1/sessions/{id}/state": self.session_state,
-            "/metrics": self.report_metrics,
-        }
         routes: list[BaseRoute] = [
-            Route(path, self._guarded(path, endpoint), methods=["POST"]) for path, endpoint in posts.items()
+            Route(operation.path, self._guarded(operation.path, operation.endpoint), methods=[operation.method])
+            for operation in self.operations()
         ]
-        routes += [Route(path, self._guarded(path, endpoint), methods=["GET"]) for path, endpoint in gets.items()]
         routes += [
-            Route("/v1/sessions/{id}", self._guarded("/v1/sessions/{id}", self.delete_session), methods=["DELETE"]),
-            Route("/v1/sessions", self._guarded("/v1/sessions", self.receive_session), methods=["PUT"]),
             Route("/health", self.health, methods=["GET"]),
+            Route("/openapi.json", self.describe, methods=["GET"]),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
         hosts = list(self.settings.allowed_hosts)
@@ -93,6 +75,35 @@ class Server:
             exception_handlers={HTTPException: _http_error, Exception: _unexpected},
             lifespan=self._lifespan,
         )
+
+    def operations(self) -> list[Operation]:
+        """All operations that need a key, if the server has keys."""
+        streams = {"answers": (JSON, EVENTS)}
+        actions = {"choices": {"action": ACTIONS}, "is_body_needed": False}
+        return [
+            post("/v1/completions", CompletionRequest, self.completions, **streams),
+            post("/v1/chat/completions", ChatRequest, self.chat_completions, **streams),
+            post("/v1/responses", ResponseRequest, self.create_response, **streams),
+            post("/v1/embeddings", EmbeddingRequest, self.embeddings),
+            post("/tokenize", TokenizeRequest, self.tokenize),
+            post("/detokenize", DetokenizeRequest, self.detokenize),
+            post("/v1/sessions", SessionRequest, self.create_session),
+            post("/v1/sessions/{id}/{action:str}", SessionStep, self.change_session, **actions),
+            get("/v1/models", self.models),
+            get("/v1/models/{model:path}", self.one_model),
+            get("/v1/sessions", self.list_sessions),
+            get("/v1/sessions/{id}", self.one_session),
+            get("/v1/sessions/{id}/state", self.session_state, answers=(BYTES,)),
+            get("/metrics", self.report_metrics, answers=("text/plain",)),
+            Operation("DELETE", "/v1/sessions/{id}", self.delete_session, summary="Forget a session."),
+            Operation(
+                "PUT", "/v1/sessions", self.receive_session, BYTES, query=("model",), summary="A session from its file."
+            ),
+        ]
+
+    async def describe(self, request: Request) -> Response:
+        """`GET /openapi.json`: all operations as OpenAPI describes them."""
+        return JSONResponse(document(self.operations(), list(self.hosts.sources), bool(self.settings.api_keys)))
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -155,40 +166,34 @@ class Server:
             }
         return about
 
-    async def completions(self, call: Call) -> Response:
+    async def completions(self, call: Call, body: CompletionRequest) -> Response:
         """`POST /v1/completions`."""
-        body = await call.parse(CompletionRequest)
         if body.from_state is not None or body.return_state:
             return await continue_session(self.sessions, call.owner, body, self.metrics)
         return await complete(await self.hosts.get(body.model), body, self.metrics)
 
-    async def chat_completions(self, call: Call) -> Response:
+    async def chat_completions(self, call: Call, body: ChatRequest) -> Response:
         """`POST /v1/chat/completions`."""
-        body = await call.parse(ChatRequest)
         return await chat(await self.hosts.get(body.model), body, self.metrics)
 
-    async def create_response(self, call: Call) -> Response:
+    async def create_response(self, call: Call, body: ResponseRequest) -> Response:
         """`POST /v1/responses`."""
-        body = await call.parse(ResponseRequest)
         host = await self.hosts.get(body.model)
         return await respond(host, body, call.owner, self.conversations, self.metrics)
 
-    async def embeddings(self, call: Call) -> Response:
+    async def embeddings(self, call: Call, body: EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`."""
-        body = await call.parse(EmbeddingRequest)
         return await embed(await self.hosts.get(body.model), body, self.metrics)
 
-    async def tokenize(self, call: Call) -> Response:
+    async def tokenize(self, call: Call, body: TokenizeRequest) -> Response:
         """`POST /tokenize`: token ids, and the text of each."""
-        body = await call.parse(TokenizeRequest)
         host = await self.hosts.get(body.model)
         return JSONResponse(await asyncio.to_thread(tokens_of, host, body))
 
-    async def detokenize(self, call: Call) -> Response:
+    async def detokenize(self, call: Call, body: DetokenizeRequest) -> Response:
         """`POST /detokenize`: the text of token ids."""
-        body = await call.parse(DetokenizeRequest)
         host = await self.hosts.get(body.model)
-        check_ids(host, body.tokens)
+        check_ids(host.model, body.tokens, "tokens")
         return JSONResponse({"text": host.model.tokenizer.decode(body.tokens)})
 
     async def list_sessions(self, call: Call) -> Response:
@@ -199,14 +204,13 @@ class Server:
         """`GET /v1/sessions/ID`."""
         return JSONResponse(await self.sessions.describe(call.owner, call.request.path_params["id"]))
 
-    async def create_session(self, call: Call) -> Response:
+    async def create_session(self, call: Call, body: SessionRequest) -> Response:
         """`POST /v1/sessions`."""
-        return JSONResponse(await self.sessions.create(call.owner, await call.parse(SessionRequest)))
+        return JSONResponse(await self.sessions.create(call.owner, body))
 
-    async def change_session(self, call: Call) -> Response:
+    async def change_session(self, call: Call, body: SessionStep) -> Response:
         """`POST /v1/sessions/ID/feed`, `rewind`, `fork` or `save`."""
         place = call.request.path_params
-        body = await call.parse(SessionStep) if call.body else SessionStep()
         return JSONResponse(await self.sessions.change(call.owner, place["id"], place["action"], body))
 
     async def delete_session(self, call: Call) -> Response:

@@ -278,7 +278,7 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
     """`POST /v1/completions`: continue prompts, given as texts or as token ids."""
     model = host.special_model if body.parse_special else host.model
     texts = body.prompts()
-    prompts = await asyncio.to_thread(lambda: [_ids(model, text) for text in texts])
+    prompts = await asyncio.to_thread(lambda: [_ids(model, text, "prompt") for text in texts])
     echoes: list[list[TextEvent]] = []
     if body.echo:
         tops = body.logprobs
@@ -305,9 +305,12 @@ def prompt_events(model: LanguageModel, prompt: Sequence[int], top: int | None) 
     return [part for event in events for part in texts.push(event)] + texts.finish()
 
 
-def _ids(model: LanguageModel, prompt: str | list[int]) -> list[int]:
-    """The token ids of a prompt; a text begins a document, ids are taken as they are."""
-    return model.prompt_tokens(prompt) if isinstance(prompt, str) else prompt
+def _ids(model: LanguageModel, prompt: str | list[int], field: str) -> list[int]:
+    """The token ids of a prompt; a text begins a document, ids are taken as they are, if the tokenizer has them."""
+    if isinstance(prompt, str):
+        return model.prompt_tokens(prompt)
+    check_ids(model, prompt, field)
+    return prompt
 
 
 async def chat(host: Host, body: ChatRequest, metrics: ServerMetrics) -> Response:
@@ -348,7 +351,7 @@ async def embed(host: Host, body: EmbeddingRequest, metrics: ServerMetrics) -> R
     inputs = CompletionRequest(prompt=body.input).prompts()
     if not inputs or not all(inputs):
         raise ApiError(400, "input: empty; expected at least one text, none of them empty", "input")
-    prompts = await asyncio.to_thread(lambda: [_ids(host.model, text) for text in inputs])
+    prompts = await asyncio.to_thread(lambda: [_ids(host.model, text, "input") for text in inputs])
     vectors_ND = await host.call(partial(mean_hidden, host.model.decoder, prompts))
     tokens = sum(map(len, prompts))
     metrics.prompt_tokens.labels(host.name).inc(tokens)
@@ -377,9 +380,9 @@ def tokens_of(host: Host, body: TokenizeRequest) -> dict[str, Any]:
     return {"tokens": ids, "count": len(ids), "texts": texts}
 
 
-def check_ids(host: Host, tokens: Sequence[int]) -> None:
+def check_ids(model: LanguageModel, tokens: Sequence[int], field: str) -> None:
     """`ApiError` for an id that the tokenizer does not have."""
-    size = host.model.tokenizer.vocab_size
+    size = model.tokenizer.vocab_size
     wrong = next((token for token in tokens if token >= size), None)
     if wrong is not None:
-        raise ApiError(400, f"tokens: {wrong}: expected ids from 0 to {size - 1}", "tokens")
+        raise ApiError(400, f"{field}: {wrong}: expected ids from 0 to {size - 1}", field)

@@ -263,7 +263,7 @@ class TokenizeRequest(Spec):
 
     model: str = ""
     text: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
     add_special: bool = True
     parse_special: bool = False
 

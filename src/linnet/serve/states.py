@@ -31,6 +31,9 @@ from linnet.serve.requests import MAX_TOKENS_WITHOUT_LIMIT, CompletionRequest, S
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of saved sessions, which are names of files."""
 
+ACTIONS = ("feed", "rewind", "fork", "save")
+"""What a client does with a session."""
+
 OBSERVED_PIECES = 8
 """Pieces of a stream between two reports of what the layers hold."""
 
@@ -128,7 +131,7 @@ class Sessions:
             path = self._file(owner, _needed(body.name, "name"))
             await held.host.call(lambda: session.save(path))
         else:
-            raise ApiError(404, f"{action}: expected feed, rewind, fork or save", code="unknown_action")
+            raise ApiError(404, f"{action}: expected one of {', '.join(ACTIONS)}", code="unknown_action")
         return held.describe(session_id)
 
     def delete(self, owner: str, session_id: str) -> None:

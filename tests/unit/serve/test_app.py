@@ -80,6 +80,20 @@ def test_a_malformed_body_is_refused(guarded, body, status):
     assert _completion(guarded)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/embeddings", {"input": [1, 99999]}, "input"),
+        ("/v1/completions", {"prompt": [1, 99999], "echo": True, "logprobs": 1, "max_tokens": 0}, "prompt"),
+        ("/detokenize", {"tokens": [99999]}, "tokens"),
+        ("/tokenize", {"messages": []}, "messages"),
+    ],
+)
+def test_what_the_model_cannot_read_is_named(guarded, path, body, field):
+    status, _, answer = _post(guarded, path, json.dumps({"model": "tiny"} | body))
+    assert status == 400 and json.loads(answer)["error"]["param"] == field
+
+
 def test_a_flood_of_headers_is_refused(guarded):
     with socket.create_connection(("127.0.0.1", int(guarded.url.rpartition(":")[2])), timeout=20) as raw:
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n")

@@ -2,7 +2,9 @@
 
 A table has a line for each tensor of linnet, or for all tensors of a module (`.weight`, `.bias`): the published tensors
 that it joins, in order. In names of linnet `#` stands for a number; in published names `{0}` is the index of the layer
-over all blocks, `{1}` the next number, and so on; `name[{1}]` is the part of this number of a tensor of several.
+over all blocks, `{1}` the next number, and so on. `name[{1}]` is the part of this number of a tensor of several,
+`name[0/2]` the first half of the rows of each attention head; `name*3` holds three parts of a map of linnet.
+`mixer(kind)` is the mixer of layers of one kind alone.
 """
 
 import pickle
@@ -11,6 +13,7 @@ import struct
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -64,7 +67,7 @@ class PublishedTensors:
         tensors: dict[str, Tensor] = {}
         shapes = shapes_of(meta_decoder(spec))
         for ours, theirs in self._pairs(shapes, spec).items():
-            parts = [self._reordered(name, _part_of(named, name), spec, to_published=False) for name in theirs]
+            parts = [self._reordered(name, _part_of(named, name, spec), spec, to_published=False) for name in theirs]
             tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
         like = next(iter(named.values()))
         for ours, shape in shapes.items():
@@ -81,12 +84,14 @@ class PublishedTensors:
         for ours, theirs in self._pairs(tensors, spec).items():
             owner, joint = decoder.get_submodule(ours.rpartition(".")[0]), tensors[ours]
             if len(theirs) > 1 and isinstance(owner, FusedLinear):
-                parts: Sequence[Tensor] = torch.split(joint, list(owner.parts))
+                rows = iter(owner.parts)
+                sizes = [sum(islice(rows, int(of[1]) if (of := _SEVERAL.search(name)) else 1)) for name in theirs]
+                parts: Sequence[Tensor] = torch.split(joint, sizes)
             else:
                 parts = torch.chunk(joint, len(theirs))
             for name, part in zip(theirs, parts, strict=True):
-                named[name] = self._reordered(name, part, spec, to_published=True)
-        return _stacked(named)
+                named[_SEVERAL.sub("", name)] = self._reordered(name, part, spec, to_published=True)
+        return _joined(named, spec)
 
     def names(self, ours: Iterable[str], spec: ModelSpec) -> list[str]:
         """Return the published names of tensors of linnet."""
@@ -113,8 +118,10 @@ class PublishedTensors:
         pairs: dict[str, list[str]] = {}
         for name in names:
             numbers, pattern = [int(number) for number in re.findall(r"\d+", name)], re.sub(r"\d+", "#", name)
-            module, _, end = pattern.rpartition(".")
-            theirs = self.table.get(pattern) or " ".join(f"{each}.{end}" for each in self.table.get(module, "").split())
+            theirs = self._line(pattern)
+            if ".mixer." in pattern:
+                kind = spec.blocks[numbers[0]].mixer.kind
+                theirs = self._line(pattern.replace(".mixer.", f".mixer({kind}).")) or theirs
             if numbers:
                 numbers = [firsts[numbers[0]] + numbers[1], *numbers[2:]]
             if self._fixed_value(name) is not None:
@@ -125,6 +132,12 @@ class PublishedTensors:
             elif not name.endswith(FIXED_OPERATOR):
                 raise UserError(f"{spec.name}: {name}: published models of its kind have no such tensor")
         return pairs
+
+    def _line(self, pattern: str) -> str:
+        """Return the published names of a tensor, by the line of it or of its module; empty if there is none."""
+        assert self.table is not None
+        module, _, end = pattern.rpartition(".")
+        return self.table.get(pattern) or " ".join(f"{each}.{end}" for each in self.table.get(module, "").split())
 
     def _fixed_value(self, name: str) -> float | None:
         return next((value for end, value in self.fixed.items() if name.endswith(end)), None)
@@ -146,26 +159,40 @@ class PublishedTensors:
         return tensor
 
 
-_PART = re.compile(r"\[(\d+)\]")
+_SEVERAL = re.compile(r"\*(\d+)")
+_PART = re.compile(r"\[(\d+)(?:/(\d+))?\]")
 
 
-def _part_of(named: Mapping[str, Tensor], name: str) -> Tensor:
+def _part_of(named: Mapping[str, Tensor], name: str, spec: ModelSpec) -> Tensor:
     """Return the published tensor of a name, or the part of it that the name says."""
-    part = _PART.search(name)
-    return named[name] if part is None else named[_PART.sub("", name)][int(part[1])]
+    part, name = _PART.search(name), _SEVERAL.sub("", name)
+    if part is None:
+        return named[name]
+    tensor, number = named[_PART.sub("", name)], int(part[1])
+    return tensor[number] if part[2] is None else _by_head(tensor, spec, int(part[2]))[:, number].flatten(0, 1)
 
 
-def _stacked(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Join the parts of a tensor, which come in their order, into one."""
-    stacked: dict[str, Tensor] = {}
-    parts: dict[str, list[Tensor]] = {}
-    for name, tensor in named.items():
-        whole = _PART.sub("", name)
-        if whole != name:
-            parts.setdefault(whole, []).append(tensor)
-        else:
-            stacked[name] = tensor
-    return stacked | {name: torch.stack(tensors) for name, tensors in parts.items()}
+def _joined(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """Join the parts of tensors."""
+    joined, parts = dict[str, Tensor](), dict[str, list[Tensor]]()
+    of_heads = set[str]()
+    for name, tensor in named.items():  # parts come in the order of their numbers
+        whole, part = _PART.sub("", name), _PART.search(name)
+        if part is None:
+            joined[name] = tensor
+            continue
+        parts.setdefault(whole, []).append(tensor if part[2] is None else _by_head(tensor, spec, 1))
+        if part[2] is not None:
+            of_heads.add(whole)
+    for name, tensors in parts.items():
+        joined[name] = torch.cat(tensors, dim=1).flatten(0, 2) if name in of_heads else torch.stack(tensors)
+    return joined
+
+
+def _by_head(tensor: Tensor, spec: ModelSpec, parts: int) -> Tensor:
+    """Return rows of attention heads as `[N, parts, K, ...]`."""
+    heads = next(block.mixer.heads for block in spec.blocks if isinstance(block.mixer, AttentionSpec))
+    return tensor.unflatten(0, (heads, parts, -1))
 
 
 def _of_layers(layer: str, table: NameTable) -> NameTable:
@@ -342,6 +369,25 @@ MAMBA, MAMBA2 = (
 _HYBRID = {f"mixer.{x}": f"mamba.{x}" for x in (*_MAMBA_MIXER, "dt_bias", "norm")} | {"mixer.conv#d": "mamba.conv1d"}
 _HYBRID |= {"feed_forward.up": "shared_mlp.input_linear", "feed_forward.down": "shared_mlp.output_linear"}
 GRANITE_HYBRID = PublishedTensors(_LLAMA | _of_layers("model.layers.{0}.", _HYBRID))
+
+QWEN35 = PublishedTensors(
+    _LLAMA
+    | _of_layers(
+        "model.layers.{0}.self_attn.",
+        {"mixer(attention).query_key_value": "q_proj[0/2] k_proj v_proj", "mixer.gate.to_gates": "q_proj[1/2]"},
+    )
+    | _of_layers(
+        "model.layers.{0}.linear_attn.",
+        {
+            "mixer(gated_delta).query_key_value_gate": "in_proj_qkv*3 in_proj_z",
+            "mixer(gated_delta).share_decay": "in_proj_b in_proj_a",
+            "mixer(gated_delta).out": "out_proj",
+            **{f"mixer(gated_delta).{x}": x for x in ("A_log", "dt_bias", "norm")},
+            "mixer(gated_delta).conv#d": "conv1d",
+        },
+    )
+)
+"""The text model of Qwen 3.5: gated delta nets, and attention whose map of queries holds the gates of each head."""
 
 _RWKV4_MIXES = ("time_mix_key", "time_mix_value", "time_mix_receptance", "key", "value", "receptance", "output")
 RWKV4 = PublishedTensors(

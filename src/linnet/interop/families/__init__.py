@@ -15,6 +15,7 @@ from linnet.interop.families.llama_variants import (
     Helium,
     Olmo,
     Olmoe,
+    Qwen35,
     SmolLm3,
     Starcoder2,
 )
@@ -22,7 +23,20 @@ from linnet.interop.families.recurrent import Mamba2Model, MambaModel, Rwkv4Mode
 
 FAMILIES: tuple[type[Family], ...] = (
     *(Llama, Mistral, Qwen2, Qwen3, Mixtral, Phi3, Phi, StableLm, Olmo2, Gemma, Gemma2, Gemma3),
-    *(Granite, GraniteExperts, GraniteHybrid, SmolLm3, Olmo, Olmoe, Exaone4, Ernie45, Helium, Cohere, Starcoder2),
+    *(
+        Qwen35,
+        Granite,
+        GraniteExperts,
+        GraniteHybrid,
+        SmolLm3,
+        Olmo,
+        Olmoe,
+        Exaone4,
+        Ernie45,
+        Helium,
+        Cohere,
+        Starcoder2,
+    ),
     *(Gpt2, GptNeo, GptNeoX, Opt, Bloom, GptBigCode, GptJ, CodeGen, Falcon),
     *(MambaModel, Mamba2Model, Rwkv4Model),
 )
@@ -34,9 +48,8 @@ REFUSED: dict[str, str] = {
     "hunyuan_v1_dense": "queries and keys are normalized after their rotation",
     "lfm2": "layers have gated short convolutions",
     "nemotron": "gains of layer norms are one plus a parameter",
-    "qwen3_5": "queries and gates are rows of one map head by head, which is not taken apart",
-    "qwen3_5_text": "queries and gates are rows of one map head by head, which is not taken apart",
-    "qwen3_next": "queries and gates are rows of one map head by head, which is not taken apart",
+    "qwen3_5": "it also reads images; its text model alone (qwen3_5_text) can be imported",
+    "qwen3_next": "maps of gated delta nets hold all parts of each key head, which are not taken apart",
     "zamba2": "layers share blocks of attention, each with adapters of its own",
 }
 """Families that many people use, by `model_type`, and what linnet has no layer or table for."""

@@ -6,15 +6,25 @@ the same if its input is divided by `r` and its epsilon by `r^2`. So no weight i
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from linnet.interop.families.family import OURS, ActivationName
-from linnet.interop.families.llama import LayerNormed, LlamaLike, Olmo2, OneWindow
+from linnet.interop.families.family import OURS, ActivationName, PartialRope
+from linnet.interop.families.llama import LayerNormed, LlamaLike, Olmo2, OneWindow, PartlyRotated
 from linnet.interop.families.recurrent import check_step_limit
-from linnet.interop.tensor_names import COHERE, GRANITE_EXPERTS, GRANITE_HYBRID, OLMO, OLMO2, SMALL_EXPERTS, STARCODER2
+from linnet.interop.tensor_names import (
+    COHERE,
+    GRANITE_EXPERTS,
+    GRANITE_HYBRID,
+    OLMO,
+    OLMO2,
+    QWEN35,
+    SMALL_EXPERTS,
+    STARCODER2,
+)
 
 LayerKind = Literal["full_attention", "sliding_attention"]
 
@@ -374,6 +384,78 @@ class Olmoe(LlamaLike):
     num_experts_per_tok: PositiveInt = 8
     norm_topk_prob: bool = False
     router_aux_loss_coef: float = Field(default=0.01, ge=0)
+
+
+class TextRope(PartialRope):
+    """Rotary positions of a model that also reads images: the three positions of a text's token are the same."""
+
+    mrope_section: list[int] | None = None
+    mrope_interleaved: bool | None = None
+
+
+class Qwen35(PartlyRotated):
+    """Qwen 3.5 for texts: three layers of gated delta nets, then one of gated attention."""
+
+    tensors, architecture = QWEN35, "Qwen3_5ForCausalLM"
+    buffers: ClassVar[re.Pattern[str]] = re.compile(r"^mtp\.|\.rotary_emb\.inv_freq$")
+    constants: ClassVar[Mapping[str, Any]] = {
+        **LlamaLike.constants,
+        "block.norm.unit_offset": True,
+        "head.norm.unit_offset": True,
+        "block.mixer.query_key_norm.kind": "rms",
+        "block.mixer.query_key_norm.unit_offset": True,
+        "block.mixer.gate": "channel",
+    }
+    table: ClassVar[Mapping[str, str]] = {
+        **LlamaLike.table,
+        "attention_bias": "block.mixer.bias",
+        "rms_norm_eps": "block.norm.eps head.norm.eps block.mixer.query_key_norm.eps",
+    }
+
+    model_type: Literal["qwen3_5_text"] = "qwen3_5_text"
+    vocab_size: PositiveInt = 248_320
+    intermediate_size: PositiveInt = 12_288
+    num_attention_heads: PositiveInt = 16
+    num_key_value_heads: PositiveInt | None = 4
+    max_position_embeddings: PositiveInt = 32_768
+    head_dim: PositiveInt | None = 256
+    partial_rotary_factor: float = Field(default=0.25, gt=0, le=1)
+    rope_scaling: TextRope | None = None
+    rope_parameters: TextRope | None = None
+    attention_bias: bool = False
+    layer_types: list[Literal["linear_attention", "full_attention"]] | None = None
+    full_attention_interval: PositiveInt = 4
+    linear_conv_kernel_dim: PositiveInt = 4
+    linear_key_head_dim: PositiveInt = 128
+    linear_value_head_dim: PositiveInt = 128
+    linear_num_key_heads: PositiveInt = 16
+    linear_num_value_heads: PositiveInt = 32
+
+    def kinds(self) -> list[Literal["linear_attention", "full_attention"]]:
+        """Return the kind of each layer."""
+        numbers, interval = range(1, self.num_hidden_layers + 1), self.full_attention_interval
+        return self.layer_types or ["linear_attention" if n % interval else "full_attention" for n in numbers]
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        if len(self.kinds()) != self.num_hidden_layers:
+            expected = f"must be num_hidden_layers, {self.num_hidden_layers}"
+            raise ValueError(f"layer_types: {len(self.kinds())} layers: {expected}")
+        if "linear_attention" in self.kinds() and OURS[self.hidden_act] != "silu":
+            raise ValueError(f"hidden_act: {self.hidden_act}: must be silu with layers of linear attention")
+        return self
+
+    def layers(self) -> list[dict[str, Any]]:
+        delta = {
+            "kind": "gated_delta",
+            "heads": self.linear_num_value_heads,
+            "key_heads": self.linear_num_key_heads,
+            "head_dim": self.linear_key_head_dim,
+            "value_dim": self.linear_value_head_dim,
+            "conv": self.linear_conv_kernel_dim,
+            "eps": self.rms_norm_eps,
+        }
+        return [{} if kind == "full_attention" else {"mixer": delta} for kind in self.kinds()]
 
 
 class Cohere(Interleaved):

@@ -280,6 +280,24 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         {**LLAMA, **LAYERS, **MULTIPLIERS, "attention_bias": BOOLS, "mlp_bias": BOOLS},
         [ropes()],
     ),
+    "qwen3_5_text": (  # with a large eps, because the norm of heads this narrow amplifies rounding
+        {
+            **LLAMA_SIZES,
+            "head_dim": 8,
+            "linear_key_head_dim": 4,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+        },
+        {
+            "num_key_value_heads": st.sampled_from([1, 2, 4]),
+            "rms_norm_eps": st.sampled_from([1e-3, 1e-2]),
+            "attention_bias": BOOLS,
+            "tie_word_embeddings": BOOLS,
+        }
+        | {"num_hidden_layers": st.just(4), "full_attention_interval": st.sampled_from([ABSENT, 2])}
+        | {"linear_value_head_dim": st.sampled_from([4, 6]), "linear_conv_kernel_dim": st.sampled_from([ABSENT, 2])},
+        [ropes(partial=True)],
+    ),
     "granitemoe": (
         LLAMA_SIZES,
         {**LLAMA, **LAYERS, **MULTIPLIERS, "attention_bias": BOOLS}
@@ -509,6 +527,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "num_local_experts": 0, "layer_types": ["attention"] * 28, "position_embedding_type": "rope",
         "embedding_multiplier": 12.0, "residual_multiplier": 0.263, "attention_multiplier": 0.015625,
         "mamba_n_heads": 32,
+    },
+    "Qwen3.5-0.8B, its text model": {
+        "model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 1024, "intermediate_size": 3584,
+        "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "linear_num_value_heads": 16,
     },
     "granite-3.1-1b-a400m": {
         "model_type": "granitemoe", "vocab_size": 49155, "hidden_size": 1024, "intermediate_size": 512,

@@ -175,6 +175,7 @@ def commands_of(source: str, contracts: bool = True) -> list[list[str]]:
         files = [f"tests/contracts/test_{name}.py" for name in names]
         commands.append([*files, "-m", "not slow", "-k", f"[{path.parts[2]}- and not compile"])
         commands.append(["tests/unit/inference/test_decode_steps.py", "-m", "not slow", "-k", path.parts[2]])
+        commands.append(["tests/unit/model/test_cost.py"])  # values that layers share
     elif contracts:  # predicted FLOPs and memory of the kinds that call the operation
         layers = [*(ROOT / "src/linnet/layers/mixers").rglob("*.py"), *(ROOT / "src/linnet/layers").glob("feed*/*.py")]
         calling = {

@@ -192,7 +192,7 @@ def _joined(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
 def _by_head(tensor: Tensor, spec: ModelSpec, parts: int) -> Tensor:
     """Return rows of attention heads as `[N, parts, K, ...]`."""
     heads = next(block.mixer.heads for block in spec.blocks if isinstance(block.mixer, AttentionSpec))
-    return tensor.unflatten(0, (heads, parts, -1))
+    return tensor.view(heads, parts, -1, *tensor.shape[1:])
 
 
 def _of_layers(layer: str, table: NameTable) -> NameTable:

@@ -1,92 +1,280 @@
-"""Decoding with compiled steps against the ordinary ones: every mixer, one stream and eight of different ages.
+"""Decoding with compiled steps against the ordinary ones: every mixer, in every precision, 1 and 8 rows, 1 to 106 M.
 
-Greedy, float32, behind prompts of up to 32 tokens, in one batch of the engine. Packages that the cache does not have
-are compiled first (up to a minute each). The gate compares all tokens. `python benchmarks/compiled_steps.py [--size
-"10 M"] [--kinds ted,mamba2]`; with `--kinds` nothing is written. The record is of `tiny-` presets on one thread
-(`--threads 1`).
+Milliseconds of a step (a token of each row), behind 1,024 tokens where the state grows and behind 32 where its size is
+constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With `--before
+FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own. All in turn,
+medians of the rounds. The gate compares logits of several tokens with those of the ordinary step.
+
+`python benchmarks/compiled_steps.py [--minutes 15] [--sizes "1 M" "10 M"] [--kinds attention ted] ...`. Cells are
+measured in the order of sizes, precisions, kinds, rows; each is written to the record when it is measured, and those
+that the record has of this commit are left out, so that a call goes on where another one ended. Packages that the cache
+does not have are compiled first, two at a time (15 s to a minute each); `--build-only` does nothing else.
 """
 
 import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
 import time
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
-from gpu_models import SIZES, kinds, model
-from harness import contest, gate, report
-from linnet.inference.compiled_step import BUILDS, can_compile, package_of, start_build
-from linnet.inference.decode import decode
-from linnet.inference.prefill import new_state
+from decode_worker import decoder_of, ordinary_step, seconds_per_step, state_behind
+from gpu_models import Size, kinds, model
+from harness import RESULTS, gate, machine, record_of, write_record
+from linnet.inference.compiled_step import (
+    BUILDS,
+    MAX_ERRORS,
+    Step,
+    can_compile,
+    compiled_step,
+    package_of,
+    start_build,
+)
+from linnet.inference.engine import Engine
 from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request
+from linnet.inference.weights import Precision, convert_weights
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.state import DecoderState
 
-TOKENS = 200
-LENGTHS = (32, 27, 30, 5, 32, 11, 21, 32)
-"""Tokens of the prompts; the first is that of a single stream."""
+SIZES = {
+    "1 M": Size(1_000_000, 128, 4, 1024, 2048, 1, 1, 0.0),
+    "10 M": Size(10_000_000, 256, 8, 8192, 2048, 1, 1, 0.0),
+    "106 M": Size(106_000_000, 768, 12, 32_000, 2048, 1, 1, 0.0),
+}
+ROWS = (1, 8)
+ROUND_S, MOST_STEPS = 0.05, 100
+"""Seconds of a round of one contestant, and its steps at most."""
 
+CHECKED_STEPS = 4
+JOBS = 2
+"""Packages that are compiled at the same time."""
 
-def tokens_of(decoder: Decoder, streams: int, compiles: bool) -> list[int | None]:
-    """The tokens of all streams, with or without compiled steps."""
-    BUILDS.enabled = compiles
-    prompts = [list(range(1, length + 1)) for length in LENGTHS[:streams]]
-    return [token for step in decode(decoder, prompts, TOKENS, Sampling(temperature=0.0)) for token in step]
-
-
-def compiled_s(decoder: Decoder, streams: int) -> float | None:
-    """Seconds of a build, 0 if the cache has the package; None if it failed."""
-    prompts = [[1, 2, 3]] * streams
-    state = new_state(decoder, prompts, TOKENS)
-    with torch.inference_mode():
-        decoder.hidden(torch.tensor(prompts), state)
-    assert can_compile(decoder, state)
-    request, package = package_of(decoder, state)
-    start_s = time.perf_counter()
-    if not (package.is_file() or (start_build(request, package) and BUILDS.processes[package].wait() == 0)):
-        return None
-    return round(time.perf_counter() - start_s, 1)
+ROOM = 1024 + 4 * MOST_STEPS
+"""Tokens of a state: rounds begin again from the same one."""
 
 
-def measure(kind: str, decoder: Decoder, streams: int, runs: int) -> dict[str, Any]:
-    """The comparison for one number of streams; rates are of tokens of all streams."""
-    spent_s = compiled_s(decoder, streams)
-    if spent_s is None:
+@dataclass(frozen=True)
+class Cell:
+    """One row of the record."""
+
+    size: str
+    precision: str
+    kind: str
+    rows: int
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return self.size, self.precision, self.kind, str(self.rows)
+
+
+class Before:
+    """The ordinary step of another checkout, in a process of its own (`decode_worker.py`)."""
+
+    def __init__(self, checkout: Path, spec: ModelSpec, cell: Cell, threads: int) -> None:
+        script = Path(__file__).with_name("decode_worker.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(checkout / "src")},
+        )
+        request = {"spec": spec.model_dump(mode="json"), "threads": threads, "room": ROOM, **asdict(cell)}
+        self._answer(json.dumps(request))
+
+    def seconds(self, steps: int) -> float:
+        """Seconds of a step, the mean of so many."""
+        return float(self._answer(str(steps)))
+
+    def _answer(self, line: str) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            raise SystemExit(f"--before: the process ended with {self._process.wait()}")
+        return answer
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def build_all(wanted: list[tuple[dict[str, Any], Path]], until_s: float) -> None:
+    """Compile the packages that are missing, some at a time, until the time is over."""
+    missing = {package: request for request, package in wanted if not package.is_file()}
+    running: list[Path] = []
+    while running or (missing and time.perf_counter() < until_s):
+        while missing and len(running) < JOBS and time.perf_counter() < until_s:
+            package, request = missing.popitem()
+            if start_build(request, package) and package in BUILDS.processes:
+                running.append(package)
+        time.sleep(0.2)
+        running = [package for package in running if BUILDS.processes[package].poll() is None]
+
+
+def loaded_step(decoder: Decoder, state: DecoderState) -> Callable[[DecoderState], Step] | None:
+    """The compiled step from the cache; None if it is not there, or was refused."""
+    _, package = package_of(decoder, state)
+    return compiled_step(decoder, state, package) if package.is_file() else None
+
+
+@torch.inference_mode()
+def check(cell: Cell, compiled: Callable[[DecoderState], Step], decoder: Decoder, state: DecoderState) -> float:
+    """The gate: the logits of some tokens in turn are those of the ordinary step, whose largest error is returned."""
+    steps, errors = (compiled(state.fork()), ordinary_step(decoder, state.fork())), []
+    for index in range(CHECKED_STEPS):
+        tokens_B1 = torch.full((cell.rows, 1), index + 1)
+        found_BV, expected_BV = (step(tokens_B1).float() for step in steps)
+        errors.append(float((found_BV - expected_BV).abs().max() / expected_BV.std()))
+    limit = MAX_ERRORS[cell.precision]
+    gate(" ".join(cell.path), max(errors) <= limit, f"logits off by {max(errors):.1e} of their spread")
+    return max(errors)
+
+
+def engine_steps(decoder: Decoder, state: DecoderState) -> Callable[[int], float]:
+    """Seconds of a token of every row through the engine, sampling included, as the mean of so many."""
+
+    def run(steps: int) -> float:
+        engine = Engine(decoder, chunk_tokens=None)
+        requests = [Request([1], steps + 2, Sampling(temperature=0.0)) for _ in state.positions]
+        streams = engine.submit_together(requests, state.fork())
+        engine.step(), engine.step()
+        start_s = time.perf_counter()
+        while any(stream.finish_reason is None for stream in streams):
+            engine.step()
+        return (time.perf_counter() - start_s) / steps
+
+    return run
+
+
+def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) -> dict[str, Any]:
+    """Check, then time, all contestants in turn."""
+    state = state_behind(decoder, cell.rows, ROOM)
+    compiled = loaded_step(decoder, state)
+    if compiled is None:
         return {"error": "not compiled: see the files beside its package"}
-    count = TOKENS * streams
-    ours, ordinary = (tokens_of(decoder, streams, compiles) for compiles in (True, False))
-    same = sum(a == b for a, b in zip(ours, ordinary, strict=True))
-    gate(f"{kind}, {streams} streams", same == count, f"{same} of {count} tokens are those of ordinary steps")
-    found = contest(lambda: tokens_of(decoder, streams, True), lambda: tokens_of(decoder, streams, False), runs)
-    rates = {
-        "tokens_per_s": round(count / min(found.ours_s)),
-        "ordinary_tokens_per_s": round(count / min(found.other_s)),
+    error, token_B1 = check(cell, compiled, decoder, state), torch.ones(cell.rows, 1, dtype=torch.int64)
+
+    def timed(make: Callable[[DecoderState], Callable[[Tensor], Tensor]]) -> Callable[[int], float]:
+        return lambda steps: seconds_per_step(make(state.fork()), token_B1, steps)
+
+    contestants: dict[str, Callable[[int], float]] = {
+        "compiled": timed(compiled),
+        "ordinary": timed(lambda own: ordinary_step(decoder, own)),
+        "engine": engine_steps(decoder, state),
     }
-    return found.summary() | rates | {"compiled_in_s": spent_s}
+    before = None if checkout is None else Before(checkout, decoder.spec, cell, torch.get_num_threads())
+    if before is not None:
+        contestants["before"] = before.seconds
+    steps = {name: max(3, min(MOST_STEPS, round(ROUND_S / run(3)))) for name, run in contestants.items()}
+    for _ in range(2):  # the engine compares both forms before it takes the faster one
+        contestants["engine"](20)
+    times_s: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            times_s[name].append(run(steps[name]))
+    if before is not None:
+        before.close()
+    found = {f"{name}_ms": round(statistics.median(each) * 1e3, 4) for name, each in times_s.items()}
+    return found | {"behind": min(state.positions), "error": error, "rounds": rounds}
+
+
+def with_ratios(results: dict[str, Any]) -> dict[str, Any]:
+    """The record, with what the targets name: relative to attention, to before, and of 8 rows to 8 times one."""
+    for of_size in results.values():
+        for of_precision in of_size.values():
+            for of_kind in of_precision.values():
+                for rows, cell in of_kind.items():
+                    attention = of_precision.get("attention", {}).get(rows, {})
+                    one, ms = of_kind.get("1", {}).get("engine_ms"), cell.get("compiled_ms")
+                    ratios = {
+                        "times_as_fast_as_attention": attention.get("compiled_ms"),
+                        "times_as_fast_as_ordinary": cell.get("ordinary_ms"),
+                        "times_as_fast_as_before": cell.get("before_ms"),
+                    }
+                    cell |= {name: round(other / ms, 3) for name, other in ratios.items() if other and ms}
+                    if rows != "1" and one and "engine_ms" in cell:
+                        cell["share_of_rows_times_one"] = round(cell["engine_ms"] / (int(rows) * one), 3)
+    return results
+
+
+def cell_of(results: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """What the record has of a cell; an empty dictionary, which is now part of the record, if nothing."""
+    for name in cell.path:
+        results = results.setdefault(name, {})
+    return results
+
+
+def models_of(cells: list[Cell]) -> Iterator[tuple[list[Cell], Decoder]]:
+    """The cells of each model in turn, with the model, which serves all its numbers of rows."""
+    for path in dict.fromkeys(cell.path[:3] for cell in cells):
+        size, precision, kind = path
+        decoder = decoder_of(model(kind, SIZES[size]))
+        if precision != "float32":
+            convert_weights(decoder, precision)
+        yield [cell for cell in cells if cell.path[:3] == path], decoder
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1, help="processor threads (default 1)")
+    parser.add_argument("--rounds", type=int, default=5, help="of all contestants in turn (default 5)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="no cell is begun after so many (default 15)")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument(
+        "--kinds", nargs="+", choices=kinds(), default=["attention", *sorted({*kinds()} - {"attention"})]
+    )
+    parser.add_argument("--precisions", nargs="+", choices=get_args(Precision), default=list(get_args(Precision)))
+    parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier commit, whose ordinary step is timed too")
+    parser.add_argument("--build-only", action="store_true", help="compile what is missing, and measure nothing")
+    parser.add_argument("--again", action="store_true", help="also measure cells that the record has of this commit")
+    parser.add_argument("--record", default="compiled_steps", help="the name of the record in results/")
+    return parser.parse_args()
 
 
 def main() -> None:
-    """Compile, check, then time, for each mixer."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1, help="processor threads (default 1)")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each contestant; the median counts (default 5)")
-    parser.add_argument("--size", default="tiny", choices=["tiny", *SIZES], help="size of the models (default tiny)")
-    parser.add_argument("--kinds", help="only these mixers, separated by commas; then no record is written")
-    arguments = parser.parse_args()
+    """Compile, check, then time, cell by cell."""
+    arguments = parsed()
     torch.set_num_threads(arguments.threads)
-    results: dict[str, Any] = {}
-    for kind in arguments.kinds.split(",") if arguments.kinds else kinds():
-        torch.manual_seed(0)
-        size = arguments.size
-        spec = ModelSpec.load(kinds()[kind]) if size == "tiny" else model(kind, SIZES[size])
-        decoder = Decoder(spec).eval().requires_grad_(False)
-        one, eight = (measure(kind, decoder, streams, arguments.runs) for streams in (1, len(LENGTHS)))
-        results[kind] = {"1 stream": one, "8 streams": eight}
-        if "error" not in one | eight:  # the time of a step of 8 streams, in times of 8 steps of one
-            results[kind]["share_of_8_times_one"] = round(one["tokens_per_s"] / eight["tokens_per_s"], 3)
-        print(kind, results[kind], flush=True)
-    if not arguments.kinds:
-        shape = f"{arguments.size}, {TOKENS} tokens behind up to {max(LENGTHS)}, float32"
-        report("compiled_steps", {"shape": shape, **results})
+    until_s = time.perf_counter() + 60 * arguments.minutes
+    results, commit = record_of(arguments.record), machine()["commit"]
+    cells = [
+        Cell(size, precision, kind, rows)
+        for size in arguments.sizes
+        for precision in arguments.precisions
+        for kind in arguments.kinds
+        for rows in arguments.rows
+    ]
+    left = [cell for cell in cells if arguments.again or cell_of(results, cell).get("commit") != commit]
+    for of_model, decoder in models_of(left):
+        if time.perf_counter() >= until_s:
+            break
+        examples = [state_behind(decoder, cell.rows, 8, tokens=2) for cell in of_model]
+        assert all(can_compile(decoder, state) for state in examples)
+        build_all([package_of(decoder, state) for state in examples], until_s)
+        for cell in () if arguments.build_only else of_model:
+            BUILDS.enabled = True
+            cell_of(results, cell).clear()
+            cell_of(results, cell).update(measure(cell, decoder, arguments.before, arguments.rounds), commit=commit)
+            BUILDS.enabled = False
+            shape = (
+                f"ms of a step; constant states behind 32 tokens, others behind 1,024; {arguments.threads} thread(s)"
+            )
+            write_record(arguments.record, {"shape": shape, "cells": with_ratios(results)})
+            print(json.dumps({" ".join(cell.path): cell_of(results, cell)}), flush=True)
+    measured = sum(cell_of(results, cell).get("commit") == commit for cell in cells)
+    print(f"{measured} of {len(cells)} cells are measured at this commit ({RESULTS / arguments.record}.json)")
 
 
 if __name__ == "__main__":

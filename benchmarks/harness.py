@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from linnet.core.atomic import atomic_path
 from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, processor_name, scatter
 from linnet.inference.compiled_step import BUILDS
 from linnet.ops.blocked_attention import HAS_TILES
@@ -108,10 +109,28 @@ def _git(*arguments: str) -> str:
 
 def report(name: str, results: dict[str, Any]) -> None:
     """Print the results and write them with machine and commit to `results/NAME.json`."""
+    print(json.dumps(write_record(name, results), indent=2))
+
+
+def write_record(name: str, results: dict[str, Any]) -> dict[str, Any]:
+    """Write results with machine and commit to `results/NAME.json`; returns what was written."""
     record = {"benchmark": name, "machine": machine(), "results": results}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record, indent=2))
+    with atomic_path(RESULTS / f"{name}.json") as path:
+        path.write_text(json.dumps(record, indent=2) + "\n")
+    return record
+
+
+def record_of(name: str) -> dict[str, Any]:
+    """The cells of a record that several calls write, each with its commit; none if it is of another machine."""
+    path = RESULTS / f"{name}.json"
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    names = "processor", "threads", "torch"
+    here = machine()
+    if not record or any(record["machine"][key] != here[key] for key in names):
+        return {}
+    cells: dict[str, Any] = record["results"].get("cells", {})
+    return cells
 
 
 def threads_from_command_line(description: str | None, runs: int = 5) -> int:

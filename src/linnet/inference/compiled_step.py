@@ -455,11 +455,12 @@ def build(request: dict[str, Any], package: Path) -> None:
     decoder = decoder.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
     program = export_step(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
-    options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False}
+    options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False, "aot_inductor.enable_line_tables": False}
     if library(decoder.device) is not None:
         from linnet.ops.native.custom_ops import C_DECLARATIONS
 
         options["aot_inductor.custom_ops_to_c_shims"] = C_DECLARATIONS
+        options["cpp.vec_isa_ok"] = True  # the compiler knows this processor: it has compiled the library for it
     torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
     values = program.state_dict | program.constants
     # The compiler may number the tensors that the trace has lifted from the code.

@@ -10,15 +10,17 @@ from pathlib import Path
 from warm_python import WarmPython
 
 TESTS = Path(__file__).resolve().parent
+SLOWED = TESTS / "slowed_training.py"
 ROOT = TESTS.parent
 
 
 def start(arguments: Sequence[str | Path], count: int, **settings: object) -> list[subprocess.Popen]:
     """`python ARGUMENTS`, so many times."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
+    # The port stays bound until the first process listens at it, and longer: nothing else gets it meanwhile.
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port, started = reserved.getsockname()[1], []
     for rank in range(count):
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
@@ -26,6 +28,7 @@ def start(arguments: Sequence[str | Path], count: int, **settings: object) -> li
         environment = {**os.environ, **{name: str(value) for name, value in (ranks | place).items()}}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(WarmPython([sys.executable, *arguments], env=environment, **{**pipes, **settings}))
+    started[0].reserved = reserved
     return started
 
 
@@ -36,3 +39,4 @@ def finish(started: Sequence[subprocess.Popen], timeout_s: float = 120) -> list[
     finally:
         for process in started:
             process.kill()
+        started[0].reserved.close()

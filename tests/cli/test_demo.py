@@ -16,6 +16,7 @@ from linnet.experiments import demo
 from linnet.experiments.data import validation_stories
 from linnet.experiments.demo import Options, demo_suite
 from linnet.experiments.run import claim
+from several import SLOWED
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -26,9 +27,9 @@ KEYS = [recipe.key for recipe in demo.RECIPES]
 Capture = pytest.CaptureFixture[str]
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """`linnet demo` in `folder`, on one core."""
-    command = [sys.executable, "-c", "import sys; from linnet.cli.main import main; sys.exit(main())", "demo", *OPTIONS]
+def start(folder: Path, *options: str, slowed_s: float = 0.0) -> subprocess.Popen[str]:
+    """`linnet demo` in `folder`, on one core; after the first step each takes `slowed_s` more."""
+    command = [sys.executable, SLOWED, "1", str(slowed_s), "demo", *OPTIONS]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*command, *options], cwd=folder, env=environment, text=True, **pipes)
@@ -48,7 +49,7 @@ def test_a_demo_that_is_interrupted_gone_on_with_and_told_again(
 
 
 def _interrupt_after_the_first_step(folder: Path) -> None:
-    process = start(folder)
+    process = start(folder, slowed_s=0.5)
     assert process.stderr is not None
     errors = ""
     while f"1/{STEPS}" not in errors:

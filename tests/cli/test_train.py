@@ -16,6 +16,7 @@ from linnet.cli.options import FieldSource, as_assignments
 from linnet.core.spec import field_kinds
 from linnet.data.prepare import prepare_texts
 from linnet.training.spec import TrainingSpec
+from several import SLOWED
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -78,7 +79,9 @@ def _steps_logged(out):
 
 def _run_and_signal(arguments, out, number, lines):
     """Run the command as a process of its own; when it has written so many lines of figures, signal it three times."""
-    process = subprocess.Popen([sys.executable, "-m", "linnet", *arguments], stderr=subprocess.PIPE, text=True)
+    steps = 2 * (lines - _steps_logged(out))  # a line every second step
+    command = [sys.executable, SLOWED, str(steps), "0.05", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while _steps_logged(out) < lines:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.005)

@@ -18,11 +18,12 @@ from linnet.data.prepare import prepare_texts
 from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.reporter import LogReporter
-from several import finish, start
+from several import SLOWED, finish, start
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
 TRAIN = ["-m", "linnet", "train", "--config", "run.yaml", "--out"]
+SLOWED_TRAIN = [SLOWED, "3", "0.05", *TRAIN[2:]]
 SHARD = ["--set", "training.parallel.shard=2"]
 STEPS = 60
 
@@ -97,7 +98,7 @@ def test_torchrun_trains_one_model_in_two_processes(place: Path):
 def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int, capsys: pytest.CaptureFixture[str]):
     """The signal comes to the second process alone; saved by two, loaded by one, which reads the tokens that follow."""
     run = place / f"stopped-{number}"
-    started = start([*TRAIN, run.name, *SHARD], 2, cwd=place)
+    started = start([*SLOWED_TRAIN, run.name, *SHARD], 2, cwd=place)
     wait_for(run, 10, started)
     started[1].send_signal(number)
     ended = finish(started)
@@ -118,7 +119,7 @@ def test_what_one_process_saved_two_go_on_with(place: Path, monkeypatch: pytest.
         patched.setattr(LogReporter, "line", lambda _, line: line["step"] >= 10 and signal.raise_signal(signal.SIGTERM))
         assert train_alone(place, run.name) == 128 + signal.SIGTERM
     before = checkpoint_steps(run / "checkpoints")[-1]
-    started = start([*TRAIN, run.name, *SHARD], 2, cwd=place)
+    started = start([*SLOWED_TRAIN, run.name, *SHARD], 2, cwd=place)
     wait_for(run, before + 1, started)
     started[1].kill()
     ended = finish(started, timeout_s=30)

@@ -14,6 +14,7 @@ import yaml
 from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
+from several import SLOWED
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -104,7 +105,8 @@ def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
     assert main(command(data, tmp_path / "straight", "--sweep", "lr=1e-3,2e-3", "--json", **long)) == 0
     straight = json.loads(capsys.readouterr().out)
     words = command(data, tmp_path, "--sweep", "lr=1e-3,2e-3", "--json", **long)
-    process = subprocess.Popen([sys.executable, "-m", "linnet", *words], stderr=subprocess.PIPE, text=True)
+    slowed = [sys.executable, SLOWED, str(150 + 40), "0.05", *words]
+    process = subprocess.Popen(slowed, stderr=subprocess.PIPE, text=True)
     while _steps_logged(tmp_path / "out" / "lr-0.002") < 20:
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.005)

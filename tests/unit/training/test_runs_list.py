@@ -99,10 +99,10 @@ def test_a_thousand_runs_are_listed_without_reading_weights(tmp_path, tiny_run, 
     monkeypatch.setattr(
         os, "open", lambda path, *rest, **named: opened.append(str(path)) or plain(path, *rest, **named)
     )
-    start_s = time.perf_counter()
+    start_s = time.process_time()  # of this process alone, on a busy machine too
     for _ in range(100):
         read_run_info(tmp_path / "run")
-    assert time.perf_counter() - start_s < 2
+    assert time.process_time() - start_s < 2
     assert opened and not [path for path in opened if path.endswith(".safetensors")]
     assert len([path for path in opened if path.endswith("manifest.json")]) == 100, "once a run"
 

@@ -622,6 +622,46 @@ def test_text_and_bytes_are_the_library_s(definition: dict[str, Any], text: str,
     assert bool(told) == (size_bytes != text_bytes)
 
 
+def space_first(kind: str, before: Any) -> Tokenizer:
+    """A tokenizer that puts a space before a text: with Metaspace, or as Llama 2 with a normalizer."""
+    names = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
+    if kind == "Unigram":
+        model: Any = models.Unigram([(name, -float(n % 7)) for n, name in enumerate(names)], 0, byte_fallback=True)
+    else:
+        merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
+        vocabulary = {name: n for n, name in enumerate(names)}
+        model = models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    library = tokenizers.Tokenizer(model)
+    if isinstance(before, str):
+        library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=before)
+    else:
+        library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    library.decoder = decoders.Sequence([UNMARK, decoders.ByteFallback(), decoders.Fuse(), STRIP])
+    library.add_special_tokens(["<unk>", "</s>"])
+    return Tokenizer(json.loads(library.to_str()), "drawn")
+
+
+SPACE_FIRST = {
+    (kind, before): space_first(kind, before) for kind in ("Unigram", "BPE") for before in ("always", "first", None)
+}
+
+
+@pytest.mark.parametrize("which", SPACE_FIRST, ids=str)
+@settings(max_examples=15)
+@given(texts=st.lists(st.text("ab é\n▁", min_size=1, max_size=12), min_size=1, max_size=3))
+def test_bytes_of_a_text_with_a_space_before_it_are_those_of_the_text(which: Any, texts: list[str]) -> None:
+    """Of documents one after the other, of which each is printed as it was."""
+    tokenizer = SPACE_FIRST[which]
+    texts = [text for text in texts if tokenizer.decode(tokenizer.encode(text)) == text]
+    ids_T = np.array([tokenizer.end_id, *(token for text in texts for token in tokenizer.encode_document(text))])
+    assert tokenizer.byte_counts().of(ids_T[1:], ids_T[:-1]).sum() == len("".join(texts).encode())
+
+
+def test_most_texts_with_a_space_before_them_are_kept() -> None:
+    for tokenizer in SPACE_FIRST.values():
+        assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in ("ab", "é ab", "a\n b "))
+
+
 def sentencepiece_bpe(folder: Path) -> Path:
     """A tokenizer with an unknown token, no bytes, and without the letters of that token's name."""
     library = tokenizers.SentencePieceBPETokenizer()

@@ -13,13 +13,15 @@ from examples import ALL, CONTEXT, WIDTH, first_of_its_kind, name_of, randomized
 from torch import Tensor
 
 from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
-from linnet.inference.compiled_step import reserve
+from linnet.inference.compiled_step import MAX_ERRORS, reserve
+from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.contract import MixerSpec, SublayerSpec
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
+from linnet.ops.native import custom_ops_in_graphs
 from on_device import DEVICE
 
 PROMPTS = ([1, 2, 3, 4, 5], [3], [5, 6, 7, 8, 9, 10, 1, 2, 3, 1, 2])
@@ -140,6 +142,22 @@ def test_a_captured_step_is_the_forward_pass_in_every_precision(spec: SublayerSp
     found = outputs(captured_by_pytorch(decoder), streams(decoder), fixed=True)
     logits = "logits", "logits of the fork"
     assert_equal({n: found[n] for n in logits}, {n: expected[n] for n in logits}, rtol=rtol, atol=atol)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["attention", "plga"])
+def test_a_captured_step_writes_caches_of_few_bits(kind: str, precision: str):
+    """Keys and values are in bfloat16 beside weights of few bits; rows of different ages share the step."""
+    decoder = decoder_of(next(spec for spec in ALL if isinstance(spec, MixerSpec) and spec.kind == kind), torch.float32)
+    convert_weights(decoder, precision)
+    with custom_ops_in_graphs():
+        found = outputs(captured_by_pytorch(decoder), streams(decoder), fixed=True)
+    expected = outputs(ordinary(decoder), streams(decoder), fixed=False)
+    caches = [name for name, tensor in expected.items() if tensor.dtype == torch.bfloat16]
+    assert len(caches) >= 8 and all(found[name].dtype == torch.bfloat16 for name in caches)
+    limit = MAX_ERRORS[precision]
+    assert_equal(found, expected, rtol=limit, atol=limit * float(expected["logits"].std()))
 
 
 @torch.inference_mode()

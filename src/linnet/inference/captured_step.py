@@ -7,6 +7,7 @@ logits and the tensors after the pass. ONNX graphs (`interop.onnx`) are made fro
 Legend: `B` batch (rows), `T` tokens of the chunk, `V` vocabulary.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -179,15 +180,27 @@ class InPlaceStep(nn.Module):
     def __init__(self, decoder: Decoder, states: StateTensors) -> None:
         super().__init__()
         self.function = PassFunction(decoder, states, in_place=True)
+        self.weight_names = tuple(weights_of(self.function))
+        self.packed_names = defaultdict[int, list[str]](list)
+        """The names of each map with packed weights: a tied table has two, and is two modules while it is exported."""
+        for name, module in self.function.named_modules(remove_duplicate=False):
+            if isinstance(module, PackedLinear):
+                self.packed_names[id(module)].append(name)
+        maps = packed_maps(self.function).items()
+        self.packed_weights = {f"{name}.{index}" for name, part in maps for index in range(len(part.tensors))}
 
     def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
         """Return the logits `[B, V]`; weights: those of `weights_of`, in this order."""
-        named = dict(zip(weights_of(self.function), weights, strict=True))
+        named = dict(zip(self.weight_names, weights, strict=True))
         logits_B1V: Tensor
         with ExitStack() as stack:
-            for name, module in packed_maps(self.function).items():
-                parts = [named.pop(f"{name}.{index}") for index in range(len(module.tensors))]
-                stack.enter_context(module.replaced(parts))
+            for names in self.packed_names.values():
+                modules = {id(part): part for part in map(self.function.get_submodule, names)}.values()
+                for module in modules:
+                    assert isinstance(module, PackedLinear)
+                    parts = [named[f"{names[0]}.{index}"] for index in range(len(module.tensors))]
+                    stack.enter_context(module.replaced(parts))
+            named = {name: weight for name, weight in named.items() if name not in self.packed_weights}
             logits_B1V, after = torch.func.functional_call(self.function, named, (token_B1, position_B, states))
         for state, new in zip(states, after, strict=True):
             if new is not state:

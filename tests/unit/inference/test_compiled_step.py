@@ -39,6 +39,7 @@ from linnet.layers.cache_policy import FULL, RecalibratingCache
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.ops.linear import can_pack_bfloat16
 from linnet.ops.native import custom_ops_in_graphs, library
@@ -168,6 +169,28 @@ def test_other_packed_weights_are_inputs_of_the_same_step():
     with custom_ops_in_graphs():
         found_1V = step(token_11, torch.tensor([3]), list(states.tensors.values()), weights)
     torch.testing.assert_close(found_1V, other.logits(other.hidden(token_11, expected))[:, 0], rtol=0.02, atol=0.02)
+
+
+@needs_library
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_tied_table_of_few_bits_is_one_input_of_an_exported_step(precision: str):
+    def made(seed: int) -> Decoder:
+        torch.manual_seed(seed)
+        block = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "mlp", "hidden": 16}}
+        shape = {"vocab_size": 9, "d_model": 16, "context_length": 99, "head": {"tied": True}, "embedding": {}}
+        decoder = Decoder(ModelSpec.parse({**shape, "blocks": [block]}, "test")).eval()
+        convert_weights(decoder, precision)
+        return decoder
+
+    program = export_step(made(0), compiled_step.example_state(made(0), 1, [{"kind": "full"}])).module()
+    other = made(1)
+    state, expected = read_prompt(other), read_prompt(other)
+    states = StateTensors(state)
+    weights = list(weights_of(PassFunction(other, states)).values())
+    found_1V = program(torch.tensor([[3]]), torch.tensor([3]), list(states.tensors.values()), weights)
+    expected_1V = other.logits(other.hidden(torch.tensor([[3]]), expected))[:, 0]
+    assert (found_1V - expected_1V).abs().max() <= MAX_ERRORS[precision] * expected_1V.std()
 
 
 def test_each_precision_has_a_package_of_its_own(package: Path):
@@ -404,6 +427,13 @@ def test_without_compiled_steps_neither_a_package_nor_a_build_is_used(package: P
     assert set(used) == {"ordinary"}
 
 
+@pytest.mark.parametrize("limit", [MAX_ERRORS["float32"], MAX_ERRORS["int8"]])
+def test_truth_values_of_a_state_are_compared_in_every_precision(limit: float):
+    padding = torch.tensor([True, False])
+    assert compiled_step._is_near(padding, padding.clone(), limit)
+    assert not compiled_step._is_near(padding, ~padding, limit)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mixer", [MAMBA, MAMBA2, TED, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
 def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, package: Path):
@@ -452,6 +482,36 @@ def test_a_package_of_each_precision_is_right_for_other_weights(precision: str, 
                 expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0].float()
             error = (step(tokens_B1).float() - expected_BV).abs().max() / expected_BV.std()
             assert error <= MAX_ERRORS[precision]
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+@pytest.mark.parametrize(("precision", "rows"), [("int8", 3), ("float32", 3)])
+def test_a_package_of_an_encoder_decoder_reads_the_memory_of_each_row(precision: str, rows: int, package: Path):
+    spec = ModelSpec.load("tiny-encoder-decoder").model_copy(update={"vocab_size": 50})
+    decoder = Decoder(spec).eval().requires_grad_(False)
+    convert_weights(decoder, precision)
+
+    def begun() -> DecoderState:
+        """Rows that have read inputs and prompts of different lengths."""
+        states = [decoder.initial_state(1, 20) for _ in range(rows)]
+        for index, state in enumerate(states):
+            memory = decoder.encode(torch.arange(4 + 3 * index)[None])
+            decoder.hidden(torch.arange(1, 3 + index)[None], state, memory=memory)
+        return states[0].join(*states[1:]) if rows > 1 else states[0]
+
+    state, expected = begun(), begun()
+    request, package = package_of(decoder, state)
+    assert start_build(request, package)
+    assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
+    made = compiled_step.compiled_step(decoder, state, package)
+    assert made is not None
+    step = made(state)
+    for index in range(6):
+        tokens_B1 = torch.arange(index, index + rows)[:, None]
+        expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0]
+        error = (step(tokens_B1) - expected_BV).abs().max() / expected_BV.std()
+        assert error <= MAX_ERRORS[precision]
 
 
 @pytest.mark.slow

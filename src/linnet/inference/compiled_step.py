@@ -76,9 +76,9 @@ MAX_ERRORS = {"float32": 1e-4, "bfloat16": 0.25, "int8": 0.02, "int4": 0.02}
 """Largest accepted difference of logits from those of the model, in their standard deviations, by precision.
 
 Wrong code differs by about 1. The limit is what either form may be off from float64 with the same weights, measured for
-every kind: up to 8e-6 in float32 (5e-5 for PLGA), 0.19 in bfloat16 (mLSTM), 0.013 with weights of few bits (attention).
-Two forms that round at different places differ by less: 2e-6, 0.045 and 2e-4. PLGA's calibration on a prompt may be
-further off, but belongs to the state that both forms begin with.
+every kind of layer: up to 5e-5 in float32, 0.19 in bfloat16, 0.014 with weights of few bits. Two forms that round at
+different places differ by less: 2e-6, 0.045 and 2e-4. A calibration on a prompt may be further off, but belongs to the
+state that both forms begin with.
 """
 
 Step = Callable[[Tensor], Tensor]

@@ -175,6 +175,7 @@ def test_many_clients_get_what_each_gets_alone(running, folders):
 
 def test_a_client_that_goes_away_frees_its_row(running):
     client = Client(running.url, "tiny")
+    client.post("/v1/completions", prompt="a", max_tokens=1)  # loads the model, if this is the first test here
     host = running.server.hosts.loaded["tiny"]
     for stream in (True, False):
         connection = client.connection()

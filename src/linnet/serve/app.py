@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from linnet.serve.host import Hosts
 from linnet.serve.metrics import ServerMetrics
 from linnet.serve.openai import chat, check_ids, complete, embed, tokens_of
-from linnet.serve.openapi import BYTES, EVENTS, JSON, Operation, document, get, post
+from linnet.serve.openapi import BYTES, EVENTS, JSON, HttpOperation, document, get, post
 from linnet.serve.protocol import ApiError, Call, Endpoint, error_response, owner_of, read_body, while_connected
 from linnet.serve.requests import (
     ChatRequest,
@@ -76,7 +76,7 @@ class Server:
             lifespan=self._lifespan,
         )
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[HttpOperation]:
         """All operations that need a key, if the server has keys."""
         streams = {"answers": (JSON, EVENTS)}
         actions = {"choices": {"action": ACTIONS}, "is_body_needed": False}
@@ -95,8 +95,8 @@ class Server:
             get("/v1/sessions/{id}", self.one_session),
             get("/v1/sessions/{id}/state", self.session_state, answers=(BYTES,)),
             get("/metrics", self.report_metrics, answers=("text/plain",)),
-            Operation("DELETE", "/v1/sessions/{id}", self.delete_session, summary="Forget a session."),
-            Operation(
+            HttpOperation("DELETE", "/v1/sessions/{id}", self.delete_session, summary="Forget a session."),
+            HttpOperation(
                 "PUT", "/v1/sessions", self.receive_session, BYTES, query=("model",), summary="A session from its file."
             ),
         ]

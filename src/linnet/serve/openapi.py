@@ -42,7 +42,7 @@ WITHOUT_KEY: Mapping[str, tuple[str, Mapping[int, str]]] = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class HttpOperation:
     """One method of one path.
 
     body: the model that checks the body, or the media type of one that is not JSON. answers: media types of the answer.
@@ -60,28 +60,28 @@ class Operation:
     summary: str = ""
 
 
-def get(path: str, endpoint: Endpoint, **fields: Any) -> Operation:
+def get(path: str, endpoint: Endpoint, **fields: Any) -> HttpOperation:
     """An operation without a body that only reads."""
-    return Operation("GET", path, endpoint, summary=_summary(endpoint), **fields)
+    return HttpOperation("GET", path, endpoint, summary=_summary(endpoint), **fields)
 
 
 def post(
     path: str, kind: type[Body], endpoint: Callable[[Call, Body], Coroutine[Any, Any, Response]], **fields: Any
-) -> Operation:
+) -> HttpOperation:
     """An operation whose body is JSON that the model `kind` checks."""
     is_needed = fields.get("is_body_needed", True)
 
     async def run(call: Call) -> Response:
         return await endpoint(call, await call.parse(kind) if call.body or is_needed else kind())
 
-    return Operation("POST", path, run, kind, summary=_summary(endpoint), **fields)
+    return HttpOperation("POST", path, run, kind, summary=_summary(endpoint), **fields)
 
 
 def _summary(endpoint: Callable[..., Any]) -> str:
     return (inspect.getdoc(endpoint) or "").partition("\n")[0]
 
 
-def document(operations: Sequence[Operation], models: Sequence[str], has_keys: bool) -> dict[str, Any]:
+def document(operations: Sequence[HttpOperation], models: Sequence[str], has_keys: bool) -> dict[str, Any]:
     """The description of a server with these models; has_keys: requests need a key."""
     schemas: dict[str, Any] = {"Error": _error_schema()}
     paths: dict[str, dict[str, Any]] = {}
@@ -108,7 +108,7 @@ def document(operations: Sequence[Operation], models: Sequence[str], has_keys: b
     return described
 
 
-def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+def _described(operation: HttpOperation, schemas: dict[str, Any]) -> dict[str, Any]:
     """One operation; adds the schemas that it refers to."""
     parameters = [
         _parameter(name, "path", (operation.choices or {}).get(name)) for name in PARAMETER.findall(operation.path)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import get_args
 import pytest
 import torch
 
+from linnet.cli.context_view import ContextView
 from linnet.cli.generate import SamplingOptions
 from linnet.cli.main import main
+from linnet.core.errors import LOG
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision
@@ -280,6 +283,28 @@ def test_the_output_is_utf_8_on_every_terminal(model: str, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdout", terminal)
     assert main(["generate", model, "--prompt", "é", "--max-tokens", "5", "--seed", "1"]) == 0
     assert terminal.buffer.getvalue().decode("utf-8").startswith("é")
+
+
+def test_a_note_in_the_midst_of_the_text_comes_after_it(model: str, monkeypatch: pytest.MonkeyPatch):
+    follow, terminal, before = ContextView.follow, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), []
+
+    def noting(view, continuation):
+        for piece in follow(view, continuation):
+            yield piece
+            LOG.warning("note: compiled")
+
+    class Seen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            terminal.flush()
+            before.append(terminal.buffer.getvalue())
+
+    handler = Seen()
+    LOG.addHandler(handler)
+    monkeypatch.setattr(ContextView, "follow", noting)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["generate", model, "--prompt", "Once", "--max-tokens", "5", "--seed", "1"]) == 0
+    LOG.removeHandler(handler)
+    assert len(before) > 1 and all(text.startswith(b"Once") and text.endswith(b"\n") for text in before)
 
 
 def test_an_interrupt_leaves_what_was_written(model: str):

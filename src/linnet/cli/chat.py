@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.console import note
+from linnet.cli.console import note, notes_after_text
 from linnet.cli.generate import SamplingOptions
 from linnet.cli.options import Precision, with_option_groups
 from linnet.core.errors import UserError
@@ -121,6 +121,7 @@ class Conversation:
         """An empty conversation."""
         self.messages = [{"role": "system", "content": system}] if system else []
 
+    @notes_after_text()
     def say(self, text: str) -> None:
         """Add a message, and print the answer as it grows; Ctrl-C ends it, and what has come stays."""
         from linnet.inference.streams import Request

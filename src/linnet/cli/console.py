@@ -1,5 +1,6 @@
 """What verbs have in common: results and notes, the typed command, checks of output paths, interruptions."""
 
+import logging
 import shlex
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from linnet.cli.process import exit_code
-from linnet.core.errors import UserError, print_error
+from linnet.core.errors import LOG, UserError, print_error
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
@@ -23,6 +24,24 @@ if TYPE_CHECKING:
 def note(line: str) -> None:
     """Print a line to the standard error; the standard output is for results."""
     print_error(line)
+
+
+@contextmanager
+def notes_after_text() -> Iterator[None]:
+    """Hold the notes of the library until the text is complete: on a terminal they would stand within its lines."""
+    held: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        held.append(record)
+        return False
+
+    LOG.addFilter(hold)
+    try:
+        yield
+    finally:
+        LOG.removeFilter(hold)
+        for record in held:
+            LOG.handle(record)
 
 
 def invocation() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from linnet.cli.console import note, note_replaced
+from linnet.cli.console import note, note_replaced, notes_after_text
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Precision, Threads, option, set_threads, with_option_groups
 from linnet.cli.text_options import ContinuationOptions, logprobs_report
@@ -409,6 +409,7 @@ def _read_prompt(prompt: str) -> str:
         raise UserError(f"--prompt -: the standard input is not UTF-8 text (byte {error.start})") from None
 
 
+@notes_after_text()
 def _print_text(prompt: str, continuation: "Continuation", view: ContextView, stream: bool) -> None:
     """Print the prompt, the continuation and a newline; also the part that exists when generation is interrupted."""
     streams = stream and not view.has_text

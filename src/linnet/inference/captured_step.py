@@ -9,7 +9,7 @@ Legend: `B` batch (rows), `T` tokens of the chunk, `V` vocabulary.
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -240,12 +240,46 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
     tensors = [tensor.clone(memory_format=torch.contiguous_format) for tensor in states.tensors.values()]
     example = (tokens_B1, tokens_B1[:, 0].clone(), tensors, weights)
     shapes = (rows, rows, of_states, [None] * len(weights))
-    if library(decoder.device) is None:
-        return torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
-    with custom_ops_in_graphs():
+    uses_library = library(decoder.device) is not None
+    with custom_ops_in_graphs() if uses_library else nullcontext():
         program = torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
-    use_native_products(program)
+    if uses_library:
+        use_native_products(program)
+    use_sums_of_products(program)
     return program
+
+
+def insert(graph: torch.fx.Graph, function: Any, *arguments: Any) -> torch.fx.Node:
+    """A call of a function at the place where `graph` inserts, with the value that the exporter would note."""
+    node = graph.call_function(function, arguments)
+    values = [part.meta["val"] if isinstance(part, torch.fx.Node) else part for part in arguments]
+    with values[0].fake_mode:
+        node.meta["val"] = function(*values)
+    return node
+
+
+def use_sums_of_products(program: "torch.export.ExportedProgram") -> None:
+    """Replace convolutions of each channel with as many inputs as weights by sums of products.
+
+    A compiler fuses the sums with what is around them; a convolution is a call of a library, which takes longer than so
+    few products.
+    """
+    aten, graph = torch.ops.aten, program.graph_module.graph
+    for convolution in graph.find_nodes(op="call_function", target=aten.conv1d.default):
+        x, weight, bias, _, padding, _, groups = (*convolution.args, None, [1], [0], [1], 1)[:7]
+        channels, one, taps = weight.meta["val"].shape
+        if list(padding) != [0] or groups != channels or one != 1 or x.meta["val"].shape[2] != taps:
+            continue
+        with graph.inserting_before(convolution):
+            products = insert(graph, aten.mul.Tensor, x, insert(graph, aten.reshape.default, weight, [channels, taps]))
+            result = insert(graph, aten.sum.dim_IntList, products, [2], True)
+            if bias is not None:
+                result = insert(
+                    graph, aten.add.Tensor, result, insert(graph, aten.reshape.default, bias, [channels, 1])
+                )
+        convolution.replace_all_uses_with(result)
+        graph.erase_node(convolution)
+    program.graph_module.recompile()
 
 
 def use_native_products(program: "torch.export.ExportedProgram") -> None:
@@ -258,13 +292,6 @@ def use_native_products(program: "torch.export.ExportedProgram") -> None:
     graph = program.graph_module.graph
     products = {torch.float32: custom_ops.float32_linear, torch.bfloat16: custom_ops.bfloat16_linear}
 
-    def add(function: Any, *arguments: Any) -> torch.fx.Node:
-        node: torch.fx.Node = graph.call_function(function, arguments)
-        values = [part.meta["val"] if isinstance(part, torch.fx.Node) else part for part in arguments]
-        with values[0].fake_mode:
-            node.meta["val"] = function(*values)
-        return node
-
     aten = torch.ops.aten
     for linear in graph.find_nodes(op="call_function", target=aten.linear.default):
         x, weight, bias = (*linear.args, None)[:3]
@@ -274,11 +301,13 @@ def use_native_products(program: "torch.export.ExportedProgram") -> None:
             continue
         sizes = [size if isinstance(size, int) else -1 for size in out.shape]  # the number of rows is a symbol
         with graph.inserting_before(linear):
-            rows = add(aten.reshape.default, x, [-1, weight.meta["val"].shape[1]])
+            rows = insert(graph, aten.reshape.default, x, [-1, weight.meta["val"].shape[1]])
             if out.dtype != torch.float32:
-                rows, bias = add(aten.to.dtype, rows, torch.float32), bias and add(aten.to.dtype, bias, torch.float32)
-            product = add(products[weight.meta["val"].dtype], add(aten.contiguous.default, rows), weight, bias)
-            result = add(aten.reshape.default, add(aten.to.dtype, product, out.dtype), sizes)
+                rows = insert(graph, aten.to.dtype, rows, torch.float32)
+                bias = bias and insert(graph, aten.to.dtype, bias, torch.float32)
+            rows, product_of = insert(graph, aten.contiguous.default, rows), products[weight.meta["val"].dtype]
+            product = insert(graph, product_of, rows, weight, bias)
+            result = insert(graph, aten.reshape.default, insert(graph, aten.to.dtype, product, out.dtype), sizes)
         linear.replace_all_uses_with(result)
         graph.erase_node(linear)
     program.graph_module.recompile()

@@ -47,6 +47,7 @@ from linnet.ops.native import custom_ops_in_graphs, library
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(temperature=0.0)
 MAMBA = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba")
+GATED_DELTA = next(mixer for mixer in EXAMPLES if mixer.kind == "gated_delta")
 MAMBA2 = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba2")
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
 PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
@@ -153,6 +154,21 @@ def test_a_graph_has_native_products_and_attention_of_every_precision(precision:
     expected_BV = decoder.logits(decoder.hidden(tokens_B1, state))[:, 0]
     error = (logits_BV - expected_BV).abs().max() / expected_BV.float().std()
     assert error <= MAX_ERRORS[precision]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("mixer", [MAMBA2, GATED_DELTA], ids=lambda mixer: mixer.kind)  # with and without a bias
+def test_a_graph_has_sums_of_products_for_convolutions(mixer: MixerSpec, rows: int):
+    decoder = small_decoder(mixer).float()
+    state = compiled_step.example_state(decoder, rows, [{"kind": "full"}] * len(decoder.mixers))
+    program = export_step(decoder, state)
+    assert not list(program.graph.find_nodes(op="call_function", target=torch.ops.aten.conv1d.default))
+    tensors = [x.clone(memory_format=torch.contiguous_format) for x in StateTensors(state).tensors.values()]
+    weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
+    tokens_B1, positions_B = torch.arange(rows)[:, None], torch.full((rows,), state.position)
+    found_BV = program.module()(tokens_B1, positions_B, tensors, weights)
+    torch.testing.assert_close(found_BV, decoder.logits(decoder.hidden(tokens_B1, state))[:, 0], rtol=1e-4, atol=1e-5)
 
 
 @needs_library

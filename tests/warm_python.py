@@ -152,7 +152,7 @@ def become(job: dict[str, Any], streams: list[int]) -> None:
     sys.stdout = os.fdopen(1, "w", **encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", **encoding, closefd=False, errors="backslashreplace", buffering=1)
     paths = job["environment"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[1:1] = [path for path in paths if path and path not in sys.path]
+    sys.path[1:1] = [path for path in paths if path and path not in sys.path[1:]]  # the first is the program's own
 
 
 def do(arguments: list[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import warm_python
 from warm_python import WarmPython
 
 SEEN = """
@@ -24,6 +25,8 @@ print("and on the other", file=sys.stderr)
 sys.exit(7)
 """
 
+TESTS = str(Path(warm_python.__file__).parent)
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are adopted on Linux")
 
 
@@ -35,7 +38,7 @@ def test_what_a_process_finds(tmp_path: Path, form: str, session: bool):
     found = []
     for kind in (subprocess.Popen, WarmPython):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        environment = {**os.environ, "GIVEN": "é", "PYTHONPATH": os.pathsep.join(["/nothing/here", str(tmp_path)])}
+        environment = {**os.environ, "GIVEN": "é", "PYTHONPATH": os.pathsep.join([TESTS, str(tmp_path)])}
         command = [sys.executable, *form_words, "one", "two words"]
         process = kind(command, cwd=tmp_path, env=environment, text=True, start_new_session=session, **pipes)
         out, errors = process.communicate("typed", timeout=60)

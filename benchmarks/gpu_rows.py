@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +19,11 @@ from torch import Tensor
 from gpu_models import SIZES, TINY, Size, model
 from linnet.core.errors import is_out_of_memory
 from linnet.data.pieces import ByteCounts
+from linnet.inference import cuda_graphs
+from linnet.inference.compiled_step import BUILDS
+from linnet.inference.cuda_graphs import Recording
 from linnet.inference.decode import decode
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
 from linnet.model.cost import model_cost
@@ -276,7 +281,36 @@ def _times(device: torch.device, step: Callable[[], object], seconds: float) -> 
         yield time_s
 
 
+def rerun(function: Callable[[], Tensor], _: Recording | None) -> Recording:
+    """A recorder for a processor, to try this script: the function runs again."""
+    out = function()
+
+    def replay() -> None:
+        out.copy_(function())
+
+    return Recording(replay, out)
+
+
+@contextmanager
+def steps_of_form(form: str) -> Iterator[None]:
+    """Within the block, streams are decoded by ordinary steps (`eager`), or by recorded ones from the first token."""
+    before = BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS
+    cuda_graphs.RECORDERS.setdefault("cpu", rerun)
+    BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS = form == "graph", 0
+    try:
+        yield
+    finally:
+        BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS = before
+        if cuda_graphs.RECORDERS["cpu"] is rerun:
+            del cuda_graphs.RECORDERS["cpu"]
+
+
 def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
+    with steps_of_form(row.form):
+        return _decoding_figures(row, spec, device)
+
+
+def _decoding_figures(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
     decoder = fresh(spec).to(device).eval()
     convert_weights(decoder, row.precision)
     prompt, count = spec.context_length // 2, row.of_size.decoded
@@ -298,6 +332,7 @@ def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
         "ms_per_step": round(decode_s / count * 1e3, 3),
         "weight_bytes_per_step": weights,
         "state_bytes_per_step": states,
+        "share_of_weight_read": round(weights * count / decode_s / bandwidth(device), 4),
         "share_of_bandwidth": round((weights + states) * count / decode_s / bandwidth(device), 4),
     }
 
@@ -309,6 +344,14 @@ def decode_times(decoder: Decoder, prompts: list[list[int]], count: int, device:
     return prompt_s, elapsed_s(device, lambda: list(steps))
 
 
+def recording_problem(decoder: Decoder) -> str | None:
+    """Why the steps of a decoder are not recorded; None if they are."""
+    pool = cuda_graphs._POOLS.get(decoder)
+    if pool is None:
+        return "nothing was recorded"
+    return pool.problem or (None if pool.buffers else "no memory")
+
+
 @torch.no_grad()
 def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
     """The gate: behind a prompt, tokens one by one give the same logits as together."""
@@ -318,7 +361,11 @@ def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
     for state in (whole, cut):
         decoder.hidden(tokens_BT[:, :prompt], state)
     expected = decoder(tokens_BT[:, prompt:], whole).float()
-    found = torch.cat([decoder(tokens_BT[:, at : at + 1], cut) for at in range(prompt, prompt + count)], dim=1).float()
+    reader = CachedReader(decoder, cut)
+    steps = [reader.logits(tokens_BT[:, at : at + 1]) for at in range(prompt, prompt + count)]
+    found = torch.stack(steps, dim=1).float()
+    if (problem := recording_problem(decoder)) is not None and row.form == "graph":
+        raise NotCorrectError(f"not recorded, so not timed: {problem}")
     off = float((found - expected).norm() / expected.norm())
     difference = f"logits off by {off:.1e}"
     if not off <= LOGITS_ERROR[row.precision]:

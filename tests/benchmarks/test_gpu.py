@@ -46,6 +46,7 @@ def test_every_kind_is_in_both_tables_compiled_and_not():
     for kind in MIXERS:
         for size in SIZES:
             assert Row("training", kind, size, "bfloat16", "compiled") in rows
+            assert {Row("decode", kind, size, "bfloat16", "graph", streams) for streams in (1, 32)} <= set(rows)
             assert {row.streams for row in rows if (row.kind, row.size, row.table) == (kind, size, "decode")} == {1, 32}
 
 
@@ -59,6 +60,17 @@ def test_training_and_decoding_are_checked_and_timed(kind: str):
     assert 0 < training["share_of_peak"] < 1.5 and training["steps"] >= 3
     decoding = measure(Row("decode", kind, "tiny", "float32", streams=2), CPU)
     assert decoding["tokens_per_s"] > 0 and decoding["state_bytes_per_step"] > 0
+    recorded = measure(Row("decode", kind, "tiny", "float32", "graph", streams=2), CPU)
+    assert "logits off" in recorded["correct"] and recorded["share_of_weight_read"] > 0
+
+
+def test_a_step_that_is_not_recorded_is_not_timed(monkeypatch: pytest.MonkeyPatch):
+    def refuse(function: object, beside: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(gpu_rows, "rerun", refuse)
+    found = measure(Row("decode", "attention", "tiny", "float32", "graph", streams=1), CPU)
+    assert "not recorded, so not timed: operation not permitted" in found["error"]
 
 
 def test_without_a_gpu_no_kernels_are_timed():

@@ -26,9 +26,12 @@ from linnet.data.loader import Batch
 from linnet.data.pieces import ByteCounts
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
+from linnet.inference import cuda_graphs
+from linnet.inference.cuda_graphs import GraphSteps, Recording
 from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout, layout_at
+from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
 from linnet.layers.mixers.ted.module import TedSpec
 from linnet.layers.registry import CACHE_POLICIES
@@ -168,6 +171,48 @@ def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:
         list(decode(decoder, prompts, 3, sampling))
 
 
+class AsRecorded(TorchDispatchMode):
+    """A graph cannot wait for values of the device, nor copy tensors to it that are elsewhere."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if name in ("_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2"):
+            raise AssertionError(f"{name} waits for the device in a step that is recorded")
+        out = func(*args, **(kwargs or {}))
+        if name in ("_to_copy", "copy_"):
+            source = args[1] if name == "copy_" else args[0]
+            if source.device != out.device and source.dim() > 0:
+                raise AssertionError("a tensor is copied between devices in a step that is recorded")
+        return out
+
+
+def record(function: Callable[[], Tensor], _: Recording | None) -> Recording:
+    """A recorder that watches the second run: the first may make tables that are kept."""
+    function()
+    with AsRecorded():
+        out = function()
+    return Recording(lambda: None, out)
+
+
+def check_recorded_steps(mixers: list[MixerSpec], device: torch.device) -> None:
+    """Two steps of three rows at different positions, behind their prompts, as for a GPU."""
+    decoder = decoder_on(device, *mixers)
+
+    def ordinary(tokens_B1: Tensor) -> Tensor:
+        raise AssertionError(f"an ordinary step: {cuda_graphs._POOLS[decoder].problem}")
+
+    kinds: list[type[CachePolicy]] = [type(FULL), *decoder.mixers[0].cache_policies]
+    for policy in {kind: kind() for kind in kinds if kind is not RecalibratingCache}.values():
+        state = decoder.initial_state(3, LENGTH, [policy] * len(mixers))
+        with torch.no_grad():
+            decoder.hidden(torch.ones(3, 4, dtype=torch.int64, device=device), state)
+            state.positions = (4, 2, 3)
+            steps = GraphSteps(decoder, state, ordinary)
+            for _ in range(2):
+                assert steps.logits(torch.ones(3, 1, dtype=torch.int64, device=device)).device.type == device.type
+            steps.release()
+
+
 def check_mistake(device: torch.device) -> None:
     """Faults that must be found."""
     torch.ones(3, device=device) + torch.ones(3)
@@ -181,6 +226,7 @@ def checks(which: str) -> dict[str, Callable[[torch.device], None]]:
         **{f"training-{kind}": partial(check_training, kind, *size, mixers) for kind, size in OPTIMIZERS.items()},
         "evaluation": partial(check_evaluation, mixers),
         "decoding": partial(check_decoding, mixers),
+        **{f"recorded-{name_of(spec)}": partial(check_recorded_steps, [spec]) for spec in mixers},
         MISTAKE: check_mistake,
     }
 
@@ -198,6 +244,7 @@ def problem_of(check: Callable[[torch.device], None]) -> str | None:
 
 
 def main() -> None:
+    cuda_graphs.RECORDERS[NAME], cuda_graphs.RECORD_AFTER_TOKENS = record, 0
     distributed.is_sharded = lambda tensor: False  # it goes by the class, which is another here
     _setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
     library = torch.library.Library("_", "IMPL")

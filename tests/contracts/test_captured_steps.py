@@ -12,8 +12,9 @@ import torch
 from examples import ALL, CONTEXT, WIDTH, first_of_its_kind, name_of, randomized
 from torch import Tensor
 
-from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
-from linnet.inference.compiled_step import MAX_ERRORS, reserve
+from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, reserve, weights_of
+from linnet.inference.compiled_step import MAX_ERRORS
+from linnet.inference.cuda_graphs import GraphSteps, can_record
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.contract import MixerSpec, SublayerSpec
@@ -23,6 +24,7 @@ from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.ops.native import custom_ops_in_graphs
 from on_device import DEVICE
+from recorded_steps import record_from_the_first_token
 
 PROMPTS = ([1, 2, 3, 4, 5], [3], [5, 6, 7, 8, 9, 10, 1, 2, 3, 1, 2])
 """Of rows that have different ages; the last is longer than any window."""
@@ -127,6 +129,41 @@ def test_a_captured_step_is_the_forward_pass(spec: SublayerSpec, policy: CachePo
     decoder = decoder_of(spec)
     expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
     assert_equal(outputs(captured_by_pytorch(decoder), streams(decoder, policy), fixed=True), expected)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rooms begin with less than the oldest row has in the end."""
+    record_from_the_first_token(monkeypatch, DEVICE.type)
+
+
+def recorded_step(decoder: Decoder) -> Step:
+    """Steps of which none is an ordinary one, whose states are parts of the buffers."""
+
+    def ordinary_step(tokens_B1: Tensor) -> Tensor:
+        raise AssertionError("an ordinary step")
+
+    def step(tokens_B1: Tensor, state: DecoderState) -> Tensor:
+        assert can_record(decoder, state)
+        steps = batches.setdefault(id(state), GraphSteps(decoder, state, ordinary_step))
+        logits_BV = steps.logits(tokens_B1)
+        assert steps._buffers is not None and steps._buffers.holds(state) and not steps._buffers.is_free
+        return logits_BV
+
+    batches = dict[int, GraphSteps]()
+    return step
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("recorded")
+def test_a_recorded_step_is_the_forward_pass(spec: SublayerSpec, policy: CachePolicy):
+    """Three rows in buffers of four, in rooms that grow, with a fork in the middle in buffers of its own."""
+    decoder = decoder_of(spec)
+    if isinstance(policy, RecalibratingCache):
+        assert not can_record(decoder, streams(decoder, policy))
+        return
+    expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
+    assert_equal(outputs(recorded_step(decoder), streams(decoder, policy), fixed=False), expected)
 
 
 TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (0.1, 0.1)}

@@ -223,6 +223,22 @@ def packed_maps(module: nn.Module) -> dict[str, PackedLinear]:
     return {name: part for name, part in module.named_modules() if isinstance(part, PackedLinear)}
 
 
+def can_capture(decoder: Decoder, state: DecoderState) -> bool:
+    """True if the next step of a state is a function of tensors alone: prompts and inputs have been read.
+
+    Layers that compute their calibration again at every step are not captured.
+    """
+    layers = zip(decoder.mixers, state.layers, strict=True)
+    has_calibration = all(not mixer.traits.calibrates or mixer.calibration(part) for mixer, part in layers)
+    return has_calibration and (decoder.encoder is None or state.has_memory)
+
+
+def reserve(state: DecoderState, tokens: int) -> None:
+    """Prepare all layers for this many steps that do not change shapes (`State.reserve`)."""
+    for part in state.sublayers:
+        part.reserve(tokens)
+
+
 def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.ExportedProgram":
     """The captured `InPlaceStep` for one stream, or for any number if the state has several.
 

@@ -35,7 +35,7 @@ from linnet.core.atomic import atomic_path, file_lock, lock_holder
 from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
-from linnet.inference.captured_step import PassFunction, StateTensors, export_step, weights_of
+from linnet.inference.captured_step import PassFunction, StateTensors, can_capture, export_step, reserve, weights_of
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import conversion_of, convert_weights, precision_of
 from linnet.layers.registry import CACHE_POLICIES
@@ -90,9 +90,10 @@ Run = Callable[[Tensor, Tensor, Iterable[Tensor]], Tensor]
 
 @dataclass
 class Builds:
-    """Compiled steps in this process.
+    """Compiled and recorded steps in this process.
 
-    enabled: whether they are used, and compiled in the background. processes: the builds of this process, by package.
+    enabled: whether they are used, compiled in the background, and recorded (`inference.cuda_graphs`). processes: the
+    builds of this process, by package.
     """
 
     enabled: bool = True
@@ -104,7 +105,7 @@ BUILDS = Builds()
 
 @contextmanager
 def ordinary_steps() -> Iterator[None]:
-    """Use and compile no compiled steps within the block, whose times do not depend on what the cache holds."""
+    """Use, compile and record no steps within the block, whose times do not depend on what caches hold."""
     before, BUILDS.enabled = BUILDS.enabled, False
     try:
         yield
@@ -120,10 +121,8 @@ def can_compile(decoder: Decoder, state: DecoderState) -> bool:
     """
     if os.name != "posix" or decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
-    layers = zip(decoder.mixers, state.layers, strict=True)
     return (
-        all(not mixer.traits.calibrates or mixer.calibration(part) for mixer, part in layers)
-        and (decoder.encoder is None or state.has_memory)
+        can_capture(decoder, state)
         and {parameter.dtype for parameter in decoder.parameters()} in ({torch.float32}, {torch.bfloat16})
         and all(module.gemv is not None for module in decoder.modules() if isinstance(module, PackedLinear))
     )
@@ -250,12 +249,6 @@ def _advancing(state: DecoderState, run: Run) -> Step:
         return logits_BV
 
     return step
-
-
-def reserve(state: DecoderState, tokens: int) -> None:
-    """Prepare all layers for this many steps that do not change shapes (`State.reserve`)."""
-    for part in state.sublayers:
-        part.reserve(tokens)
 
 
 @torch.inference_mode()

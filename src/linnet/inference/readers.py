@@ -7,13 +7,14 @@ Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vo
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from linnet.inference.compiled_step import CompiledSteps, can_compile
+from linnet.inference.cuda_graphs import GraphSteps, can_record
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, counts_of, fresh_seed, row_uniforms
@@ -72,6 +73,7 @@ class CachedReader:
     record: AuxiliaryOutputs | None = None
     context: PrefillContext = EMPTY
     _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
+    _graphs: GraphSteps | None = field(default=None, init=False)
 
     @cached_property
     def on_cpu(self) -> bool:
@@ -84,12 +86,22 @@ class CachedReader:
         if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
             self._step = None  # it may hold tensors of the state
             return self._pass(tokens_BT)
+        if self._step is None and can_record(self.decoder, self.state):
+            if self._graphs is None:
+                ordinary = partial(_ordinary_step, self.decoder, self.state)
+                self._graphs = GraphSteps(self.decoder, self.state, ordinary)
+            self._step = self._graphs.logits
         if self._step is None:
             steps = DecodeSteps.of(self.decoder, self.state)
             self._step = self._pass if steps is None else steps.logits
             if can_compile(self.decoder, self.state):
                 self._step = CompiledSteps(self.decoder, self.state, self._step, steps).logits
         return self._step(tokens_BT)
+
+    def release(self) -> None:
+        """Let other streams use the places of recorded steps; the state stays as it is."""
+        if self._graphs is not None:
+            self._graphs.release()
 
     def read(self, tokens_BT: Tensor) -> Tensor:
         """The output of the layers `[B, T, D]` for a chunk of a prompt that goes on: its logits are not needed."""
@@ -102,6 +114,11 @@ class CachedReader:
     def _pass(self, tokens_BT: Tensor) -> Tensor:
         """Read the chunk in one pass of the whole decoder."""
         return self.decoder.logits(self.read(tokens_BT)[:, -1:])[:, 0]
+
+
+def _ordinary_step(decoder: Decoder, state: DecoderState, tokens_B1: Tensor) -> Tensor:
+    """Logits `[B, V]` of one token of each row by a pass of the whole decoder."""
+    return decoder.logits(decoder.hidden(tokens_B1, state))[:, 0]
 
 
 @dataclass

@@ -247,6 +247,8 @@ class StreamBatch:
             elif stream.finish_reason is not None and running:
                 stream.rows = stream.state
         self.streams = [self.streams[row] for row in running]
+        if not self.streams and self.reader is not None:
+            self.reader.release()
         if self.streams and self.reader is not None:
             state = self.state.select(torch.tensor(running, device=self.reader.decoder.device))
             self.reader = replace(self.reader, state=state)
@@ -257,7 +259,7 @@ class StreamBatch:
         assert self.reader is not None and other.reader is not None
         if self.reader.record is not None or other.reader.record is not None:
             return False
-        return _form(self.state) == _form(other.state)
+        return self.state.form == other.state.form
 
     def join(self, other: "StreamBatch") -> None:
         """Add the streams of another batch."""
@@ -267,18 +269,6 @@ class StreamBatch:
         self.reader = CachedReader(self.reader.decoder, self.state.join(other.state))
         self.streams = self.streams + other.streams
         self.place()
-
-
-def _form(state: DecoderState) -> list[tuple[object, ...]]:
-    """What two states must have in common to be joined."""
-    return [
-        (
-            type(part),
-            {name: tensor.dtype for name, tensor in part.tensors().items()},
-            {name: value for name, value in vars(part).items() if not isinstance(value, Tensor | None)},
-        )
-        for part in state.sublayers
-    ]
 
 
 def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> None:

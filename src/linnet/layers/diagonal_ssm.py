@@ -118,7 +118,7 @@ class DiagonalKernel(nn.Module):
         """The same a and c as pairs of real numbers, `[E, N, 2]` each, for exported graphs."""
         step_E11 = self.log_dt.to(dtype).exp()[:, None, None]
         rate_EN2 = torch.stack([-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype)], dim=-1)
-        c_EN2, one = 2 * self.C.to(dtype), step_E11.new_tensor([1.0, 0.0])
+        c_EN2, one = 2 * self.C.to(dtype), 1 - torch.arange(2, dtype=dtype, device=step_E11.device)
         if self.spec.discretization == "zoh":
             exponent_EN2 = rate_EN2 * step_E11
             return complex_exp(exponent_EN2), complex_mul(c_EN2, complex_div(complex_expm1(exponent_EN2), rate_EN2))

@@ -59,6 +59,18 @@ class DecoderState:
         return max(self.positions)
 
     @property
+    def form(self) -> list[tuple[object, ...]]:
+        """What two states must have in common to be joined: everything but the sizes and values of tensors."""
+        return [
+            (
+                type(part),
+                {name: tensor.dtype for name, tensor in part.tensors().items()},
+                {name: value for name, value in vars(part).items() if not isinstance(value, Tensor | None)},
+            )
+            for part in self.sublayers
+        ]
+
+    @property
     def has_memory(self) -> bool:
         """True if the output of an encoder has been read."""
         return all(state.real.shape[1] > 0 for state in self.cross_attentions if isinstance(state, MemoryState))
@@ -80,10 +92,11 @@ class DecoderState:
         """A copy that has seen no token, but keeps what was calibrated on the prompt."""
         return self._map(lambda state: state.forget(), self.capacity, (0,) * len(self.positions))
 
-    def select(self, rows: Tensor) -> "DecoderState":
+    def select(self, rows: Tensor | Sequence[int]) -> "DecoderState":
         """A copy with the given rows of the batch (int64 `[B']`; a row may repeat)."""
-        positions = tuple(self.positions[row] for row in rows.tolist())
-        return self._map(lambda state: state.select(rows), self.capacity, positions)
+        numbers = rows.tolist() if isinstance(rows, Tensor) else rows
+        index = rows if isinstance(rows, Tensor) else torch.tensor(rows)
+        return self._map(lambda state: state.select(index), self.capacity, tuple(self.positions[n] for n in numbers))
 
     def grown(self, capacity: int) -> "DecoderState":
         """A copy with a larger capacity, in tokens."""

@@ -67,7 +67,7 @@ def diagonal_ssm_real(
     ages_CC = torch.arange(tokens, device=x_BET.device) - torch.arange(tokens, device=x_BET.device)[:, None]
     kernel_EC = read_EPN2[:, :tokens, :, 0].sum(-1)
     near_ECC = kernel_EC[:, ages_CC.clamp(min=0)] * (ages_CC >= 0) + d_E[:, None, None] * (ages_CC == 0)
-    read_ECS = (read_EPN2[:, 1:] * x_BET.new_tensor([1.0, -1.0])).flatten(2)  # the real part of a product
+    read_ECS = (read_EPN2[:, 1:] * _conjugate(x_BET)).flatten(2)  # the real part of a product
     x_EBT, h_EBN2 = x_BET.transpose(0, 1), h_BEN2.transpose(0, 1)
     out_EBT = x_EBT @ near_ECC + h_EBN2.flatten(2) @ read_ECS.mT
     added_EBS = x_EBT @ a_EPN2[:, :tokens].flip(1).flatten(2)
@@ -212,7 +212,7 @@ def complex_mul(u: Tensor, w: Tensor) -> Tensor:
 
 def complex_div(u: Tensor, w: Tensor) -> Tensor:
     """`u / w`."""
-    return complex_mul(u, w * w.new_tensor([1.0, -1.0])) / w.square().sum(-1, keepdim=True)
+    return complex_mul(u, w * _conjugate(w)) / w.square().sum(-1, keepdim=True)
 
 
 def complex_exp(u: Tensor) -> Tensor:
@@ -257,3 +257,8 @@ def diagonal_ssm_saved_elements(tokens: int, state: int) -> int:
     state: real numbers of a state.
     """
     return 0 if tokens == 1 else -(-tokens // CHUNK) * state
+
+
+def _conjugate(like: Tensor) -> Tensor:
+    """`[1, -1]`, made on the device: a recorded step cannot copy it there."""
+    return 1 - 2 * torch.arange(2, dtype=like.dtype, device=like.device)

@@ -144,7 +144,8 @@ def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
     if is_exporting():
         # Runtimes for graphs have no arc cosine in float64, so the same numbers come from `barycentric` points and
         # factors: `(c_r / (y - y_r)) / sum_s c_s / (y - y_s)`.
-        points_R, factors_R = barycentric(bank).to(rates.device)
+        is_here = rates.device.type == "cpu"
+        points_R, factors_R = barycentric(bank) if is_here else _barycentric_on(bank, rates.device)
         distances = _places(bank, rates)[..., None] - points_R
         quotients = factors_R / distances.masked_fill(distances.abs() < MIN_DISTANCE, MIN_DISTANCE)
         coefficients_R: Tensor = quotients / quotients.sum(-1, keepdim=True)
@@ -174,6 +175,13 @@ def barycentric(bank: RateBank) -> Tensor:
     factors_R = angles_R.sin() / len(angles_R)
     factors_R[1::2] *= -1
     return torch.stack([angles_R.cos(), factors_R])
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _barycentric_on(bank: RateBank, device: torch.device) -> Tensor:
+    """The same on a device, copied once: a recorded step cannot copy it."""
+    return barycentric(bank).to(device)
 
 
 def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from linnet.core.errors import is_out_of_memory
 from linnet.data.pieces import ByteCounts
 from linnet.inference import cuda_graphs
 from linnet.inference.compiled_step import BUILDS
-from linnet.inference.cuda_graphs import Recording
+from linnet.inference.cuda_graphs import RecordedGraph
 from linnet.inference.decode import decode
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
@@ -281,14 +281,14 @@ def _times(device: torch.device, step: Callable[[], object], seconds: float) -> 
         yield time_s
 
 
-def rerun(function: Callable[[], Tensor], _: Recording | None) -> Recording:
+def rerun(function: Callable[[], Tensor], _: RecordedGraph | None) -> RecordedGraph:
     """A recorder for a processor, to try this script: the function runs again."""
     out = function()
 
     def replay() -> None:
         out.copy_(function())
 
-    return Recording(replay, out)
+    return RecordedGraph(replay, out)
 
 
 @contextmanager

@@ -7,17 +7,17 @@ from torch import Tensor
 
 from linnet.inference import cuda_graphs
 from linnet.inference.compiled_step import BUILDS
-from linnet.inference.cuda_graphs import Recording
+from linnet.inference.cuda_graphs import RecordedGraph
 
 
-def rerun(function: Callable[[], Tensor], _: Recording | None) -> Recording:
+def rerun(function: Callable[[], Tensor], _: RecordedGraph | None) -> RecordedGraph:
     """A recorder that runs the function again, and writes what it returned the first time."""
     out = function()
 
     def replay() -> None:
         out.copy_(function())
 
-    return Recording(replay, out)
+    return RecordedGraph(replay, out)
 
 
 def record_from_the_first_token(patch: pytest.MonkeyPatch, device: str = "cpu", min_room: int = 16) -> None:

@@ -27,7 +27,7 @@ from linnet.data.pieces import ByteCounts
 from linnet.evaluation.documents import WindowBatch
 from linnet.evaluation.evaluator import WindowEvaluator
 from linnet.inference import cuda_graphs
-from linnet.inference.cuda_graphs import GraphSteps, Recording
+from linnet.inference.cuda_graphs import GraphSteps, RecordedGraph
 from linnet.inference.decode import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import BatchLayout, layout_at
@@ -186,12 +186,12 @@ class AsRecorded(TorchDispatchMode):
         return out
 
 
-def record(function: Callable[[], Tensor], _: Recording | None) -> Recording:
+def record(function: Callable[[], Tensor], _: RecordedGraph | None) -> RecordedGraph:
     """A recorder that watches the second run: the first may make tables that are kept."""
     function()
     with AsRecorded():
         out = function()
-    return Recording(lambda: None, out)
+    return RecordedGraph(lambda: None, out)
 
 
 def check_recorded_steps(mixers: list[MixerSpec], device: torch.device) -> None:

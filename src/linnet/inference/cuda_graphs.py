@@ -40,7 +40,7 @@ MAX_BUFFERS = 8
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedGraph:
     """A recorded function. replay: runs it again. out: what each replay writes. pool: of the memory between."""
 
     replay: Callable[[], None]
@@ -48,11 +48,11 @@ class Recording:
     pool: Any = None
 
 
-Recorder = Callable[[Callable[[], Tensor], Recording | None], Recording]
+Recorder = Callable[[Callable[[], Tensor], RecordedGraph | None], RecordedGraph]
 """From a function without arguments to its recording; another one may share its memory, if it never runs meanwhile."""
 
 
-def record_cuda_graph(function: Callable[[], Tensor], beside: Recording | None) -> Recording:
+def record_cuda_graph(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
     """Record a function as a CUDA graph; see `Recorder`."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -64,7 +64,7 @@ def record_cuda_graph(function: Callable[[], Tensor], beside: Recording | None) 
     pool = None if beside is None else beside.pool
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads go on
         out = function()
-    return Recording(graph.replay, out, graph.pool())
+    return RecordedGraph(graph.replay, out, graph.pool())
 
 
 RECORDERS: dict[str, Recorder] = {"cuda": record_cuda_graph}
@@ -90,7 +90,7 @@ class StepBuffers:
     tokens_B1: Tensor
     positions_B: Tensor
     weights: list[Tensor]
-    graphs: dict[int, Recording] = field(default_factory=dict)
+    graphs: dict[int, RecordedGraph] = field(default_factory=dict)
     references: list[int] = field(default_factory=list)
 
     @classmethod
@@ -142,10 +142,10 @@ class StepBuffers:
 
     def record(self, decoder: Decoder, places: int, recorder: Recorder) -> None:
         """Record the step that reads so many places; whatever is in the buffers is overwritten."""
-        self.graphs[places] = self._recording(decoder, places, recorder)
+        self.graphs[places] = self._recorded_graph(decoder, places, recorder)
         self.references = [_references(getattr(*each)) for each in self.fields]
 
-    def _recording(self, decoder: Decoder, places: int, recorder: Recorder) -> Recording:
+    def _recorded_graph(self, decoder: Decoder, places: int, recorder: Recorder) -> RecordedGraph:
         tensors = StateTensors(self.states)
         step = InPlaceStep(decoder, tensors)
         self.tokens_B1.zero_()

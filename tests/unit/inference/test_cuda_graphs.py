@@ -9,7 +9,7 @@ from small_models import EXAMPLES, small_decoder
 from torch import Tensor
 
 from linnet.inference import cuda_graphs
-from linnet.inference.cuda_graphs import _POOLS, Recording, room_for
+from linnet.inference.cuda_graphs import _POOLS, RecordedGraph, room_for
 from linnet.inference.engine import Engine, Request
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
@@ -24,7 +24,7 @@ HYBRID = [next(spec for spec in EXAMPLES if spec.kind == kind) for kind in ("att
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each recording."""
 
-    def record(function: Callable[[], Tensor], beside: Recording | None) -> Recording:
+    def record(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
         made = rerun(function, beside)
         rows.append(len(made.out))
         return made
@@ -100,7 +100,7 @@ def test_what_cannot_be_recorded_goes_on_with_ordinary_steps(
 ):
     """After one note; also where the memory is short, and where the weights have been replaced since."""
 
-    def refuse(function: Callable[[], Tensor], beside: Recording | None) -> Recording:
+    def refuse(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
     decoder, token = small_decoder(HYBRID[0]), torch.tensor([[5]])

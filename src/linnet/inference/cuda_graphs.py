@@ -54,7 +54,7 @@ Recorder = Callable[[Callable[[], Tensor], RecordedGraph | None], RecordedGraph]
 
 def record_cuda_graph(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
     """Record a function as a CUDA graph; see `Recorder`."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_STEPS):

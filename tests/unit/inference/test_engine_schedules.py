@@ -6,10 +6,19 @@ token.
 
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from small_models import EXAMPLES, VOCABULARY, small_decoder
 from torch import nn
 
@@ -21,6 +30,7 @@ from linnet.inference.sampling import Sampling, adjust, choose, counts_of, row_u
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
+from recorded_steps import record_from_the_first_token
 
 LONGEST = 64
 ROTARY = next(spec for spec in EXAMPLES if spec.kind == "attention" and spec.rotary is not None)
@@ -203,3 +213,10 @@ class Schedules(RuleBasedStateMachine):
 
 TestSchedules = Schedules.TestCase
 TestSchedules.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.slow
+def test_schedules_of_recorded_steps(monkeypatch: pytest.MonkeyPatch):
+    record_from_the_first_token(monkeypatch)
+    few = settings(max_examples=10, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(Schedules, settings=few)

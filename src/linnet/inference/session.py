@@ -321,6 +321,21 @@ class Session:
         twin._engine = twin._stream = None
         return twin
 
+    def with_cache_policy(self, cache_policy: CachePolicies) -> "Session":
+        """The stream under another cache policy, as if it had always had it: its tokens are read anew when it goes on.
+
+        `UserError` for a model that calibrates on its first text, or reads an input before it.
+        """
+        if self._prefill.inputs is not None or any(mixer.traits.calibrates for mixer in self.model.decoder.mixers):
+            problem = "the model reads its first text as a whole, so that the stream must begin anew"
+            raise UserError(problem, field="cache_policy")
+        twin = Session(self.model, cache_policy, prefixes=self.prefixes)
+        twin._tokens, twin._beginning, twin._prefill = list(self._tokens), self._beginning, self._prefill
+        twin._runs = [replace(run) for run in self._runs]
+        twin._counts, twin.seed, twin._drawn = copy.deepcopy(self._counts), self.seed, self._drawn
+        twin._text.load_state_dict(self._text.state_dict())
+        return twin
+
     def save(self, target: str | Path | BinaryIO) -> None:
         """Write the stream as safetensors, with everything needed to continue it, and its snapshots.
 

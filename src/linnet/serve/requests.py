@@ -282,10 +282,14 @@ class DetokenizeRequest(Spec):
 
 
 class SessionRequest(Spec):
-    """`POST /v1/sessions`: a new stream, one from a file that the server saved, or one with a text to begin with."""
+    """`POST /v1/sessions`: a new stream, one from a file that the server saved, or one with a text to begin with.
+
+    from_state: a session whose tokens the new one reads anew, under the cache policy of this request.
+    """
 
     model: str = ""
     text: str = ""
+    from_state: str | None = None
     name: str | None = None
     cache_policy: str | None = None
 

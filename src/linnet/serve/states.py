@@ -7,13 +7,14 @@ killed loses none that was saved before.
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 
 from starlette.responses import Response
 
@@ -31,7 +32,7 @@ from linnet.serve.requests import MAX_TOKENS_WITHOUT_LIMIT, CompletionRequest, S
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of saved sessions, which are names of files."""
 
-ACTIONS = ("feed", "rewind", "fork", "save")
+ACTIONS = ("feed", "rewind", "fork", "save", "stop")
 """What a client does with a session."""
 
 OBSERVED_PIECES = 8
@@ -43,11 +44,12 @@ MAX_SESSIONS = 10_000
 
 @dataclass
 class HeldSession:
-    """A session that a server holds for a client."""
+    """A session that a server holds for a client. streams: those that continue it and have made text."""
 
     session: Session
     owner: str
     host: Host
+    streams: "WeakSet[Stream]" = field(default_factory=WeakSet)
 
     def describe(self, session_id: str, layers: bool = False) -> dict[str, Any]:
         """What the client is told; layers: also what each layer holds."""
@@ -100,8 +102,15 @@ class Sessions:
     async def create(self, owner: str, body: SessionRequest) -> dict[str, Any]:
         """A new session, or the saved one of that name."""
         host = await self.hosts.get(body.model)
+        before = None if body.from_state is None else self.get(owner, body.from_state, "from_state")
+        if before is not None and (body.name is not None or before.host is not host):
+            raise ApiError(400, f"from_state: {body.from_state}: expected a session of {host.name}, and no name")
 
         def make() -> Session:
+            if before is not None:
+                twin = before.session.with_cache_policy(body.cache_policy or "full")
+                twin.read()
+                return twin
             if body.name is not None:
                 return Session.load(host.model, self._file(owner, body.name, must_exist=True), prefixes=host.prefixes)
             return Session(host.model, body.cache_policy or "full", prefixes=host.prefixes)
@@ -127,6 +136,11 @@ class Sessions:
         elif action == "rewind":
             tokens = _needed(body.tokens, "tokens")
             await held.host.call(lambda: session.rewind(tokens))
+        elif action == "stop":
+            streams = list(held.streams)
+            for stream in streams:
+                stream.cancel()
+            return held.describe(session_id) | {"stopped": len(streams)}
         elif action == "save":
             path = self._file(owner, _needed(body.name, "name"))
             await held.host.call(lambda: session.save(path))
@@ -193,6 +207,7 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
     """
     if not isinstance(body.prompt, str) or (body.n or 1) != 1:
         raise ApiError(400, "prompt: expected one text, and n: 1, with from_state or return_state", "prompt")
+    held: HeldSession | None = None
     if body.from_state is None:
         host = await sessions.hosts.get(body.model)
         session = await host.call(lambda: Session(host.model, body.cache_policy or "full", prefixes=host.prefixes))
@@ -218,8 +233,12 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
         if piece is None:
             return {"is_echo": True}
         if isinstance(piece, Answer):
+            if held is not None and piece.hosted.stream is not None:
+                held.streams.discard(piece.hosted.stream)
             observed = await host.call(partial(contents_of, session)) if body.observe and body.stream else {}
             return observed | ({"state": sessions.put(owner, host, session)} if body.return_state else {})
+        if held is not None:
+            held.streams.add(piece.stream)
         if body.observe and next(numbers) % OBSERVED_PIECES == 0:
             return await host.call(partial(contents_of, piece.stream))
         return {}

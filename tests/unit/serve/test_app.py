@@ -14,6 +14,7 @@ import linnet
 from linnet.serve.app import Settings
 from linnet.serve.conformance import Client
 from linnet.serve.host import Limits
+from serve_models import write_tiny
 
 from .conftest import Running
 
@@ -192,6 +193,42 @@ def test_a_client_that_goes_away_frees_its_row(running):
         while host.load and time.monotonic() < deadline:
             time.sleep(0.01)
         assert host.load == 0, f"stream={stream}"
+
+
+def test_a_stream_is_stopped_with_its_state(running):
+    client = Client(running.url, "tiny")
+    before = client.post("/v1/sessions", text="Once")["id"]
+    body = {"prompt": " upon", "from_state": before, "return_state": True, "max_tokens": 100_000, "ignore_eos": True}
+    chunks = client.lines("/v1/completions", **body, seed=1, logprobs=0)
+    lines = [next(chunks)]
+    assert client.post(f"/v1/sessions/{before}/stop")["stopped"] == 1
+    lines += [line for line in chunks if line.startswith(b"data:")]
+    *pieces, end = [json.loads(line[5:]) for line in lines[:-1]]
+    written = [token for piece in pieces for token in (piece["choices"][0]["logprobs"] or {"tokens": []})["tokens"]]
+    about = client.get(f"/v1/sessions/{end['state']}")
+    held = about["tokens"] - len("\0Once upon") - len(written)  # bytes of a character that is not whole yet
+    assert 0 <= held <= 3 and 0 < len(written) < 100_000
+    assert client.post(f"/v1/sessions/{before}/stop")["stopped"] == 0
+
+
+def test_a_session_is_read_anew_under_another_policy(tmp_path):
+    folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3)
+    server = Running({"ted": str(folder)}, Limits(timeout_s=20), Settings())
+    try:
+        client = Client(server.url)
+        text = "Once upon a time there was a bird"
+        full = client.post("/v1/sessions", text=text)
+        few = client.post("/v1/sessions", from_state=full["id"], cache_policy="top_k=4")
+        expected = client.post("/v1/sessions", text=text, cache_policy="top_k=4")
+        assert few["tokens"] == full["tokens"]
+        found = [client.complete("", from_state=one["id"], logprobs=2)["choices"] for one in (full, few, expected)]
+        assert found[1] == found[2] != found[0]
+        back = client.post("/v1/sessions", from_state=few["id"])
+        assert client.complete("", from_state=back["id"], logprobs=2)["choices"] == found[0]
+        status, answer = client.send("POST", "/v1/sessions", {"from_state": full["id"], "cache_policy": "top_k=x"})
+        assert status == 400 and json.loads(answer)["error"]["param"] == "cache_policy"
+    finally:
+        server.close()
 
 
 def test_a_model_is_unloaded_for_another(folders):

@@ -6,6 +6,24 @@ import pytest
 
 import linnet
 from devtools import Page, browser_page
+from linnet.serve.app import Settings
+from linnet.serve.host import Limits
+from serve_models import write_tiny
+
+from .conftest import Running
+
+NAMES = "[...document.querySelectorAll('.layers li span:first-child')]"
+ROWS = f"{NAMES}.map(name => Number(name.textContent.split(': ')[1]))"
+"""Entries that each layer holds."""
+
+IGNORE_EOS = """
+  const asked = window.fetch;
+  window.fetch = (path, request) => path.endsWith("completions")
+    ? asked(path, { ...request, body: JSON.stringify({ ...JSON.parse(request.body), ignore_eos: true }) })
+    : asked(path, request);
+  0
+"""
+"""A model with random weights may end its text at any token."""
 
 READY = "!document.getElementById('send').disabled"
 
@@ -46,3 +64,36 @@ def test_two_models_write_and_streams_are_forked_and_rewound(running, folders, t
             page.resize(width, dark=dark)
             assert page.value("document.documentElement.scrollWidth") <= width
         assert page.errors == []
+
+
+@pytest.mark.slow
+def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_path: Path):
+    folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3, context_length=4096)
+    server = Running({"ted": str(folder)}, Limits(timeout_s=60), Settings())
+    try:
+        with browser_page(tmp_path) as page:
+            page.resize(1000)
+            page.open(server.url)
+            page.until(READY)
+            page.value(
+                "document.getElementById('tokens').value = 3000; document.getElementById('temperature').value = 1; 0"
+            )
+            page.value("document.getElementById('send').click()")
+            page.until("document.querySelector('.text').children.length > 60", 60)
+            shown = page.value("document.querySelector('.text').children.length")
+            page.value("few = document.querySelector('.few'); few.value = 3; few.dispatchEvent(new Event('change'))")
+            page.until(f"!document.getElementById('stop').disabled && {ROWS}.length && {ROWS}.every(n => n <= 8)", 30)
+            page.until(f"document.querySelector('.text').children.length > {shown} + 60", 30)
+            page.value("document.getElementById('stop').click()")
+            page.until(READY, 20)
+            kept = page.value("document.querySelector('.text').children.length")
+            (session,) = server.server.sessions._held.values()
+            assert 0 < kept <= session.session.tokens - 1 <= kept + 3  # the rest of a character is not shown
+            page.value("document.querySelectorAll('.token')[9].click()")
+            page.until(f"{READY} && document.querySelector('.text').children.length == 10", 20)
+            assert session.session.tokens == 11
+            page.resize(360, dark=True)
+            assert page.value("document.documentElement.scrollWidth") <= 360
+            assert page.errors == [] and page.value("document.querySelector('.problem').textContent") == ""
+    finally:
+        server.close()

@@ -23,7 +23,14 @@ export class Column {
     this.select = this.#part(".model");
     this.select.append(...models.map((name) => new Option(name, name, false, name === model)));
     this.select.addEventListener("change", () => this.begin(this.mode));
-    this.#part(".policy").addEventListener("change", () => this.begin(this.mode));
+    this.#part(".policy").addEventListener("change", () => this.#changePolicy());
+    const few = this.#part(".few");
+    few.addEventListener("input", () => (few.nextElementSibling.value = few.value === few.max ? "all" : 2 ** few.value));
+    few.addEventListener("change", () => {
+      few.dispatchEvent(new Event("input"));
+      this.#part(".policy").value = few.value === few.max ? "full" : `top_k=${2 ** few.value}`;
+      this.#changePolicy();
+    });
     this.#part(".fork").addEventListener("click", () => this.#report(() => this.#fork()));
     this.#part(".save").addEventListener("click", () => this.#report(() => this.#save()));
     this.#part(".load").addEventListener("change", (event) => this.#report(() => this.#load(event.target)));
@@ -46,23 +53,53 @@ export class Column {
 
   // A new stream, or a new conversation.
   begin(mode) {
-    this.stop();
+    this.controller?.abort();
     this.#release(this.session);
     Object.assign(this, { mode, session: null, tokens: [], messages: [], last: null, held: null, chosen: null, hidden: 0 });
-    for (const selector of [".policy-label", ".fork", ".save", ".button"]) this.#part(selector).hidden = mode === "chat";
+    const ofTexts = this.element.querySelectorAll(".policy-label, .fork, .save, .button");
+    for (const part of ofTexts) part.hidden = mode === "chat";
     this.#part(".problem").textContent = "";
     this.#part(".figures").textContent = "";
     this.#part(".layers").replaceChildren();
     this.#draw();
   }
 
-  stop() {
+  // End the stream; what has come of a text stays, with its state.
+  async stop() {
+    if (this.mode === "text" && this.controller && this.session) {
+      const path = `v1/sessions/${this.session}/stop`;
+      const answer = await this.api.send("POST", path).catch(() => ({ stopped: 0 }));
+      if (answer.stopped) return; // the last chunk has the state
+    }
     this.controller?.abort();
+  }
+
+  // The stream under another cache policy: its tokens are read anew, and it goes on if it was running.
+  async #changePolicy() {
+    if (this.session === null) return;
+    const { isRunning, settings } = this;
+    if (isRunning) {
+      await this.stop();
+      await this.running;
+    }
+    let isChanged = false;
+    await this.#report(async () => {
+      const policy = this.#part(".policy").value || "full";
+      const body = { model: this.select.value, from_state: this.session, cache_policy: policy };
+      this.#keep((await this.api.send("POST", "v1/sessions", body)).id);
+      await this.#observe();
+      this.#draw();
+      isChanged = true;
+    });
+    const left = settings ? settings.max_tokens - (this.tokens.length - this.last.tokens) : 0;
+    if (isRunning && isChanged && left > 0) await this.write("", { ...settings, max_tokens: left });
   }
 
   async write(text, settings) {
     this.last = this.mode === "chat" ? { messages: this.messages.length, text } : { tokens: this.tokens.length, text };
-    await this.#report(() => (this.mode === "chat" ? this.#answer(text, settings) : this.#continue(text, settings)));
+    this.settings = settings;
+    this.running = this.#report(() => this.mode === "chat" ? this.#answer(text, settings) : this.#continue(text, settings));
+    await this.running;
   }
 
   async retry(settings) {
@@ -79,6 +116,7 @@ export class Column {
   async #report(action) {
     this.#part(".problem").textContent = "";
     this.isBusy = true;
+    this.hooks.changed();
     try {
       await action();
     } catch (error) {
@@ -124,10 +162,12 @@ export class Column {
       [this.session, this.hidden] = [about.id, about.tokens];
     }
     const before = this.session;
+    const shown = this.tokens;
+    const { length } = shown;
     const body = {
       model: this.select.value, prompt: text, from_state: before, return_state: true, observe: true, echo: true, ...settings,
     };
-    await this.#stream("v1/completions", { ...body, logprobs: 0 }, (chunk) => {
+    const take = (chunk) => {
       const choice = chunk.choices[0];
       const pieces = choice?.logprobs?.tokens ?? [];
       for (const piece of pieces) this.tokens.push({ text: piece, isGiven: chunk.is_echo === true });
@@ -135,7 +175,13 @@ export class Column {
       if (chunk.layers) this.#showLayers(chunk.layers, chunk.held);
       this.#draw();
       return chunk.is_echo ? 0 : pieces.length;
-    });
+    };
+    try {
+      await this.#stream("v1/completions", { ...body, logprobs: 0 }, take);
+    } finally {
+      if (this.session === before) shown.length = length; // no state has come: the text ends where the session does
+      this.#draw();
+    }
   }
 
   #keep(session) {
@@ -149,7 +195,9 @@ export class Column {
 
   // Take back all tokens of the stream behind the first `length`.
   async #rewind(length) {
-    const tokens = this.tokens.length - length;
+    if (this.session === null || length >= this.tokens.length) return;
+    // The session may have read bytes of a character that is not whole, and not shown, yet.
+    const tokens = (await this.api.send("GET", `v1/sessions/${this.session}`)).tokens - this.hidden - length;
     if (tokens > 0) {
       await this.api.send("POST", `v1/sessions/${this.session}/rewind`, { tokens });
       this.tokens.length = length;
@@ -227,7 +275,7 @@ export class Column {
   }
 
   #remove() {
-    this.stop();
+    this.controller?.abort();
     this.#release(this.session);
     this.element.remove();
     this.hooks.removed(this);

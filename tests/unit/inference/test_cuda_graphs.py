@@ -106,6 +106,7 @@ def test_what_cannot_be_recorded_goes_on_with_ordinary_steps(
     decoder, token = small_decoder(HYBRID[0]), torch.tensor([[5]])
     reader = read(decoder, [1, 2])
     reader.logits(token)
+    reader.release()
     decoder.embedding.tokens.weight = torch.nn.Parameter(decoder.embedding.tokens.weight * 2)
     other = read(decoder, [3, 4])
     wanted = decoder.logits(decoder.hidden(token, other.state.fork()))[:, 0]

@@ -173,9 +173,11 @@ def words(count: int, seed: int) -> str:
 
 
 def figures(answer: Any) -> tuple[str, list[float]]:
-    """Text and log-probabilities of the only choice of a completion."""
+    """Text and log-probabilities of the only choice of a completion, also in the form that chat completions have."""
     (choice,) = answer["choices"]
     logprobs = choice.get("logprobs") or {}
+    if isinstance(logprobs.get("content"), list):
+        return choice["text"], [token["logprob"] for token in logprobs["content"]]
     if "token_logprobs" not in logprobs:
         raise AbsentError("completions have no log-probabilities")
     return choice["text"], logprobs["token_logprobs"]
@@ -341,15 +343,68 @@ def _line_ends(client: Client) -> None:
             json.loads(text.removeprefix("data:"))
 
 
+@case("an array with bounds by a schema", "empty arrays")
+def _arrays(client: Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"names": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3}},
+        "required": ["names"],
+        "additionalProperties": False,
+    }
+    answer_format = {"type": "json_schema", "json_schema": {"name": "names", "schema": schema, "strict": True}}
+    for seed in range(4):
+        body = {"messages": [{"role": "user", "content": words(8, seed)}], "max_tokens": 120, "seed": seed}
+        try:
+            answer = client.post("/v1/chat/completions", **body, temperature=1.0, response_format=answer_format)
+        except AssertionError as error:
+            raise AbsentError(f"response_format: {error}") from None
+        text, reason = answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]
+        assert text.lstrip().startswith("{"), f"not JSON: {text[:80]!r}"
+        if reason == "length":
+            continue
+        names = json.loads(text)["names"]
+        assert 1 <= len(names) <= 3 and set(names) <= {"a", "b"}, f"not what the schema describes: {text}"
+
+
+@case("an answer without text is not null", "null and the empty text")
+def _no_text(client: Client) -> None:
+    body = {"prompt": words(20, 31), "max_tokens": 4, "temperature": 0}
+    free = client.post("/v1/completions", **body)["choices"][0]["text"]
+    if not free.strip():
+        raise AbsentError("the model's answer has no text")
+    choice = client.post("/v1/completions", **body, stop=[free[:1]])["choices"][0]
+    assert choice["text"] == "" and choice["finish_reason"] == "stop", f"stopped at its first character: {choice}"
+
+
+@case("usage counts what was cached", "OpenAI's reference")
+def _cached_usage(client: Client) -> None:
+    prompt = words(60, 37)
+    first = client.post("/v1/completions", prompt=prompt, max_tokens=2, temperature=0)["usage"]
+    again = client.post("/v1/completions", prompt=prompt, max_tokens=2, temperature=0)["usage"]
+    assert first["prompt_tokens"] == again["prompt_tokens"], f"prompt_tokens: {first}, then {again}"
+    assert first["total_tokens"] == first["prompt_tokens"] + first["completion_tokens"], f"total_tokens: {first}"
+    details = again.get("prompt_tokens_details")
+    if not details or details.get("cached_tokens") is None:
+        raise AbsentError("usage has no cached_tokens")
+    cached = details["cached_tokens"]
+    assert 0 < cached < again["prompt_tokens"], f"cached_tokens of the same prompt again: {cached}"
+
+
 @case("several answers, and seeds", "mlx-lm 1620")
 def _seeds(client: Client) -> None:
+    hot = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 20.0}
+    if client.send("POST", "/v1/completions", {"model": client.model, **hot})[0] == 400:
+        hot["temperature"] = 2.0  # the largest of OpenAI's interface
+
     def texts(**fields: Any) -> list[str]:
-        body = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 1.2, **fields}
+        body = {**hot, **fields}
         return [choice["text"] for choice in client.post("/v1/completions", **body)["choices"]]
 
     three = texts(n=3, seed=5)
     if len(three) != 3:
         raise AbsentError(f"n: 3 gives {len(three)} answers")
+    if len({texts(seed=seed)[0] for seed in range(40, 46)}) == 1:
+        raise AbsentError("the model is so certain that six seeds give one answer")
     assert len(set(three)) > 1, "n answers are the same"
     assert texts(n=3, seed=5) == three, "a seed gives other answers"
     assert texts(seed=6) != texts(seed=1234), "the seed has no influence"
@@ -375,6 +430,7 @@ def _json_schema(client: Client) -> None:
             raise AbsentError(f"response_format: {error}") from None
         text, reason = answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]
         assert "\n\n\n" not in text and "     " not in text, f"whitespace without end: {text!r}"
+        assert text.lstrip().startswith("{"), f"not JSON: {text[:80]!r}"
         if reason == "length":
             continue
         found = json.loads(text)
@@ -426,7 +482,10 @@ def _restored_state(client: Client) -> None:
     text = words(80, 40)
     own = session(client, text=text)
     first = client.complete("", from_state=own)
-    client.post(f"/v1/sessions/{own}/save", name="conformance")
+    status, answer = client.send("POST", f"/v1/sessions/{own}/save", {"name": "conformance"})
+    if status == 400 and b"--state-dir" in answer:
+        raise AbsentError("the server saves no sessions (--state-dir)")
+    assert status == 200, f"save: status {status}: {answer[:200]!r}"
     loaded = session(client, name="conformance")
     second = client.complete("", from_state=loaded)
     check_same(first, second, "after save and load")

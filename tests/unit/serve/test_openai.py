@@ -186,3 +186,34 @@ def test_the_server_passes_its_conformance_suite(running, name):
     outcomes = list(conformance.run(conformance.Client(running.url, name), []))
     assert len(outcomes) == len(conformance.CASES) >= 18
     assert [outcome for outcome in outcomes if outcome.result != "passed"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "wrong"),
+    [
+        ("usage counts", ("usage", "prompt_tokens_details", "cached_tokens"), 0),
+        ("without text", ("choices", 0, "text"), "x"),
+        ("an array", ("choices", 0, "message", "content"), '{"names": []}'),
+        ("an array", ("choices", 0, "message", "content"), '{"names": ["a"'),
+        ("same prompt", ("choices", 0, "logprobs"), {"content": [{"logprob": -1.0}]}),
+    ],
+)
+def test_the_conformance_suite_sees_a_wrong_answer(running, name, path, wrong):
+    class Tampering(conformance.Client):
+        """Changes every second answer, so that two that should be equal differ."""
+
+        answers = 0
+
+        def post(self, path_of_request, **body):
+            answer = super().post(path_of_request, **body)
+            self.answers += 1
+            if self.answers % 2 == 0 or name == "an array":
+                part = answer
+                for key in path[:-1]:
+                    part = part[key]
+                part[path[-1]] = wrong
+                answer["choices"][0]["finish_reason"] = "stop"
+            return answer
+
+    outcomes = list(conformance.run(Tampering(running.url, "tiny"), [name]))
+    assert [outcome.result for outcome in outcomes] == ["failed"]

@@ -202,6 +202,8 @@ class Programs:
         port = _free_port()
         command = [str(self.llama_server), "-m", str(exported(folder, "gguf", STORED[precision]))]
         command += ["-t", str(self.threads), "-ub", str(self.llama_ubatch), "--port", str(port), "--host", "127.0.0.1"]
+        if precision == "float32":  # its attention computes in 16 bits otherwise, which changes the text
+            command += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
         command += ["-np", str(SLOTS), "-c", str(SLOTS * 512), "--no-webui"]
         with self._process(command) as process:
             yield _when_ready(RunningServer("llama-server", f"http://127.0.0.1:{port}", "model", process))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.data import sources
-from linnet.data.sources import Source, _keep, split_text, unescape
+from linnet.data.sources import DEFAULT_SEPARATOR, Source, _keep, split_text, unescape
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -94,7 +94,13 @@ def test_text_is_read_as_a_stream(tmp_path: Path) -> None:
         assert sum(read) <= 2 * sources._BLOCK_BYTES < source.size_bytes
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50), block=st.integers(1, 7))
+@given(
+    # Hypothesis draws constants of the code too, so it finds the separator.
+    text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50).filter(
+        lambda text: DEFAULT_SEPARATOR not in "|" + text
+    ),
+    block=st.integers(1, 7),
+)
 def test_characters_across_blocks_survive(tmp_path_factory: pytest.TempPathFactory, text: str, block: int) -> None:
     path = write(tmp_path_factory.mktemp("text") / "a.txt", b"\xef\xbb\xbf" + ("|" + text).encode())
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from linnet.core.atomic import DeferredSignals
+from linnet.core.system import DeferredSignals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

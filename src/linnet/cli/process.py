@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from linnet.core.system import ENDING_SIGNALS
+
 RETRY_S = 0.01
 
 _received: list[signal.Signals] = []
@@ -65,9 +67,8 @@ def listen() -> None:
     The first signal is remembered, because a library may swallow the exception or turn it into another one. `train`
     and `demo` save first (`training.distributed.StopRequest`).
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, leave)
     sys.unraisablehook = _raise_again
 

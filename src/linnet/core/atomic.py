@@ -13,18 +13,17 @@ import errno
 import os
 import re
 import shutil
-import signal
 import stat
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
 from linnet.core.errors import UserError, note
+from linnet.core.system import DeferredSignals
 
 try:
     import fcntl
@@ -44,63 +43,12 @@ NO_FOLLOW, NO_WAIT, CLOSE_ON_EXEC, BINARY = (
 # An open file cannot be renamed or removed on Windows.
 _CLOSE_FIRST = os.name == "nt"
 
-_ENDING = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a process."""
-
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _LONGEST_STEM_BYTES = 120
 _RANDOM = r"\.[a-z0-9_]{8}"
 """What `tempfile` puts into a name."""
 _LEFTOVER = re.compile(rf"\.(.+?)({_RANDOM}({re.escape(PARTIAL)}|{re.escape(RETIRED)})|{re.escape(LOCK)})", re.DOTALL)
 _NOT_A_LOCK = "not a lock of linnet's; expected none: remove it"
-
-
-class DeferredSignals:
-    """A block that no handler of SIGINT, SIGTERM or SIGHUP interrupts: those signals are handled when it ends.
-
-    The handlers of a command raise an exception, which otherwise could arrive between the making of a file and the
-    `try` that removes it. Inside `handled()` signals are handled at once. Ignored signals stay ignored; one without a
-    handler in Python ends the process as ever. Python runs handlers in the main thread alone.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[int] = []
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._defer()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._handle()
-
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handle signals in this block, which a `finally` outside of it cleans up after."""
-        self._handle()
-        try:
-            yield
-        finally:
-            self._defer()
-
-    def _defer(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        try:
-            for number in _ENDING:
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._before[number] = handler
-                    signal.signal(number, lambda caught, _: self._waiting.append(caught))
-        except BaseException:  # a handler ran in between
-            self._handle()
-            raise
-
-    def _handle(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
-        while self._waiting:
-            signal.raise_signal(self._waiting.pop())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The machine and the process: memory, the C library's allocator, the load of other programs, distributed launches.
+"""The machine and the process: memory, the C library's allocator, the load of other programs, signals, launches.
 
 This module imports neither PyTorch nor psutil: the command line asks it at every start, help included.
 """
@@ -6,12 +6,14 @@ This module imports neither PyTorch nor psutil: the command line asks it at ever
 import ctypes
 import os
 import platform
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from linnet.core.errors import UserError
 
@@ -27,6 +29,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Parameters of glibc's `mallopt`."""
+
+ENDING_SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a process. Windows has no SIGHUP."""
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables that torchrun sets in each process it starts; other launchers set them too."""
@@ -176,3 +181,51 @@ def busy_advice(others: float, remedies: str) -> str:
     if others < NOTICEABLE_LOAD:
         return "other programs use hardly any processor: heat, saving of power, or a shared virtual machine may be why"
     return f"other programs use {others:.1f} of {os.cpu_count()} processors: end them, {remedies}"
+
+
+class DeferredSignals:
+    """A block that no handler of SIGINT, SIGTERM or SIGHUP interrupts: those signals are handled when it ends.
+
+    The handlers of a command raise an exception, which otherwise could arrive between the making of a file and the
+    `try` that removes it. Inside `handled()` signals are handled at once. Ignored signals stay ignored; one without a
+    handler in Python ends the process as ever. Python runs handlers in the main thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._defer()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle()
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle signals in this block, which a `finally` outside of it cleans up after."""
+        self._handle()
+        try:
+            yield
+        finally:
+            self._defer()
+
+    def _defer(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            for number in ENDING_SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._before[number] = handler
+                    signal.signal(number, lambda caught, _: self._waiting.append(caught))
+        except BaseException:  # a handler ran in between
+            self._handle()
+            raise
+
+    def _handle(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+        while self._waiting:
+            signal.raise_signal(self._waiting.pop())

@@ -21,15 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.system import is_distributed
+from linnet.core.system import ENDING_SIGNALS, is_distributed
 from linnet.data.loader import Batch
 from linnet.inference.device import resolve_device
 from linnet.training.timing import Stopwatch
 
 Item = TypeVar("Item")
-
-SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Windows has no SIGHUP."""
 
 TIMEOUT_S = 600.0
 """A process that does not answer for so long is lost. A killed process is noticed at once: its connections close."""
@@ -72,7 +69,7 @@ class StopRequest:
             def request(number: int, frame: FrameType | None) -> None:
                 self.requested, self.signal = True, self.signal or number
 
-            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
+            heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
             self._before = {number: signal.signal(number, request) for number in heard}
         return self
 

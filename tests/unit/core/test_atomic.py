@@ -22,7 +22,6 @@ from linnet.core.atomic import (
     LOCK,
     PARTIAL,
     RETIRED,
-    DeferredSignals,
     atomic_directory,
     atomic_path,
     check_free_space,
@@ -742,15 +741,6 @@ def test_a_system_without_a_c_library_exchanges_nothing(tmp_path: Path, monkeypa
     for content in ("old", "new"):
         build(tmp_path / "data", content)
     assert (tmp_path / "data" / "part").read_text() == "new" and names(tmp_path) == ["data"]
-
-
-def test_a_signal_waits_until_the_block_has_ended():
-    done = []
-    with pytest.raises(KeyboardInterrupt), DeferredSignals(), DeferredSignals():
-        signal.raise_signal(signal.SIGINT)
-        done.append("whole")
-    assert done == ["whole"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def write_folder(target: Path) -> None:

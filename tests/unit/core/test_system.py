@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from linnet.core import system
 from linnet.core.system import (
+    DeferredSignals,
     NotDistributedError,
     OtherPrograms,
     available_bytes,
@@ -196,3 +198,12 @@ def test_memory_is_known_without_limits_of_processes_and_containers(monkeypatch:
     monkeypatch.setattr(system, "resource", None)  # Windows
     monkeypatch.setattr(system, "_CGROUP", tmp_path / "none")
     assert 0 < available_bytes(CPU) <= psutil.virtual_memory().total
+
+
+def test_a_signal_waits_until_the_block_has_ended():
+    done = []
+    with pytest.raises(KeyboardInterrupt), DeferredSignals(), DeferredSignals():
+        signal.raise_signal(signal.SIGINT)
+        done.append("whole")
+    assert done == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
+from linnet.core.system import ENDING_SIGNALS
 from linnet.data.loader import document_windows, validation_batches
 from linnet.data.token_data import TokenData
 from linnet.evaluation.measure import evaluate_windows
@@ -20,7 +21,6 @@ from linnet.model.store import load_decoder
 from linnet.present import numbers
 from linnet.training.callbacks import saving
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.distributed import SIGNALS
 from linnet.training.metrics import DIVERGED
 from linnet.training.objectives import Loss, next_token_loss
 from linnet.training.reporter import Reporter
@@ -422,9 +422,9 @@ def test_a_stop_before_the_first_step(tmp_path, tiny_run):
 
 
 def test_signal_handlers_are_restored(tmp_path, tiny_run):
-    before = [signal.getsignal(number) for number in SIGNALS]
+    before = [signal.getsignal(number) for number in ENDING_SIGNALS]
     train_run(tiny_run(steps=1), tmp_path)
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert [signal.getsignal(number) for number in ENDING_SIGNALS] == before
 
 
 def test_a_run_under_nohup_ignores_sighup(tmp_path, tiny_run):

@@ -10,7 +10,7 @@ Legend: `B` batch (rows), `V` vocabulary.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -94,14 +94,13 @@ class StepBuffers:
     references: list[int] = field(default_factory=list)
 
     @classmethod
-    def for_state(cls, decoder: Decoder, state: DecoderState) -> "StepBuffers":
-        """Buffers for a state and others like it."""
+    def for_state(cls, state: DecoderState, weights: Sequence[Tensor]) -> "StepBuffers":
+        """Buffers for a state and others like it, whose graphs read these weights."""
         rows = len(state.positions)
         index = [*range(rows), *[0] * (power_of_two(rows) - rows)]
         states = state.select(index).grown(room_for(state.capacity))
-        tokens_B1 = torch.zeros(len(index), 1, dtype=torch.int64, device=decoder.device)
-        weights = [weight.detach() for weight in _weights(decoder, state)]
-        return cls(states, tokens_B1, tokens_B1[:, 0].clone(), weights)
+        tokens_B1 = torch.zeros(len(index), 1, dtype=torch.int64, device=weights[0].device)
+        return cls(states, tokens_B1, tokens_B1[:, 0].clone(), [weight.detach() for weight in weights])
 
     @property
     def fields(self) -> list[tuple[State, str]]:
@@ -118,8 +117,8 @@ class StepBuffers:
         own = {_storage(getattr(*each)) for each in self.fields}
         return any(_storage(getattr(*each)) in own for each in fields_of(state))
 
-    def fits(self, decoder: Decoder, state: DecoderState) -> bool:
-        """True if a state can be copied here and a graph that was recorded here runs its step."""
+    def fits(self, state: DecoderState, weights: Sequence[Tensor]) -> bool:
+        """True if a state can be copied here and a graph that was recorded here runs its step with these weights."""
         rows, room = power_of_two(len(state.positions)), room_for(state.capacity)
         if self.states.form != state.form or len(self.tokens_B1) != rows:
             return False
@@ -132,7 +131,6 @@ class StepBuffers:
                 shape[part.room[name]] = room
             if list(getattr(buffers, name).shape) != shape:
                 return False
-        weights = _weights(decoder, state)
         return len(weights) == len(self.weights) and all(map(_is_same_place, weights, self.weights))
 
     def places_for(self, position: int) -> int:
@@ -194,7 +192,8 @@ class Pool:
 
     def for_state(self, decoder: Decoder, state: DecoderState) -> StepBuffers | None:
         """Buffers for a state: those that hold it, or free ones, or new ones; None if there is no memory for them."""
-        fitting = [each for each in self.buffers if each.fits(decoder, state)]
+        weights = _weights(decoder, state)
+        fitting = [each for each in self.buffers if each.fits(state, weights)]
         found = next((each for each in fitting if each.holds(state)), None) or next(
             (each for each in fitting if each.is_free), None
         )
@@ -205,7 +204,7 @@ class Pool:
                 self.buffers.remove(each)
             if 4 * state.nbytes > available_bytes(decoder.device):
                 return None
-            found = StepBuffers.for_state(decoder, state)
+            found = StepBuffers.for_state(state, weights)
         else:
             self.buffers.remove(found)
         self.buffers.append(found)

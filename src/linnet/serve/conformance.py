@@ -343,6 +343,20 @@ def _line_ends(client: Client) -> None:
             json.loads(text.removeprefix("data:"))
 
 
+def schema_answers(client: Client, name: str, schema: dict[str, Any], max_tokens: int) -> Iterator[tuple[str, Any]]:
+    """Four chat answers by a schema, each as text and as what it holds; None for one that `max_tokens` cut off."""
+    answer_format = {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
+    for seed in range(4):
+        body = {"messages": [{"role": "user", "content": words(8, seed)}], "max_tokens": max_tokens, "seed": seed}
+        try:
+            answer = client.post("/v1/chat/completions", **body, temperature=1.0, response_format=answer_format)
+        except AssertionError as error:
+            raise AbsentError(f"response_format: {error}") from None
+        text, reason = answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]
+        assert text.lstrip().startswith("{"), f"not JSON: {text[:80]!r}"
+        yield text, None if reason == "length" else json.loads(text)
+
+
 @case("an array with bounds by a schema", "empty arrays")
 def _arrays(client: Client) -> None:
     schema = {
@@ -351,19 +365,10 @@ def _arrays(client: Client) -> None:
         "required": ["names"],
         "additionalProperties": False,
     }
-    answer_format = {"type": "json_schema", "json_schema": {"name": "names", "schema": schema, "strict": True}}
-    for seed in range(4):
-        body = {"messages": [{"role": "user", "content": words(8, seed)}], "max_tokens": 120, "seed": seed}
-        try:
-            answer = client.post("/v1/chat/completions", **body, temperature=1.0, response_format=answer_format)
-        except AssertionError as error:
-            raise AbsentError(f"response_format: {error}") from None
-        text, reason = answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]
-        assert text.lstrip().startswith("{"), f"not JSON: {text[:80]!r}"
-        if reason == "length":
-            continue
-        names = json.loads(text)["names"]
-        assert 1 <= len(names) <= 3 and set(names) <= {"a", "b"}, f"not what the schema describes: {text}"
+    for text, found in schema_answers(client, "names", schema, max_tokens=120):
+        if found is not None:
+            names = found["names"]
+            assert 1 <= len(names) <= 3 and set(names) <= {"a", "b"}, f"not what the schema describes: {text}"
 
 
 @case("an answer without text is not null", "null and the empty text")
@@ -421,20 +426,10 @@ def _json_schema(client: Client) -> None:
         "required": ["names", "age"],
         "additionalProperties": False,
     }
-    answer_format = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
-    for seed in range(4):
-        body = {"messages": [{"role": "user", "content": words(8, seed)}], "max_tokens": 200, "seed": seed}
-        try:
-            answer = client.post("/v1/chat/completions", **body, temperature=1.0, response_format=answer_format)
-        except AssertionError as error:
-            raise AbsentError(f"response_format: {error}") from None
-        text, reason = answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]
+    for text, found in schema_answers(client, "person", schema, max_tokens=200):
         assert "\n\n\n" not in text and "     " not in text, f"whitespace without end: {text!r}"
-        assert text.lstrip().startswith("{"), f"not JSON: {text[:80]!r}"
-        if reason == "length":
-            continue
-        found = json.loads(text)
-        assert set(found) == {"names", "age"} and len(found["names"]) <= 2, f"not what the schema describes: {text}"
+        if found is not None:
+            assert set(found) == {"names", "age"} and len(found["names"]) <= 2, f"not what the schema describes: {text}"
 
 
 @case("clients that go away", "llama.cpp 24496")

@@ -209,7 +209,7 @@ class Server:
         return JSONResponse(await self.sessions.create(call.owner, body))
 
     async def change_session(self, call: Call, body: SessionStep) -> Response:
-        """`POST /v1/sessions/ID/feed`, `rewind`, `fork` or `save`."""
+        """`POST /v1/sessions/ID/feed`, `rewind`, `fork`, `save` or `stop`."""
         place = call.request.path_params
         return JSONResponse(await self.sessions.change(call.owner, place["id"], place["action"], body))
 

@@ -21,7 +21,7 @@ def ray_application(
 ) -> "Application":
     """What `ray.serve.run` runs: the models by name, each replica with all of them.
 
-    Each replica has an engine of its own, and sessions and responses are kept by the replica that made them: with
+    Each replica has an engine of its own, and sessions and responses stay in the replica that made them: with
     `num_replicas` above 1, clients of sessions save them to a `state_dir` that the replicas share, or fetch them.
     options: those of `ray.serve.deployment`, such as `num_replicas` and `ray_actor_options`. A replica accepts as many
     requests at the same time as `limits` run and queue, unless `max_ongoing_requests` is given. `UserError` if Ray

@@ -1,11 +1,10 @@
 """The LM Evaluation Harness gives a served model the scores that linnet's own adapter gives it."""
 
-import json
-import logging
 from pathlib import Path
 
 import pytest
 import torch
+from asked_by_harness import SENTENCES, harness_scores, question_task
 
 import linnet
 from linnet.data.tokenizer import Tokenizer
@@ -17,8 +16,6 @@ pytest.importorskip("tenacity", reason="lm-eval[api] is not installed")
 
 pytestmark = pytest.mark.slow
 
-WORDS = ["a", "bird", "sang", "to", "the", "tree", "and", "the", "old", "tree", "was", "glad", "of", "it"]
-SENTENCES = [" ".join(WORDS[start:] + WORDS[:start]) for start in range(len(WORDS))]
 MEASURES = {"multiple_choice": ["acc", "acc_norm"], "loglikelihood_rolling": ["bits_per_byte"]}
 GENERATION = {"until": ["c", "`", "sA"], "max_gen_toks": 12, "do_sample": False}
 CONTEXT = 64
@@ -40,40 +37,8 @@ def served(tmp_path_factory):
         yield url, root / "bird", root / "tokenizer"
 
 
-def _task(folder: Path, output_type: str, **fields: object) -> dict[str, object]:
-    rows = [
-        {
-            "question": f"{sentence}, or not {number}?",
-            "choices": ["the tree", "a bird sang", "gläd", "of it and it"],
-            "gold": number % 4,
-        }
-        for number, sentence in enumerate(SENTENCES)
-    ]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {
-        "task": f"own_{output_type}",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(folder / "rows.jsonl")}, "cache_dir": str(folder / "cache")},
-        "output_type": output_type,
-        "test_split": "test",
-        "doc_to_text": "Question: {{question}}\nAnswer:",
-        "metric_list": [{"metric": name} for name in MEASURES.get(output_type, ["exact_match"])],
-        **fields,
-    }
-
-
-def _scores(model: object, task: dict[str, object], **settings: object) -> tuple[dict[str, float], list[object]]:
-    """The harness's measures, and what the model answered each row."""
-    import lm_eval
-    from lm_eval.tasks import TaskManager
-
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    manager = TaskManager(include_defaults=False)
-    settings |= {"bootstrap_iters": 0, "verbosity": "ERROR", "task_manager": manager}
-    found = lm_eval.simple_evaluate(model, tasks=[dict(task)], **settings)
-    name = task["task"]
-    answers = [sample["filtered_resps"] for sample in found["samples"][name]]
-    return {key: value for key, value in found["results"][name].items() if isinstance(value, float)}, answers
+def _task(folder: Path, output_type: str, **more: object) -> dict[str, object]:
+    return question_task(folder, output_type, MEASURES.get(output_type, ["exact_match"]), **more)
 
 
 def _own(folder: Path, chat: bool = False) -> object:
@@ -94,7 +59,10 @@ def _remote(served, **arguments: object) -> dict[str, object]:
 @pytest.mark.parametrize("arguments", [{}, {"num_concurrent": 4, "batch_size": 3}], ids=["one by one", "several"])
 def test_multiple_choice(served, tmp_path, arguments):
     task = _task(tmp_path, "multiple_choice", doc_to_choice="{{choices}}", doc_to_target="gold")
-    ours, theirs = _scores(_own(served[1]), task), _scores("local-completions", task, **_remote(served, **arguments))
+    ours, theirs = (
+        harness_scores(_own(served[1]), task),
+        harness_scores("local-completions", task, **_remote(served, **arguments)),
+    )
     assert ours[0] == theirs[0] and 0 < ours[0]["acc,none"] < 1
     for one, other in zip(ours[1], theirs[1], strict=True):
         assert [greedy for _, greedy in one] == [greedy for _, greedy in other]
@@ -104,16 +72,16 @@ def test_multiple_choice(served, tmp_path, arguments):
 def test_rolling(served, tmp_path):
     """The harness puts the end token before a whole text by itself."""
     task = _task(tmp_path, "loglikelihood_rolling", doc_to_text="", doc_to_target="{{question}}")
-    ours = _scores(_own(served[1]), task)
-    theirs = _scores("local-completions", task, **_remote(served, add_bos_token=False))
+    ours = harness_scores(_own(served[1]), task)
+    theirs = harness_scores("local-completions", task, **_remote(served, add_bos_token=False))
     assert theirs[0] == pytest.approx(ours[0], rel=1e-5)
 
 
 def test_generation(served, tmp_path):
     prompt = {"doc_to_text": "{{question[:9 + 3 * gold]}}", "doc_to_target": "{{choices[gold]}}"}
     task = _task(tmp_path, "generate_until", generation_kwargs=GENERATION, **prompt)
-    ours = _scores(_own(served[1]), task)
-    assert _scores("local-completions", task, **_remote(served)) == ours
+    ours = harness_scores(_own(served[1]), task)
+    assert harness_scores("local-completions", task, **_remote(served)) == ours
     assert len({len(answer) for (answer,) in ours[1]}) > 3
 
 
@@ -121,6 +89,6 @@ def test_chat(served, tmp_path):
     prompt = {"doc_to_text": "{{question[:9 + 3 * gold]}}", "doc_to_target": "{{choices[gold]}}"}
     task = _task(tmp_path, "generate_until", generation_kwargs=GENERATION, **prompt)
     about = {"base_url": f"{served[0]}/v1/chat/completions", "model": served[1].name, "max_retries": 1}
-    ours = _scores(_own(served[1], chat=True), task, apply_chat_template=True)
-    theirs = _scores("local-chat-completions", task, model_args=about, apply_chat_template=True)
-    assert ours == theirs and ours != _scores(_own(served[1]), task)
+    ours = harness_scores(_own(served[1], chat=True), task, apply_chat_template=True)
+    theirs = harness_scores("local-chat-completions", task, model_args=about, apply_chat_template=True)
+    assert ours == theirs and ours != harness_scores(_own(served[1]), task)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from asked_by_harness import SENTENCES, harness_scores, question_task
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
@@ -15,16 +16,6 @@ from linnet.model.store import save_decoder
 pytest.importorskip("lm_eval", reason="the extra tasks is not installed")
 pytest.importorskip("accelerate", reason="HFLM needs it")
 
-WORDS = ["a", "bird", "sang", "to", "the", "tree", "and", "the", "old", "tree", "was", "glad", "of", "it"]
-SENTENCES = [" ".join(WORDS[start:] + WORDS[:start]) for start in range(len(WORDS))]
-QUESTIONS = [
-    {
-        "question": f"{sentence}, or not {number}?",
-        "choices": ["the tree", "a bird sang", "gläd", "of it and it"],
-        "gold": number % 4,
-    }
-    for number, sentence in enumerate(SENTENCES)
-]
 MEASURES = {"multiple_choice": ["acc", "acc_norm", "acc_bytes"], "loglikelihood_rolling": ["bits_per_byte"]}
 
 
@@ -38,31 +29,11 @@ def models():
 
 
 def _task(folder: Path, output_type: str, **more: object) -> dict[str, object]:
-    """The task's YAML, as plain data; its rows come from a local file."""
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
-    plain = {
-        "task": f"own_{output_type}",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(folder / "rows.jsonl")}, "cache_dir": str(folder / "cache")},
-        "output_type": output_type,
-        "test_split": "test",
-        "doc_to_text": "Question: {{question}}\nAnswer:",
-        "metric_list": [{"metric": name} for name in MEASURES.get(output_type, ["exact_match"])],
-    }
-    return plain | more
+    return question_task(folder, output_type, MEASURES.get(output_type, ["exact_match"]), **more)
 
 
 def _scores(model: object, task: dict[str, object], shots: int = 0) -> tuple[dict[str, float], list[object]]:
-    """The harness's measures, and what the model answered each row."""
-    import lm_eval
-    from lm_eval.tasks import TaskManager
-
-    task = {**task, "fewshot_split": "test", "num_fewshot": shots}
-    manager = TaskManager(include_defaults=False)
-    found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0, verbosity="ERROR", task_manager=manager)
-    name = task["task"]
-    answers = [sample["filtered_resps"] for sample in found["samples"][name]]
-    return {key: value for key, value in found["results"][name].items() if isinstance(value, float)}, answers
+    return harness_scores(model, {**task, "fewshot_split": "test", "num_fewshot": shots})
 
 
 def _ours_and_theirs(models, task, shots=0, begins=True):

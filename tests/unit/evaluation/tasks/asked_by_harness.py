@@ -1,7 +1,47 @@
 """Tasks of the LM Evaluation Harness over rows at hand, with nothing downloaded."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+WORDS = ["a", "bird", "sang", "to", "the", "tree", "and", "the", "old", "tree", "was", "glad", "of", "it"]
+SENTENCES = [" ".join(WORDS[start:] + WORDS[:start]) for start in range(len(WORDS))]
+QUESTIONS = [
+    {
+        "question": f"{sentence}, or not {number}?",
+        "choices": ["the tree", "a bird sang", "gläd", "of it and it"],
+        "gold": number % 4,
+    }
+    for number, sentence in enumerate(SENTENCES)
+]
+
+
+def question_task(folder: Path, output_type: str, measures: Sequence[str], **more: object) -> dict[str, object]:
+    """The YAML of a task over `QUESTIONS`, as plain data; its rows come from a file that is written to `folder`."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    plain = {
+        "task": f"own_{output_type}",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(folder / "rows.jsonl")}, "cache_dir": str(folder / "cache")},
+        "output_type": output_type,
+        "test_split": "test",
+        "doc_to_text": "Question: {{question}}\nAnswer:",
+        "metric_list": [{"metric": name} for name in measures],
+    }
+    return plain | more
+
+
+def harness_scores(model: object, task: dict[str, object], **settings: Any) -> tuple[dict[str, float], list[object]]:
+    """The harness's measures, and what the model answered each row. settings: those of `lm_eval.simple_evaluate`."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    settings |= {"bootstrap_iters": 0, "verbosity": "ERROR", "task_manager": TaskManager(include_defaults=False)}
+    found = lm_eval.simple_evaluate(model, tasks=[dict(task)], **settings)
+    name = task["task"]
+    answers = [sample["filtered_resps"] for sample in found["samples"][name]]
+    return {key: value for key, value in found["results"][name].items() if isinstance(value, float)}, answers
 
 
 def harness_task(

@@ -477,6 +477,21 @@ def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, 
             torch.testing.assert_close(found_1V, expected_1V, rtol=1e-4, atol=1e-4)
 
 
+@torch.inference_mode()
+def assert_steps_are_near(
+    decoder: Decoder, state: DecoderState, expected: DecoderState, package: Path, precision: str, tokens: int
+) -> None:
+    """The package's logits of the next tokens are as near to those of the ordinary step as the precision allows."""
+    made = compiled_step.compiled_step(decoder, state, package)
+    assert made is not None
+    step, rows = made(state), len(state.positions)
+    for index in range(tokens):
+        tokens_B1 = torch.arange(index, index + rows)[:, None]
+        expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0].float()
+        error = (step(tokens_B1).float() - expected_BV).abs().max() / expected_BV.std()
+        assert error <= MAX_ERRORS[precision]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("rows", [1, 3])
@@ -489,15 +504,7 @@ def test_a_package_of_each_precision_is_right_for_other_weights(precision: str, 
         if seed == 0:
             assert start_build(request, package)
             assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
-        made = compiled_step.compiled_step(decoder, state, package)
-        assert made is not None
-        step = made(state)
-        for index in range(4):
-            tokens_B1 = torch.arange(index, index + rows)[:, None]
-            with torch.inference_mode():
-                expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0].float()
-            error = (step(tokens_B1).float() - expected_BV).abs().max() / expected_BV.std()
-            assert error <= MAX_ERRORS[precision]
+        assert_steps_are_near(decoder, state, expected, package, precision, tokens=4)
 
 
 @pytest.mark.slow
@@ -520,14 +527,7 @@ def test_a_package_of_an_encoder_decoder_reads_the_memory_of_each_row(precision:
     request, package = package_of(decoder, state)
     assert start_build(request, package)
     assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
-    made = compiled_step.compiled_step(decoder, state, package)
-    assert made is not None
-    step = made(state)
-    for index in range(6):
-        tokens_B1 = torch.arange(index, index + rows)[:, None]
-        expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0]
-        error = (step(tokens_B1) - expected_BV).abs().max() / expected_BV.std()
-        assert error <= MAX_ERRORS[precision]
+    assert_steps_are_near(decoder, state, expected, package, precision, tokens=6)
 
 
 @pytest.mark.slow

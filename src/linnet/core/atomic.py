@@ -12,9 +12,9 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,7 +70,6 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
                 os.close(handle)
             with signals.handled():
                 yield temporary
-                temporary.chmod(0o666 & ~_umask())
                 _flush(temporary)
                 temporary.replace(target)
                 _flush(target.parent)
@@ -92,11 +91,10 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     if os.path.ismount(target):
         raise UserError(f"{target}: another disk begins there, which nothing can replace; expected a folder in it")
     with errors_naming(target), _in_folder(target.parent), folder_lock(target), DeferredSignals() as signals:
-        temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent))
+        temporary = _new_folder(target, PARTIAL)
         try:
             with signals.handled():
                 yield temporary
-                temporary.chmod(0o777 & ~_umask())
                 for path in (*temporary.rglob("*"), temporary):
                     _flush(path)
                 # There is no moment without the old folder or the new one.
@@ -179,7 +177,7 @@ def clean_up(target: Path) -> None:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder; a half-removed folder never has its name."""
-    retired = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=PARTIAL, dir=path.parent))
+    retired = _new_folder(path, PARTIAL)
     path.replace(retired / path.name)
     shutil.rmtree(retired)
 
@@ -207,11 +205,31 @@ def refuse_link(path: Path) -> None:
 
 def _locked_temporary(target: Path) -> tuple[int, Path]:
     """A new temporary file, locked while it is written, so that nobody mistakes it for a leftover."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | CLOSE_ON_EXEC | BINARY
     while True:
-        handle, name = tempfile.mkstemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent)
-        if try_lock(handle) and still_named(handle, Path(name)):  # else it was removed before it was locked
-            return handle, Path(name)
+        path = _random_name(target, PARTIAL)
+        try:
+            handle = os.open(path, flags, 0o666)  # less the umask, which a process cannot read without setting it
+        except FileExistsError:
+            continue
+        if try_lock(handle) and still_named(handle, path):  # else it was removed before it was locked
+            return handle, path
         os.close(handle)
+
+
+def _new_folder(target: Path, suffix: str) -> Path:
+    """A new empty folder beside `target`."""
+    while True:
+        path = _random_name(target, suffix)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+
+
+def _random_name(target: Path, suffix: str) -> Path:
+    return target.parent / f"{_prefix(target)}{secrets.token_hex(4)}{suffix}"
 
 
 def _is_locked(target: Path) -> bool:
@@ -293,7 +311,7 @@ def _exchange_call() -> Callable[[bytes, bytes], int] | None:
 
 def _swap(temporary: Path, target: Path) -> None:
     """Replace a folder by two renames; the old one is removed only after the new one has its name."""
-    retired = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=RETIRED, dir=target.parent))
+    retired = _new_folder(target, RETIRED)
     try:
         target.replace(retired / target.name)
         temporary.replace(target)
@@ -325,12 +343,6 @@ def _flush(path: Path) -> None:
             raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @contextmanager

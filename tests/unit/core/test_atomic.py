@@ -394,6 +394,13 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o750
 
 
+def test_writing_never_sets_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another thread that makes a file at that moment would make it for everybody."""
+    monkeypatch.setattr(os, "umask", None)
+    write_text(tmp_path / "file.txt", "x")
+    build(tmp_path / "data", "x")
+
+
 @pytest.mark.parametrize("write", [atomic_path, atomic_directory])
 def test_errors_about_a_temporary_name_name_the_target(write: Any, tmp_path: Path):
     target = tmp_path / "target"

@@ -124,8 +124,9 @@ def serve(requests: socket.socket) -> dict[str, Any]:
             if child:
                 os.write(written, str(child).encode())
                 os._exit(0)
-            for fd in (read, written, requests.fileno()):
-                os.close(fd)
+            os.close(read)
+            os.close(written)
+            requests.close()  # the object too: at the end it would close its number, whoever has it then
             become(job, streams)
             return job
         os.close(written)

@@ -62,6 +62,21 @@ def test_how_a_process_ends(program: str, code: int, last: str):
         assert (process.returncode, (errors.splitlines() or [""])[-1]) == (code, last)
 
 
+def test_no_file_of_a_process_is_closed_at_its_end():
+    """The last destructor runs after what the program leaves running, such as a thread of PyTorch's connections."""
+    program = """
+import os, sys
+class Last:
+    def __init__(self, *opened):
+        self.opened = [(fd, os.fstat(fd).st_ino) for fd in opened]
+    def __del__(self, write=os.write, fstat=os.fstat):
+        write(1, b"same" if all(fstat(fd).st_ino == number for fd, number in self.opened) else b"other")
+sys.last_of_all = Last(*(os.open("/dev/null", os.O_RDONLY) for _ in range(32)))
+"""
+    with WarmPython([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=60)[0] == b"same"
+
+
 def test_other_commands_are_ordinary():
     for command in (
         ["sh", "-c", "exit 3"],

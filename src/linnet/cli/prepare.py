@@ -17,7 +17,9 @@ def prepare(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Text (.txt, .text, .md), .jsonl, .parquet, or - for the standard input."
+            metavar="INPUT...",
+            help="Files, folders or patterns of text, code, .jsonl, .csv, .parquet, .html, .warc, each also .gz, .zst, "
+            ".bz2, .xz; hf:NAME[:CONFIG][:SPLIT]; - for the standard input.",
         ),
     ],
     out: Annotated[Path, option("DIR", "The data folder to make.")],
@@ -32,7 +34,9 @@ def prepare(
         int | None,
         typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
     ] = None,
-    field: Annotated[str | None, typer.Option(help="Field or column with the text. Default: text.")] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
+    ] = None,
     separator: Annotated[
         str | None,
         typer.Option(
@@ -45,6 +49,9 @@ def prepare(
         float | None,
         typer.Option(help="Fraction of the bytes to hold out. Default: 0.05 of a text below 20 MB, else 0.01."),
     ] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,6 +74,7 @@ def prepare(
         validation=validation,
         overwrite=overwrite,
         end=end or (),
+        skip_invalid=skip_invalid,
     )
     _warn_of_share(manifest)
     if as_json:

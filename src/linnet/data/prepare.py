@@ -19,6 +19,7 @@ from linnet.core.atomic import atomic_directory, clean_up
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_checked_json
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
+from linnet.data.readers import ROW_FORMATS, json_field, lines_of, valid
 from linnet.data.shards import (
     SHARD_TOKENS,
     Manifest,
@@ -32,7 +33,7 @@ from linnet.data.shards import (
     token_dtype,
     write_manifest,
 )
-from linnet.data.sources import STDIN, Source, json_field, lines_of, open_source
+from linnet.data.sources import STDIN, Source, describe_reading, expand_inputs, open_source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash, cut_last_part
 from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
@@ -100,21 +101,25 @@ def prepare(
     overwrite: bool = False,
     shard_tokens: int = SHARD_TOKENS,
     end: Sequence[str] = (),
+    skip_invalid: bool = False,
 ) -> Manifest:
-    """Turn text files (see `sources.Source`; `-` is the standard input) into a data folder and return its manifest.
+    """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
     `tokenizer` is bytes, char, bpe, unigram, or the path of a tokenizer.json. `validation` is the fraction of the bytes
     to hold out, as near as whole documents allow (None: 0.05 of a text below 20 MB, else 0.01). The validation side,
     its shards and the tokenizer do not depend on the order of the files. The folder appears complete or not at all; one
     that is there is replaced only with `overwrite`, and only if it holds nothing but prepared data. `end`: the end
     tokens of a tokenizer.json, that between documents first; none: those that it or the files beside it name.
+    `skip_invalid` leaves out documents that cannot be read, and counts them.
     """
     out = _checked_target(out, overwrite)
     check_fraction(validation)
     ready = _load_tokenizer(tokenizer, vocab_size, end)
     with _new_folder(out, overwrite) as folder, ExitStack() as stack:
-        sources = _open_sources(stack, inputs, field, separator)
+        sources = _open_sources(stack, inputs, field, separator, skip_invalid)
         corpus, fraction = _corpus_of(sources, validation)
+        for line in describe_reading(sources):
+            note(line)
         if undivided := _undivided_note(sources, corpus, separator, fraction):
             note(undivided)
         settings = {
@@ -124,6 +129,7 @@ def prepare(
             "separator": separator,
             "validation": fraction,
             "end": list(end),
+            "skip_invalid": skip_invalid,
         }
         encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, shard_tokens)
@@ -133,7 +139,7 @@ def read_split(inputs: list[str]) -> tuple[dict[Split, list[str]], list[SourceIn
     """The documents of text files, each on the side where `prepare` puts it, in order; what each file holds."""
     sides: dict[Split, list[str]] = {"train": [], "validation": []}
     with ExitStack() as stack:
-        corpus, _ = _corpus_of(_open_sources(stack, inputs, None, None), None)
+        corpus, _ = _corpus_of(_open_sources(stack, inputs), None)
         for document in corpus.documents():
             sides[document.side].append(document.texts[0])
     return sides, corpus.sources
@@ -224,8 +230,11 @@ def read_pairs(path: str | Path, advance: Advance = lambda *_: None) -> Iterator
     """
     found = False
     with open_source(Path(path)) as handle:
-        for place, line in lines_of(handle, str(path), advance):
-            pair = Pair(*(json_field(line, field, place) for field in (INPUT, TARGET)))
+        position = 0
+        for place, line in lines_of(handle, str(path)):
+            advance(handle.tell() - position)
+            position = handle.tell()
+            pair = Pair(*(valid(json_field(valid(line), field, place)) for field in (INPUT, TARGET)))
             for field, text in zip((INPUT, TARGET), pair, strict=True):
                 if not text:
                     raise UserError(f"{place}: field {field!r}: empty; expected some text")
@@ -338,17 +347,25 @@ def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         yield folder
 
 
-def _open_sources(stack: ExitStack, inputs: list[str], field: str | None, separator: str | None) -> list[Source]:
+def _open_sources(
+    stack: ExitStack,
+    inputs: Sequence[str],
+    field: str | None = None,
+    separator: str | None = None,
+    skip_invalid: bool = False,
+) -> list[Source]:
     if not inputs:
-        raise UserError("no files given; expected text, .jsonl or .parquet files, or - for the standard input")
-    if inputs.count(STDIN) > 1:
+        raise UserError("no files given; expected files or folders of text, or - for the standard input")
+    if list(inputs).count(STDIN) > 1:
         raise UserError("-: the standard input can be read only once")
-    sources = [Source(path, "text" if field is None else field, separator) for path in inputs]
+    paths = expand_inputs(inputs)
+    sources = [Source(path, "text" if field is None else field, separator, skip_invalid) for path in paths]
     kinds = {source.kind for source in sources}
     if separator is not None and "text" not in kinds:
         raise UserError(f"only text files are split, {inputs[0]} has rows", field="separator", value=repr(separator))
-    if field is not None and kinds == {"text"}:
-        raise UserError(f"only .jsonl and .parquet have fields, {inputs[0]} is text", field="field", value=field)
+    if field is not None and not kinds & set(ROW_FORMATS):
+        accepted = "a file of rows (.jsonl, .csv, .parquet)"
+        raise UserError(f"{inputs[0]} has no fields", field="field", value=field, accepted=accepted)
     return [stack.enter_context(source) for source in sources]
 
 

@@ -1,27 +1,49 @@
-"""Files to documents: text with separators, JSON lines, Parquet, or the standard input, read as a stream."""
+"""Inputs to documents: files of many formats, folders, patterns, data sets of Hugging Face, the standard input."""
 
-import codecs
+import glob
+import io
 import json
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from linnet.core.atomic import errors_naming
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import open_file, standard_input
+from linnet.data.readers import (
+    BLOCK_BYTES,
+    COMPRESSIONS,
+    FORMATS,
+    ROW_FORMATS,
+    Invalid,
+    Item,
+    ReadingCounts,
+    decompressed,
+    format_of,
+    looks_like_text,
+    one_line_of,
+    read_csv,
+    read_html,
+    read_json_lines,
+    read_parquet,
+    read_text_documents,
+    read_warc,
+)
 from linnet.present.progress import Advance
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
 STDIN = "-"
+HUGGING_FACE = "hf:"
+"""The prefix of a data set's name, `hf:NAME[:CONFIG][:SPLIT]`; a folder that `save_to_disk` wrote needs none."""
 
-_TEXT = (".txt", ".text", ".md", "")
-_JSON_LINES = (".jsonl", ".ndjson")
-_PARQUET = (".parquet",)
-_BLOCK_BYTES = 1 << 20
-_ROWS_PER_READ = 1024
+_SAVED_DATA_SETS = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
+"""The files by which folders that `save_to_disk` of the library `datasets` wrote are known."""
+
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[nrtf0\\])")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "0": "\0", "\\": "\\"}
 
@@ -29,66 +51,182 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "0": "\0", "\\": "\\"}
 class Source:
     r"""One input that can be read several times; the content of a pipe is kept in a nameless temporary file.
 
-    Text (.txt, .text, .md, no suffix, or `-` for the standard input) is split at `separator` (None: at
-    `<|endoftext|>`, if there is any; `\n` and the like are understood), and newlines next to a separator are
-    dropped. A .jsonl or .ndjson file has one document per line, a .parquet file one per row, in `field`.
+    Text, code, and `-`, the standard input, are split at `separator` (None: at `<|endoftext|>`, if there is any; `\n`
+    and the like are understood), and newlines next to a separator are dropped. A .jsonl or .ndjson file has one
+    document per line, .csv, .tsv and .parquet one per row, in `field`, which may be a path, `meta.text`. A web page
+    (.html) is one document, a web archive (.warc, .wet) has one for each page. Each may be compressed (.gz, .zst,
+    .bz2, .xz). `hf:NAME[:CONFIG][:SPLIT]` is a data set of Hugging Face.
 
     Use as a context manager. size_bytes: the sum that a whole reading passes to `advance`. `UserError` names the file
-    and the line of what cannot be read.
+    and the line of what cannot be read; with `skip_invalid` it is left out, and counted in `counts`, which describes
+    the last whole reading.
     """
 
-    def __init__(self, path: str | Path, field: str = "text", separator: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path, field: str = "text", separator: str | None = None, skip_invalid: bool = False
+    ) -> None:
         self.name = "<stdin>" if str(path) == STDIN else str(path)
-        suffix = Path(path).suffix.lower() if str(path) != STDIN else ""
-        kinds = (("text", _TEXT), ("jsonl", _JSON_LINES), ("parquet", _PARQUET))
-        found = next((kind for kind, suffixes in kinds if suffix in suffixes), None)
-        if found is None:
-            accepted = ", ".join(filter(None, _TEXT + _JSON_LINES + _PARQUET))
-            raise UserError(f"{path}: unknown kind of file {suffix!r}; expected one of {accepted}, or - for stdin")
-        self.kind: str = found
-        self._path = Path(path)
-        self._field = field
+        self._is_file = str(path) != STDIN and not is_data_set(path)
+        self._path, self._field, self._skip_invalid = Path(path), field, skip_invalid
+        found, self._compression = format_of(self._path) if self._is_file else ("text", "")
+        self.kind: str = found or "text"
+        if is_data_set(path):
+            self.kind = "jsonl"  # its rows are copied as lines
+        self._is_known = found is not None
         self._separator = DEFAULT_SEPARATOR if separator is None else unescape(separator)
         if not self._separator:
             raise UserError("empty", field="separator", accepted="the text between two documents")
-        self._kept: BinaryIO | None = None
+        self._copy: BinaryIO | None = None
+        self.counts = ReadingCounts()
 
     def __enter__(self) -> "Source":
-        if str(self._path) == STDIN:
-            self._kept = _keep(standard_input())
+        if self.name == "<stdin>":
+            self._copy = _copy_of(iter(partial(standard_input().read, BLOCK_BYTES), b""))
+        elif not self._is_file:
+            self._copy = _copy_of(_data_set_lines(self.name, self._field))
         elif not self._path.is_file():
             with open_source(self._path) as pipe:
-                self._kept = _keep(pipe)
-        self.size_bytes = self._kept.tell() if self._kept else self._path.stat().st_size
+                self._copy = _copy_of(iter(partial(pipe.read, BLOCK_BYTES), b""))
+        self.size_bytes = self._copy.tell() if self._copy else self._path.stat().st_size
         if not self.size_bytes:
             raise UserError(f"{self.name}: empty file, expected text")
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._kept:
-            self._kept.close()
+        if self._copy:
+            self._copy.close()
 
     def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
         """Read the documents that are not empty once. advance: gets the number of bytes that were read."""
-        found = False
-        if self._kept is not None:
-            self._kept.seek(0)
-        reader: AbstractContextManager[BinaryIO] = nullcontext(self._kept) if self._kept else open_source(self._path)
-        with reader as handle:
-            documents: Iterator[str]
-            if self.kind == "jsonl":
-                lines = lines_of(handle, self.name, advance)
-                documents = (json_field(line, self._field, place) for place, line in lines)
-            elif self.kind == "parquet":
-                documents = _read_parquet(handle, self.name, self._field, self.size_bytes, advance)
+        counts = ReadingCounts()
+        with self._opened() as handle:
+            position = 0
+            for item in self._items(handle, counts):
+                # Compressed bytes are what has a known sum.
+                reached = handle.tell() if counts.position is None else counts.position
+                advance(reached - position)
+                position = reached
+                if isinstance(item, Invalid):
+                    counts.invalid += 1
+                    counts.first_invalid = counts.first_invalid or item
+                elif not item:
+                    counts.empty += 1
+                else:
+                    counts.documents += 1
+                    if self._skip_invalid or not counts.invalid:  # else it is read on only to be counted
+                        yield item
+            advance(self.size_bytes - position)
+        self._check(counts)
+        self.counts = counts
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        if self._copy is not None:
+            self._copy.seek(0)
+            yield self._copy
+            return
+        with open_source(self._path) as handle:
+            if not self._is_known and not looks_like_text(handle):
+                known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes if suffix)
+                accepted = f"text, {known}, each also {', '.join(COMPRESSIONS)}, or - for the standard input"
+                raise UserError(f"{self.name}: unknown kind of file {self._path.suffix!r}; expected {accepted}")
+            handle.seek(0)
+            yield handle
+
+    def _items(self, handle: BinaryIO, counts: ReadingCounts) -> Iterator[Item]:
+        with decompressed(handle, self._compression, self.name) as content:
+            if self.kind == "text":
+                yield from read_text_documents(content, self.name, self._separator, counts)
+            elif self.kind == "jsonl":
+                yield from read_json_lines(content, self.name, self._field)
+            elif self.kind == "csv":
+                delimiter = "\t" if ".tsv" in self._path.suffixes else ","
+                yield from read_csv(content, self.name, self._field, delimiter)
+            elif self.kind == "html":
+                yield from read_html(content, self.name)
+            elif self.kind == "warc":
+                yield from read_warc(content, self.name)
+            elif self._compression:  # its end has to be read first
+                with _copy_of(iter(partial(content.read, BLOCK_BYTES), b"")) as copy:
+                    yield from read_parquet(copy, self.name, self._field, counts, self.size_bytes)
             else:
-                documents = split_text(_decode(handle, self.name, advance), self._separator)
-            for document in documents:
-                if document:
-                    found = True
-                    yield document
-        if not found:
-            raise UserError(f"{self.name}: no documents, every one is empty")
+                yield from read_parquet(handle, self.name, self._field, counts, self.size_bytes)
+
+    def _check(self, counts: ReadingCounts) -> None:
+        """`UserError` for a reading with invalid documents that are not to be skipped, or without any document."""
+        first = counts.first_invalid
+        if first and not self._skip_invalid:
+            total = counts.invalid + counts.documents + counts.empty
+            others = f"; {counts.invalid:,} of {total:,} documents are invalid" if counts.invalid > 1 else ""
+            raise UserError(f"{first.place}: {first.reason}{others}")
+        if not counts.documents:
+            reason = f"{first.reason} in {first.place}" if first else "every one is empty"
+            raise UserError(f"{self.name}: no documents, {reason}")
+
+
+def is_data_set(path: str | Path) -> bool:
+    """Return True for the name of a data set of Hugging Face, and for a folder that `save_to_disk` wrote."""
+    if str(path).startswith(HUGGING_FACE):
+        return True
+    return any(all((Path(path) / name).is_file() for name in names) for names in _SAVED_DATA_SETS)
+
+
+def expand_inputs(inputs: Sequence[str]) -> list[str]:
+    """Replace folders by the files of known formats in them, and patterns by what they match, in the order of names.
+
+    `UserError` for one without any file. What a folder holds besides is counted in a note.
+    """
+    paths: list[str] = []
+    for given in inputs:
+        if given == STDIN or is_data_set(given):
+            paths.append(given)
+        elif Path(given).is_dir():
+            paths += _files_of_folder(Path(given))
+        elif glob.has_magic(given) and not Path(given).exists():
+            matches = sorted(match for match in glob.glob(given, recursive=True) if Path(match).is_file())  # noqa: PTH207 - absolute patterns too
+            if not matches:
+                raise UserError(f"{given}: no file has such a name")
+            paths += matches
+        else:
+            paths.append(given)
+    return paths
+
+
+def _files_of_folder(folder: Path) -> list[str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    known = [path for path in files if path.suffix and format_of(path)[0]]
+    ignored = Counter(path.suffix or path.name for path in files if path not in set(known))
+    if not known:
+        accepted = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes if suffix)
+        raise UserError(f"{folder}: a folder without text; expected files of {accepted}, or a pattern: {folder}/*.py")
+    if ignored:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
+        note(f"{folder}: {sum(ignored.values()):,} files of other kinds are not read ({kinds})")
+    return [str(path) for path in known]
+
+
+def describe_reading(sources: Iterable[Source]) -> list[str]:
+    """Describe what the last reading of each source met besides documents: one line for each kind, with counts."""
+    lines = []
+    read = list(sources)
+    if skipped := [source for source in read if source.counts.invalid]:
+        first, count = skipped[0].counts.first_invalid, sum(source.counts.invalid for source in skipped)
+        assert first is not None
+        lines.append(f"{count:,} invalid documents are left out, the first in {first.place}: {first.reason}")
+    if empty := [source for source in read if source.kind in ROW_FORMATS and source.counts.empty]:
+        count = sum(source.counts.empty for source in empty)
+        lines.append(f"{count:,} empty documents are left out, the first in {empty[0].name}")
+    if marked := [source.name for source in read if source.counts.has_byte_order_mark]:
+        lines.append(f"{_first_of(marked)}: begins with a byte order mark, which is dropped")
+    if windows := [source for source in read if source.counts.crlf_lines]:
+        ends, of = (sum(getattr(source.counts, name) for source in windows) for name in ("crlf_lines", "lines"))
+        names = _first_of([source.name for source in windows])
+        lines.append(f"{names}: {ends:,} of {of:,} lines end in CRLF, which stays as it is")
+    return lines
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} other files"
 
 
 def unescape(separator: str) -> str:
@@ -101,27 +239,6 @@ def unescape(separator: str) -> str:
     return _ESCAPE.sub(character, separator)
 
 
-def split_text(blocks: Iterator[str], separator: str) -> Iterator[str]:
-    """Split text that comes in blocks; newlines next to a separator are dropped, those at both ends of the text stay.
-
-    Work and memory grow with the length of a document, not with its square: only a tail that could be the start of
-    a separator is looked at twice.
-    """
-    held: list[str] = []
-    rest, first = "", True
-    for block in blocks:
-        head, *tail = (rest + block).split(separator)
-        for following in tail:
-            document = "".join([*held, head]).rstrip("\r\n")
-            yield document if first else document.lstrip("\r\n")
-            held, head, first = [], following, False
-        keep = max(0, len(head) - len(separator) + 1)
-        held.append(head[:keep])
-        rest = head[keep:]
-    document = "".join([*held, rest])
-    yield document if first else document.lstrip("\r\n")
-
-
 def open_source(path: Path) -> BinaryIO:
     """Open a file or a named pipe; `UserError` if that is not possible."""
     if path.is_dir():
@@ -129,106 +246,54 @@ def open_source(path: Path) -> BinaryIO:
     return open_file(path, pipes=True)
 
 
-def _keep(pipe: BinaryIO) -> BinaryIO:
-    """Copy a pipe into a temporary file that has no name, so that even a killed process leaves nothing."""
+def _copy_of(blocks: Iterable[bytes]) -> BinaryIO:
+    """Copy blocks into a temporary file that has no name, so that even a killed process leaves nothing."""
     folder = Path(tempfile.gettempdir())
     with errors_naming(folder):  # there may be less room than beside the data
-        kept = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by Source
-    while block := pipe.read(_BLOCK_BYTES):
+        copy = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by the caller
+    for block in blocks:
         with errors_naming(folder):
-            kept.write(block)
-            kept.flush()
-    return kept
+            copy.write(block)
+            copy.flush()
+    return copy
 
 
-def _decode(handle: BinaryIO, name: str, advance: Advance) -> Iterator[str]:
-    """Blocks of UTF-8 text as it stands, line endings untouched, without a byte order mark."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    line = 1
-    while True:
-        block = handle.read(_BLOCK_BYTES)
-        try:
-            yield decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(name, line + error.object.count(b"\n", 0, error.start), error) from None
-        if not block:
-            return
-        line += block.count(b"\n")
-        advance(len(block))
+def _data_set_lines(name: str, field: str) -> Iterator[bytes]:
+    """Read the rows of a data set as JSON lines with the text alone, block by block."""
+    buffer = io.BytesIO()
+    for row in _data_set(name):
+        top = next((column for column in row if field == column or field.startswith(f"{column}.")), None)
+        kept = row if top is None else {top: row[top]}
+        buffer.write(json.dumps(kept, ensure_ascii=False, default=str).encode(errors="surrogatepass") + b"\n")
+        if buffer.tell() >= BLOCK_BYTES:
+            yield buffer.getvalue()
+            buffer = io.BytesIO()
+    yield buffer.getvalue()
 
 
-def _not_utf8(name: str, line: int, error: UnicodeDecodeError) -> UserError:
-    byte = error.object[error.start]
-    return UserError(f"{name}, line {line}: not UTF-8 text (byte 0x{byte:02X}); save the file as UTF-8")
-
-
-def lines_of(handle: BinaryIO, name: str, advance: Advance) -> Iterator[tuple[str, str]]:
-    """The lines that are not empty, and what to call their place in messages."""
-    for number, line in enumerate(handle, start=1):
-        advance(len(line))
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise _not_utf8(name, number, error) from None
-        if text.strip():
-            yield f"{name}, line {number}", text
-
-
-def json_field(line: str, field: str, place: str) -> str:
-    """The text in a field of a line's object; `UserError` that begins with `place` where there is none."""
+def _data_set(name: str) -> Iterable[dict[str, Any]]:
+    """Open a data set: from disk, streaming from the hub, or without a network from the copy of an earlier download."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "numbers or nesting beyond limits")
-        raise UserError(f"{place}: not valid JSON ({reason})") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{place}: expected a JSON object with a field {field!r}, found {_json_type(row)}")
-    if field not in row:
-        raise UserError(f"{place}: no field {field!r}; this line has {_names(row)}")
-    return _string(row[field], f"{place}: field {field!r}")
-
-
-def _read_parquet(handle: BinaryIO, name: str, field: str, size_bytes: int, advance: Advance) -> Iterator[str]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
+        import datasets
     except ImportError:
-        raise UserError(f"{name}: reading Parquet needs pyarrow: pip install 'linnet[parquet]'") from None
+        raise UserError(f"{name}: reading a data set needs datasets: pip install 'linnet[data]'") from None
+    place, *parts = name.removeprefix(HUGGING_FACE).split(":")
+    config, split = (parts[0] if len(parts) > 1 else None), (parts[-1] if parts else "train")
     try:
-        table = pyarrow.parquet.ParquetFile(handle)
-        if field not in table.schema_arrow.names:
-            raise UserError(f"{name}: no column {field!r}; the file has {_names(table.schema_arrow.names)}")
-        row, rows = 0, table.metadata.num_rows
-        for batch in table.iter_batches(batch_size=_ROWS_PER_READ, columns=[field]):
-            for value in batch.column(0):
-                row += 1
-                place = f"{name}, row {row}: column {field!r}"
-                try:
-                    text = value.as_py()
-                except UnicodeDecodeError:
-                    raise UserError(f"{place}: not UTF-8 text") from None
-                yield _string(text, place)
-            advance(size_bytes * row // rows - size_bytes * (row - batch.num_rows) // rows)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{name}: not a readable Parquet file ({error})") from None
+        if Path(place).is_dir() and is_data_set(place):
+            saved = datasets.load_from_disk(place)
+            return _split_of(saved, split, name) if isinstance(saved, datasets.DatasetDict) else saved
+        try:
+            return datasets.load_dataset(place, config, split=split, streaming=True)
+        except (ConnectionError, OSError):
+            return datasets.load_dataset(place, config, split=split)
+    except UserError:
+        raise
+    except Exception as error:  # the library has no common one
+        raise UserError(f"{name}: cannot be read ({one_line_of(error)})") from None
 
 
-def _string(value: Any, place: str) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{place}: expected a string, found {_json_type(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{place}: holds half of a surrogate pair, which is not Unicode text") from None
-    return value
-
-
-def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}
-    return names.get(type(value), "an object" if isinstance(value, dict) else f"a {type(value).__name__}")
-
-
-def _names(names: Any) -> str:
-    return ", ".join(map(repr, names)) or "no fields"
+def _split_of(saved: Any, split: str, name: str) -> Any:
+    if split not in saved:
+        raise UserError(f"{name}: no split {split!r}; it has {', '.join(saved)}")
+    return saved[split]

@@ -202,6 +202,7 @@ def test_settings_and_default_fraction_are_recorded(tmp_path: Path) -> None:
         "separator": None,
         "validation": 0.05,
         "end": [],
+        "skip_invalid": False,
     }
 
 
@@ -251,7 +252,7 @@ def test_no_files_and_a_field_of_text(tmp_path: Path) -> None:
     assert refusal([], tmp_path / "data").startswith("no files given")
     name = text_file(tmp_path / "a.txt", ["a", "b"])
     assert refusal([name], tmp_path / "data", field="text") == (
-        f"field: text: only .jsonl and .parquet have fields, {name} is text"
+        f"field: text: {name} has no fields; expected a file of rows (.jsonl, .csv, .parquet)"
     )
 
 

@@ -1,6 +1,9 @@
+import bz2
 import errno
+import gzip
 import io
 import json
+import lzma
 import os
 import sys
 import tempfile
@@ -12,12 +15,14 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.data import sources
-from linnet.data.sources import DEFAULT_SEPARATOR, Source, _keep, split_text, unescape
+from linnet.data import readers
+from linnet.data.readers import split_text
+from linnet.data.sources import DEFAULT_SEPARATOR, Source, _copy_of, describe_reading, expand_inputs, unescape
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -91,7 +96,7 @@ def test_text_is_read_as_a_stream(tmp_path: Path) -> None:
     with Source(path) as source:
         first = next(source.documents(read.append))
         assert len(first) == 200_001
-        assert sum(read) <= 2 * sources._BLOCK_BYTES < source.size_bytes
+        assert sum(read) <= 2 * readers.BLOCK_BYTES < source.size_bytes
 
 
 @given(
@@ -104,13 +109,13 @@ def test_text_is_read_as_a_stream(tmp_path: Path) -> None:
 def test_characters_across_blocks_survive(tmp_path_factory: pytest.TempPathFactory, text: str, block: int) -> None:
     path = write(tmp_path_factory.mktemp("text") / "a.txt", b"\xef\xbb\xbf" + ("|" + text).encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "_BLOCK_BYTES", block)
+        patch.setattr(readers, "BLOCK_BYTES", block)
         assert documents(path) == ["|" + text]
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
 def test_bad_byte_is_found_on_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block)
     latin = write(tmp_path / "a.txt", "é\n\nnaï".encode() + b"\xefve\n")
     assert message(latin) == ", line 3: not UTF-8 text (byte 0xEF); save the file as UTF-8"
     cut_off = write(tmp_path / "b.txt", b"one\ntwo\xe2\x82")
@@ -152,7 +157,7 @@ def test_json_line_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_ROWS_PER_READ", 2)
+    monkeypatch.setattr(readers, "_ROWS_PER_READ", 2)
     texts = ["a\n", "", "é", "😀", "b"]
     path = write_parquet(tmp_path / "a.parquet", {"body": texts, "n": range(5)})
     assert documents(path, field="body") == ["a\n", "é", "😀", "b"]
@@ -164,7 +169,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("columns", "expected"),
     [
         ({"body": ["a"], "n": [1]}, ": no column 'text'; the file has 'body', 'n'"),
-        ({"text": [1, 2]}, ", row 1: column 'text': expected a string, found a number"),
+        ({"text": [1]}, ", row 1: column 'text': expected a string, found a number"),
         ({"text": ["a", None]}, ", row 2: column 'text': expected a string, found null"),
         ({"text": pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())}, ", row 2: column 'text': not UTF-8 text"),
         ({"text": pyarrow.array([], pyarrow.string())}, ": no documents, every one is empty"),
@@ -216,9 +221,9 @@ def test_pipe_can_be_read_twice(tmp_path: Path) -> None:
         ("a.jsonl", "\n\n", ": no documents, every one is empty"),
         (
             "a.pdf",
-            "x",
-            ": unknown kind of file '.pdf'; "
-            "expected one of .txt, .text, .md, .jsonl, .ndjson, .parquet, or - for stdin",
+            "%PDF\0",
+            ": unknown kind of file '.pdf'; expected text, .txt, .text, .md, .jsonl, .ndjson, .csv, .tsv, .parquet, "
+            ".html, .htm, .warc, .wet, each also .gz, .zst, .bz2, .xz, or - for the standard input",
         ),
     ],
 )
@@ -258,5 +263,166 @@ def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
     with pytest.raises(OSError, match=r"No space left on device .* bytes free") as full:
-        _keep(io.BytesIO(b"text"))
+        _copy_of([b"text"])
     assert full.value.filename == str(tmp_path)
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd.compress}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_read_as_what_they_hold(tmp_path: Path, suffix: str) -> None:
+    for path in list(every_kind(tmp_path)):
+        packed = write(tmp_path / f"{path.name}{suffix}", COMPRESS[suffix](path.read_bytes()))
+        assert documents(packed) == documents(path)
+        with Source(packed) as source:
+            steps: list[int] = []
+            list(source.documents(steps.append))
+            assert sum(steps) == packed.stat().st_size and min(steps) >= 0
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_compressed_file_that_is_cut_off_or_damaged_is_refused(tmp_path: Path, suffix: str) -> None:
+    rows = "".join(json.dumps({"text": f"{n} {n * n} {n**3}"}) + "\n" for n in range(2000))
+    whole = COMPRESS[suffix](rows.encode())
+    cut = write(tmp_path / f"cut.jsonl{suffix}", whole[: len(whole) * 2 // 3])
+    assert message(cut, skip_invalid=True).startswith(f": not a whole {suffix} file (")
+    other = write(tmp_path / f"other.jsonl{suffix}", rows)
+    assert message(other, skip_invalid=True).startswith(f": not a whole {suffix} file (")
+    two = write(tmp_path / f"two.jsonl{suffix}", whole + whole)
+    assert len(documents(two)) == 4000
+
+
+def test_a_field_may_be_a_path(tmp_path: Path) -> None:
+    rows = [{"meta": {"text": "a", "parts": [{"of.it": "b"}]}, "x.y": "c"}]
+    lines = write(tmp_path / "a.jsonl", json.dumps(rows[0]))
+    columns = write_parquet(tmp_path / "a.parquet", {name: [row[name] for row in rows] for name in rows[0]})
+    for path in (lines, columns):
+        assert [documents(path, field=field) for field in ("meta.text", "meta.parts.0.of.it", "x.y")] == [
+            ["a"],
+            ["b"],
+            ["c"],
+        ]
+    assert message(lines, field="meta.body") == ", line 1: no field 'meta.body'; this line has 'meta', 'x.y'"
+    assert message(columns, field="meta.body") == ", row 1: column 'meta': no field 'body'"
+    assert message(lines, field="meta.parts.1.of.it").startswith(", line 1: no field")
+
+
+def test_tables(tmp_path: Path) -> None:
+    table = 'id,text\r\n1,"one, ""two""\nthree"\r\n\r\n2,\r\n3,é\r\n'
+    assert documents(write(tmp_path / "a.csv", "\ufeff" + table)) == ['one, "two"\nthree', "é"]
+    assert documents(
+        write(
+            tmp_path / "a.tsv",
+            table.replace(",", "\t"),
+        ),
+        field="id",
+    ) == ["1", "2", "3"]
+    assert message(write(tmp_path / "b.csv", "id;text\n1;a\n")) == ": no column 'text'; the file has 'id;text'"
+    uneven = write(tmp_path / "c.csv", 'id,text\n1,"a\nb"\n2,a,b\n3,c\n')
+    assert message(uneven) == ", line 4: 3 columns; expected 2, as in the first line"
+    assert documents(uneven, skip_invalid=True) == ["a\nb", "c"]
+    assert message(write(tmp_path / "d.csv", 'id,text\n1,"a\n')).startswith(", line 2: not a valid table (")
+    assert message(write(tmp_path / "e.csv", b"text\n\xe9\n")).startswith(", line 2: not UTF-8 text (byte 0xE9)")
+
+
+def test_invalid_documents_are_counted_and_left_out_on_request(tmp_path: Path) -> None:
+    lines = ['{"text": "a"}', "{", '{"body": "b"}', '{"text": ""}', '{"text": "c"}']
+    path = write(tmp_path / "a.jsonl", "\n".join(lines))
+    assert message(path) == (
+        ", line 2: not valid JSON (Expecting property name enclosed in double quotes); 2 of 5 documents are invalid"
+    )
+    with Source(path, skip_invalid=True) as source:
+        assert list(source.documents()) == ["a", "c"]
+        assert describe_reading([source]) == [
+            f"2 invalid documents are left out, the first in {path}, line 2: not valid JSON (Expecting property name "
+            "enclosed in double quotes)",
+            f"1 empty documents are left out, the first in {path}",
+        ]
+    text = write(tmp_path / "a.txt", b"one<|endoftext|>tw\xff<|endoftext|>three")
+    assert documents(text, skip_invalid=True) == ["one", "three"]
+    assert message(write(tmp_path / "b.txt", b"\xff"), skip_invalid=True).startswith(": no documents, not UTF-8 text")
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
+def test_line_endings_and_byte_order_marks_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK_BYTES", max(3, block))
+    windows = write(tmp_path / "a.txt", "\ufeffone\r\ntwo\nthree\r\r\n")
+    plain = write(tmp_path / "b.txt", "one\n")
+    with Source(windows) as first, Source(plain) as second:
+        for source in (first, second):
+            list(source.documents())
+        assert describe_reading([second]) == []
+        assert describe_reading([first, second]) == [
+            f"{windows}: begins with a byte order mark, which is dropped",
+            f"{windows}: 2 of 3 lines end in CRLF, which stays as it is",
+        ]
+
+
+def test_a_file_in_utf_16_is_named(tmp_path: Path) -> None:
+    found = message(write(tmp_path / "a.txt", "text é".encode("utf-16")))
+    assert found == ", line 1: not UTF-8 text (byte 0xFF); UTF-16, as its first bytes say; save the file as UTF-8"
+
+
+def test_folders_and_patterns_become_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("b.txt", "deep/a.jsonl.gz", "deep/c.py", "image.png", ".hidden.txt", "LICENSE"):
+        write(tmp_path / name, "x")
+    expected = [str(tmp_path / "b.txt"), str(tmp_path / "deep" / "a.jsonl.gz")]
+    assert expand_inputs([str(tmp_path), "-"]) == [*expected, "-"]
+    assert expand_inputs([f"{tmp_path}/**/*.py"]) == [str(tmp_path / "deep" / "c.py")]
+    assert documents(tmp_path / "deep" / "c.py") == ["x"]
+    with pytest.raises(UserError, match=r"\*.rs: no file has such a name"):
+        expand_inputs([f"{tmp_path}/*.rs"])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match=r"a folder without text; expected files of \.txt"):
+        expand_inputs([str(tmp_path / "none")])
+
+
+PAGE = """<html><head><title>T</title></head><body><nav><a href="/">Home</a> <a href="/x">Menu</a></nav><article><h1>The
+heron</h1>{}</article><footer>Copyright, all rights reserved</footer></body></html>"""
+SENTENCE = "The heron stood in the shallow water and waited a long time for the fish that never came to it."
+
+
+def test_web_pages_and_archives_give_their_main_text(tmp_path: Path) -> None:
+    from warcio.statusandheaders import StatusAndHeaders
+    from warcio.warcwriter import WARCWriter
+
+    page = PAGE.format("".join(f"<p>{n}: {SENTENCE}</p>" for n in range(5))).encode()
+    (text,) = documents(write(tmp_path / "a.html", page))
+    assert SENTENCE in text and "Menu" not in text and "Copyright" not in text
+    packed = tmp_path / "a.warc.gz"
+    with packed.open("wb") as handle:
+        writer = WARCWriter(handle, gzip=True)
+        for status, kind in (("200 OK", "text/html"), ("404 Not Found", "text/html"), ("200 OK", "image/png")):
+            headers = StatusAndHeaders(status, [("Content-Type", kind)], protocol="HTTP/1.0")
+            record = writer.create_warc_record("http://a.org/", "response", io.BytesIO(page), http_headers=headers)
+            writer.write_record(record)
+        plain = writer.create_warc_record("http://a.org/", "conversion", io.BytesIO("naïve".encode()))
+        writer.write_record(plain)
+    assert documents(packed) == [text, "naïve"]
+    assert message(write(tmp_path / "b.warc", "no archive")).startswith(": not a readable web archive (")
+
+
+def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ["a", "", "é"], "meta": [{"x": str(n)} for n in range(3)]})
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "two"))
+    assert documents(tmp_path / "one") == documents(tmp_path / "two") == ["a", "é"]
+    assert documents(f"hf:{tmp_path / 'two'}:test", field="meta.x") == ["2"]
+    assert expand_inputs([str(tmp_path / "two")]) == [str(tmp_path / "two")]
+    assert message(f"hf:{tmp_path / 'two'}:valid") == ": no split 'valid'; it has train, test"
+    assert message(f"hf:{tmp_path / 'one'}", field="body").startswith(", line 1: no field 'body'")
+
+
+@pytest.mark.parametrize(("suffix", "module"), [(".zst", "backports"), (".html", "trafilatura"), (".warc", "warcio")])
+def test_a_missing_package_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "warcio.archiveiterator", None)
+    assert message(write(tmp_path / f"a{suffix}", "x")).endswith("pip install 'linnet[data]'")

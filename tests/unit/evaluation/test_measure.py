@@ -223,7 +223,7 @@ def test_other_refusals(place, tmp_path):
         evaluate(place / "attention", place / "text.txt", cache_policies=[])
     with pytest.raises(UserError, match="not a data folder"):
         evaluate(place / "ted", tmp_path / "nowhere")
-    (tmp_path / "text.pdf").write_text("x")
+    (tmp_path / "text.pdf").write_text("%PDF\0")
     with pytest.raises(UserError, match=r"unknown kind of file '\.pdf'"):
         evaluate(place / "ted", tmp_path / "text.pdf")
     with pytest.raises(UserError, match="use empty"):

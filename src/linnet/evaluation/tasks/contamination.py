@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.checksum import MANIFEST
-from linnet.core.errors import UserError
-from linnet.data.sources import Source
+from linnet.data.sources import Source, expand_inputs
 from linnet.data.token_data import TokenData
 from linnet.evaluation.tasks.suite import SuiteTask
 from linnet.present.progress import progress
 
 RUN_WORDS, MIN_WORDS = 13, 8
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -89,13 +87,7 @@ def documents_of(path: Path) -> Iterator[str]:
                 yield data.tokenizer.decode(sequence.read(start, end - start).tolist())
             start = end + 1
         return
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file())
-        if not files:
-            accepted = f"a file, or a folder with files of {', '.join(TEXT_SUFFIXES)}"
-            raise UserError("no text in it", field="train_text", value=path, accepted=accepted)
-    for file in files:
+    for file in expand_inputs([str(path)]):
         with Source(file) as source:
             yield from source.documents()
 

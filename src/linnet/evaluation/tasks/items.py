@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.core.files import check_unicode
-from linnet.data.sources import lines_of, open_source
+from linnet.data.readers import lines_of, valid
+from linnet.data.sources import open_source
 
 ScoreName = Literal["acc", "acc_norm", "acc_bytes", "mc2"]
 """How an item is scored from the log-likelihoods of its choices.
@@ -135,9 +136,9 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
     """The JSON objects of a file, and for each its file and line as text; `UserError` if there are none."""
     found = False
     with open_source(path) as handle:
-        for place, line in lines_of(handle, str(path), lambda *_: None):
+        for place, line in lines_of(handle, str(path)):
             try:
-                row = json.loads(line)
+                row = json.loads(valid(line))
             except (ValueError, RecursionError):
                 raise UserError(f"{place}: not valid JSON; expected an object on each line") from None
             check_unicode(row, place, file_names=False)

@@ -66,5 +66,5 @@ def test_texts_come_from_files_folders_and_prepared_data(tmp_path: Path):
     (overlap,) = overlaps_with([_task(" ".join(WORDS), " ".join(WORDS[::-1]))], tmp_path / "data")
     assert overlap.shared_N.tolist() == [True, False]
     (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match=r"train_text: .*no text in it"):
+    with pytest.raises(UserError, match="a folder without text"):
         list(documents_of(tmp_path / "none"))

@@ -159,7 +159,8 @@ def single_document_note(sources: Sequence[SourceInfo]) -> str | None:
 def _undivided_note(sources: Sequence[Source], corpus: _Corpus, separator: str | None, fraction: float) -> str | None:
     """A note on files that are one document each: what becomes of them, and what could divide them."""
     pairs = zip(sources, corpus.sources, strict=True)
-    single = next((source for source, found in pairs if found.documents == 1), None)
+    # A web page is one document, however it is written.
+    single = next((source for source, found in pairs if found.documents == 1 and source.kind != "html"), None)
     if single is None:
         return None
     text, name = next(single.documents()), single.name
@@ -359,7 +360,8 @@ def _open_sources(
     if list(inputs).count(STDIN) > 1:
         raise UserError("-: the standard input can be read only once")
     paths = expand_inputs(inputs)
-    sources = [Source(path, "text" if field is None else field, separator, skip_invalid) for path in paths]
+    name = "text" if field is None else field
+    sources = [Source(path, name, separator, skip_invalid, may_be_empty=path not in inputs) for path in paths]
     kinds = {source.kind for source in sources}
     if separator is not None and "text" not in kinds:
         raise UserError(f"only text files are split, {inputs[0]} has rows", field="separator", value=repr(separator))
@@ -379,6 +381,8 @@ def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus
                 total.add(text)
             documents, text_bytes = total.documents - before[0], total.text_bytes - before[1]
             found.append(SourceInfo(file=source.name, documents=documents, bytes=text_bytes))
+    if not total.documents:
+        raise UserError(f"{sources[0].name} and {len(sources) - 1:,} other files: no documents, every one is empty")
     holdout = total.holdout(validation)
 
     def documents_of_all() -> Iterator[Document]:

@@ -10,7 +10,7 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -32,6 +32,13 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "warc": (".warc", ".wet"),
 }
 """The suffixes of each format. Other files are text, such as code, if their first bytes are."""
+
+_CODE = """
+.bat .c .cc .clj .cmake .cpp .cs .css .cu .cuh .cxx .dart .ex .exs .f90 .fs .go .h .hpp .hs .java .jl .js .jsx .kt .lean
+.lua .m .ml .mjs .mm .php .pl .pm .ps1 .py .pyi .pyx .r .rb .rs .rst .scala .sh .sql .swift .tcl .tex .ts .tsx .vue .zig
+"""
+CODE_SUFFIXES = frozenset(_CODE.split())
+"""The suffixes of code and markup that a folder is searched for besides those of `FORMATS`."""
 
 ROW_FORMATS = ("jsonl", "csv", "parquet")
 """Formats whose documents stand in a field."""
@@ -80,9 +87,8 @@ def format_of(path: PurePath) -> tuple[str | None, str]:
     return next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None), compression
 
 
-def looks_like_text(handle: BinaryIO) -> bool:
+def looks_like_text(head: bytes) -> bool:
     """Return True if the first bytes of a file have no zero byte and hardly any control characters."""
-    head = handle.read(8192)
     return b"\0" not in head and sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in head) <= len(head) // 100
 
 
@@ -240,6 +246,11 @@ def field_value(row: Any, field: str) -> Any:
     raise KeyError(field)
 
 
+def column_of(names: Sequence[str], field: str) -> str | None:
+    """Return the column that a field is, or that its path begins with; None if there is none."""
+    return field if field in names else next((name for name in names if field.startswith(f"{name}.")), None)
+
+
 def read_csv(handle: BinaryIO, name: str, field: str, delimiter: str) -> Iterator[Item]:
     """Read the column `field` of a table whose first line names the columns."""
     csv.field_size_limit(sys.maxsize if sys.maxsize < 2**32 else 2**31 - 1)
@@ -279,7 +290,7 @@ def read_parquet(handle: BinaryIO, name: str, field: str, counts: ReadingCounts,
     try:
         table = pyarrow.parquet.ParquetFile(handle)
         names = table.schema_arrow.names
-        column = next((known for known in names if field == known or field.startswith(f"{known}.")), None)
+        column = column_of(names, field)
         if column is None:
             raise UserError(f"{name}: no column {field!r}; the file has {_names(names)}")
         row, rows = 0, table.metadata.num_rows
@@ -320,9 +331,14 @@ def read_warc(handle: BinaryIO, name: str) -> Iterator[Item]:
             headers = record.http_headers
             content_type = (headers.get_header("Content-Type") if headers else None) or ""
             if record.rec_type == "conversion":
-                yield _decoded(record.content_stream().read(), place)
-            elif record.rec_type == "response" and headers.get_statuscode() == "200" and "html" in content_type:
-                yield _main_text(record.content_stream().read(), place)
+                read = _decoded
+            elif record.rec_type == "response" and "html" in content_type and headers.get_statuscode() == "200":
+                read = _main_text
+            else:
+                continue
+            content = record.content_stream().read()
+            is_whole = record.raw_stream.limit <= 0
+            yield read(content, place) if is_whole else Invalid(place, "the archive ends inside this record")
     except ArchiveLoadFailed as error:
         raise UserError(f"{name}: not a readable web archive ({one_line_of(error)})") from None
 

@@ -17,12 +17,13 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import open_file, standard_input
 from linnet.data.readers import (
     BLOCK_BYTES,
+    CODE_SUFFIXES,
     COMPRESSIONS,
     FORMATS,
-    ROW_FORMATS,
     Invalid,
     Item,
     ReadingCounts,
+    column_of,
     decompressed,
     format_of,
     looks_like_text,
@@ -40,6 +41,8 @@ DEFAULT_SEPARATOR = "<|endoftext|>"
 STDIN = "-"
 HUGGING_FACE = "hf:"
 """The prefix of a data set's name, `hf:NAME[:CONFIG][:SPLIT]`; a folder that `save_to_disk` wrote needs none."""
+
+_KNOWN_SUFFIXES = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes if suffix)
 
 _SAVED_DATA_SETS = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
 """The files by which folders that `save_to_disk` of the library `datasets` wrote are known."""
@@ -59,12 +62,19 @@ class Source:
 
     Use as a context manager. size_bytes: the sum that a whole reading passes to `advance`. `UserError` names the file
     and the line of what cannot be read; with `skip_invalid` it is left out, and counted in `counts`, which describes
-    the last whole reading.
+    the last whole reading. An input without any document is a `UserError` too unless it `may_be_empty`, as a file of a
+    folder may.
     """
 
     def __init__(
-        self, path: str | Path, field: str = "text", separator: str | None = None, skip_invalid: bool = False
+        self,
+        path: str | Path,
+        field: str = "text",
+        separator: str | None = None,
+        skip_invalid: bool = False,
+        may_be_empty: bool = False,
     ) -> None:
+        self._may_be_empty = may_be_empty
         self.name = "<stdin>" if str(path) == STDIN else str(path)
         self._is_file = str(path) != STDIN and not is_data_set(path)
         self._path, self._field, self._skip_invalid = Path(path), field, skip_invalid
@@ -88,7 +98,7 @@ class Source:
             with open_source(self._path) as pipe:
                 self._copy = _copy_of(iter(partial(pipe.read, BLOCK_BYTES), b""))
         self.size_bytes = self._copy.tell() if self._copy else self._path.stat().st_size
-        if not self.size_bytes:
+        if not self.size_bytes and not self._may_be_empty:
             raise UserError(f"{self.name}: empty file, expected text")
         return self
 
@@ -96,9 +106,18 @@ class Source:
         if self._copy:
             self._copy.close()
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the last whole reading met no document, valid or not."""
+        return not self.counts.documents and not self.counts.invalid
+
     def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
         """Read the documents that are not empty once. advance: gets the number of bytes that were read."""
         counts = ReadingCounts()
+        if not self.size_bytes:
+            counts.empty = 1
+            self.counts = counts
+            return
         with self._opened() as handle:
             position = 0
             for item in self._items(handle, counts):
@@ -126,11 +145,15 @@ class Source:
             yield self._copy
             return
         with open_source(self._path) as handle:
-            if not self._is_known and not looks_like_text(handle):
-                known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes if suffix)
-                accepted = f"text, {known}, each also {', '.join(COMPRESSIONS)}, or - for the standard input"
-                raise UserError(f"{self.name}: unknown kind of file {self._path.suffix!r}; expected {accepted}")
-            handle.seek(0)
+            if not self._is_known:
+                with decompressed(handle, self._compression, self.name) as content:
+                    head = content.read(8192)
+                handle.seek(0)
+                if not looks_like_text(head):
+                    accepted = (
+                        f"text, {_KNOWN_SUFFIXES}, each also {', '.join(COMPRESSIONS)}, or - for the standard input"
+                    )
+                    raise UserError(f"{self.name}: unknown kind of file {self._path.suffix!r}; expected {accepted}")
             yield handle
 
     def _items(self, handle: BinaryIO, counts: ReadingCounts) -> Iterator[Item]:
@@ -140,7 +163,7 @@ class Source:
             elif self.kind == "jsonl":
                 yield from read_json_lines(content, self.name, self._field)
             elif self.kind == "csv":
-                delimiter = "\t" if ".tsv" in self._path.suffixes else ","
+                delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
                 yield from read_csv(content, self.name, self._field, delimiter)
             elif self.kind == "html":
                 yield from read_html(content, self.name)
@@ -159,7 +182,7 @@ class Source:
             total = counts.invalid + counts.documents + counts.empty
             others = f"; {counts.invalid:,} of {total:,} documents are invalid" if counts.invalid > 1 else ""
             raise UserError(f"{first.place}: {first.reason}{others}")
-        if not counts.documents:
+        if not counts.documents and not self._may_be_empty:
             reason = f"{first.reason} in {first.place}" if first else "every one is empty"
             raise UserError(f"{self.name}: no documents, {reason}")
 
@@ -193,16 +216,26 @@ def expand_inputs(inputs: Sequence[str]) -> list[str]:
 
 
 def _files_of_folder(folder: Path) -> list[str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    known = [path for path in files if path.suffix and format_of(path)[0]]
-    ignored = Counter(path.suffix or path.name for path in files if path not in set(known))
+    """The files of known formats in a folder and the folders in it; those whose names begin with a dot are hidden."""
+    known: list[str] = []
+    others: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file():
+            continue
+        name, compression = format_of(path)
+        suffix = (path.with_suffix("") if compression else path).suffix.lower()
+        if suffix and (name or suffix in CODE_SUFFIXES):
+            known.append(str(path))
+        else:
+            others[path.suffix or path.name] += 1
     if not known:
-        accepted = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes if suffix)
-        raise UserError(f"{folder}: a folder without text; expected files of {accepted}, or a pattern: {folder}/*.py")
-    if ignored:
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in ignored.most_common(5))
-        note(f"{folder}: {sum(ignored.values()):,} files of other kinds are not read ({kinds})")
-    return [str(path) for path in known]
+        raise UserError(
+            f"{folder}: a folder without text; expected files of {_KNOWN_SUFFIXES}, code, or a pattern: {folder}/*.log"
+        )
+    if others:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
+        note(f"{folder}: {others.total():,} files of other kinds are not read ({kinds})")
+    return known
 
 
 def describe_reading(sources: Iterable[Source]) -> list[str]:
@@ -213,7 +246,8 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
         first, count = skipped[0].counts.first_invalid, sum(source.counts.invalid for source in skipped)
         assert first is not None
         lines.append(f"{count:,} invalid documents are left out, the first in {first.place}: {first.reason}")
-    if empty := [source for source in read if source.kind in ROW_FORMATS and source.counts.empty]:
+    # A text that ends with a separator has an empty document behind it, which is none.
+    if empty := [source for source in read if source.counts.empty and (source.kind != "text" or source.is_empty)]:
         count = sum(source.counts.empty for source in empty)
         lines.append(f"{count:,} empty documents are left out, the first in {empty[0].name}")
     if marked := [source.name for source in read if source.counts.has_byte_order_mark]:
@@ -261,14 +295,23 @@ def _copy_of(blocks: Iterable[bytes]) -> BinaryIO:
 def _data_set_lines(name: str, field: str) -> Iterator[bytes]:
     """Read the rows of a data set as JSON lines with the text alone, block by block."""
     buffer = io.BytesIO()
-    for row in _data_set(name):
-        top = next((column for column in row if field == column or field.startswith(f"{column}.")), None)
+    for row in _rows_of_data_set(name):
+        top = column_of(list(row), field)
         kept = row if top is None else {top: row[top]}
         buffer.write(json.dumps(kept, ensure_ascii=False, default=str).encode(errors="surrogatepass") + b"\n")
         if buffer.tell() >= BLOCK_BYTES:
             yield buffer.getvalue()
             buffer = io.BytesIO()
     yield buffer.getvalue()
+
+
+def _rows_of_data_set(name: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from _data_set(name)
+    except UserError:
+        raise
+    except Exception as error:  # the library has no common one
+        raise UserError(f"{name}: cannot be read ({one_line_of(error)})") from None
 
 
 def _data_set(name: str) -> Iterable[dict[str, Any]]:
@@ -278,19 +321,13 @@ def _data_set(name: str) -> Iterable[dict[str, Any]]:
     except ImportError:
         raise UserError(f"{name}: reading a data set needs datasets: pip install 'linnet[data]'") from None
     place, *parts = name.removeprefix(HUGGING_FACE).split(":")
+    if not place or len(parts) > 2:
+        raise UserError(f"{name}: not the name of a data set; expected hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT")
     config, split = (parts[0] if len(parts) > 1 else None), (parts[-1] if parts else "train")
-    try:
-        if Path(place).is_dir() and is_data_set(place):
-            saved = datasets.load_from_disk(place)
-            return _split_of(saved, split, name) if isinstance(saved, datasets.DatasetDict) else saved
-        try:
-            return datasets.load_dataset(place, config, split=split, streaming=True)
-        except (ConnectionError, OSError):
-            return datasets.load_dataset(place, config, split=split)
-    except UserError:
-        raise
-    except Exception as error:  # the library has no common one
-        raise UserError(f"{name}: cannot be read ({one_line_of(error)})") from None
+    if Path(place).is_dir() and is_data_set(place):
+        saved = datasets.load_from_disk(place)
+        return _split_of(saved, split, name) if isinstance(saved, datasets.DatasetDict) else saved
+    return datasets.load_dataset(place, config, split=split, streaming=True)  # it falls back to its copy
 
 
 def _split_of(saved: Any, split: str, name: str) -> Any:

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.data.loader import document_windows, evenly_spaced
 from linnet.data.shards import TokenSequence
-from linnet.data.sources import Source
+from linnet.data.sources import Source, describe_reading
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -223,9 +223,12 @@ def documents_of_texts(
 
 
 def texts_of_file(path: str | Path) -> list[str]:
-    """The documents of a text file (.txt, .md, .jsonl, .parquet; see `data.sources`)."""
+    """The documents of an input of text; see `data.sources.Source` for its formats."""
     with Source(path) as source, progress("reading", source.size_bytes, "bytes") as advance:
-        return list(source.documents(advance))
+        texts = list(source.documents(advance))
+        for line in describe_reading([source]):
+            note(line)
+    return texts
 
 
 def texts_of_split(data: TokenData, split: Split) -> list[str]:

@@ -367,11 +367,22 @@ def test_a_file_in_utf_16_is_named(tmp_path: Path) -> None:
 
 
 def test_folders_and_patterns_become_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "deep").mkdir()
-    for name in ("b.txt", "deep/a.jsonl.gz", "deep/c.py", "image.png", ".hidden.txt", "LICENSE"):
+    for name in ("deep", ".git"):
+        (tmp_path / name).mkdir()
+    for name in (
+        "b.txt",
+        "deep/a.jsonl.gz",
+        "deep/c.py",
+        "deep/d.RS.zst",
+        "image.png",
+        ".hidden.txt",
+        ".git/e.txt",
+        "LICENSE",
+    ):
         write(tmp_path / name, "x")
-    expected = [str(tmp_path / "b.txt"), str(tmp_path / "deep" / "a.jsonl.gz")]
+    expected = [str(tmp_path / name) for name in ("b.txt", "deep/a.jsonl.gz", "deep/c.py", "deep/d.RS.zst")]
     assert expand_inputs([str(tmp_path), "-"]) == [*expected, "-"]
+    assert "2 files of other kinds are not read (1 LICENSE, 1 .png)" in caplog.text
     assert expand_inputs([f"{tmp_path}/**/*.py"]) == [str(tmp_path / "deep" / "c.py")]
     assert documents(tmp_path / "deep" / "c.py") == ["x"]
     with pytest.raises(UserError, match=r"\*.rs: no file has such a name"):
@@ -379,6 +390,26 @@ def test_folders_and_patterns_become_their_files(tmp_path: Path, caplog: pytest.
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match=r"a folder without text; expected files of \.txt"):
         expand_inputs([str(tmp_path / "none")])
+
+
+def test_files_of_a_folder_may_be_empty_but_not_all(tmp_path: Path) -> None:
+    names = [
+        write(tmp_path / name, text) for name, text in (("a.py", ""), ("b.jsonl", '{"text": ""}\n'), ("c.txt", "c"))
+    ]
+    with pytest.raises(UserError, match=r"a\.py: empty file"):
+        documents(names[0])
+    read = []
+    for name in names:
+        with Source(name, may_be_empty=True) as source:
+            assert list(source.documents()) == ["c"] * (name.name == "c.txt")
+            read.append(source)
+    assert describe_reading(read) == [f"2 empty documents are left out, the first in {names[0]}"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_code_may_be_compressed(tmp_path: Path, suffix: str) -> None:
+    assert documents(write(tmp_path / f"a.py{suffix}", COMPRESS[suffix](b"x = 1\n"))) == ["x = 1\n"]
+    assert message(write(tmp_path / f"a.bin{suffix}", COMPRESS[suffix](bytes(9)))).startswith(": unknown kind of file")
 
 
 PAGE = """<html><head><title>T</title></head><body><nav><a href="/">Home</a> <a href="/x">Menu</a></nav><article><h1>The
@@ -400,9 +431,14 @@ def test_web_pages_and_archives_give_their_main_text(tmp_path: Path) -> None:
             headers = StatusAndHeaders(status, [("Content-Type", kind)], protocol="HTTP/1.0")
             record = writer.create_warc_record("http://a.org/", "response", io.BytesIO(page), http_headers=headers)
             writer.write_record(record)
+        writer.write_record(writer.create_warc_record("dns:a.org", "response", io.BytesIO(b"1.2.3.4")))
         plain = writer.create_warc_record("http://a.org/", "conversion", io.BytesIO("naïve".encode()))
         writer.write_record(plain)
     assert documents(packed) == [text, "naïve"]
+    unpacked = gzip.decompress(packed.read_bytes())
+    assert message(write(tmp_path / "cut.warc", unpacked[:-8])).endswith(
+        "record 5: the archive ends inside this record"
+    )
     assert message(write(tmp_path / "b.warc", "no archive")).startswith(": not a readable web archive (")
 
 
@@ -417,6 +453,28 @@ def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
     assert expand_inputs([str(tmp_path / "two")]) == [str(tmp_path / "two")]
     assert message(f"hf:{tmp_path / 'two'}:valid") == ": no split 'valid'; it has train, test"
     assert message(f"hf:{tmp_path / 'one'}", field="body").startswith(", line 1: no field 'body'")
+
+
+def test_a_data_set_is_read_from_the_copy_of_an_earlier_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    lines = write(tmp_path / "rows.jsonl", '{"text": "one"}\n{"text": "two"}\n')
+    builder = datasets.load_dataset_builder("json", data_files=str(lines), cache_dir=str(tmp_path / "copies"))
+    builder.download_and_prepare()
+    copy = Path(builder.cache_dir)  # json/default-HASH/0.0.0/HASH
+    place = tmp_path / "copies" / "someone___tales" / "default" / "0.0.0"
+    place.mkdir(parents=True)
+    (copy / "json-train.arrow").rename(copy / "tales-train.arrow")
+    copy.rename(place / copy.name)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "copies")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    assert documents("hf:someone/tales") == ["one", "two"]
+    found = message("hf:someone/other")
+    assert found.startswith(": cannot be read (")
+    for name in ("hf:", "hf:a:b:c:d"):
+        assert message(name).startswith(": not the name of a data set; expected hf:NAME")
 
 
 @pytest.mark.parametrize(("suffix", "module"), [(".zst", "backports"), (".html", "trafilatura"), (".warc", "warcio")])

@@ -130,8 +130,8 @@ class Engine:
         """Streams whose prompts are read as one chunk, with a state of all of them, which is advanced in place.
 
         The prompts have been checked. context: of all rows; record: collects auxiliary outputs of every pass; both
-        instead of those of the requests. When a row ends before the others, they go on with a smaller copy of the
-        state, and the given one is no longer advanced.
+        instead of those of the requests. When a row ends before the others, they go on with another state, and the
+        tensors of the given one are not those of its rows any more.
         """
         streams = [Stream(request, self.step, self.cancel) for request in requests]
         prompt = StreamBatch(streams, CachedReader(self.decoder, state, None, record, context))
@@ -341,6 +341,7 @@ class Engine:
         with self._lock:
             self._waiting.remove(prompt)
 
+    @torch.inference_mode()
     def _remove_cancelled(self) -> None:
         """Free the rows of cancelled streams, and forget those that wait."""
         if not self._cancelled:

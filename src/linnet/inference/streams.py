@@ -5,7 +5,7 @@ Legend: `B` batch (rows), `V` vocabulary.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -20,7 +20,7 @@ from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, fresh_seed
 from linnet.inference.speculative import Speculation
 from linnet.layers.cache_policy import FULL
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, rows_to_take
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -186,9 +186,10 @@ class Stream(Iterator[Event]):
 class StreamBatch:
     """Streams that are read in one pass: row b of the reader's state is that of stream b.
 
-    reader: None for a prompt of one stream that has no state yet. The other fields are of prompts that are not read to
-    their end. splits: whether it may be read in several pieces. begun: whether a part of it has been read. planned: the
-    state that it needs, on the device meta; None if it is given.
+    reader: None for a prompt of one stream that has no state yet. allocated: the number of rows for which its state has
+    memory. The other fields are of prompts that are not read to their end. splits: whether it may be read in several
+    pieces. begun: whether a part of it has been read. planned: the state that it needs, on the device meta; None if it
+    is given.
     """
 
     streams: list[Stream]
@@ -196,6 +197,10 @@ class StreamBatch:
     splits: bool = False
     begun: bool = False
     planned: DecoderState | None = None
+    allocated: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.allocated = len(self.streams)
 
     @property
     def state(self) -> DecoderState:
@@ -237,7 +242,10 @@ class StreamBatch:
             stream.fail(error)
 
     def remove_ended(self) -> None:
-        """Free the rows of streams that have ended; a stream keeps a copy of its row if it was asked to."""
+        """Free the rows of streams that have ended; a stream keeps a copy of its row if it was asked to.
+
+        On a CPU the last rows move to the free places; all rows are copied when half of them are free.
+        """
         if not any(stream.finish_reason for stream in self.streams):
             return
         running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
@@ -246,11 +254,17 @@ class StreamBatch:
                 stream.rows = None
             elif stream.finish_reason is not None and running:
                 stream.rows = stream.state
+        in_place = self.reader is not None and self.reader.on_cpu and 2 * len(running) > self.allocated
+        running = rows_to_take(running) if in_place else running
         self.streams = [self.streams[row] for row in running]
         if not self.streams and self.reader is not None:
             self.reader.release()
         if self.streams and self.reader is not None:
-            state = self.state.select(torch.tensor(running, device=self.reader.decoder.device))
+            if in_place:
+                state = self.state.take_rows(running)
+            else:
+                state = self.state.select(torch.tensor(running, device=self.reader.decoder.device))
+                self.allocated = len(running)
             self.reader = replace(self.reader, state=state)
             self.place()
 
@@ -268,6 +282,7 @@ class StreamBatch:
             stream.settle()
         self.reader = CachedReader(self.reader.decoder, self.state.join(other.state))
         self.streams = self.streams + other.streams
+        self.allocated = len(self.streams)
         self.place()
 
 

@@ -98,6 +98,24 @@ class DecoderState:
         index = rows if isinstance(rows, Tensor) else torch.tensor(rows)
         return self._map(lambda state: state.select(index), self.capacity, tuple(self.positions[n] for n in numbers))
 
+    def take_rows(self, rows: Sequence[int]) -> "DecoderState":
+        """A state with the given rows in the memory of this one, which is not used any more: few rows are copied.
+
+        Each row stands at its own place, or is moved from behind the others (`rows_to_take`).
+        """
+        count = len(rows)
+        moved = [(place, row) for place, row in enumerate(rows) if place != row]
+        assert all(row >= count for _, row in moved), "a row may only move from behind the others"
+        for tensor in (tensor for part in self.sublayers for tensor in part.tensors().values()):
+            for place, row in moved:
+                tensor[place] = tensor[row]
+        positions = tuple(self.positions[row] for row in rows)
+        return self._map(
+            lambda part: part.with_tensors({name: tensor[:count] for name, tensor in part.tensors().items()}),
+            self.capacity,
+            positions,
+        )
+
     def grown(self, capacity: int) -> "DecoderState":
         """A copy with a larger capacity, in tokens."""
         return self._map(lambda state: state.grown(capacity), capacity, self.positions)
@@ -161,6 +179,14 @@ class DecoderState:
         ):
             for index, state in enumerate(states):
                 yield f"layer.{index}.{name}", state
+
+
+def rows_to_take(kept: Sequence[int]) -> list[int]:
+    """Rows in an order for `DecoderState.take_rows`: the last ones at the places of those that are not kept."""
+    count = len(kept)
+    last = [row for row in kept if row >= count]
+    own = set(kept)
+    return [place if place in own else last.pop() for place in range(count)]
 
 
 def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:

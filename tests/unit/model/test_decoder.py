@@ -15,6 +15,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder, Embedding, Inputs
 from linnet.model.spec import EmbeddingSpec, ModelSpec
+from linnet.model.state import rows_to_take
 
 
 @pytest.mark.parametrize("width", [1, 6, 7])
@@ -168,6 +169,16 @@ def test_streams_with_inputs_of_different_lengths_join_fork_leave_and_are_saved(
         torch.testing.assert_close(decoder(step_BT, state.grown(20)), torch.stack(expected))
     left = joined.select(torch.tensor([1]))
     torch.testing.assert_close(decoder(step_BT[1:], left)[0], expected[1])
+    moved = joined.take_rows(rows_to_take([1]))
+    torch.testing.assert_close(decoder(step_BT[1:], moved)[0], expected[1])
+
+
+@settings(max_examples=30)
+@given(st.sets(st.integers(0, 8)))
+def test_rows_that_are_taken_stand_still_or_move_from_behind_the_others(kept: set[int]):
+    rows = rows_to_take(sorted(kept))
+    assert set(rows) == kept
+    assert all(row in (place, *range(len(kept), 9)) for place, row in enumerate(rows))
 
 
 @torch.no_grad()

@@ -72,6 +72,21 @@ def test_rows_that_have_ended_leave_the_batch():
     assert batches == [4, 4, 2, 1, 1, 1]
 
 
+def test_prompts_that_wait_join_as_answers_end():
+    model, read = speaker(), []
+    hidden = model.decoder.hidden
+
+    def counting(tokens_BT: torch.Tensor, *given: object, **named: object) -> torch.Tensor:
+        read.append(tuple(tokens_BT.shape))
+        return hidden(tokens_BT, *given, **named)
+
+    model.decoder.hidden = counting  # type: ignore[method-assign]
+    requests = [asked(model, "a bird", most=most) for most in (2, 2, 6, 9, 3, 4)]
+    answers = generator(model, tokens_at_once=4 * 16).generate(requests)
+    assert read == [(4, 7), (4, 1), (2, 1), (2, 7), (4, 1), (4, 1), (3, 1), (1, 1), (1, 1), (1, 1)]
+    assert answers == [generator(model).generate([request])[0] for request in requests]
+
+
 def test_invalid_requests_are_refused():
     model = speaker()
     with pytest.raises(UserError, match="an empty text"):

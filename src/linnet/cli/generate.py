@@ -315,9 +315,9 @@ def generate(
             _print_beams(prompt, language_model.beam_search(prompt, max_tokens, text.beams, **own, **settings), as_json)
             return
         if text.n > 1:
-            inputs = None if input_text is None else [input_text] * text.n
+            inputs = None if input_text is None else [input_text]
             own = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
-            completions = language_model.completions([prompt] * text.n, max_tokens, sampling, **own, **ending)
+            completions = language_model.completions([prompt], max_tokens, sampling, copies=text.n, **own, **ending)
             _print_several(prompt, completions, sampling.seed, text.logprobs, as_json)
             return
         if save_state is None and load_state is None:

@@ -78,10 +78,11 @@ def decode_streams(
     logprobs: int | None = None,
     speculation: Speculation | None = None,
     keep_state: bool = True,
+    copies: int = 1,
 ) -> list[Stream]:
-    """The streams of `decode`, one for each prompt. grammars: one for each; the other arguments: see `Request`.
+    """The streams of `decode`: `copies` for each prompt, one after the other. With the KV-cache a prompt is read once.
 
-    Several prompts run without speculation.
+    grammars, counts: one for each stream; the other arguments: see `Request`. Several streams run without speculation.
     """
     check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
     check_bias(sampling, vocab_size or decoder.spec.vocab_size)
@@ -89,7 +90,8 @@ def decode_streams(
         problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"
         raise UserError(problem, field="cache_policy", value=RecalibratingCache.name)
     check_memory_of_encoder(decoder, state, context)
-    counts = counts_of(prompts) if counts is None else counts
+    repeated = [prompt for prompt in prompts for _ in range(copies)]
+    counts = counts_of(repeated) if counts is None else counts
     if not sampling.greedy and sampling.seed is None:
         sampling = replace(sampling, seed=fresh_seed())
     requests = [
@@ -102,27 +104,27 @@ def decode_streams(
             grammar=None if grammars is None else grammars[row],
             logprobs=logprobs,
             keep_state=keep_state and state is not None,
-            speculation=speculation if len(prompts) == 1 else None,
+            speculation=speculation if len(repeated) == 1 else None,
         )
-        for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
+        for row, (prompt, count) in enumerate(zip(repeated, counts, strict=True))
     ]
     vocab_size = vocab_size or decoder.spec.vocab_size
     if not caches.kv:
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
         one_thread_in_forks()
-        tokens_BT, padding = left_pad(prompts, decoder.device)
-        reader = RecomputingReader(decoder, padding, caches.calibration, record, context)
+        tokens_BT, padding = left_pad(repeated, decoder.device)
+        reader = RecomputingReader(decoder, padding, caches.calibration, record, context.repeated(copies))
         return streams_of(requests, reader.logits, vocab_size, tokens_BT)
     own = state
     if own is None:
         policies: list[CachePolicy] = [FULL] * decoder.spec.layers
-        own = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies))
+        own = new_state(decoder, prompts, max_tokens, caches.cache_policies(decoder, policies), copies)
     needed, room = max(map(len, prompts)) + max_tokens, own.capacity - own.position
     if needed > room:
         raise ValueError(f"the state has room for {room} more tokens, {needed} are needed")
-    engine = Engine(decoder, vocab_size=vocab_size, max_batch=len(prompts), chunk_tokens=None)
-    return engine.submit_together(requests, own, context, record)
+    engine = Engine(decoder, vocab_size=vocab_size, max_batch=len(requests), chunk_tokens=None)
+    return engine.submit_together(requests, own, context, record, copies)
 
 
 def _steps_of(streams: Sequence[Stream], state: DecoderState | None) -> Iterator[Step]:

@@ -126,15 +126,17 @@ class Engine:
         state: DecoderState,
         context: PrefillContext = EMPTY,
         record: AuxiliaryOutputs | None = None,
+        copies: int = 1,
     ) -> list[Stream]:
         """Streams whose prompts are read as one chunk, with a state of all of them, which is advanced in place.
 
         The prompts have been checked. context: of all rows; record: collects auxiliary outputs of every pass; both
-        instead of those of the requests. When a row ends before the others, they go on with another state, and the
-        tensors of the given one are not those of its rows any more.
+        instead of those of the requests. copies: so many requests in a row have the same prompt, which is one row of
+        the state; they fork it behind the prompt. When a row ends before the others, they go on with another state, and
+        the tensors of the given one are not those of its rows any more.
         """
         streams = [Stream(request, self.step, self.cancel) for request in requests]
-        prompt = StreamBatch(streams, CachedReader(self.decoder, state, None, record, context))
+        prompt = StreamBatch(streams, CachedReader(self.decoder, state, None, record, context), copies=copies)
         prompt.place()
         with self._lock:
             self._waiting.append(prompt)
@@ -284,7 +286,7 @@ class Engine:
             longest = min(longest, stream.stored.tokens_to_border(0 if state is None else state.position))
         if not prompt.splits and not prompt.begun and stream.request.first_chunk is not None:
             longest = min(longest, stream.request.first_chunk)
-        return longest * len(prompt.streams)
+        return longest * prompt.rows
 
     def _read(self, prompt: StreamBatch) -> int:
         """Read a piece of a prompt, and choose the first tokens behind its end; returns the number of tokens."""
@@ -292,7 +294,7 @@ class Engine:
         prompt.begun = True
         try:
             reader = prompt.reader = prompt.reader or self._new_reader(streams[0].request)
-            if piece < prompt.longest * len(streams):
+            if piece < prompt.longest * prompt.rows:
                 reader.read(torch.tensor([streams[0].pending[:piece]], device=self.decoder.device))
                 streams[0].pending = streams[0].pending[piece:]
                 prompt.place()
@@ -302,8 +304,9 @@ class Engine:
                     self._waiting.remove(prompt)
                     self._waiting.append(prompt)
                 return piece
-            tokens_BT, reader.padding = left_pad([stream.pending for stream in streams], self.decoder.device)
-            logits_BV = reader.logits(tokens_BT)
+            rows = [stream.pending for stream in streams[:: prompt.copies]]
+            tokens_BT, reader.padding = left_pad(rows, self.decoder.device)
+            logits_BV = prompt.fork_rows(reader.logits(tokens_BT))
         except Exception as error:
             prompt.fail(error)
         else:

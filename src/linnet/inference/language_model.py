@@ -296,14 +296,14 @@ class LanguageModel:
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             own_inputs = [input] if isinstance(input, str) else input
-            copies = range(1 if n is None else n)
             found = model.completions(
-                [own for own in prompts for _ in copies],
+                prompts,
                 max_tokens,
                 sampling,
                 cache_policy=cache_policy,
                 ignore_eos=ignore_eos,
-                inputs=None if own_inputs is None else [own for own in own_inputs for _ in copies],
+                inputs=own_inputs,
+                copies=1 if n is None else n,
                 stop=stop_texts(stop),
                 constraint=constraint,
                 logprobs=logprobs,
@@ -450,8 +450,12 @@ class LanguageModel:
         logprobs: int | None = None,
         draft: "LanguageModel | None" = None,
         prompt_lookup: int = 0,
+        copies: int = 1,
     ) -> list[Completion]:
-        """The continuations of several prompts, generated as one batch; steps are taken until every row has ended."""
+        """`copies` continuations of each prompt, generated as one batch; steps are taken until every row has ended.
+
+        Each prompt is read once.
+        """
         if not prompts:
             return []
         if inputs is not None and len(inputs) != len(prompts):
@@ -469,13 +473,15 @@ class LanguageModel:
             draft,
             prompt_lookup,
             keep_state=False,
+            copies=copies,
         )
+        behind = [tokens for tokens in prefill.prompts for _ in range(copies)]
         rows = [
             (
                 Continuation(stream, TextEvents(self.tokenizer, tokens, stop), len(tokens), lambda _: 0),
                 list[TextEvent](),
             )
-            for stream, tokens in zip(streams, prefill.prompts, strict=True)
+            for stream, tokens in zip(streams, behind, strict=True)
         ]
         while running := [(row, events) for row, events in rows if not row.has_ended]:
             for row, events in running:
@@ -499,23 +505,25 @@ class LanguageModel:
         draft: "LanguageModel | None",
         prompt_lookup: int,
         keep_state: bool = True,
+        copies: int = 1,
     ) -> tuple[PrefillInputs, list[Stream], DecoderState | None]:
-        """What is read, a stream for each prompt, and the state that they advance; None without the KV-cache."""
+        """What is read, `copies` streams for each prompt, and the state that reads them; None without the KV-cache."""
         inputs, sampling = self.prefill_inputs(prompts, own_inputs), seeded(sampling)
-        counts = counts_of(inputs.prompts)
+        repeated = [tokens for tokens in inputs.prompts for _ in range(copies)]
+        counts = counts_of(repeated)
         speculation = self._speculation(prompts, own_inputs, max_tokens, sampling, counts, draft, prompt_lookup, caches)
         if logprobs is not None and not (isinstance(logprobs, int) and logprobs >= 0):
             raise UserError(field="logprobs", value=logprobs, accepted="a number of tokens, from 0 on")
         grammars = None
         if constraint is not None:
-            grammars = [Grammar(self.tokenizer, constraint, tokens) for tokens in inputs.prompts]
+            grammars = [Grammar(self.tokenizer, constraint, tokens) for tokens in repeated]
         policies = layer_cache_policies(self.decoder, cache_policy)
         if any(isinstance(policy, RecalibratingCache) for policy in policies):
             caches = replace(caches, calibration=False)
         state = None
         if caches.kv:
             policies = caches.cache_policies(self.decoder, policies)
-            state = new_state(self.decoder, inputs.prompts, max_tokens, policies)
+            state = new_state(self.decoder, inputs.prompts, max_tokens, policies, copies)
         for policy in policies:
             if not caches.kv and not isinstance(policy, FullCache | RecalibratingCache):
                 problem = f"nothing is kept of the text, so a policy ({policy.label}) has no effect; use one"
@@ -535,6 +543,7 @@ class LanguageModel:
             keep_state=keep_state,
             counts=counts,
             speculation=speculation,
+            copies=copies,
         )
         return inputs, streams, state
 
@@ -570,8 +579,8 @@ class LanguageModel:
                 value=draft.folder or draft.spec.name,
                 accepted=accepted,
             )
-        if len(prompts) > 1:
-            note(f"{len(prompts)} texts are generated as one batch, without guesses (draft, prompt_lookup)")
+        if len(counts) > 1:
+            note(f"{len(counts)} texts are generated as one batch, without guesses (draft, prompt_lookup)")
             return None
         proposers: list[Proposer] = [PromptLookup(prompt_lookup)] if prompt_lookup else []
         if draft is not None:

@@ -26,6 +26,14 @@ class PrefillContext:
     memory: Memory | None = None
     prefixes: Counts | None = None
 
+    def repeated(self, copies: int) -> "PrefillContext":
+        """Each row so many times, one after the other."""
+        memory, prefixes = self.memory, self.prefixes
+        if memory is not None:
+            real_BS = None if memory.real_BS is None else memory.real_BS.repeat_interleave(copies, dim=0)
+            memory = Memory(memory.hidden_BSE.repeat_interleave(copies, dim=0), real_BS)
+        return PrefillContext(memory, prefixes and tuple(one for one in prefixes for _ in range(copies)))
+
 
 EMPTY = PrefillContext()
 
@@ -80,21 +88,26 @@ def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[to
 
 
 def new_state(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, cache_policy: CachePolicies = FULL
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    cache_policy: CachePolicies = FULL,
+    copies: int = 1,
 ) -> DecoderState:
     """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`.
 
-    `cache_policy`: see `cache_policy_state`.
+    `cache_policy`: see `cache_policy_state`. copies: how many streams will fork each row, which need memory too.
     """
     check_prompts(decoder, prompts, max_tokens)
     capacity = max(map(len, prompts)) + max_tokens
     try:
-        planned = cache_policy_state(decoder, len(prompts), capacity, cache_policy, device=torch.device("meta"))
+        streams = copies * len(prompts)
+        planned = cache_policy_state(decoder, streams, capacity, cache_policy, device=torch.device("meta"))
         if planned.nbytes > available_bytes(decoder.device):
             raise MemoryError
         return cache_policy_state(decoder, len(prompts), capacity, cache_policy)
     except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
-        rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
+        rows = f"{copies * len(prompts)} times " if copies * len(prompts) > 1 else ""
         problem = f"no memory for the state of {rows}{capacity} tokens"
         raise UserError(problem, field="max_tokens", value=max_tokens) from None
 

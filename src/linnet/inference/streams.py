@@ -189,7 +189,7 @@ class StreamBatch:
     reader: None for a prompt of one stream that has no state yet. allocated: the number of rows for which its state has
     memory. The other fields are of prompts that are not read to their end. splits: whether it may be read in several
     pieces. begun: whether a part of it has been read. planned: the state that it needs, on the device meta; None if it
-    is given.
+    is given. copies: so many streams in a row share a row of the state until the prompt is read.
     """
 
     streams: list[Stream]
@@ -197,6 +197,7 @@ class StreamBatch:
     splits: bool = False
     begun: bool = False
     planned: DecoderState | None = None
+    copies: int = 1
     allocated: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -209,6 +210,11 @@ class StreamBatch:
         return self.reader.state
 
     @property
+    def rows(self) -> int:
+        """The number of rows of its state."""
+        return len(self.streams) // self.copies
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest row that have not been read."""
         return max(len(stream.pending) for stream in self.streams)
@@ -216,7 +222,16 @@ class StreamBatch:
     def place(self) -> None:
         """Tell the streams their rows."""
         for row, stream in enumerate(self.streams):
-            stream.rows, stream.row = self.state, row
+            stream.rows, stream.row = self.state, row // self.copies
+
+    def fork_rows(self, logits_BV: Tensor) -> Tensor:
+        """Give each stream a row of its own behind the prompt; the logits of all streams, from those of the rows."""
+        if self.copies == 1:
+            return logits_BV
+        assert self.reader is not None
+        rows = torch.arange(self.rows, device=logits_BV.device).repeat_interleave(self.copies)
+        self.reader, self.copies = replace(self.reader, state=self.state.select(rows)), 1
+        return logits_BV[rows]
 
     def logits(self) -> Tensor:
         """Read the last token of each stream, with guesses if there is one stream: the logits `[B, V]` behind it."""

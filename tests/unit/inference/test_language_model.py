@@ -20,8 +20,11 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import MixerSpec
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
 from linnet.model.store import save_decoder
 
+every_mixer = pytest.mark.parametrize("mixer", CASES)
 PROMPTS = ["Once", "", "a longer prompt, é"]
 
 
@@ -267,6 +270,39 @@ def test_several_texts_of_a_prompt_are_those_of_their_seeds():
             model.generate("Once", n=n)
     with pytest.raises(UserError, match="stream: True: expected one text, got n: 2"):
         model.generate("Once", n=2, stream=True)
+
+
+@every_mixer
+def test_the_prompt_of_several_texts_is_read_once(mixer: MixerSpec, monkeypatch: pytest.MonkeyPatch):
+    model, settings = speaker(mixer), {"temperature": 1.0, "ignore_eos": True}
+    seeds = {5: "Once", 6: "Once", 7: "Once", 8: "Hi", 9: "Hi", 10: "Hi"}
+    alone = [model.generate(text, 3, seed=seed, **settings) for seed, text in seeds.items()]
+    read, hidden = [], model.decoder.hidden
+
+    def counting(tokens_BT: torch.Tensor, *given: object, **named: object) -> torch.Tensor:
+        read.append(tuple(tokens_BT.shape))
+        return hidden(tokens_BT, *given, **named)
+
+    monkeypatch.setattr(model.decoder, "hidden", counting)
+    assert model.generate(["Once", "Hi"], 3, seed=5, n=3, **settings) == alone
+    assert read == [(2, 5), (6, 1), (6, 1)]
+
+
+@pytest.mark.parametrize("preset", ["tiny-encoder-decoder", "tiny-prefix"])
+@pytest.mark.parametrize("caches", [Caches(), Caches(kv=False)], ids=["state", "no state"])
+def test_several_texts_behind_an_input_are_those_of_their_seeds(preset: str, caches: Caches):
+    tokenizer = Tokenizer.train("bytes", [])
+    spec = ModelSpec.load(preset).model_copy(update={"vocab_size": tokenizer.vocab_size})
+    model = LanguageModel(Decoder(spec).double(), tokenizer)
+    for text in ("a", "abc"):
+        alone = [
+            model.completions([""], 5, Sampling(1.0, seed=2 + number), inputs=[text])[0].text for number in range(3)
+        ]
+        found = model.completions([""], 5, Sampling(1.0, seed=2), caches, inputs=[text], copies=3)
+        assert [one.text for one in found] == alone
+    texts = model.completions(["", ""], 5, Sampling(1.0, seed=2), caches, inputs=["a", "abc"], copies=2)
+    assert texts[0].text == model.completions([""], 5, Sampling(1.0, seed=2), inputs=["a"])[0].text
+    assert texts[3].text == model.completions([""], 5, Sampling(1.0, seed=5), inputs=["abc"])[0].text
 
 
 def test_log_probabilities_of_what_is_generated_are_those_of_the_text():

@@ -92,6 +92,7 @@ class Session:
         self._beginning = len(self._tokens)
         self._runs: list[GeneratedRun] = []
         self._first_chunk: int | None = None
+        self._is_dropped = False  # the state that had read the tokens, by `rewind`
         self._text = model.tokenizer.stream()
         self._texts = TextEvents(model.tokenizer, stream=self._text, ends=False)
         self.seed: int | None = None
@@ -309,6 +310,7 @@ class Session:
 
     def fork(self) -> Self:
         """An independent copy of the session; both share one store of snapshots."""
+        self._restore_state()
         twin = copy.copy(self)
         state = self._state_now()
         twin._state = None if state is None else state.fork()
@@ -339,8 +341,10 @@ class Session:
     def save(self, target: str | Path | BinaryIO) -> None:
         """Write the stream as safetensors, with everything needed to continue it, and its snapshots.
 
-        A file is written atomically. target: a path, or a binary file that is open for writing.
+        A file is written atomically. target: a path, or a binary file that is open for writing. What a rewind has taken
+        from the state is read before, so that who loads the file need not.
         """
+        self._restore_state()
         state = self._state_now()
         if state is None:
             state = new_state(self.model.decoder, [self._tokens], 1, self._cache_policy)
@@ -461,11 +465,38 @@ class Session:
             self._context = self._prefill.context(self.model.decoder)
         return self._context
 
+    def _restore_state(self) -> None:
+        """Read what the state had read before a rewind dropped it, from the last snapshot on.
+
+        The last token stays unread. Nothing is read where that would be a part of what layers read as a whole.
+        """
+        if self._state is not None or not self._is_dropped or self._stream is not None:
+            return
+        tokens, prefix = self._tokens[:-1], sum(self._prefill.prefixes or ())
+        if len(tokens) < max(self._calibrated_tokens(), prefix, 1):
+            return
+        stream = self._submit(
+            Request(
+                tokens,
+                1,
+                Sampling(temperature=0.0),
+                cache_policy=self._cache_policy,
+                context=self._prefill_context(),
+                first_chunk=self._first_chunk,
+            )
+        )
+        try:
+            list(stream)  # the token that follows is not part of the stream
+            self._state = stream.state
+        finally:
+            self._stream = None
+
     def _return_state(self) -> None:
         """Make the state that of the tokens there are now, without the last, or drop it so that they are read again."""
         length, state = len(self._tokens), self._state
         if self._first_chunk is not None and length < self._calibrated_tokens():
             self._state = self._first_chunk = None
+            self._is_dropped = False  # the layers calibrate anew on what the stream will have
         elif state is not None and state.position >= length:
             if length > 1 and state.can_crop(length - 1):
                 state.crop(length - 1)
@@ -475,7 +506,7 @@ class Session:
                 found = self.prefixes.longest(self._tokens[:-1], self._key(state))
             if self.prefixes is None or length - found > self.prefixes.snapshot_tokens + 1:
                 note(f"rewind: {length - found} tokens are read again, as there is no later snapshot")
-            self._state = None
+            self._state, self._is_dropped = None, True
 
     def _calibrated_tokens(self) -> int:
         """The number of first tokens on which layers have calibrated; 0 for a model without such layers."""

@@ -16,6 +16,7 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
+from linnet.inference.streams import Event
 from linnet.inference.weights import convert_weights, fingerprint, precision_of
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import EvictionCache
@@ -43,6 +44,15 @@ def test_events_have_the_text_the_tokens_and_the_probabilities():
         assert event.logprob == pytest.approx(float(logits_V[event.token]), abs=1e-4)
         assert [choice.token for choice in event.top] == logits_V[: model.tokenizer.vocab_size].topk(3).indices.tolist()
     assert all(event.logprob is None and not event.top for event in fed(model).events(3, **GREEDY))
+
+
+def test_tokens_behind_a_stop_text_are_part_of_the_text_that_goes_on():
+    """An engine that others share may have chosen some before the session saw the stop text."""
+    session = fed(speaker())
+    session.request(9, stop="x", **GREEDY)
+    for token in b"x\xc3":  # the first byte of a character of two
+        assert not session.accept(Event(token))
+    assert session.has_stopped and session._text.push(0xA9) == "é"
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import CASES, EXAMPLES, speaker
@@ -144,6 +145,51 @@ def test_a_loaded_session_is_rewound_by_its_snapshots(kind: str, tmp_path: Path,
         one.rewind(11)
     assert tokens_read(loaded) <= 5 and not caplog.messages
     assert loaded.generate(20, **GREEDY) == session.generate(20, **GREEDY)
+
+
+@every_mixer
+def test_a_session_that_was_rewound_and_saved_reads_nothing_again(mixer: MixerSpec, monkeypatch: pytest.MonkeyPatch):
+    session = fed(speaker(mixer), "Once upon a time", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    session.generate(20, **GREEDY)
+    session.rewind(7)
+    file, twin = saved(session), session.fork()
+    loaded = Session.load(session.model, file)
+    expected, read, hidden = session.generate(9, **GREEDY), [], session.model.decoder.hidden
+
+    def counting(tokens_BT: torch.Tensor, *given: object, **named: object) -> torch.Tensor:
+        read.append(tokens_BT.numel())
+        return hidden(tokens_BT, *given, **named)
+
+    monkeypatch.setattr(session.model.decoder, "hidden", counting)
+    for one in (loaded, twin):
+        assert one.generate(9, **GREEDY) == expected
+    assert read == [1] * 18
+
+
+def test_a_stream_that_goes_on_stores_snapshots_too():
+    session = fed(MODELS["rglru"], "Once", prefixes=PrefixStore(2**30, snapshot_tokens=4))
+    session.generate(3, **GREEDY)
+    session.generate(20, **GREEDY)
+    session.rewind(2)
+    assert tokens_read(session) <= 5
+
+
+def test_layers_calibrate_on_the_first_text_alone_when_it_is_read_again(monkeypatch: pytest.MonkeyPatch):
+    """After an error in the model the state is read anew, with the same first chunk as before."""
+    session, expected = (fed(speaker(FIRST["plga"]), "Once upon") for _ in range(2))
+    for one in (session, expected):
+        one.generate(5, **GREEDY)
+        one.feed(" a time")
+
+    def failing(*given: object, **named: object) -> torch.Tensor:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.model.decoder, "hidden", failing)
+        with pytest.raises(RuntimeError, match="no memory"):
+            session.generate(1, **GREEDY)
+    assert session.nbytes == 0
+    assert session.generate(12, **GREEDY) == expected.generate(12, **GREEDY)
 
 
 def test_a_session_that_has_read_nothing_of_a_stored_text_is_saved():

@@ -18,6 +18,8 @@ from linnet.cli.generate import SamplingOptions
 from linnet.cli.main import main
 from linnet.core.errors import LOG
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.beams import BeamSearch
+from linnet.inference.language_model import load
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision
 from linnet.layers.cache_policy import RecalibratingCache
@@ -464,3 +466,23 @@ def test_beams_print_the_best_text_or_all(model: str, capsys: pytest.CaptureFixt
         assert f"--beams 3: a search for the best text has no {option}" in capsys.readouterr().err
     assert main([*typed, "--no-kv-cache"]) == 2
     assert "--beams: it has no --no-kv-cache; leave one of them out" in capsys.readouterr().err
+
+
+def test_a_search_of_an_encoder_decoder_has_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """In Python it is compared with Transformers' (tests/golden/test_transformers_beams.py)."""
+    folder, asked = encoder_decoder(tmp_path / "pairs", "learned"), []
+    model = load(folder)
+    monkeypatch.setattr(
+        "linnet.inference.language_model.BeamSearch", lambda *given: asked.append(given) or BeamSearch(*given)
+    )
+    typed = ["generate", folder, "--input", "ab", "--max-tokens", "9", "--beams", "3", "--json"]
+    for penalty, name, stopping in ((2.0, "never", "never"), (-3.0, "true", True), (-3.0, "false", False)):
+        assert main([*typed, "--length-penalty", str(penalty), "--early-stopping", name]) == 0
+        texts = json.loads(capsys.readouterr().out)["texts"]
+        own = model.beam_search("", 9, 3, input="ab", length_penalty=penalty, early_stopping=stopping)
+        assert [(one["text"], one["score"]) for one in texts] == [(one.text, one.score) for one in own]
+        assert asked[-2:] == [(3, penalty, stopping)] * 2
+    assert main(typed) == 0
+    assert asked[-1] == (3, 1.0, False)

@@ -238,7 +238,7 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --prompt-lookup 8
 
-    Example: linnet generate runs/stories --prompt "Once upon a time" --beams 4
+    Example: linnet generate runs/stories --prompt "Once upon a time" --beams 4 --length-penalty 2
 
     Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
@@ -310,7 +310,7 @@ def generate(
         if precision is not None:
             convert_and_report(language_model.decoder, precision)
         if text.beams is not None:
-            settings = _beam_settings(text, next_token, sampling)
+            settings = _beam_settings(text, next_token, sampling) | text.search()
             own: dict[str, Any] = {"cache_policy": policy, "ignore_eos": ignore_eos, "input": input_text}
             _print_beams(prompt, language_model.beam_search(prompt, max_tokens, text.beams, **own, **settings), as_json)
             return

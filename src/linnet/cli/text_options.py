@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_whole
 
 if TYPE_CHECKING:
+    from linnet.inference.beams import EarlyStopping
     from linnet.inference.constrained import Constraint
     from linnet.inference.text_events import TextEvent, TokenChoice
 
@@ -54,6 +55,21 @@ class ContinuationOptions:
             metavar="K", help="The best text that a search with K beams finds; nothing is drawn. --json: all."
         ),
     ] = None
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(
+            metavar="POWER",
+            help="Of --beams: a text's log-probability is divided by its length to this power (1 if not given); above "
+            "0 favors long texts, below 0 short ones.",
+        ),
+    ] = None
+    early_stopping: Annotated[
+        Literal["true", "false", "never"] | None,
+        typer.Option(
+            help="Of --beams: stop with as many ended texts (true), when a better one is unlikely (false, if not "
+            "given), or impossible (never)."
+        ),
+    ] = None
 
     def constraint(self) -> "Constraint | None":
         """The constraint of the text; `UserError` for two of them, and for a file that cannot be read."""
@@ -80,6 +96,16 @@ class ContinuationOptions:
             for name, is_typed in single.items():
                 if is_typed and name != "--show-context":
                     raise UserError(f"{own}: it has no {name}; leave one of them out")
+        for field in ("length_penalty", "early_stopping"):
+            value = getattr(self, field)
+            if value is not None and self.beams is None:
+                raise UserError("is of a search for the best text; add --beams", field=field, value=value)
+
+    def search(self) -> dict[str, Any]:
+        """The settings of a beam search that were given, as keywords of `LanguageModel.beam_search`."""
+        stops: dict[str, EarlyStopping] = {"true": True, "false": False, "never": "never"}
+        found: dict[str, Any] = {} if self.length_penalty is None else {"length_penalty": self.length_penalty}
+        return found if self.early_stopping is None else {**found, "early_stopping": stops[self.early_stopping]}
 
     @property
     def alone(self) -> dict[str, bool]:

@@ -330,6 +330,7 @@ def read_warc(handle: BinaryIO, name: str) -> Iterator[Item]:
             place = f"{name}, record {number}"
             headers = record.http_headers
             content_type = (headers.get_header("Content-Type") if headers else None) or ""
+            read: Callable[[bytes, str], str | Invalid]
             if record.rec_type == "conversion":
                 read = _decoded
             elif record.rec_type == "response" and "html" in content_type and headers.get_statuscode() == "200":

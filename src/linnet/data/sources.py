@@ -324,10 +324,13 @@ def _data_set(name: str) -> Iterable[dict[str, Any]]:
     if not place or len(parts) > 2:
         raise UserError(f"{name}: not the name of a data set; expected hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT")
     config, split = (parts[0] if len(parts) > 1 else None), (parts[-1] if parts else "train")
+    found: Iterable[dict[str, Any]]
     if Path(place).is_dir() and is_data_set(place):
         saved = datasets.load_from_disk(place)
-        return _split_of(saved, split, name) if isinstance(saved, datasets.DatasetDict) else saved
-    return datasets.load_dataset(place, config, split=split, streaming=True)  # it falls back to its copy
+        found = _split_of(saved, split, name) if isinstance(saved, datasets.DatasetDict) else saved
+    else:
+        found = datasets.load_dataset(place, config, split=split, streaming=True)  # it falls back to its copy
+    return found
 
 
 def _split_of(saved: Any, split: str, name: str) -> Any:

@@ -23,6 +23,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.gated_delta import GatedDeltaSpec
 from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import shapes_of
@@ -36,6 +37,8 @@ HEADS = ("lm_head", "embed_out", "head.")
 """Published names of heads, which never have a prefix."""
 JOINT = ("query_key_value", "c_attn", "qkv_proj")
 """Published names of joint projections."""
+OF_KEY_HEADS = ("in_proj_qkvz", "in_proj_ba")
+"""Published names of maps of gated delta nets that hold the rows of a key head and its value heads together."""
 
 
 Joint = Literal["parts", "heads", "quarters"]
@@ -146,6 +149,8 @@ class PublishedTensors:
         """Return a published tensor in linnet's order, or the other way round."""
         if self.transposed and ".c_" in name and tensor.ndim == 2:
             return tensor.T
+        if name.rsplit(".", 2)[-2] in OF_KEY_HEADS:
+            return _of_key_heads(name, tensor, spec, to_published)
         if self.joint != "parts" and name.rsplit(".", 2)[-2] in JOINT:
             mixer = spec.blocks[0].mixer
             assert isinstance(mixer, AttentionSpec)
@@ -157,6 +162,22 @@ class PublishedTensors:
                 return tensor.reshape(3, groups, -1, *tensor.shape[1:])[order].transpose(0, 1).reshape(tensor.shape)
             return tensor.reshape(groups, 3, -1, *tensor.shape[1:]).transpose(0, 1)[order].reshape(tensor.shape)
         return tensor
+
+
+def _of_key_heads(name: str, tensor: Tensor, spec: ModelSpec, to_published: bool) -> Tensor:
+    """Return the rows of a map of gated delta nets ordered by key heads instead of by parts, or the other way round.
+
+    The parts are queries, keys, values and gates, or shares and decays.
+    """
+    mixer = next(block.mixer for block in spec.blocks if isinstance(block.mixer, GatedDeltaSpec))
+    keys, values, _ = mixer.totals(spec.d_model)
+    sizes = [keys, keys, values, values] if "qkvz" in name else [mixer.heads, mixer.heads]
+    key_heads = mixer.key_heads or mixer.heads
+    if to_published:
+        parts = [part.unflatten(0, (key_heads, -1)) for part in tensor.split(sizes)]
+        return torch.cat(parts, dim=1).flatten(0, 1)
+    by_head = tensor.unflatten(0, (key_heads, -1)).split([size // key_heads for size in sizes], dim=1)
+    return torch.cat([part.flatten(0, 1) for part in by_head])
 
 
 _SEVERAL = re.compile(r"\*(\d+)")
@@ -300,18 +321,18 @@ GEMMA2 = PublishedTensors(
 )
 """Gemma 2 and 3."""
 
-SMALL_EXPERTS = PublishedTensors(
-    _LLAMA
-    | _of_layers(
-        "model.layers.{0}.mlp.",
-        {
-            "feed_forward.router.map": "gate",
-            "feed_forward.experts.#.up": "experts.{1}.gate_proj experts.{1}.up_proj",
-            "feed_forward.experts.#.down": "experts.{1}.down_proj",
-        },
-    )
-)
-"""OLMoE and Qwen 3 with experts."""
+_EXPERTS = {
+    "feed_forward.router.map": "gate",
+    "feed_forward.experts.#.up": "experts.{1}.gate_proj experts.{1}.up_proj",
+    "feed_forward.experts.#.down": "experts.{1}.down_proj",
+}
+_SHARED_EXPERT = {
+    "feed_forward.shared.up": "shared_expert.gate_proj shared_expert.up_proj",
+    "feed_forward.shared.down": "shared_expert.down_proj",
+    "feed_forward.shared_gate": "shared_expert_gate",
+}
+SMALL_EXPERTS = PublishedTensors(_LLAMA | _of_layers("model.layers.{0}.mlp.", _EXPERTS))
+"""OLMoE."""
 
 MIXTRAL = PublishedTensors(
     _LLAMA
@@ -370,24 +391,30 @@ _HYBRID = {f"mixer.{x}": f"mamba.{x}" for x in (*_MAMBA_MIXER, "dt_bias", "norm"
 _HYBRID |= {"feed_forward.up": "shared_mlp.input_linear", "feed_forward.down": "shared_mlp.output_linear"}
 GRANITE_HYBRID = PublishedTensors(_LLAMA | _of_layers("model.layers.{0}.", _HYBRID))
 
-QWEN35 = PublishedTensors(
-    _LLAMA
-    | _of_layers(
-        "model.layers.{0}.self_attn.",
-        {"mixer(attention).query_key_value": "q_proj[0/2] k_proj v_proj", "mixer.gate.to_gates": "q_proj[1/2]"},
-    )
-    | _of_layers(
-        "model.layers.{0}.linear_attn.",
-        {
-            "mixer(gated_delta).query_key_value_gate": "in_proj_qkv*3 in_proj_z",
-            "mixer(gated_delta).share_decay": "in_proj_b in_proj_a",
-            "mixer(gated_delta).out": "out_proj",
-            **{f"mixer(gated_delta).{x}": x for x in ("A_log", "dt_bias", "norm")},
-            "mixer(gated_delta).conv#d": "conv1d",
-        },
-    )
+_GATED_DELTA = {
+    "mixer(gated_delta).query_key_value_gate": "in_proj_qkv*3 in_proj_z",
+    "mixer(gated_delta).share_decay": "in_proj_b in_proj_a",
+    "mixer(gated_delta).out": "out_proj",
+    **{f"mixer(gated_delta).{x}": x for x in ("A_log", "dt_bias", "norm")},
+    "mixer(gated_delta).conv#d": "conv1d",
+}
+_BY_KEY_HEAD = {
+    f"mixer(gated_delta).{x}": y for x, y in zip(("query_key_value_gate", "share_decay"), OF_KEY_HEADS, strict=True)
+}
+_DELTA_HYBRID = _LLAMA | _of_layers(
+    "model.layers.{0}.self_attn.",
+    {"mixer(attention).query_key_value": "q_proj[0/2] k_proj v_proj", "mixer.gate.to_gates": "q_proj[1/2]"},
 )
+
+QWEN35 = PublishedTensors(_DELTA_HYBRID | _of_layers("model.layers.{0}.linear_attn.", _GATED_DELTA))
 """The text model of Qwen 3.5: gated delta nets, and attention whose map of queries holds the gates of each head."""
+
+QWEN3_NEXT = PublishedTensors(
+    _DELTA_HYBRID
+    | _of_layers("model.layers.{0}.linear_attn.", _GATED_DELTA | _BY_KEY_HEAD)
+    | _of_layers("model.layers.{0}.mlp.", _EXPERTS | _SHARED_EXPERT)
+)
+"""Qwen3-Next: as Qwen 3.5, with experts, and maps of gated delta nets ordered by key heads."""
 
 _RWKV4_MIXES = ("time_mix_key", "time_mix_value", "time_mix_receptance", "key", "value", "receptance", "output")
 RWKV4 = PublishedTensors(

@@ -24,6 +24,8 @@ GPT2 = {"vocab_size": 290, "n_positions": 224, "n_embd": 24, "n_layer": 2, "n_he
 RELU = {"n_positions": 60, "n_inner": 36, "activation_function": "relu", "tie_word_embeddings": False}
 DELTA = {"head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6}
 DELTA |= {"linear_value_head_dim": 5, "partial_rotary_factor": 0.5}
+NEXT = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 12}
+NEXT |= {"mlp_only_layers": [1]}
 MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3}
 MULTIPLIERS |= {"logits_scaling": 6.0}
 GRANITE = {**MULTIPLIERS, "shared_intermediate_size": 28, "position_embedding_type": "rope"}
@@ -58,6 +60,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**LLAMA, **GRANITE, "layer_types": ["linear_attention", "full_attention"], "num_local_experts": 0},
     ),
     "qwen3.5": ("Qwen3_5TextConfig", {**LLAMA, **DELTA, "layer_types": ["linear_attention", "full_attention"]}),
+    "qwen3 next": (
+        "Qwen3NextConfig",
+        {
+            **LLAMA,
+            **DELTA,
+            **NEXT,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention"] * 2 + ["full_attention"],
+        },
+    ),
     "granite with experts": ("GraniteMoeConfig", {**LLAMA, **MULTIPLIERS, "num_local_experts": 3}),
     "smollm3": ("SmolLM3Config", {**LLAMA, "pad_token_id": 0, "no_rope_layers": [0, 1]}),
     "olmo": ("OlmoConfig", {**LLAMA, "pad_token_id": 0}),

@@ -15,6 +15,7 @@ from linnet.interop.families.llama_variants import (
     Helium,
     Olmo,
     Olmoe,
+    Qwen3Next,
     Qwen35,
     SmolLm3,
     Starcoder2,
@@ -24,6 +25,7 @@ from linnet.interop.families.recurrent import Mamba2Model, MambaModel, Rwkv4Mode
 FAMILIES: tuple[type[Family], ...] = (
     *(Llama, Mistral, Qwen2, Qwen3, Mixtral, Phi3, Phi, StableLm, Olmo2, Gemma, Gemma2, Gemma3),
     *(
+        Qwen3Next,
         Qwen35,
         Granite,
         GraniteExperts,
@@ -49,7 +51,6 @@ REFUSED: dict[str, str] = {
     "lfm2": "layers have gated short convolutions",
     "nemotron": "gains of layer norms are one plus a parameter",
     "qwen3_5": "it also reads images; its text model alone (qwen3_5_text) can be imported",
-    "qwen3_next": "maps of gated delta nets hold all parts of each key head, which are not taken apart",
     "zamba2": "layers share blocks of attention, each with adapters of its own",
 }
 """Families that many people use, by `model_type`, and what linnet has no layer or table for."""

@@ -1,4 +1,5 @@
-"""Families that differ from Llama in a few fields: Granite, SmolLM 3, OLMo, OLMoE, EXAONE 4, Helium, ERNIE 4.5, Cohere.
+"""Families that differ from Llama in a few fields: Granite, SmolLM 3, OLMo, OLMoE, EXAONE 4, Helium, ERNIE 4.5, Cohere,
+StarCoder 2, and Qwen's hybrids of gated delta nets and attention.
 
 Granite multiplies token vectors by `m` and the output of each branch by `r`. Its residual stream divided by `r` is that
 of an ordinary model with token vectors times `m / r`, branches as they are, and norms with `eps / r^2`: a norm gives
@@ -10,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from linnet.interop.families.family import OURS, ActivationName, PartialRope
 from linnet.interop.families.llama import LayerNormed, LlamaLike, Olmo2, OneWindow, PartlyRotated
@@ -21,6 +22,7 @@ from linnet.interop.tensor_names import (
     GRANITE_HYBRID,
     OLMO,
     OLMO2,
+    QWEN3_NEXT,
     QWEN35,
     SMALL_EXPERTS,
     STARCODER2,
@@ -393,10 +395,9 @@ class TextRope(PartialRope):
     mrope_interleaved: bool | None = None
 
 
-class Qwen35(PartlyRotated):
-    """Qwen 3.5 for texts: three layers of gated delta nets, then one of gated attention."""
+class DeltaHybrid(PartlyRotated):
+    """The common fields of Qwen3-Next and Qwen 3.5: three layers of gated delta nets, then one of gated attention."""
 
-    tensors, architecture = QWEN35, "Qwen3_5ForCausalLM"
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"^mtp\.|\.rotary_emb\.inv_freq$")
     constants: ClassVar[Mapping[str, Any]] = {
         **LlamaLike.constants,
@@ -412,11 +413,7 @@ class Qwen35(PartlyRotated):
         "rms_norm_eps": "block.norm.eps head.norm.eps block.mixer.query_key_norm.eps",
     }
 
-    model_type: Literal["qwen3_5_text"] = "qwen3_5_text"
-    vocab_size: PositiveInt = 248_320
-    intermediate_size: PositiveInt = 12_288
     num_attention_heads: PositiveInt = 16
-    num_key_value_heads: PositiveInt | None = 4
     max_position_embeddings: PositiveInt = 32_768
     head_dim: PositiveInt | None = 256
     partial_rotary_factor: float = Field(default=0.25, gt=0, le=1)
@@ -456,6 +453,58 @@ class Qwen35(PartlyRotated):
             "eps": self.rms_norm_eps,
         }
         return [{} if kind == "full_attention" else {"mixer": delta} for kind in self.kinds()]
+
+
+class Qwen35(DeltaHybrid):
+    """Qwen 3.5 for texts, without experts."""
+
+    tensors, architecture = QWEN35, "Qwen3_5ForCausalLM"
+
+    model_type: Literal["qwen3_5_text"] = "qwen3_5_text"
+    vocab_size: PositiveInt = 248_320
+    intermediate_size: PositiveInt = 12_288
+    num_key_value_heads: PositiveInt | None = 4
+
+
+class Qwen3Next(DeltaHybrid):
+    """Qwen3-Next: experts beside a gated shared one in every layer, or in every n-th, except the layers named dense."""
+
+    tensors, architecture = QWEN3_NEXT, "Qwen3NextForCausalLM"
+    constants: ClassVar[Mapping[str, Any]] = {**DeltaHybrid.constants, "block.feed_forward.kind": "experts"}
+    table: ClassVar[Mapping[str, str]] = {
+        **{name: paths for name, paths in DeltaHybrid.table.items() if name != "intermediate_size"},
+        "moe_intermediate_size": "block.feed_forward.hidden",
+        "shared_expert_intermediate_size": "block.feed_forward.shared",
+        "num_experts": "block.feed_forward.experts",
+        "num_experts_per_tok": "block.feed_forward.top_k",
+        "norm_topk_prob": "block.feed_forward.normalize",
+        "router_aux_loss_coef": "block.feed_forward.balance",
+    }
+
+    model_type: Literal["qwen3_next"] = "qwen3_next"
+    vocab_size: PositiveInt = 151_936
+    hidden_size: PositiveInt = 2048
+    intermediate_size: PositiveInt = 5632
+    num_hidden_layers: PositiveInt = 48
+    num_key_value_heads: PositiveInt | None = 2
+    moe_intermediate_size: PositiveInt = 512
+    shared_expert_intermediate_size: PositiveInt = 512
+    num_experts: NonNegativeInt = 512
+    num_experts_per_tok: PositiveInt = 10
+    norm_topk_prob: bool = True
+    router_aux_loss_coef: float = Field(default=0.001, ge=0)
+    decoder_sparse_step: PositiveInt = 1
+    mlp_only_layers: list[int] | None = None
+
+    def layers(self) -> list[dict[str, Any]]:
+        dense = {"kind": "glu", "hidden": self.intermediate_size, "activation": OURS[self.hidden_act]}
+        named = self.mlp_only_layers or []
+        return [
+            mixers
+            if self.num_experts and index not in named and (index + 1) % self.decoder_sparse_step == 0
+            else {**mixers, "feed_forward": dense}
+            for index, mixers in enumerate(super().layers())
+        ]
 
 
 class Cohere(Interleaved):

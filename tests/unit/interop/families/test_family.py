@@ -167,6 +167,12 @@ GPT = {"layer_norm_epsilon": EPS, "activation_function": ACTS, "tie_word_embeddi
 MAMBA = {"conv_kernel": st.sampled_from([ABSENT, 2]), "use_bias": BOOLS, "use_conv_bias": BOOLS}
 MAMBA |= {"layer_norm_epsilon": EPS, "tie_word_embeddings": BOOLS}
 NEOX = {"layer_norm_eps": EPS, "hidden_act": ACTS, "tie_word_embeddings": BOOLS, "attention_bias": BOOLS}
+DELTA_SIZES = {**LLAMA_SIZES, "head_dim": 8, "linear_key_head_dim": 4, "num_hidden_layers": 4}
+DELTA_SIZES |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+DELTA = {"num_key_value_heads": st.sampled_from([1, 2, 4]), "attention_bias": BOOLS, "tie_word_embeddings": BOOLS}
+DELTA |= {"full_attention_interval": st.sampled_from([ABSENT, 2]), "linear_value_head_dim": st.sampled_from([4, 6])}
+DELTA |= {"linear_conv_kernel_dim": st.sampled_from([ABSENT, 2])}
+DELTA |= {"rms_norm_eps": st.sampled_from([1e-2, 1e-1])}  # large: norms of heads this narrow amplify rounding
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.SearchStrategy]]] = {
     "llama": (
         LLAMA_SIZES,
@@ -280,22 +286,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, st.SearchStrategy], list[st.
         {**LLAMA, **LAYERS, **MULTIPLIERS, "attention_bias": BOOLS, "mlp_bias": BOOLS},
         [ropes()],
     ),
-    "qwen3_5_text": (  # with a large eps, because the norm of heads this narrow amplifies rounding
-        {
-            **LLAMA_SIZES,
-            "head_dim": 8,
-            "linear_key_head_dim": 4,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-        },
-        {
-            "num_key_value_heads": st.sampled_from([1, 2, 4]),
-            "rms_norm_eps": st.sampled_from([1e-3, 1e-2]),
-            "attention_bias": BOOLS,
-            "tie_word_embeddings": BOOLS,
-        }
-        | {"num_hidden_layers": st.just(4), "full_attention_interval": st.sampled_from([ABSENT, 2])}
-        | {"linear_value_head_dim": st.sampled_from([4, 6]), "linear_conv_kernel_dim": st.sampled_from([ABSENT, 2])},
+    "qwen3_5_text": (DELTA_SIZES, DELTA, [ropes(partial=True)]),
+    "qwen3_next": (
+        {**DELTA_SIZES, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10},
+        {**DELTA, "num_experts": st.sampled_from([0, 3, 4]), "num_experts_per_tok": st.sampled_from([1, 2])}
+        | {"norm_topk_prob": BOOLS, "decoder_sparse_step": st.sampled_from([ABSENT, 2])}
+        | {"mlp_only_layers": st.sampled_from([ABSENT, None, [1]])},
         [ropes(partial=True)],
     ),
     "granitemoe": (
@@ -533,6 +529,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2, "tie_word_embeddings": True,
         "linear_num_value_heads": 16,
     },
+    "Qwen3-Next-80B-A3B": {"model_type": "qwen3_next", "rope_theta": 10000000, "max_position_embeddings": 262144},
     "granite-3.1-1b-a400m": {
         "model_type": "granitemoe", "vocab_size": 49155, "hidden_size": 1024, "intermediate_size": 512,
         "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,

@@ -453,6 +453,19 @@ def test_guesses_change_no_text_and_are_reported(model: str, capsys: pytest.Capt
     assert "guesses: " in capsys.readouterr().err
 
 
+def test_a_stream_that_is_saved_has_guesses_too(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    state, texts = str(tmp_path / "stream.safetensors"), []
+    for guesses in ([], ["--prompt-lookup", "5"], ["--draft", model]):
+        typed = ["generate", model, "--max-tokens", "20", "--json", *guesses]
+        reports = []
+        for more in (["--prompt", "abcabcabc", "--seed", "1", "--save-state", state], ["--load-state", state]):
+            assert main([*typed, *more]) == 0
+            reports.append(json.loads(capsys.readouterr().out))
+        texts.append([report["text"] for report in reports])
+        assert all((report["speculation"] is None) == (not guesses) for report in reports)
+    assert len(texts[0]) == 2 and texts[0] == texts[1] == texts[2]
+
+
 def test_beams_print_the_best_text_or_all(model: str, capsys: pytest.CaptureFixture[str]):
     typed = ["generate", model, "--prompt", "ab", "--max-tokens", "5", "--beams", "3"]
     assert main(typed) == 0

@@ -320,12 +320,12 @@ def generate(
             completions = language_model.completions([prompt], max_tokens, sampling, copies=text.n, **own, **ending)
             _print_several(prompt, completions, sampling.seed, text.logprobs, as_json)
             return
+        if text.draft is not None:
+            draft = load(text.draft, device)
+            ending["draft"] = draft.parsing_special() if parse_special else draft
+        ending["prompt_lookup"] = text.prompt_lookup
         if save_state is None and load_state is None:
             own = {"cache_policy": policy, "ignore_eos": ignore_eos, "input": input_text}
-            own |= {"prompt_lookup": text.prompt_lookup}
-            if text.draft is not None:
-                draft = load(text.draft, device)
-                own["draft"] = draft.parsing_special() if parse_special else draft
             continuation = language_model.stream(prompt, max_tokens, sampling, Caches(kv_cache), **own, **ending)
         else:
             session = (

@@ -94,7 +94,8 @@ class ContinuationOptions:
                 raise UserError(f"{name} is of one text; leave one of them out", field="n", value=self.n)
         for own in (name for name, is_typed in self.alone.items() if is_typed):
             for name, is_typed in single.items():
-                if is_typed and name != "--show-context":
+                kept = name in ("--save-state", "--load-state") and own != "--beams"
+                if is_typed and name != "--show-context" and not kept:
                     raise UserError(f"{own}: it has no {name}; leave one of them out")
         for field in ("length_penalty", "early_stopping"):
             value = getattr(self, field)

@@ -20,7 +20,7 @@ from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.decode import decode_streams
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import check_memory_of_encoder
-from linnet.inference.prefill import PrefillInputs, new_state, prefill_inputs
+from linnet.inference.prefill import EMPTY, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.readers import CachedReader, Caches
 from linnet.inference.sampling import (
     GREEDY_SETTINGS,
@@ -33,7 +33,8 @@ from linnet.inference.sampling import (
     seeded,
 )
 from linnet.inference.scoring import mean_hidden, token_log_probabilities
-from linnet.inference.speculative import DRAFT_TOKENS, DraftModel, PromptLookup, Proposer, Speculation
+from linnet.inference.speculative import DraftModel, Speculation, speculation_of
+from linnet.inference.state import with_room
 from linnet.inference.streams import Stream
 from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
 from linnet.inference.weights import convert_weights
@@ -559,6 +560,23 @@ class LanguageModel:
         caches: Caches,
     ) -> Speculation | None:
         """Guesses for one prompt; None for several, after a note, or if none are asked for. sampling: with a seed."""
+        if not self.check_guesses(draft, prompt_lookup):
+            return None
+        if not caches.kv:
+            problem = "guesses need the state of the text, which is not kept; leave out draft and prompt_lookup"
+            raise UserError(problem, field="kv_cache", value=False)
+        if len(counts) > 1:
+            note(f"{len(counts)} texts are generated as one batch, without guesses (draft, prompt_lookup)")
+            return None
+        proposer = None
+        if draft is not None:
+            prompt_tokens = len(self.prefill_inputs(prompts, inputs).prompts[0])
+            own = draft.prefill_inputs(prompts, inputs)
+            proposer = draft.proposer(own, max_tokens, sampling, counts[0], prompt_tokens)
+        return speculation_of(prompt_lookup, proposer)
+
+    def check_guesses(self, draft: "LanguageModel | None", prompt_lookup: int) -> bool:
+        """True if guesses are asked for; `UserError` for those that this model cannot have."""
         if (
             isinstance(prompt_lookup, bool)
             or not isinstance(prompt_lookup, int)
@@ -566,11 +584,6 @@ class LanguageModel:
         ):
             accepted = f"0 (no look-up) or a number of tokens up to {MAX_LOOKUP}"
             raise UserError(field="prompt_lookup", value=prompt_lookup, accepted=accepted)
-        if draft is None and not prompt_lookup:
-            return None
-        if not caches.kv:
-            problem = "guesses need the state of the text, which is not kept; leave out draft and prompt_lookup"
-            raise UserError(problem, field="kv_cache", value=False)
         if draft is not None and draft.tokenizer.hash != self.tokenizer.hash:
             accepted = f"one with the tokenizer of {self.spec.name}, whose hash is {self.tokenizer.hash[:12]}"
             raise UserError(
@@ -579,34 +592,32 @@ class LanguageModel:
                 value=draft.folder or draft.spec.name,
                 accepted=accepted,
             )
-        if len(counts) > 1:
-            note(f"{len(counts)} texts are generated as one batch, without guesses (draft, prompt_lookup)")
-            return None
-        proposers: list[Proposer] = [PromptLookup(prompt_lookup)] if prompt_lookup else []
-        if draft is not None:
-            prompt_tokens = len(self.prefill_inputs(prompts, inputs).prompts[0])
-            proposers.append(draft._proposer(prompts, inputs, max_tokens, sampling, counts[0], prompt_tokens))
-        return Speculation(proposers, max(prompt_lookup, DRAFT_TOKENS if draft is not None else 0))
+        return draft is not None or prompt_lookup > 0
 
-    def _proposer(
+    def proposer(
         self,
-        prompts: Sequence[str],
-        inputs: Sequence[str] | None,
+        inputs: PrefillInputs,
         max_tokens: int,
         sampling: Sampling,
         counts: TokenCounts,
         prompt_tokens: int,
+        state: DecoderState | None = None,
     ) -> DraftModel:
-        """This model as a draft of another, for which the prompt has `prompt_tokens` tokens."""
-        own, decoder = self.prefill_inputs(prompts, inputs), self.decoder
-        context = own.context(decoder)
-        check_memory_of_encoder(decoder, None, context)
-        (tokens,) = own.prompts
+        """This model as a draft of another, for which the prompt has `prompt_tokens` tokens.
+
+        inputs: the prompt as this model reads it. state: has read a part of it, and is advanced.
+        """
+        decoder, (tokens,) = self.decoder, inputs.prompts
         room = len(tokens) + max_tokens
         if decoder.embedding.positions is not None:  # no guesses beyond them
             room = min(room, self.spec.context_length)
-        reader = CachedReader(decoder, cache_policy_state(decoder, 1, room), context=context)
-        return DraftModel(decoder, reader, tokens, prompt_tokens, sampling, counts, self.tokenizer.vocab_size)
+        context = EMPTY
+        if state is None:
+            context = inputs.context(decoder)
+            check_memory_of_encoder(decoder, None, context)
+        state = cache_policy_state(decoder, 1, room) if state is None else with_room(state, room)
+        reader, rest = CachedReader(decoder, state, context=context), tokens[state.position :]
+        return DraftModel(decoder, reader, rest, prompt_tokens, sampling, counts, self.tokenizer.vocab_size)
 
     def prefill_inputs(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
         """Prompts as token ids, as the model reads them, with an input for each if they have one."""

@@ -15,10 +15,12 @@ from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Engine
+from linnet.inference.kept_draft import KeptDraft
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state
+from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.prefix_store import PrefixStore, prefix_key
 from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
+from linnet.inference.speculative import DraftModel, speculation_of
 from linnet.inference.state import (
     SNAPSHOT,
     read_state,
@@ -51,6 +53,8 @@ class SessionSettings(SamplingSettings, total=False):
     regex: str | None
     choices: Sequence[str] | None
     grammar: Grammar | str | None
+    draft: LanguageModel | None
+    prompt_lookup: int
 
 
 class Session:
@@ -98,6 +102,7 @@ class Session:
         self.seed: int | None = None
         self._drawn = 0
         self._counts = TokenCounts(set(self._tokens))
+        self._draft: KeptDraft | None = None
         self._engine: Engine | None = None
         self._stream: Stream | None = None  # that of `events` or `stream`, while it goes on
         probe = cache_policy_state(model.decoder, 1, 2, cache_policy, device=torch.device("meta"))
@@ -178,6 +183,8 @@ class Session:
         Frequency and presence penalties count the tokens that were generated since the last `feed`. A text of `stop`
         ends the continuation and is not part of the result, but the tokens that completed it are part of the stream, as
         an end token is. A constraint (`json_schema`, `regex`, `choices`, `grammar`) is of what this call generates.
+        `draft`, `prompt_lookup`: guess tokens; those of the stream stay the same (`inference.speculative`). The state
+        of the draft is kept for the next call with it.
         Raises `UserError` for invalid values, and for more tokens than learned positions.
         """
         return "".join(event.text for event in self.events(max_tokens, **settings))
@@ -214,13 +221,15 @@ class Session:
         *,
         constraint: Constraint | None = None,
         logprobs: int | None = None,
+        draft: LanguageModel | None = None,
+        prompt_lookup: int = 0,
     ) -> Continuation:
         """`generate` piece by piece, with figures and state."""
         self._end()
         before, prompt_tokens = self._read, len(self._pending)
         state = self._state_with_room(max_tokens)
         grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
-        request = self._request(max_tokens, sampling, ignore_eos)
+        request = self._request(max_tokens, sampling, ignore_eos, (), draft, prompt_lookup)
         stream = self._submit(replace(request, grammar=grammar, logprobs=logprobs))
 
         def held_nbytes(tokens: int) -> int:
@@ -248,11 +257,12 @@ class Session:
         grammar = settings.pop("grammar", None)
         json_schema, regex = settings.pop("json_schema", None), settings.pop("regex", None)
         choices = settings.pop("choices", None)
+        draft, prompt_lookup = settings.pop("draft", None), settings.pop("prompt_lookup", 0)
         if not isinstance(grammar, Grammar):
             constraint = constraint_of(json_schema, regex, choices, grammar)
             grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         sampling = sampling_of(settings, ("max_tokens", "logprobs", *SessionSettings.__annotations__))
-        request = self._request(max_tokens, sampling, ignore_eos, stop)
+        request = self._request(max_tokens, sampling, ignore_eos, stop, draft, prompt_lookup)
         return replace(request, logprobs=logprobs, grammar=grammar)
 
     def accept(self, event: Event) -> list[TextEvent]:
@@ -277,6 +287,7 @@ class Session:
                 self._append(token)
             if self._first_chunk is None:
                 self._first_chunk = len(stream.request.prompt)
+        self._draft = KeptDraft.of(stream.request.speculation, self._tokens) or self._draft
         return events + self._texts.finish()
 
     def rewind(self, tokens: int) -> None:
@@ -320,6 +331,7 @@ class Session:
         twin._text = self.model.tokenizer.stream()
         twin._text.load_state_dict(self._text.state_dict())
         twin._texts = TextEvents(self.model.tokenizer, stream=twin._text, ends=False)
+        twin._draft = None if self._draft is None else self._draft.fork()
         twin._engine = twin._stream = None
         return twin
 
@@ -399,8 +411,17 @@ class Session:
                 session.prefixes.insert(tokens[:length], snapshot, session._key(state))
         return session
 
-    def _request(self, max_tokens: int, sampling: Sampling, ignore_eos: bool, stop: Sequence[str] = ()) -> Request:
+    def _request(
+        self,
+        max_tokens: int,
+        sampling: Sampling,
+        ignore_eos: bool,
+        stop: Sequence[str],
+        draft: LanguageModel | None,
+        prompt_lookup: int,
+    ) -> Request:
         """The next continuation as an engine takes it; its random numbers follow the last ones of their seed."""
+        guesses = self.model.check_guesses(draft, prompt_lookup)
         if self._state is not None:
             self._state = with_room(self._state, len(self._tokens) + max_tokens)
         if sampling.seed is not None:
@@ -409,11 +430,13 @@ class Session:
             self.seed = fresh_seed()
         length, tokenizer = len(self._tokens), self.model.tokenizer
         self._texts = TextEvents(tokenizer, stop=stop, stream=self._text, ends=False)
+        sampling = replace(sampling, seed=self.seed, drawn=self._drawn)
+        proposer = None if draft is None else self._proposer(draft, max_tokens, sampling)
         self._runs.append(GeneratedRun(length, length, self.seed, self._drawn, sampling.greedy))
         return Request(
             self._pending,
             max_tokens,
-            replace(sampling, seed=self.seed, drawn=self._drawn),
+            sampling,
             () if ignore_eos else tokenizer.end_ids,
             state=self._state,
             cache_policy=self._cache_policy,
@@ -422,7 +445,22 @@ class Session:
             hands_over_state=True,
             read_tokens=self._tokens[: self._read],
             first_chunk=self._first_chunk,
+            speculation=speculation_of(prompt_lookup, proposer) if guesses else None,
         )
+
+    def _proposer(self, draft: LanguageModel, max_tokens: int, sampling: Sampling) -> DraftModel:
+        """A draft of the next continuation; it goes on with the state that it had at the end of an earlier one."""
+        row, own, kept = self._tokens, None, self._draft
+        if self._prefill.inputs is not None:
+            own = self._prefill.inputs
+        elif self._beginning > 1:  # the input stands before the text
+            own, row = [row[: self._beginning]], row[self._beginning - 1 :]
+        state = None
+        if kept is not None and kept.decoder is draft.decoder:
+            state = kept.state_before(self._tokens)
+        self._draft = None
+        inputs = prefill_inputs(draft.decoder, [row], own)
+        return draft.proposer(inputs, max_tokens, sampling, self._counts, len(self._tokens), state)
 
     def _submit(self, request: Request) -> Stream:
         """Continue the stream on an engine of the session's own."""

@@ -167,8 +167,9 @@ class Rewindable:
 class DraftModel:
     """Guesses tokens with another model, which draws them with the random numbers that will choose them.
 
-    `reader` reads the stream token by token, first `prompt`, which is what the model reads for `prompt_tokens` tokens
-    of the text. sampling: of the stream, with its seed. counts: of the stream, which its owner advances.
+    `reader` reads the stream token by token, first `prompt`, which is what the model reads for the first
+    `prompt_tokens` tokens of the text, without those that its state has read. sampling: of the stream, with its seed.
+    counts: of the stream, which its owner advances.
     """
 
     decoder: Decoder
@@ -206,6 +207,20 @@ class DraftModel:
             if confidence < self.min_confidence:
                 break
         return found
+
+    @torch.inference_mode()
+    def settle(self, text: Sequence[int]) -> int | None:
+        """Forget the guesses that are not in `text`; how many of its first tokens the state has read then.
+
+        None if the state has read others, to which it cannot return.
+        """
+        if self._stream is None:
+            return self.prompt_tokens - len(self.prompt)
+        if self._known > len(text):
+            return None
+        right = [own == theirs for own, theirs in zip(self._stream.tokens, text[self._known :], strict=False)]
+        keep = [*right, False].index(False)
+        return self._known + keep - len(self._stream.rewind(keep))
 
     def guess(self, logits_1V: Tensor, counts: TokenCounts, index: int) -> tuple[int, float]:
         """The generated token number `index` as this model chooses it, and its probability before the warping."""
@@ -466,3 +481,10 @@ class Speculation:
         """Bring the state to the end of the text, before anything but `logits` reads or advances it."""
         if self._reader is not None:
             self._reader.settle()
+
+
+def speculation_of(prompt_lookup: int, draft: DraftModel | None) -> Speculation:
+    """Guesses of up to `prompt_lookup` tokens from the text (0: none), and of a draft model where there are none."""
+    proposers: list[Proposer] = [PromptLookup(prompt_lookup)] if prompt_lookup else []
+    proposers += [] if draft is None else [draft]
+    return Speculation(proposers, max(prompt_lookup, 0 if draft is None else DRAFT_TOKENS))

@@ -1,11 +1,14 @@
 """Guesses and beams of a model whose prompts are text."""
 
 import pytest
+import torch
 from small_models import EXAMPLES, speaker
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.session import Session
+from linnet.inference.speculative import DraftModel, Speculation, speculation_of
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -101,3 +104,75 @@ def test_an_encoder_decoder_searches_behind_its_input():
     assert model.generate("", 20, input="abc", temperature=0, ignore_eos=True, draft=model) == plain
     with pytest.raises(UserError, match="input: missing: the model has an encoder"):
         model.generate("", 5, beams=3)
+
+
+def eager(monkeypatch: pytest.MonkeyPatch) -> list[Speculation]:
+    """Guesses are made at every token from here on; all that are asked for."""
+    asked: list[Speculation] = []
+
+    def speculation(prompt_lookup: int, draft: DraftModel | None) -> Speculation:
+        asked.append(speculation_of(prompt_lookup, draft))
+        asked[-1].adapts = False
+        return asked[-1]
+
+    monkeypatch.setattr("linnet.inference.session.speculation_of", speculation)
+    return asked
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 1.0, "repetition_penalty": 1.1}])
+@pytest.mark.parametrize("mixer", [ATTENTION, MAMBA], ids=lambda mixer: mixer.kind)
+def test_guesses_do_not_change_a_session(mixer, settings, monkeypatch: pytest.MonkeyPatch):
+    """Over several calls, with a rewind, a text that is fed, and a fork."""
+    asked, model = eager(monkeypatch), speaker(mixer)
+    seeds = {} if settings["temperature"] == 0 else {"seed": 3}
+    for guesses in ({"prompt_lookup": 5}, {"draft": model}, {"draft": speaker(MAMBA, seed=1), "prompt_lookup": 3}):
+        sessions = [Session(model), Session(model)]
+        texts: list[list[str]] = [[], []]
+        for session, said, own in zip(sessions, texts, ({}, guesses), strict=True):
+            session.feed(TEXT)
+            said.append(session.generate(12, **settings, **seeds, **own))
+            said.append(session.generate(9, **settings, **own))
+            session.rewind(5)
+            said.append(session.fork().generate(9, **settings, **own))
+            said.append(session.generate(9, **settings, **own))
+            session.feed("abc")
+            said.append(session.generate(9, **settings, **own))
+        assert texts[0] == texts[1]
+        assert sessions[0].token_ids == sessions[1].token_ids
+        if guesses.get("draft") is model:  # its state follows the stream; an end token is chosen, but not read
+            assert all(one.figures.proposed - one.figures.accepted <= 1 for one in asked[-5:])
+    assert sum(one.figures.proposed for one in asked) > 50
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("mixer", [ATTENTION, MAMBA], ids=lambda mixer: mixer.kind)
+def test_a_draft_reads_no_token_of_a_session_twice(mixer, monkeypatch: pytest.MonkeyPatch):
+    asked, session, draft = eager(monkeypatch), Session(speaker(ATTENTION)), speaker(mixer)
+    session.feed(TEXT * 3)
+    for _ in range(2):
+        session.generate(9, temperature=0, draft=draft, ignore_eos=True)
+        assert session._draft.tokens == session.token_ids[: session._draft.state.position]
+        token_11 = torch.tensor([session.token_ids[-1:]])
+        read, fresh = session._draft.state.fork(), draft.decoder.initial_state(1, 99)
+        draft.decoder(torch.tensor([session._draft.tokens]), fresh)
+        torch.testing.assert_close(draft.decoder(token_11, read), draft.decoder(token_11, fresh))
+    (first,), (second,) = (one.proposers for one in asked)
+    assert isinstance(second, DraftModel) and isinstance(first, DraftModel)
+    assert len(first.prompt) == 1 + 3 * len(TEXT)
+    assert 1 <= len(second.prompt) <= 9
+
+
+@pytest.mark.parametrize("preset", ["tiny-encoder-decoder", "tiny-prefix"])
+def test_a_session_with_an_input_has_a_draft(preset: str, monkeypatch: pytest.MonkeyPatch):
+    asked, tokenizer = eager(monkeypatch), Tokenizer.train("bytes", [])
+    spec = ModelSpec.load(preset).model_copy(update={"vocab_size": tokenizer.vocab_size})
+    model = LanguageModel(Decoder(spec).double().eval(), tokenizer)
+    plain, guessed = Session(model, input="abc"), Session(model, input="abc")
+    for _ in range(2):
+        own = {"temperature": 0, "ignore_eos": True}
+        assert guessed.generate(8, draft=model, **own) == plain.generate(8, **own)
+    for one in asked:
+        assert one.figures.acceptance_rate == 1
+    with pytest.raises(UserError, match="prompt_lookup: -1: expected 0"):
+        guessed.generate(8, prompt_lookup=-1)
+    assert guessed.generate(8, **own) == plain.generate(8, **own)

@@ -3,6 +3,7 @@
 import copy
 import statistics
 from collections.abc import Iterable
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -28,13 +29,34 @@ from linnet.ops.linear import can_pack_bfloat16
 
 each_mixer = pytest.mark.parametrize("mixer", CASES)
 each_head = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+
+
+def each_mixer_and_head(precisions: Iterable[str]) -> pytest.MarkDecorator:
+    """Every mixer with every precision, and each of both with both heads, which alternate."""
+    cases = []
+    for index, case in enumerate(CASES):
+        for number, weights in enumerate(precisions):
+            tied = (index + number) % 2 == 0
+            name = f"{weights}-{case.id}-{'tied' if tied else 'untied'}"
+            cases.append(pytest.param(case.values[0], weights, tied, id=name, marks=case.marks))
+    return pytest.mark.parametrize(("mixer", "weights", "tied"), cases)
+
+
 needs_packed_bfloat16 = pytest.mark.skipif(
     not can_pack_bfloat16(torch.device("cpu")), reason="no bfloat16 products on this processor"
 )
 
 
+SEEDS = range(5)
+"""Of models, whose errors a test takes the median of."""
+
+
+@cache
 def decoder_with_weights(mixer: MixerSpec, tied: bool, seed: int = 0) -> Decoder:
-    """Float32; as large as `small_decoder`'s, but with an operator near the identity, which is not chaotic."""
+    """Float32; as large as `small_decoder`'s, but with an operator near the identity, which is not chaotic.
+
+    One for all tests, which do not change it.
+    """
     spec = small_spec(mixer)
     decoder = Decoder(spec.replace(head={"tied": tied, "bias": not tied, "norm": {}}))
     source = dict(small_decoder(mixer, seed).named_parameters())
@@ -52,6 +74,16 @@ def converted(decoder: Decoder, weights: str) -> Decoder:
     decoder = copy.deepcopy(decoder)
     convert_weights(decoder, weights)
     return decoder
+
+
+@cache
+def converted_once(mixer: MixerSpec, tied: bool, weights: str, seed: int = 0) -> Decoder:
+    """One for all tests, which do not change it."""
+    return converted(decoder_with_weights(mixer, tied, seed), weights)
+
+
+def converted_models(mixer: MixerSpec, tied: bool, weights: str) -> list[Decoder]:
+    return [converted_once(mixer, tied, weights, seed) for seed in SEEDS]
 
 
 def with_rounded_matrices(decoder: Decoder, rounded: Decoder) -> Decoder:
@@ -78,21 +110,23 @@ def typical(errors: Iterable[float]) -> float:
 
 
 def models(mixer: MixerSpec, tied: bool) -> list[Decoder]:
-    return [decoder_with_weights(mixer, tied, seed) for seed in range(5)]
+    return [decoder_with_weights(mixer, tied, seed) for seed in SEEDS]
 
 
 def tokens(length: int = 12) -> Tensor:
     return torch.randint(23, (2, length), generator=torch.Generator().manual_seed(0))
 
 
+DIFFERENCES = {"int8": (1e-3, 0.1), "int4": (0.02, 1.5)}
+"""Of the model before rounding, at least and at most."""
+
+
 @torch.no_grad()
-@each_head
-@each_mixer
-@pytest.mark.parametrize(("weights", "least", "most"), [("int8", 1e-3, 0.1), ("int4", 0.02, 1.5)])
-def test_it_is_the_model_with_rounded_matrices(mixer: MixerSpec, tied: bool, weights: str, least: float, most: float):
+@each_mixer_and_head(DIFFERENCES)
+def test_it_is_the_model_with_rounded_matrices(mixer: MixerSpec, weights: str, tied: bool):
+    least, most = DIFFERENCES[weights]
     own, other = [], []
-    for decoder in models(mixer, tied):
-        rounded = converted(decoder, weights)
+    for decoder, rounded in zip(models(mixer, tied), converted_models(mixer, tied, weights), strict=True):
         expected = with_rounded_matrices(decoder, rounded)(tokens())
         own.append(error(rounded(tokens()), expected))
         other.append(error(decoder(tokens()), expected))
@@ -104,11 +138,10 @@ def test_it_is_the_model_with_rounded_matrices(mixer: MixerSpec, tied: bool, wei
 @each_mixer
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_without_a_fast_form(mixer: MixerSpec, weights: str, monkeypatch: pytest.MonkeyPatch):
-    decoders = models(mixer, tied=True)
-    expected = [converted(decoder, weights)(tokens()) for decoder in decoders]
+    expected = [decoder(tokens()) for decoder in converted_models(mixer, True, weights)]
     monkeypatch.setattr(int8_linear, "has_fast_form", lambda _: False)
     monkeypatch.setattr(int4_linear, "can_pack", lambda _: False)
-    found = [converted(decoder, weights)(tokens()) for decoder in decoders]
+    found = [converted(decoder, weights)(tokens()) for decoder in models(mixer, tied=True)]
     assert typical(map(error, found, expected)) < 2e-3  # two digits of 8 bits, which the norms of mlstm magnify
 
 
@@ -123,11 +156,9 @@ def test_a_tied_table_is_held_once_and_the_model_is_smaller_than_float32(weights
 
 
 @torch.no_grad()
-@each_head
-@each_mixer
-@pytest.mark.parametrize("weights", get_args(Precision))
-def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied: bool, weights: str):
-    decoder = converted(decoder_with_weights(mixer, tied), weights)
+@each_mixer_and_head(get_args(Precision))
+def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, weights: str, tied: bool):
+    decoder = converted_once(mixer, tied, weights)
     prompt, rest = tokens()[:1, :5], tokens()[:1, 5:]
     state, other = (decoder.initial_state(1, 12) for _ in range(2))
     decoder(prompt, state), decoder(prompt, other)
@@ -140,8 +171,9 @@ def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied:
 @each_mixer
 def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_narrow(mixer: MixerSpec, tied: bool):
     decoder = decoder_with_weights(mixer, tied)
-    narrow = converted(decoder, "bfloat16")
-    assert typical(error(converted(each, "bfloat16")(tokens()), each(tokens())) for each in models(mixer, tied)) < 0.05
+    narrow = converted_once(mixer, tied, "bfloat16")
+    pairs = zip(converted_models(mixer, tied, "bfloat16"), models(mixer, tied), strict=True)
+    assert typical(error(rounded(tokens()), each(tokens())) for rounded, each in pairs) < 0.05
     assert narrow(tokens()).dtype == narrow.dtype == torch.bfloat16
     state = narrow.initial_state(1, 64)
     narrow(tokens()[:1], state)
@@ -154,7 +186,7 @@ def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_nar
 @each_mixer
 @pytest.mark.parametrize("weights", get_args(Precision))
 def test_the_bytes_of_a_state_are_known_before(mixer: MixerSpec, weights: str):
-    decoder = converted(decoder_with_weights(mixer, tied=True), weights)
+    decoder = converted_once(mixer, True, weights)
     for room in (1, 64):
         state = decoder.initial_state(1, room)
         decoder(tokens(1)[:1], state)
@@ -181,7 +213,7 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
     if not compiled:
         monkeypatch.setattr("linnet.ops.attention.library", lambda _: None)
         monkeypatch.setattr("linnet.layers.key_value.native_library_of", lambda _: None)
-    decoder = converted(decoder_with_weights(mixer, tied=True), weights)
+    decoder = converted_once(mixer, True, weights)
     state, other, third = (decoder.initial_state(1, 12) for _ in range(3))
     kept = state.layers[0].tensors()
     assert kept["keys"].dtype == kept["values"].dtype == (torch.bfloat16 if keeps_narrow(mixer) else torch.float32)
@@ -212,11 +244,9 @@ def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPa
     assert error(plain(tokens()), expected) < 0.02
 
 
-@each_head
-@each_mixer
-@pytest.mark.parametrize("weights", ["int8", "int4", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
-def test_every_linear_map_is_converted_but_those_that_skip_it(mixer: MixerSpec, tied: bool, weights: str):
-    decoder = decoder_with_weights(mixer, tied)
+@each_mixer_and_head(["int8", "int4", *(["bfloat16"] if can_pack_bfloat16(torch.device("cpu")) else [])])
+def test_every_linear_map_is_converted_but_those_that_skip_it(mixer: MixerSpec, weights: str, tied: bool):
+    decoder = copy.deepcopy(decoder_with_weights(mixer, tied))
     names = {name for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
     parts = [part for sublayer in decoder.sublayers for part in sublayer.skip_quantization()]
     precise = {id(module) for part in parts for module in part.modules()}
@@ -236,7 +266,7 @@ def test_every_linear_map_is_converted_but_those_that_skip_it(mixer: MixerSpec, 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("weights", get_args(Precision))
 def test_conversion_from_every_stored_dtype(stored: torch.dtype, weights: str):
-    decoder = decoder_with_weights(EXAMPLES[0], tied=False).to(stored)
+    decoder = copy.deepcopy(decoder_with_weights(EXAMPLES[0], tied=False)).to(stored)
     convert_weights(decoder, weights)
     assert decoder.dtype == (torch.bfloat16 if weights == "bfloat16" else torch.float32)
     kept = decoder.initial_state(1, 4).layers[0].tensors()["keys"].dtype
@@ -257,7 +287,7 @@ def test_generating(weights: str):
 
 
 def test_a_second_conversion_and_unknown_precisions_are_refused():
-    decoder = decoder_with_weights(EXAMPLES[0], tied=False)
+    decoder = copy.deepcopy(decoder_with_weights(EXAMPLES[0], tied=False))
     with pytest.raises(UserError, match="precision: 'int2': expected float32, bfloat16, int8, int4"):
         convert_weights(decoder, "int2")
     convert_weights(decoder, "int8")
@@ -305,4 +335,4 @@ def test_load_brings_a_folder_to_a_precision(tmp_path):
 
 def test_a_group_that_no_product_takes():
     with pytest.raises(UserError, match="group: 100: expected 32, 64, 128, 256"):
-        convert_weights(decoder_with_weights(EXAMPLES[0], tied=True), "int4", group=100)
+        convert_weights(copy.deepcopy(decoder_with_weights(EXAMPLES[0], tied=True)), "int4", group=100)

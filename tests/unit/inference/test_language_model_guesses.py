@@ -1,5 +1,7 @@
 """Guesses and beams of a model whose prompts are text."""
 
+from itertools import islice
+
 import pytest
 import torch
 from small_models import EXAMPLES, speaker
@@ -113,6 +115,8 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> list[Speculation]:
     def speculation(prompt_lookup: int, draft: DraftModel | None) -> Speculation:
         asked.append(speculation_of(prompt_lookup, draft))
         asked[-1].adapts = False
+        if draft is not None:
+            draft.min_confidence = 0.0
         return asked[-1]
 
     monkeypatch.setattr("linnet.inference.session.speculation_of", speculation)
@@ -150,7 +154,9 @@ def test_a_draft_reads_no_token_of_a_session_twice(mixer, monkeypatch: pytest.Mo
     asked, session, draft = eager(monkeypatch), Session(speaker(ATTENTION)), speaker(mixer)
     session.feed(TEXT * 3)
     for _ in range(2):
-        session.generate(9, temperature=0, draft=draft, ignore_eos=True)
+        events = session.events(9, temperature=0, draft=draft, ignore_eos=True)
+        list(islice(events, 4))
+        events.close()  # while guesses are open
         assert session._draft.tokens == session.token_ids[: session._draft.state.position]
         token_11 = torch.tensor([session.token_ids[-1:]])
         read, fresh = session._draft.state.fork(), draft.decoder.initial_state(1, 99)

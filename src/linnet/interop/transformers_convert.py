@@ -52,8 +52,8 @@ from linnet.model.store import check_new_folder, write_model
 from linnet.present.progress import progress
 
 NAME = "Transformers"
-CACHES = ("past_key_values", "cache_params", "state")
-"""Names in Transformers of what a model keeps of earlier tokens."""
+CACHES = ("cache", "past_key_values", "cache_params", "state")
+"""Names in Transformers of what a model keeps of earlier tokens; later versions answer to older names too."""
 STORIES = 20
 """Stories whose ids are compared in addition to `SAMPLES`: about 2,000 words."""
 
@@ -195,7 +195,8 @@ def check_with_transformers(decoder: Decoder, theirs: Any, origin: str) -> Agree
     with progress("comparing with Transformers", expected.steps, "tokens") as advance:
         for chunk_T in (expected.tokens[:prompt], *expected.tokens[prompt:, None]):  # the prompt, then single tokens
             out = theirs(chunk_T[None], use_cache=True, **cache)
-            cache = {name: out[name] for name in CACHES if name in out}
+            name = next(name for name in CACHES if name in out)
+            cache = {name: out[name]}
             rows.append(out.logits[0])
             advance(1)
     agreement = compare(expected, torch.cat(rows), MAX_ERROR, NAME, origin)

@@ -193,6 +193,11 @@ class StateCache(Cache):
         return self.state is not None
 
     @property
+    def is_linear(self) -> list[bool]:
+        """What Transformers 5.24 asks in `generate`: False, so that it passes on only tokens that were not read yet."""
+        return [False]
+
+    @property
     def is_croppable(self) -> bool:
         """True if the past can be taken back: it is recorded, or the state goes back by itself."""
         return self._past is not None or self._goes_back

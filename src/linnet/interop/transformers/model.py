@@ -4,6 +4,7 @@ Legend: `B` batch, `T` positions of the chunk, `V` vocabulary.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -30,6 +31,8 @@ from linnet.model.spec import ModelSpec
 from linnet.training.objectives import mean_losses
 
 IGNORED_LABEL = -100
+CACHE = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithPast)} else "past_key_values"
+"""The name of the cache in arguments and outputs, which Transformers 5.24 changed."""
 
 
 class LinnetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -40,7 +43,7 @@ class LinnetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """
 
     model_type = MODEL_TYPE
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]  # `Trainer` appends to it: a list
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [CACHE]  # `Trainer` appends to it: a list
 
     description: dict[str, Any] | None = None
     vocab_size: int | None = None
@@ -121,13 +124,14 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
+        cache: StateCache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """`[B, T] -> logits [B, T, V]`; with labels also the loss of Transformers (shifted, -100 ignored).
 
         attention_mask: `[B, all positions so far]`, 0 for padding anywhere; at padding stand the logits of the last
-        token before it. past_key_values: cache to continue from,
-        advanced in place. use_cache: return a cache; None: as configured, but not with labels or gradients.
+        token before it. cache: that to continue from, advanced in place; past_key_values: its name before Transformers
+        5.24. use_cache: return a cache; None: as configured, but not with labels or gradients.
         logits_to_keep: number of last positions, or a tensor of positions; 0: all. num_items_in_batch: number of labels
         for the mean loss. `UserError` for unsupported arguments (`inputs_embeds`, `cache_position`, …), and for
         `position_ids` that do not count the tokens.
@@ -138,7 +142,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
                 raise UserError(f"{name}: models of linnet do not support it; expected None")
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not torch.is_grad_enabled()
-        cache = self._cache(past_key_values, use_cache)
+        cache = self._cache(past_key_values if cache is None else cache, use_cache)
         chunk = Chunk.of(input_ids, attention_mask)
         if position_ids is not None:
             chunk.check_positions(position_ids, None if cache is None else cache.tokens_read())
@@ -152,12 +156,13 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BTV = self.decoder.logits(x_BTD[:, positions])
         loss = None if labels is None else self._loss(logits_BTV, labels, num_items_in_batch, record)
-        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=cache)
+        named: dict[str, Any] = {CACHE: cache}
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, **named)
 
     def _cache(self, cache: StateCache | None, create: bool) -> StateCache | None:
         if cache is not None and not isinstance(cache, StateCache):
             accepted = "a StateCache, which the model itself gives back"
-            raise UserError(field="past_key_values", value=type(cache).__name__, accepted=accepted)
+            raise UserError(field=CACHE, value=type(cache).__name__, accepted=accepted)
         return StateCache() if cache is None and create else cache
 
     def _hidden(self, chunk: Chunk, cache: StateCache | None, record: AuxiliaryOutputs) -> Tensor:
@@ -200,7 +205,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         max_cache_length: int,
     ) -> bool:
         # `generate` of Transformers calls this to put a cache into `model_kwargs` if none is there and one is used.
-        kind, cache = generation_config.cache_implementation, model_kwargs.get("past_key_values")
+        kind, cache = generation_config.cache_implementation, model_kwargs.get(CACHE)
         if kind not in (None, "dynamic"):
             raise UserError(field="cache_implementation", value=kind, accepted="none: the model has a cache of its own")
         if generation_config.assistant_early_exit is not None:
@@ -213,7 +218,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             cache._is_user_defined = True  # Transformers reads it to keep the cache
         if cache is None:
             return False
-        model_kwargs["past_key_values"] = self._cache(cache, True)
+        model_kwargs[CACHE] = self._cache(cache, True)
         if self.calibrates and generation_mode == GenerationMode.ASSISTED_GENERATION:
             mask = model_kwargs.get("attention_mask")  # absent without padding; its length is known all the same
             cache.prompt = generation_config._mask_length if mask is None else mask.shape[1]

@@ -174,10 +174,11 @@ def _of_key_heads(name: str, tensor: Tensor, spec: ModelSpec, to_published: bool
     sizes = [keys, keys, values, values] if "qkvz" in name else [mixer.heads, mixer.heads]
     key_heads = mixer.key_heads or mixer.heads
     if to_published:
-        parts = [part.unflatten(0, (key_heads, -1)) for part in tensor.split(sizes)]
+        parts = [part.reshape(key_heads, -1, *part.shape[1:]) for part in torch.split(tensor, sizes)]
         return torch.cat(parts, dim=1).flatten(0, 1)
-    by_head = tensor.unflatten(0, (key_heads, -1)).split([size // key_heads for size in sizes], dim=1)
-    return torch.cat([part.flatten(0, 1) for part in by_head])
+    by_head = tensor.reshape(key_heads, -1, *tensor.shape[1:])
+    parts = torch.split(by_head, [size // key_heads for size in sizes], dim=1)
+    return torch.cat([part.flatten(0, 1) for part in parts])
 
 
 _SEVERAL = re.compile(r"\*(\d+)")

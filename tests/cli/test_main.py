@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -79,6 +80,13 @@ def test_a_long_help_begins_with_an_example_and_the_usual_options(verb: str, cap
     assert " ".join(short).count("Example: ") == 1
     assert next(number for number, line in enumerate(short) if "Example: " in line) < 8
     assert len(full) > 1.3 * len(short)
+
+
+@pytest.mark.parametrize("command", ["demo", "compare", "evaluate", "serve", "spec show", "prepare"])
+def test_a_help_names_values_by_letters_and_not_by_types(command: str, capsys: pytest.CaptureFixture[str]):
+    """No `<int range>`, `MODEL... <list[Path]>` or largest number of the program."""
+    text = "\n".join(help_of(capsys, *command.split(), "--help-all"))
+    assert not re.search(r"<(int|float|str|list|path)\b|281474976710656", text)
 
 
 def test_a_short_help_is_whole(capsys: pytest.CaptureFixture[str]):

@@ -30,7 +30,6 @@ from linnet.cli.options import (
     with_fields,
 )
 from linnet.core import units
-from linnet.core.bounds import MAX_AMOUNT
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,9 +125,7 @@ def search(
         Literal["float32", "bfloat16", "int8", "int4"],
         typer.Option(help="Precision of the weights; the decode state has the precision that goes with it."),
     ] = "float32",
-    batch: Annotated[
-        int, typer.Option(min=1, max=MAX_AMOUNT, help="Sequences of a training step, for its memory.")
-    ] = 8,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a training step, for its memory.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the evolution.")] = 0,
     changes: Annotated[
         list[str] | None,

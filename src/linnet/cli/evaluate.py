@@ -18,7 +18,7 @@ from linnet.cli.options import (
     refuse_options,
     with_option_groups,
 )
-from linnet.core.bounds import MAX_ABILITY_SHOTS, MAX_AMOUNT, MAX_RESAMPLES, MAX_TASK_ITEMS, MAX_TASK_SHOTS
+from linnet.core.bounds import MAX_ABILITY_SHOTS, MAX_RESAMPLES, MAX_TASK_ITEMS, MAX_TASK_SHOTS
 from linnet.core.errors import UserError
 from linnet.present.result import Result
 
@@ -89,7 +89,6 @@ class TextOptions:
         int | None,
         typer.Option(
             min=1,
-            max=MAX_AMOUNT,
             help="Slide windows by this many tokens over each document: each token is predicted once, with at least "
             "the context less the stride before it.",
         ),
@@ -229,7 +228,7 @@ class ComputeOptions:
     precision: Precision = None
     tokens_at_once: Annotated[
         int,
-        typer.Option(min=1, max=MAX_AMOUNT, help="Tokens computed at once; changes time and memory, not the figures."),
+        typer.Option(min=1, help="Tokens computed at once; changes time and memory, not the figures."),
     ] = TOKENS_AT_ONCE
 
     def model_options(self, calibrated: CalibrationOptions, seed: int | None) -> "ModelOptions":

@@ -133,7 +133,8 @@ def linnet(
 
     Example: linnet demo
 
-    Every command has its own help with an example: linnet train --help; --help-all shows every option.
+    Every command has its own help with an example, such as linnet train --help.
+    With --help-all the help shows every option.
     """
 
 

@@ -49,9 +49,7 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable); --KEY VALUE does the same."),
 ]
-ContextLength = Annotated[
-    int | None, typer.Option(min=1, max=MAX_AMOUNT, help="Tokens that are read at once. Default: the model's.")
-]
+ContextLength = Annotated[int | None, typer.Option(min=1, help="Tokens that are read at once. Default: the model's.")]
 Data = Annotated[Path, option("DIR", "A data folder made by `linnet prepare`.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="The device to compute on.")]
 ExecutorName = Annotated[
@@ -340,6 +338,7 @@ def finish_command(command: Any, usual: Sequence[str] = ()) -> None:
     text = cleandoc(command.help or "")
     options = [one for one in command.params if isinstance(one, TyperOption) and not one.hidden]
     is_long = len(options) > MAX_SHORT_OPTIONS or text.count("\n") >= MAX_SHORT_LINES
+    _name_values(command)
     command.usual = [*(usual or [one.opts[0] for one in options[:MAX_SHORT_OPTIONS]])]
     command.help = VERBATIM.sub("\n\n\b\n", text)
     command.params.append(_help_all(is_long))
@@ -347,6 +346,21 @@ def finish_command(command: Any, usual: Sequence[str] = ()) -> None:
         command.format_help = functools.partial(_format_help, command)
     if command.callback is not None:
         command.callback = _naming_options(command)
+
+
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
+
+
+def _name_values(command: Any) -> None:
+    """Replace the types of Python in a command's help: `--steps N` instead of `--steps <int range>`, `MODEL` alone."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            # The usage line has an ellipsis of its own for several values.
+            parameter.metavar = (parameter.metavar or parameter.name.upper()).replace("...", "")
+            parameter.display_type_rich = lambda ctx: None
+        elif parameter.metavar is None and not parameter.type_descriptor.is_choice:
+            words = re.findall(r"\w+", parameter.display_type(None))
+            parameter.metavar = _METAVARS.get(words[0]) if words else None
 
 
 def _help_all(is_listed: bool) -> TyperOption:

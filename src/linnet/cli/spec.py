@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.options import AsJson, Changes, Fields, with_fields
-from linnet.core.bounds import MAX_AMOUNT
 from linnet.core.errors import UserError
 from linnet.present import numbers
 from linnet.present.show import write, write_json, write_parts
@@ -69,17 +68,13 @@ def show(
     ] = "float32",
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_AMOUNT, help="Count FLOPs over this many tokens. Default: the context length."),
+        typer.Option(min=1, help="Count FLOPs over this many tokens. Default: the context length."),
     ] = None,
     inputs: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=MAX_AMOUNT, help="Encoder-decoders: tokens of the input. Default: as many as --tokens."
-        ),
+        typer.Option(min=1, help="Encoder-decoders: tokens of the input. Default: as many as --tokens."),
     ] = None,
-    batch: Annotated[
-        int, typer.Option(min=1, max=MAX_AMOUNT, help="Sequences of a training step, for its memory.")
-    ] = 8,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a training step, for its memory.")] = 8,
     changes: Changes = None,
     list_fields: Fields = False,
     as_yaml: Annotated[

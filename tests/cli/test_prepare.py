@@ -173,9 +173,12 @@ def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> No
 
 
 def test_help_has_an_example_and_names_every_option(prepare: Prepare) -> None:
-    _, text, _ = prepare("--help")
+    _, short, _ = prepare("--help")
+    assert "linnet prepare [OPTIONS] [INPUT]..." in short
+    _, text, _ = prepare("--help-all")
     options = [
         "out",
+        "mixture",
         "tokenizer",
         "end",
         "vocab-size",

@@ -392,7 +392,9 @@ def _format_help(command: Any, ctx: Any, formatter: Any) -> None:
         shown.help = summary + example + rest.partition("\n\n")[0]
         names = [*command.usual, "--help-all"]
         usual = [one for name in names for one in command.params if name in one.opts]
-        always = [one for one in command.params if one not in usual and one.required]
+        always = [
+            one for one in command.params if one not in usual and (one.required or isinstance(one, TyperArgument))
+        ]
         shown.params = [*always, *usual]
     type(command).format_help(shown, ctx, formatter)
 

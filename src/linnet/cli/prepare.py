@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
 def prepare(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="INPUT...",
+            metavar="INPUT",
             help="Files, folders or patterns of text, code, .jsonl, .csv, .parquet, .html, .warc, each also .gz, .zst, "
             ".bz2, .xz; hf:NAME[:CONFIG][:SPLIT]; - for the standard input.",
         ),
-    ],
+    ] = None,
+    *,
     out: Annotated[Path, option("DIR", "The data folder to make.")],
+    mixture: Annotated[
+        Path | None, option("FILE", "A mixture.yaml, whose named sources say what is read; instead of inputs.")
+    ] = None,
     tokenizer: Annotated[
         str, option("bytes|char|bpe|unigram|PATH", "The kind of tokenizer to train, or a tokenizer.json to use.")
     ] = "bpe",
@@ -65,8 +69,9 @@ def prepare(
     from linnet.data.prepare import prepare as prepare_data
 
     manifest = prepare_data(
-        files,
+        files or [],
         out,
+        mixture=mixture,
         tokenizer=tokenizer,
         vocab_size=vocab_size,
         field=field,
@@ -81,6 +86,8 @@ def prepare(
         write_json(manifest.model_dump())
     else:
         _print_table(manifest, out)
+        if mixture is not None:
+            write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

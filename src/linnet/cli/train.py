@@ -273,6 +273,9 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
             own["share"] = f", {own['share_of_peak']:.1%} of peak"
         text = f"{speed}{{share}}, {{memory_bytes}}, waited {{waiting_s}}"
         rows += _row(f"process {each.get('process')}", text, own, **formats)
+    for source in found.get("sources", ()):
+        text = "{tokens:,} tokens, {share:.1%} of all ({share_of_bytes:.1%} of the bytes), {epochs:.2f} epochs"
+        rows += _row(f"source {source.get('source')}", text, source)
     return [
         *rows,
         *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", held_out),

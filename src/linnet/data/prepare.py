@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,8 @@ from linnet.core.atomic import atomic_directory, clean_up
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_checked_json
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
+from linnet.core.spec import read_yaml
+from linnet.data.mixture import MixtureSpec
 from linnet.data.readers import ROW_FORMATS, json_field, lines_of, valid
 from linnet.data.shards import (
     SHARD_TOKENS,
@@ -102,6 +105,7 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     end: Sequence[str] = (),
     skip_invalid: bool = False,
+    mixture: str | Path | MixtureSpec | None = None,
 ) -> Manifest:
     """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
@@ -110,14 +114,19 @@ def prepare(
     its shards and the tokenizer do not depend on the order of the files. The folder appears complete or not at all; one
     that is there is replaced only with `overwrite`, and only if it holds nothing but prepared data. `end`: the end
     tokens of a tokenizer.json, that between documents first; none: those that it or the files beside it name.
-    `skip_invalid` leaves out documents that cannot be read, and counts them.
+    `skip_invalid` leaves out documents that cannot be read, and counts them. `mixture`, or the path of its YAML, names
+    the inputs instead, by source; each source has its own field and separator.
     """
+    mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
     out = _checked_target(out, overwrite)
     check_fraction(validation)
     ready = _load_tokenizer(tokenizer, vocab_size, end)
     with _new_folder(out, overwrite) as folder, ExitStack() as stack:
-        sources = _open_sources(stack, inputs, field, separator, skip_invalid)
-        corpus, fraction = _corpus_of(sources, validation)
+        if mixed is None:
+            sources, names = _open_sources(stack, inputs, field, separator, skip_invalid), None
+        else:
+            sources, names = _open_mixture(stack, mixed, skip_invalid)
+        corpus, fraction = _corpus_of(sources, validation, names)
         for line in describe_reading(sources):
             note(line)
         if undivided := _undivided_note(sources, corpus, separator, fraction):
@@ -130,9 +139,23 @@ def prepare(
             "validation": fraction,
             "end": list(end),
             "skip_invalid": skip_invalid,
+            **({} if mixed is None else {"mixture": mixed.model_dump(mode="json")}),
         }
         encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, shard_tokens)
+
+
+def _mixture_to_prepare(
+    mixture: str | Path | MixtureSpec, inputs: Sequence[str], field: str | None, separator: str | None
+) -> MixtureSpec:
+    """The mixture; `UserError` for what it says itself."""
+    for name, value in (("inputs", inputs), ("field", field), ("separator", separator)):
+        if value:
+            accepted = f"nothing beside mixture, whose sources have {name} of their own"
+            raise UserError(field=name, value=value if isinstance(value, str) else ", ".join(value), accepted=accepted)
+    if isinstance(mixture, MixtureSpec):
+        return mixture
+    return MixtureSpec.parse(read_yaml(mixture), str(mixture))
 
 
 def read_split(inputs: list[str]) -> tuple[dict[Split, list[str]], list[SourceInfo]]:
@@ -348,6 +371,25 @@ def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         yield folder
 
 
+def _open_mixture(stack: ExitStack, mixture: MixtureSpec, skip_invalid: bool) -> tuple[list[Source], list[str]]:
+    """The files of a mixture's sources, one source after the other, and the name of each file's source."""
+    sources, names = list[Source](), list[str]()
+    for name, spec in mixture.sources.items():
+        place = f"mixture.sources.{name}"
+        if not spec.inputs:
+            raise UserError(field=f"{place}.inputs", accepted="files, folders or patterns of text")
+        try:
+            opened = _open_sources(stack, spec.inputs, spec.field, spec.separator, skip_invalid)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        sources, names = [*sources, *opened], [*names, *[name] * len(opened)]
+    owners: dict[str, str] = {}
+    for source, name in zip(sources, names, strict=True):
+        if owners.setdefault(source.name, name) != name:
+            raise UserError(f"mixture: {source.name} is of {owners[source.name]} and of {name}; expected one source")
+    return sources, names
+
+
 def _open_sources(
     stack: ExitStack,
     inputs: Sequence[str],
@@ -371,16 +413,21 @@ def _open_sources(
     return [stack.enter_context(source) for source in sources]
 
 
-def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus, float]:
-    """First pass: count, and decide the split. Returns the documents and the fraction that is held out."""
+def _corpus_of(
+    sources: list[Source], validation: float | None, names: Sequence[str] | None = None
+) -> tuple[_Corpus, float]:
+    """First pass: count, and decide the split. Returns the documents and the fraction that is held out.
+
+    names: of the sources of a mixture, for each file.
+    """
     total, found = Survey(), []
     with progress("reading", sum(source.size_bytes for source in sources), "bytes") as advance:
-        for source in sources:
+        for source, name in zip(sources, names or repeat(None, len(sources)), strict=True):
             before = total.documents, total.text_bytes
             for text in source.documents(advance):
                 total.add(text)
             documents, text_bytes = total.documents - before[0], total.text_bytes - before[1]
-            found.append(SourceInfo(file=source.name, documents=documents, bytes=text_bytes))
+            found.append(SourceInfo(file=source.name, documents=documents, bytes=text_bytes, name=name))
     if not total.documents:
         raise UserError(f"{sources[0].name} and {len(sources) - 1:,} other files: no documents, every one is empty")
     holdout = total.holdout(validation)

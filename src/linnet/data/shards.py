@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, digest, write_checked_json
 from linnet.core.errors import UserError
@@ -79,11 +79,18 @@ class SplitInfo(Spec):
 
 
 class SourceInfo(Spec):
-    """One input file, as it was named, and what was found in it."""
+    """One input file, as it was named, and what was found in it. name: of its source in a mixture; None: the file's."""
 
     file: str
     documents: int
     bytes: int
+    name: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_an_absent_name(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As before there were names, so that the hashes of such folders stay what they were."""
+        plain: dict[str, Any] = serialize(self)
+        return plain if self.name is not None else {key: value for key, value in plain.items() if key != "name"}
 
 
 class TokenizerInfo(Spec):
@@ -292,18 +299,27 @@ class CheckedArray:
 
 
 class Column:
-    """The arrays of several shards as one long array."""
+    """The arrays of several shards as one long array, or a part of it."""
 
     def __init__(self, arrays: Sequence[CheckedArray], dtype: type = np.int64) -> None:
         self._arrays, self._dtype = arrays, dtype
         self.offsets = [0, *accumulate(len(array) for array in arrays)]
+        self._begin, self._end = 0, self.offsets[-1]
+
+    def part(self, begin: int, end: int) -> "Column":
+        """The numbers from place `begin` to before `end`."""
+        assert 0 <= begin <= end <= len(self), (begin, end, len(self))
+        part = Column(self._arrays, self._dtype)
+        part._begin, part._end = self._begin + begin, self._begin + end
+        return part
 
     def __len__(self) -> int:
-        return self.offsets[-1]
+        return self._end - self._begin
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Numbers `[count]` from place `start`, copied; they must exist."""
         assert start >= 0 and start + count <= len(self), (start, count, len(self))
+        start += self._begin
         found: NDArray[Any] = np.empty(count, dtype=self._dtype)
         filled = 0
         while filled < count:
@@ -353,6 +369,15 @@ class TokenSequence:
 
         columns = ([CheckedArray(column)] if column is not None else None for column in (mask, targets))
         return cls(name, end_id, [CheckedArray(tokens)], find_starts, *columns)
+
+    def part(self, name: str, begin: int, end: int) -> "TokenSequence":
+        """The tokens from place `begin` to before `end` as a sequence of their own, which has no mask and targets."""
+        assert self.mask is None and self.targets is None, "a part of rows"
+        starts_D = self.document_starts
+        within_D = starts_D[np.searchsorted(starts_D, begin) : np.searchsorted(starts_D, end - 1)] - begin
+        part = TokenSequence(name, self.end_id, [], lambda: within_D)
+        part._tokens = self._tokens.part(begin, end)
+        return part
 
     def __len__(self) -> int:
         return len(self._tokens)

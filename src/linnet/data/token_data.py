@@ -134,8 +134,13 @@ class TokenData:
         check_row_lengths(sequence, rows, context_length, separate_prefix)
         return rows
 
+    @property
+    def source_names(self) -> list[str]:
+        """The sources of the text, in order: those of the mixture that it was prepared from, else its files."""
+        return list(dict.fromkeys(source.name or source.file for source in self.manifest.sources))
+
     def sources(self, name: Split) -> Tokens | None:
-        """The number of each document's source in the manifest, `[D]`; None if the folder does not tell.
+        """The place of each document's source in `source_names`, `[D]`; None if the folder does not tell.
 
         `UserError` if what the manifest says does not fit the documents.
         """
@@ -143,6 +148,9 @@ class TokenData:
         if info.sources is None:
             return np.zeros(info.documents, dtype=np.int64) if sources == 1 else None
         try:
-            return parse_runs(info.sources, info.documents, sources)
+            files_D = parse_runs(info.sources, info.documents, sources)
         except ValueError as error:
             raise UserError(f"{self.folder / MANIFEST}: splits.{name}.{error}; prepare the text again") from None
+        names = self.source_names
+        places: Tokens = np.array([names.index(source.name or source.file) for source in self.manifest.sources])
+        return places[files_D]

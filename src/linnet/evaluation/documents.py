@@ -196,8 +196,7 @@ def documents_of_split(data: TokenData, split: Split) -> Documents:
     def read(number: int) -> list[Tokens]:
         return [sequence.read(int(ends[number]), int(lengths_N[number]) + 1)]
 
-    names = [source.file for source in data.manifest.sources]
-    return Documents(read, lengths_N, None, data.sources(split), names)
+    return Documents(read, lengths_N, None, data.sources(split), data.source_names)
 
 
 def documents_of_texts(

@@ -136,7 +136,7 @@ def evaluate_models(
     if text.folder is not None:
         all_N = text.folder.sources(text.split)
         sources_N = None if all_N is None else all_N[some.numbers]
-        source_names = [source.file for source in text.folder.manifest.sources]
+        source_names = text.folder.source_names
     evaluations = []
     for model in models:
         loaded = EvaluatedModel.load(model, options)

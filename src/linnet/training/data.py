@@ -4,12 +4,15 @@ from pathlib import Path
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batches, BatchStage, Spans, StagedBatches, document_windows
+from linnet.data.mixed_batches import MixedBatches, mixed_batches, source_parts
+from linnet.data.mixture import MixtureSpec
+from linnet.data.shards import TokenSequence
 from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.training.spec import RunSpec, TrainingSpec
 
-TrainingBatches = Batches | StagedBatches
+TrainingBatches = Batches | StagedBatches | MixedBatches
 
 
 def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
@@ -35,6 +38,7 @@ def check_training_on_pairs(spec: TrainingSpec) -> None:
         ("windows", "a pair is a row, and no window of a text"),
         ("document_mask", "a pair is a row of its own"),
         ("growth", "a pair is a row of its own length"),
+        ("mixture", "pairs have no sources"),
         ("compile", "pairs are of other shapes in each batch"),
     ):
         value = getattr(spec, field)
@@ -50,22 +54,37 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
         rows = data.spans(sequence, spec.context_length, run.model.encoder is not None)
         return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows)
 
-    def windows(context_length: int) -> Spans | None:
-        if spec.windows == "stream":
-            return None
-        return document_windows(sequence, context_length).whole_windows(sequence, context_length)
-
-    full = Batches(
-        sequence, spec.batch_size, spec.context_length, spec.seed, windows(spec.context_length), spec.document_mask
-    )
+    if spec.mixture is not None:
+        return _batches_of_mixture(data, spec.mixture, spec)
+    full = _batches_of_windows(sequence, spec)
     smaller = []
     for stage in run.growth.stages:
         if (stage.batch_size, stage.context_length) != (spec.batch_size, spec.context_length):
             batches = (stage.ends - stage.begins) * spec.gradient_accumulation
-            cut = windows(stage.context_length)
+            cut = _windows(sequence, spec, stage.context_length)
             starts = None if cut is None else cut.starts_N
             smaller.append(BatchStage(batches, stage.batch_size, stage.context_length, starts))
     return StagedBatches(full, smaller, spec.seed) if smaller else full
+
+
+def _batches_of_mixture(data: TokenData, mixture: MixtureSpec, spec: TrainingSpec) -> MixedBatches:
+    assert spec.steps is not None, "an unresolved run"
+    parts = source_parts(data, mixture)
+    batches = [_batches_of_windows(part.sequence, spec) for part in parts]
+    return mixed_batches(mixture, parts, batches, spec.gradient_accumulation, spec.steps)
+
+
+def _batches_of_windows(sequence: TokenSequence, spec: TrainingSpec) -> Batches:
+    assert spec.context_length is not None, "an unresolved run"
+    spans = _windows(sequence, spec, spec.context_length)
+    return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, spans, spec.document_mask)
+
+
+def _windows(sequence: TokenSequence, spec: TrainingSpec, context_length: int) -> Spans | None:
+    """The windows of a length that begin with documents; None: the text is cut evenly."""
+    if spec.windows == "stream":
+        return None
+    return document_windows(sequence, context_length).whole_windows(sequence, context_length)
 
 
 def check_data(known: str | None, data: TokenData, trained: Path) -> None:
@@ -78,6 +97,16 @@ def check_data(known: str | None, data: TokenData, trained: Path) -> None:
             field="data",
             value=data.folder,
         )
+
+
+def mixture_note(run: RunSpec, data: TokenData) -> str | None:
+    """A message that a run does not read the mixture that its data were prepared from; None if it does."""
+    if run.training.mixture is not None or "mixture" not in data.manifest.settings:
+        return None
+    return (
+        f"training.mixture: null: the run reads the text of {data.folder} as it is, each source once in an epoch; the"
+        " mixture.yaml that it was prepared from gives shares"
+    )
 
 
 def vocabulary_note(requested: RunSpec, run: RunSpec) -> str:

@@ -78,6 +78,9 @@ SUMMARY = _schema(
         )
     ],
     embedding_from=_schema("WordVectors", file=(str, ...), tokens_found=(int, ...), tokens=(PositiveInt, ...)) | None,
+    sources=list[  # type: ignore[misc]
+        _schema("Source", source=(str, ...), tokens=int, share=float, share_of_bytes=float, epochs=float)
+    ],
     spikes=_schema("Spikes", count=(int, ...)) | None,
     extensions=list[_schema("Extended", step=(int, ...), steps=(int, ...))] | None,  # type: ignore[misc]
     configuration=str | None,

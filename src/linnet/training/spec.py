@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from linnet.core.errors import UserError, note
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
+from linnet.data.mixture import MixtureField
 from linnet.model.folder import model_folder, read_description
 from linnet.model.spec import ModelSpec
 from linnet.training.recipe import (
@@ -61,6 +62,8 @@ class TrainingSpec(Spec):
     window begins with a document, or continues one that is longer than a window (`data.loader`), and is filled with
     what follows. It is for many short documents: a window that begins in the middle of one teaches a model little.
     document_mask: true: documents in the same window do not see each other.
+    mixture: the share of each source of the data, or a file with it (`data.mixture`); null: the text as it is, once in
+    an epoch. It cannot be combined with `growth`.
     embedding_from: a file of static word vectors (`data.word_vectors`), from which the tokens with a word in it start,
     scaled to the root mean square of the random ones (`initialization.embedding_std`); null: none.
     growth: `context_length` and `batch_size` are the sizes at the end of the run.
@@ -81,6 +84,7 @@ class TrainingSpec(Spec):
     document_mask: bool = False
     steps: Amount | None = None
     tokens: Amount | None = None
+    mixture: MixtureField | None = None
     embedding_from: Path | None = None
     growth: GrowthSpec = GrowthSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
@@ -120,6 +124,8 @@ class TrainingSpec(Spec):
                 f"steps: {self.steps} and tokens: {self.tokens}: give one of the two"
                 " (`set` training.steps=null clears that one)"
             )
+        if self.mixture is not None and self.growth != GrowthSpec():
+            raise ValueError("mixture: cannot be combined with growth; expected one of the two")
         if self.compile and self.document_mask:
             raise ValueError(
                 "compile: True: needs document_mask: false; with the mask, shapes differ from batch to batch"

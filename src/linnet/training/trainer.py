@@ -23,6 +23,7 @@ import torch
 from linnet import __version__
 from linnet.core.errors import is_out_of_memory
 from linnet.data.loader import Batch
+from linnet.data.mixed_batches import MixedBatches
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.model.folder import published_files
@@ -30,11 +31,11 @@ from linnet.model.store import write_model
 from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
-from linnet.training.callbacks.log import Log, ProcessStats, Steadiness, Workload
+from linnet.training.callbacks.log import Log, MixtureReport, ProcessStats, Steadiness, Workload
 from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
-from linnet.training.data import check_data, training_batches
+from linnet.training.data import check_data, mixture_note, training_batches
 from linnet.training.distributed import Processes, Stopped, StopRequest
 from linnet.training.initialization import (
     EMBEDDING_FROM,
@@ -89,6 +90,8 @@ class Trainer:
 
         # Data, model and objective. A resumed run reads its weights from a checkpoint.
         self.batches = training_batches(data, run)
+        if (unmixed := mixture_note(run, data)) is not None:
+            reporter.note(unmixed)
         byte_counts = data.tokenizer.byte_counts()
         evaluate = Evaluate(data, spec, byte_counts, run.model.encoder is not None)
         decoder, state = (
@@ -129,6 +132,7 @@ class Trainer:
             Steadiness(torch.get_num_threads(), on_one_cpu),
             *([] if guard is None else [guard]),
             evaluate,
+            *([MixtureReport(self.batches)] if isinstance(self.batches, MixedBatches) else []),
             Log(evaluate, workload, ProcessStats(processes, context.device, peak), total),
             Trackers(spec.trackers if processes.is_rank0 else (), context.folder, context.run),
             *own,

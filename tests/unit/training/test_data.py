@@ -1,9 +1,16 @@
+import signal
+from pathlib import Path
+
 import pytest
+from runs_alike import same
 
 from linnet.core.errors import UserError
 from linnet.data.loader import document_windows
+from linnet.data.mixture import MixtureSpec
+from linnet.data.prepare import prepare
 from linnet.data.token_data import TokenData
 from linnet.training.data import check_data, fit_to_data, training_batches, vocabulary_note
+from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import train_run
 
 
@@ -36,3 +43,53 @@ def test_windows_may_begin_with_documents(tmp_path, tiny_run, tiny_data):
     windows = document_windows(sequence, 16).whole_windows(sequence, 16).starts_N
     assert starts == {tuple(sequence.read(int(start), 16).tolist()) for start in windows}
     assert documents.summary["validation"] != stream.summary["validation"]
+
+
+class Notes(Reporter):
+    """Keeps the notes, and stops the run after a step."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.texts: list[str] = []
+        self._stop_after = stop_after
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self._stop_after:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def two_sources(tmp_path: Path) -> dict:
+    """A data folder of two files, and a mixture of them."""
+    sources = {name: {"inputs": str(tmp_path / f"{name}.txt"), "weight": 1} for name in ("cats", "dogs")}
+    for name, count in (("cats", 60), ("dogs", 20)):
+        (tmp_path / f"{name}.txt").write_text("<|endoftext|>".join(f"{name} sleep {n}. " * 4 for n in range(count)))
+    prepare([], tmp_path / "mixed", "bytes", validation=0.1, mixture=MixtureSpec.parse({"sources": sources}, "test"))
+    return {"sources": sources, "by": "tokens", "curriculum": [{"after_step": 8, "weights": {"dogs": 1}}]}
+
+
+def test_a_run_reads_a_mixture_resumes_bit_for_bit_and_says_what_it_read(tmp_path, tiny_run, two_sources, quick):
+    run = tiny_run(mixture=two_sources).model_copy(update={"data": tmp_path / "mixed"})
+    notes, stopped = Notes(), Notes(stop_after=7)
+    result = train_run(run, tmp_path / "run", reporter=notes)
+    assert [note for note in notes.texts if note.startswith("mixture:")] == [
+        "mixture: cats 33.3% of the tokens, 33.3% of the bytes, 0.04 epochs in 12 steps",
+        "mixture: dogs 66.7% of the tokens, 66.7% of the bytes, 0.23 epochs in 12 steps",
+    ]
+    assert [(each["source"], each["tokens"]) for each in result.summary["sources"]] == [("cats", 128), ("dogs", 256)]
+    first = train_run(run, tmp_path / "stopped", reporter=stopped)
+    assert [each["tokens"] for each in first.summary["sources"]] == [7 * 16, 7 * 16]
+    assert same(train_run(run, tmp_path / "stopped", reporter=stopped).folder, result.folder)
+
+
+def test_a_run_without_the_mixture_of_its_data_says_so(tmp_path, tiny_run, two_sources, quick):
+    run, notes = tiny_run(steps=1).model_copy(update={"data": tmp_path / "mixed"}), Notes()
+    train_run(run, tmp_path / "run", reporter=notes)
+    assert any(note.startswith("training.mixture: null: the run reads the text") for note in notes.texts)
+
+
+def test_a_mixture_cannot_grow(tiny_run, two_sources):
+    with pytest.raises(UserError, match="mixture: cannot be combined with growth; expected one of the two"):
+        tiny_run(mixture=two_sources, growth={"batch_size": [[0.5, 1]]})

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from pydantic import ConfigDict
 
 from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, is_overloaded, scatter
+from linnet.data.mixed_batches import MixedBatches
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.training.callbacks import Callback
@@ -223,6 +224,23 @@ class Log(Callback):
             "memory_bytes": peak_memory_bytes(self.context.device),
             **self._stats.figures(since_last_line=False),
         }
+
+
+class MixtureReport(Callback):
+    """Says what a run reads of each source of a mixture: all in all when it begins, and so far in `run.json`."""
+
+    def __init__(self, batches: MixedBatches) -> None:
+        self._batches = batches
+
+    def on_load(self) -> None:
+        context = self.context
+        total = context.budget.steps * context.spec.gradient_accumulation
+        for source in self._batches.shares(total):
+            context.reporter.note(f"mixture: {source.describe()} in {context.budget.steps:,} steps")
+
+    def summary(self) -> dict[str, Any]:
+        read = self.context.state.data_position * self.context.spec.gradient_accumulation
+        return {"sources": [asdict(source) for source in self._batches.shares(read)]}
 
 
 class Steadiness(Callback):

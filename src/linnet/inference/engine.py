@@ -344,11 +344,13 @@ class Engine:
         with self._lock:
             self._waiting.remove(prompt)
 
-    @torch.inference_mode()
     def _remove_cancelled(self) -> None:
         """Free the rows of cancelled streams, and forget those that wait."""
-        if not self._cancelled:
-            return
+        if self._cancelled:
+            self._settle_cancelled()
+
+    @torch.inference_mode()
+    def _settle_cancelled(self) -> None:
         with self._lock:
             self._cancelled.clear()
             prompts = [prompt for prompt in self._waiting if all(s.finish_reason is not None for s in prompt.streams)]

@@ -241,18 +241,24 @@ def choose(
     if permitted_BV is not None and sampling.greedy:
         check_finite(logits_BV.amax(dim=-1).tolist())
         return forbid(logits_BV, permitted_BV).argmax(dim=-1)
-    if len(logits_BV) == 1 and logits_BV.device.type == "cpu":  # for one row NumPy takes a third of PyTorch's time
-        logits_V = logits_BV[0].float().numpy()
-        likeliest = int(logits_V.argmax())
-        highest, likeliest_B = [float(logits_V[likeliest])], torch.tensor([likeliest])
-    else:
-        highest_B, likeliest_B = logits_BV.max(dim=-1)
-        highest = highest_B.tolist()
-    check_finite(highest)
+    highest_B, likeliest_B = logits_BV.max(dim=-1)
+    check_finite(highest_B.tolist())
     if sampling.greedy:
         return likeliest_B
     assert uniform_B is not None
     return sample(probabilities(logits_BV, sampling, permitted_BV), uniform_B.to(logits_BV.device))
+
+
+def choose_tokens(
+    logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None, permitted_BV: Tensor | None = None
+) -> list[int]:
+    """`choose` as numbers; the likeliest token of one row on a CPU by NumPy, in a third of PyTorch's time."""
+    if sampling.greedy and permitted_BV is None and len(logits_BV) == 1 and logits_BV.device.type == "cpu":
+        logits_V = logits_BV[0].float().numpy()
+        likeliest = int(logits_V.argmax())
+        check_finite((float(logits_V[likeliest]),))
+        return [likeliest]
+    return choose(logits_BV, sampling, uniform_B, permitted_BV).tolist()
 
 
 def check_finite(highest: Iterable[float]) -> None:

@@ -17,7 +17,7 @@ from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.inference.prefix_store import StoredStream
 from linnet.inference.readers import CachedReader
-from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, fresh_seed
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose_tokens, fresh_seed
 from linnet.inference.speculative import Speculation
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState, rows_to_take
@@ -261,9 +261,9 @@ class StreamBatch:
 
         On a CPU the last rows move to the free places; all rows are copied when half of them are free.
         """
-        if not any(stream.finish_reason for stream in self.streams):
-            return
         running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
+        if len(running) == len(self.streams):
+            return
         for stream in self.streams:
             if stream.finish_reason is not None and not stream.request.keep_state:
                 stream.rows = None
@@ -306,16 +306,24 @@ def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -
 
     A stream whose logits are not finite, or whose grammar fails, ends with that error; the others go on.
     """
+    if len(streams) == 1:
+        _choose_alike(streams, logits_BV, vocab_size, _uniform_B(streams))
+        return
     rest = list(range(len(streams)))
     while rest:
         first = streams[rest[0]]
         rows = [row for row in rest if _alike(streams[row], first)]
         rest = [row for row in rest if row not in rows] if len(rows) < len(rest) else []
         alike = [streams[row] for row in rows]
-        uniform_B = None
-        if not first.settings.greedy:
-            uniform_B = torch.tensor([stream.uniform() for stream in alike], dtype=torch.float64)
-        _choose_alike(alike, logits_BV if len(rows) == len(streams) else logits_BV[rows], vocab_size, uniform_B)
+        own_BV = logits_BV if len(rows) == len(streams) else logits_BV[rows]
+        _choose_alike(alike, own_BV, vocab_size, _uniform_B(alike))
+
+
+def _uniform_B(streams: Sequence[Stream]) -> Tensor | None:
+    """The next random number of each stream, float64; None for greedy choice."""
+    if streams[0].settings.greedy:
+        return None
+    return torch.tensor([stream.uniform() for stream in streams], dtype=torch.float64)
 
 
 def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int, uniform_B: Tensor | None) -> None:
@@ -327,7 +335,7 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int,
             permitted_BV = torch.stack([_permitted(stream, vocab_size) for stream in streams])
         own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
         adjusted_BV = adjust(own_BV, settings, [stream.counts for stream in streams])
-        tokens = choose(adjusted_BV, settings, uniform_B, permitted_BV).tolist()
+        tokens = choose_tokens(adjusted_BV, settings, uniform_B, permitted_BV)
     except Exception as error:
         if len(streams) == 1:
             streams[0].fail(error)

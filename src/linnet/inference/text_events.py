@@ -101,7 +101,10 @@ class TextEvents:
         top = tuple(self._choice(token, logprob) for token, logprob in event.top or ())
         choice = self._choice(event.token, event.logprob)
         text = self._stream.push(event.token)
-        self._held.append(_Held(TextEvent(text, choice, top), not self._stream.is_complete))
+        event_of_text, continues = TextEvent(text, choice, top), not self._stream.is_complete
+        if not (continues or self._held or self._stop):
+            return [event_of_text]
+        self._held.append(_Held(event_of_text, continues))
         return self._release()
 
     def finish(self) -> list[TextEvent]:

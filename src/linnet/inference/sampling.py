@@ -36,6 +36,10 @@ MAX_BIAS, MAX_PENALTY = 1e4, 1e3
 """Limits of what is added to logits and of what they are divided by: far beyond them float32 overflows."""
 
 
+MAX_SORTED = 2048
+"""Tokens of a vocabulary that top-p sorts as a whole on a CPU."""
+
+
 class SamplingSettings(TypedDict, total=False):
     """The fields of `Sampling` as keywords of `generate`."""
 
@@ -359,12 +363,29 @@ def keep_top_k(logits_BV: Tensor, top_k: int) -> Tensor:
 def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
     """Drop the least likely tokens whose probabilities together are at most `1 - top_p`; never all tokens.
 
-    Of equally likely tokens those with the smaller ids are dropped first, as in the web page.
+    Of equally likely tokens those with the smaller ids are dropped first, as in the web page. Of a large vocabulary on
+    a CPU only the tokens are sorted that may stay: those that are less likely than `(1 - top_p) / V` have together at
+    most `1 - top_p`. The sums are then rounded otherwise than those of Transformers, in float32 to about 1e-5.
     """
+    if logits_BV.device.type == "cpu" and logits_BV.shape[1] > MAX_SORTED:
+        return torch.stack([_keep_top_p_of_row(logits_V, top_p) for logits_V in logits_BV])
     ascending_BV, order_BV = logits_BV.sort(stable=True)
     dropped_BV = ascending_BV.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
     dropped_BV[:, -1] = False
     return logits_BV.masked_fill(dropped_BV.scatter(1, order_BV, dropped_BV), -math.inf)
+
+
+def _keep_top_p_of_row(logits_V: Tensor, top_p: float) -> Tensor:
+    """`keep_top_p` of one row of a large vocabulary."""
+    probabilities_V = logits_V.softmax(dim=-1)
+    may_stay_V = probabilities_V > 0.5 * (1 - top_p) / len(logits_V)  # half of the bound: sums are rounded
+    ids_N = may_stay_V.nonzero()[:, 0]
+    ids_N = ids_N[logits_V[ids_N].argsort(stable=True)]
+    below = probabilities_V.masked_fill(may_stay_V, 0).sum()
+    stays_N = probabilities_V[ids_N].cumsum(dim=0) + below > 1 - top_p
+    stays_N[-1:] = True
+    kept_K = ids_N[stays_N]
+    return torch.full_like(logits_V, -math.inf).index_copy(0, kept_K, logits_V[kept_K])
 
 
 def keep_min_p(logits_BV: Tensor, min_p: float) -> Tensor:

@@ -69,7 +69,7 @@ def test_a_character_of_several_bytes_comes_whole(monkeypatch: pytest.MonkeyPatc
     model = speaker()
     text = "é€😀"
     tokens = iter([*text.encode(), 0xC3] * 2)
-    monkeypatch.setattr("linnet.inference.streams.choose", lambda *_: torch.tensor([next(tokens)]))
+    monkeypatch.setattr("linnet.inference.streams.choose_tokens", lambda *_: [next(tokens)])
     assert model.generate("", 10) == "é€😀�"
     assert list(model.generate("", 10, stream=True)) == ["é", "€", "😀", "�"]
 
@@ -77,7 +77,7 @@ def test_a_character_of_several_bytes_comes_whole(monkeypatch: pytest.MonkeyPatc
 def test_it_stops_at_the_end_token(monkeypatch: pytest.MonkeyPatch):
     model = speaker()
     tokens = iter([*b"Hi", model.tokenizer.end_id] * 2)
-    monkeypatch.setattr("linnet.inference.streams.choose", lambda *_: torch.tensor([next(tokens)]))
+    monkeypatch.setattr("linnet.inference.streams.choose_tokens", lambda *_: [next(tokens)])
     stream = model.generate("Once", 40, stream=True)
     assert "".join(stream) == model.generate("Once", 40) == "Hi"
     assert (stream.figures.tokens, stream.figures.passes) == (2, 3)
@@ -87,7 +87,7 @@ def test_an_end_token_that_is_ignored_counts_and_prints_nothing(monkeypatch: pyt
     model = speaker()
     end = model.tokenizer.end_id
     tokens = iter([*b"Hi", end, end, *b"Oh"] * 2)
-    monkeypatch.setattr("linnet.inference.streams.choose", lambda *_: torch.tensor([next(tokens)]))
+    monkeypatch.setattr("linnet.inference.streams.choose_tokens", lambda *_: [next(tokens)])
     stream = model.generate("Once", 6, stream=True, ignore_eos=True)
     assert "".join(stream) == model.generate("Once", 6, ignore_eos=True) == "HiOh"
     assert stream.figures.tokens == 6

@@ -72,6 +72,22 @@ def test_top_p_is_that_of_transformers(transformers: ModuleType, logits_BV: Tens
     same(keep_top_p(logits_BV, top_p), transformers.TopPLogitsWarper(top_p)(None, logits_BV))
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 5.0], ids=str)
+@pytest.mark.parametrize("top_p", [0.0, 0.3, 0.9, 0.999])
+def test_top_p_of_a_large_vocabulary_drops_what_the_sum_of_all_says(scale: float, top_p: float):
+    """Logits in steps of a sixteenth, so that many are tied, with tokens that a grammar forbids; up to rounding."""
+    logits_BV = (scale * 16 * torch.randn(3, 4096, generator=torch.Generator().manual_seed(1))).round() / 16
+    logits_BV[1, :4000] = -math.inf
+    kept_BV = keep_top_p(logits_BV, top_p)
+    for logits_V, kept_V in zip(logits_BV, kept_BV, strict=True):
+        ascending_V, order_V = logits_V.double().sort(stable=True)
+        sum_V = ascending_V.softmax(dim=0).cumsum(dim=0)
+        stays_V = kept_V[order_V].isfinite()
+        assert not stays_V[sum_V < 1 - top_p - 1e-5].any() and stays_V[sum_V > 1 - top_p + 1e-5][:-1].all()
+        assert stays_V[-1]
+        assert torch.equal(kept_V[order_V][stays_V], logits_V[order_V][stays_V])
+
+
 @unhurried
 @given(logits_BV=LOGITS, min_p=st.floats(0, 1))
 def test_min_p_is_that_of_transformers(transformers: ModuleType, logits_BV: Tensor, min_p: float):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from linnet.core.atomic import is_leftover
 from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
@@ -174,13 +176,25 @@ def run_demo(options: Options, log: Log) -> DemoFigures:
         decode_tokens=speed.tokens,
         decode_runs=speed.runs,
         parts_s={"corpus": corpus_s, "decode speed": measured_s["speed"], "stories": measured_s["samples"]},
-        machine=describe_machine(device, rows[first, TRAINING].values["precision"]),
+        machine=_describe_machine(device, {recipe.title: rows[recipe.key, TRAINING] for recipe in RECIPES}),
         command=options.command,
         invocation=options.invocation,
         made=timestamp(),
     )
     write_page(figures, out, options.invocation, figures.made)
     return figures
+
+
+def _describe_machine(device: torch.device, trained: Mapping[str, ResultRow]) -> dict[str, str]:
+    """Facts about this machine; the precision of training is measured for each model, by whose title the rows are."""
+    titles: dict[str, list[str]] = {}
+    for title, row in trained.items():
+        titles.setdefault(row.values["precision"], []).append(title)
+    machine = describe_machine(device, next(iter(titles)))
+    if len(titles) > 1:
+        each = " and ".join(f"{precision} ({', '.join(models)})" for precision, models in titles.items())
+        machine["precision"] = f"products in training in {each}, else float32"
+    return machine
 
 
 def check_folder(out: Path) -> None:

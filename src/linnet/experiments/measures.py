@@ -408,7 +408,8 @@ def write_text(model: LanguageModel, prompt: str, sampling: Sampling, max_tokens
     limit = max(1, model.spec.context_length - len(model.prompt_tokens(prompt)))
     limit = limit if max_tokens is None else min(limit, max_tokens)
     continuation = model.stream(prompt, limit, sampling)
-    text = "".join(continuation)
+    with ordinary_steps():  # one compiled in the background would take processors from what is measured next
+        text = "".join(continuation)
     return WrittenText(prompt=prompt, text=text, complete=continuation.figures.tokens < limit)
 
 
@@ -420,10 +421,10 @@ def decode_speeds(
     The models take turns, so that other load of the machine affects all of them. The pass over the prompt is not
     counted.
     """
-    for model in models:
-        _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
     speeds: list[list[float]] = [[] for _ in models]
     with ordinary_steps(), progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:
+        for model in models:
+            _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
         for _ in range(DECODE_RUNS):
             for model, own in zip(models, speeds, strict=True):
                 own.append(_tokens_per_s(model, prompt, sampling, tokens))

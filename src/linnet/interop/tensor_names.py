@@ -177,8 +177,8 @@ def _of_key_heads(name: str, tensor: Tensor, spec: ModelSpec, to_published: bool
         parts = [part.reshape(key_heads, -1, *part.shape[1:]) for part in torch.split(tensor, sizes)]
         return torch.cat(parts, dim=1).flatten(0, 1)
     by_head = tensor.reshape(key_heads, -1, *tensor.shape[1:])
-    parts = torch.split(by_head, [size // key_heads for size in sizes], dim=1)
-    return torch.cat([part.flatten(0, 1) for part in parts])
+    by_part = torch.split(by_head, [size // key_heads for size in sizes], dim=1)
+    return torch.cat([part.flatten(0, 1) for part in by_part])
 
 
 _SEVERAL = re.compile(r"\*(\d+)")

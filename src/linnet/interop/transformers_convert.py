@@ -39,6 +39,7 @@ from linnet.interop.transformers_folder import (
     CONFIG,
     WEIGHTS,
     files_to_keep,
+    note_other_ids,
     published_family,
     published_folder,
     read_family,
@@ -75,6 +76,7 @@ def import_transformers(
     family = read_family(folder)
     model = family.model(folder.resolve().name, str(folder / CONFIG))
     tokenizer = read_tokenizer(folder, family, model, end)
+    note_other_ids(folder, tokenizer)
     model, tensors, files = read_weights(folder, family, model)
     decoder = decoder_with_weights(model, tensors)
     parity = None

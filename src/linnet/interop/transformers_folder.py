@@ -188,6 +188,22 @@ def read_tokenizer(folder: Path, family: Family, model: ModelSpec, ends: Sequenc
     return tokenizer
 
 
+def note_other_ids(folder: Path, tokenizer: Tokenizer) -> None:
+    """Tell which added tokens have other ids in Transformers, which numbers those behind ids without a token anew."""
+    path = folder / TOKENIZER
+    written = read_json(path).get("added_tokens") or []
+    if len(written) == len(tokenizer.added_tokens):  # no gap was filled
+        return
+    library = tokenizers.Tokenizer.from_file(str(path))
+    others = {added.content: token for token, added in library.get_added_tokens_decoder().items()}
+    moved = [token for token in written if others.get(token["content"], token["id"]) < token["id"]]
+    if moved:
+        name, kept = moved[0]["content"], moved[0]["id"]
+        more = f" (and {len(moved) - 1:,} more)" if len(moved) > 1 else ""
+        problem = f"id {kept} stands behind ids without a token and is kept; Transformers makes it {others[name]}{more}"
+        note(f"{path}: added_tokens: {name!r}: {problem}")
+
+
 def write_folder(
     folder: Path,
     family: Family,

@@ -1,6 +1,8 @@
 """The demo's suite is fair; its folder, corpus and prompt are checked."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,9 +22,12 @@ from linnet.experiments.demo import (
     demo_suite,
 )
 from linnet.experiments.demo_report import LONG_TOKENS, SHORT_TOKENS
-from linnet.experiments.measures import describe_machine
+from linnet.experiments.measures import describe_machine, write_text
+from linnet.experiments.results import TRAINING, ResultRow
 from linnet.experiments.run import claim
 from linnet.experiments.suite import SUITE
+from linnet.inference.compiled_step import BUILDS
+from linnet.inference.sampling import Sampling
 from linnet.model.cost import model_cost
 from linnet.stories import texts
 from linnet.training.spec import RunSpec
@@ -152,6 +157,42 @@ def test_curves_are_the_points_of_the_lines():
 
 def test_the_chart_of_the_state_reaches_the_lengths_of_the_table():
     assert {SHORT_TOKENS, LONG_TOKENS} <= set(STATE_TOKENS)
+
+
+def test_models_trained_in_different_precisions_are_named():
+    def row(precision: str) -> ResultRow:
+        plain = {"suite": "demo", "run": "a", "seed": 0, "measure": TRAINING, "values": {"precision": precision}}
+        return ResultRow.parse(plain, "here")
+
+    rows = {"attention": row("bfloat16"), "PLDR-LLM": row("float32"), "TED": row("bfloat16")}
+    facts = demo._describe_machine(torch.device("cpu"), rows)
+    named = "bfloat16 (attention, TED) and float32 (PLDR-LLM)"
+    assert facts["precision"] == f"products in training in {named}, else float32"
+    same = demo._describe_machine(torch.device("cpu"), {"TED": row("bfloat16")})
+    assert same["precision"] == "bfloat16 products in training, else float32"
+
+
+def test_writing_a_sample_compiles_no_step(monkeypatch: pytest.MonkeyPatch):
+    """Its process would take time from what is measured next."""
+    states = list[bool]()
+
+    class Model:
+        spec = SimpleNamespace(context_length=9)
+
+        def prompt_tokens(self, prompt: str) -> list[int]:
+            return [1]
+
+        def stream(self, *_: object) -> "Model":
+            self.figures = SimpleNamespace(tokens=1)
+            return self
+
+        def __iter__(self) -> Iterator[str]:
+            states.append(BUILDS.enabled)
+            yield "a"
+
+    monkeypatch.setattr(BUILDS, "enabled", True)
+    assert write_text(Model(), "", Sampling()).text == "a"  # type: ignore[arg-type]
+    assert states == [False] and BUILDS.enabled
 
 
 def test_the_machine_is_described_with_its_programs():

@@ -1,13 +1,15 @@
 """The gate with Transformers: it passes for the same model, fails for another, and reads folders without a network."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from small_originals import write
+from small_originals import tokenizer, write
 
 from linnet.core.errors import UserError
+from linnet.data.tokenizer import Tokenizer
 from linnet.interop import optional_package, parity
 from linnet.interop.transformers_convert import check_with_transformers, encoder, import_transformers, load_original
 
@@ -92,3 +94,24 @@ def test_the_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"check: needs transformers: pip install 'linnet\[transformers\]'"):
         optional_package("transformers", "check")
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_added_token_behind_a_gap_is_told(tmp_path: Path, special: bool, caplog: pytest.LogCaptureFixture):
+    """Its id is that of the file, and another one in Transformers; an ordinary one fails the gate."""
+    write(tmp_path / "theirs", "llama")
+    path = tmp_path / "theirs" / "tokenizer.json"
+    written = json.loads(tokenizer(vocab_size=280).to_str())
+    fields = {**written["added_tokens"][0], "normalized": False, "special": special}
+    written["added_tokens"] += [{**fields, "content": name, "id": 284 + n} for n, name in enumerate(("<think>", "<c>"))]
+    path.write_text(json.dumps(written))
+    assert transformers.AutoTokenizer.from_pretrained(path.parent).convert_tokens_to_ids("<think>") == 280
+    if special:
+        import_transformers(path.parent, tmp_path / "ours", check=True)
+    else:
+        with pytest.raises(UserError, match=r"'Say <think>, .* \[280, .* by Transformers: expected \[284, "):
+            import_transformers(path.parent, tmp_path / "ours", check=True)
+        import_transformers(path.parent, tmp_path / "ours")
+        assert Tokenizer.load(tmp_path / "ours").encode("<think><c>") == [284, 285]
+    problem = "id 284 stands behind ids without a token and is kept; Transformers makes it 280 (and 1 more)"
+    assert f"note: {path}: added_tokens: '<think>': {problem}" in caplog.messages

@@ -25,8 +25,8 @@ from linnet.core.atomic import atomic_path
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.readers import steps
 from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request, streams_of
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.interop.gguf.architecture import architecture_metadata, architecture_of
 from linnet.interop.gguf.file import stored_tensors, write_gguf
@@ -124,7 +124,9 @@ def by_onnxruntime(graphs: Graphs, prompt: int, tokens: int) -> tuple[float, lis
     def read(tokens_1T: Tensor) -> Tensor:
         return torch.from_numpy(reader.read(tokens_1T[0].tolist()))[None]
 
-    return timed(steps(read, torch.tensor([[1] * prompt]), Sampling(temperature=0.0), tokens + 2, ()), tokens)
+    request = Request([1] * prompt, tokens + 2, Sampling(temperature=0.0))
+    (stream,) = streams_of([request], read, graphs.description.model.vocab_size, torch.tensor([request.prompt]))
+    return timed(stream, tokens)
 
 
 def timed(followed: Iterator[object], tokens: int) -> tuple[float, list[float]]:

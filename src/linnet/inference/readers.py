@@ -5,10 +5,9 @@ The default of `Caches` is how to generate; the other settings show what each ca
 Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary, `D` model width.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from linnet.inference.compiled_step import CompiledSteps, can_compile
 from linnet.inference.cuda_graphs import GraphSteps, can_record
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.prefill import EMPTY, PrefillContext
-from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, counts_of, fresh_seed, row_uniforms
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
 from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
 from linnet.model.cost import model_cost
@@ -147,36 +145,3 @@ class RecomputingReader:
             self._calibrated = state
         self._text_BT = text_BT
         return self.decoder.logits(hidden_B1D)[:, 0]
-
-
-@torch.inference_mode()
-def steps(
-    next_logits: Callable[[Tensor], Tensor],
-    tokens_BT: Tensor,
-    sampling: Sampling,
-    max_tokens: int,
-    stop_ids: Collection[int],
-    counts: Sequence[TokenCounts] | None = None,
-) -> Iterator[Step]:
-    """Continue the prompts `[B, T]` with any function of logits; yields steps as `decode`.
-
-    next_logits: from tokens `[B, T]`, which continue the ones before, to the logits `[B, V]` at the last of them.
-    counts: see `decode`; None: of the prompts, which have no padding.
-    """
-    rows = len(tokens_BT)
-    counts = counts_of(tokens_BT.tolist()) if counts is None else counts
-    running = [True] * rows
-    uniforms: Iterator[Tensor | None] = repeat(None)
-    if not sampling.greedy:
-        seed = fresh_seed() if sampling.seed is None else sampling.seed
-        uniforms = row_uniforms(seed, rows, sampling.drawn)
-    for count, uniform_B in enumerate(uniforms, start=1):
-        chosen_B = choose(adjust(next_logits(tokens_BT), sampling, counts), sampling, uniform_B)
-        chosen = chosen_B.tolist()
-        for row, token in zip(counts, chosen, strict=True):
-            row.add(token)
-        running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
-        yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
-        if not any(running) or count == max_tokens:
-            return
-        tokens_BT = chosen_B[:, None]

@@ -11,9 +11,10 @@ from linnet.inference.decode import decode
 from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefill import new_state
 from linnet.inference.prefix_store import PrefixStore
-from linnet.inference.readers import CachedReader, steps
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, choose, row_uniforms
 from linnet.inference.speculative import DraftModel, PromptLookup, Proposer, Speculation, SpeculativeReader
+from linnet.inference.streams import streams_of
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
@@ -68,12 +69,14 @@ def stream(
         return logits_BV
 
     tokens = []
-    for (token,) in steps(logits, torch.tensor([PROMPT]), sampling, count, stop_ids, [counts]):
-        tokens.append(token)
+    request = Request(PROMPT, count, sampling, stop_ids, counts=counts)
+    (continued,) = streams_of([request], logits, decoder.spec.vocab_size, torch.tensor([PROMPT]))
+    for event in continued:
+        tokens.append(event.token)
         if len(tokens) == taken:
             break
     runs[0].settle()
-    return Run(runs[0], [token for token in tokens if token is not None])
+    return Run(runs[0], tokens)
 
 
 def alone(decoder: Decoder, sampling: Sampling, count: int = COUNT, **options: object) -> list[int]:

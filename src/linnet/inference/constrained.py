@@ -159,7 +159,7 @@ _VOCABULARIES: WeakKeyDictionary[TokenBytes, GrammarVocabulary] = WeakKeyDiction
 
 
 class Grammar:
-    """The place of one stream in its constraint: which tokens may come next."""
+    """The state of the parser for one stream: which tokens may come next."""
 
     def __init__(self, tokenizer: Tokenizer, constraint: Constraint, behind: Sequence[int] = ()) -> None:
         """behind: the tokens before the constrained text, such as its prompt, which are not part of it.

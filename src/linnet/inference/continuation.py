@@ -54,7 +54,8 @@ class Continuation(Iterator[str]):
     ) -> None:
         """bytes_of_state: see `GenerationFigures`. state: the state that the stream advances.
 
-        accept: is told each generated token. finish: is told the stream when it has ended, or nobody pulls from it.
+        accept: is called with each generated token. finish: is called with the stream when it has ended, or when the
+        iterator is closed.
         """
         self.state, self.has_ended = state, False
         self._accept, self._finish = accept, finish

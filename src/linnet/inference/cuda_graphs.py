@@ -72,7 +72,7 @@ RECORDERS: dict[str, Recorder] = {"cuda": record_cuda_graph}
 
 
 def can_record(decoder: Decoder, state: DecoderState) -> bool:
-    """True for streams on a device that records steps, whose prompts have been read; all but `recalibrate` are."""
+    """True for streams on a device that records steps, whose prompts have been read, but not with `recalibrate`."""
     device = decoder.device.type
     return device in RECORDERS and not torch.is_autocast_enabled(device) and can_capture(decoder, state)
 

@@ -158,7 +158,7 @@ class Engine:
     def step(self) -> bool:
         """Decode one token of every running stream, then read a piece of the waiting prompts.
 
-        A prompt that has been read to its end gives the first token of its stream. False if there was nothing to do.
+        Once a prompt has been read, the first token of its stream is chosen. False if there was nothing to do.
         """
         with self._stepping, torch.inference_mode():
             self._remove_cancelled()
@@ -191,8 +191,8 @@ class Engine:
     def _next_prompt(self, spent: int) -> StreamBatch | None:
         """What is read next in this step, in which `spent` tokens of prompts have been read; None for nothing.
 
-        A prompt that cannot begin, for want of rows or memory, holds up those behind it that have not begun. One whose
-        beginning is just being read for another stream, from which the prefix store will have it, waits alone.
+        A prompt for which there are no rows or no memory delays the prompts after it that have not begun. A prompt
+        whose beginning is being read for another stream waits until the prefix store has it, and delays no other one.
         """
         if not self._waiting:
             return None
@@ -221,7 +221,7 @@ class Engine:
     def _with_companions(
         self, first: StreamBatch, prompts: Sequence[StreamBatch], running: int, spent: int
     ) -> StreamBatch:
-        """A prompt with the short ones directly behind it that can be read in the same pass, at most half padding."""
+        """A prompt and the short ones after it that fit into one pass, of which at most half is padding."""
         self._look_up(first)
         together, total = [first], first.longest
         for prompt in prompts[prompts.index(first) + 1 :] if self._is_plain(first) else ():
@@ -253,7 +253,7 @@ class Engine:
         return whole
 
     def _is_plain(self, prompt: StreamBatch) -> bool:
-        """True if a prompt may be read with others: from the beginning, as one piece, and everything is kept of it."""
+        """True if a prompt may share a pass: no part has been read, it is one piece, and the cache policy is `full`."""
         planned = prompt.planned
         if prompt.begun or prompt.reader is not None or planned is None or self._piece(prompt) < prompt.longest:
             return False
@@ -300,7 +300,7 @@ class Engine:
                 prompt.place()
                 prompt.store()
                 prompt.splits = prompt.splits or not streams[0].request.context.prefixes
-                with self._lock:  # others get their turn
+                with self._lock:  # the next piece is of another prompt, if one waits
                     self._waiting.remove(prompt)
                     self._waiting.append(prompt)
                 return piece
@@ -361,9 +361,10 @@ class Engine:
             self._settle(batch)
 
     def _look_up(self, prompt: StreamBatch) -> None:
-        """Let a stream begin with the state of a beginning of its prompt, if there is one in the store.
+        """Start a stream from the longest prefix of its prompt that the prefix store has, if there is one.
 
-        From now on it adds its own states to the store, unless it continues a state whose tokens are not known.
+        From now on the states of the stream are added to the store, unless it continues a state whose tokens are not
+        known.
         """
         if self.prefixes is None or prompt.reader is not None:
             return
@@ -418,6 +419,6 @@ def _no_memory(request: Request) -> UserError:
 
 
 def check_memory_of_encoder(decoder: Decoder, state: DecoderState | None, context: PrefillContext) -> None:
-    """`UserError` if the model has an encoder, which has read no input."""
+    """`UserError` if the model has an encoder and neither the context nor the state has the encoder's output."""
     if decoder.encoder is not None and context.memory is None and (state is None or not state.has_memory):
         raise UserError("missing: the model has an encoder, which reads it", field="input", accepted="some text")

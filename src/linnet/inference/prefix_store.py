@@ -4,8 +4,8 @@ A store is one radix tree over token ids for each key (`prefix_key`). A node sta
 what the layers store for each of them (keys and values, `State.room`), so that texts with a common beginning share it.
 What depends on all tokens so far (sums, convolution inputs) is a snapshot at the end of a node.
 
-A state that can be cropped serves any beginning of a stored text. One that cannot, because some layer sums over the
-text, serves only the exact points of its snapshots. Which it is, the state itself says (`DecoderState.can_crop`).
+A state that can be cropped (`DecoderState.can_crop`) serves every prefix of a stored text. A state that cannot be
+cropped, because some layer sums over the text, serves only the positions of its snapshots.
 """
 
 import weakref
@@ -109,7 +109,7 @@ class PrefixStore:
         return sum(node.snapshot is not None for node in self._by_use)
 
     def longest(self, tokens: Sequence[int], key: Hashable) -> int:
-        """How many of the first tokens a state would have read that `find` returned; nothing is counted or copied."""
+        """The length in tokens of the prefix that `find` would return; nothing is counted or copied."""
         found = self._serving(tokens, key)
         return 0 if found is None else found[0].length
 
@@ -172,7 +172,7 @@ class PrefixStore:
         self.nbytes = 0
 
     def _serving(self, tokens: Sequence[int], key: Hashable) -> tuple[_Match, DecoderState] | None:
-        """The longest beginning of the tokens that can be served, and the snapshot that serves it."""
+        """The longest prefix of the tokens for which there is a state, and the snapshot from which it is made."""
         root = self._roots.get(key)
         if root is None:
             return None
@@ -186,7 +186,7 @@ class PrefixStore:
 
     @staticmethod
     def _match(root: _Node, tokens: Sequence[int]) -> _Match:
-        """How far the tokens lead from a root."""
+        """The longest prefix of the tokens that is in the tree of a root."""
         text, node, start = array(TOKEN_TYPE, tokens), root, 0
         while start < len(text) and (child := node.children.get(text[start])) is not None:
             ahead = text[start : start + len(child.edge)]
@@ -285,15 +285,15 @@ class PrefixStore:
 
 
 class StoredStream:
-    """The use of a store by one stream of an engine: the state of its beginning, and snapshots while it goes on.
+    """Looks up the prompt of one stream of an engine in a store, and adds the states of the stream to it.
 
-    A stream whose state can be cropped is stored behind its prompt and at its end; any other one at every multiple of
-    `snapshot_tokens`, before the last token of its prompt (so that the same prompt again reads one token), and at its
-    end.
+    A state that can be cropped is added when the prompt has been read and when the stream ends. Any other state is
+    added at every multiple of `snapshot_tokens`, before the last token of the prompt (so that reading the same prompt
+    again takes one token), and at the end.
     """
 
     def __init__(self, store: PrefixStore, key: Hashable, tokens: list[int], croppable: bool) -> None:
-        """tokens: all of the stream, its prompt included; the owner appends to them. croppable: its states."""
+        """tokens: all of the stream; the engine appends to them. croppable: whether its states can be cropped."""
         self.store, self.key, self.tokens, self.croppable = store, key, tokens, croppable
         self.prompt_tokens = len(tokens)
 

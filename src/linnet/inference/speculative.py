@@ -451,7 +451,7 @@ class _Pace:
 class Speculation:
     """Guesses for one stream: what is asked of an engine, and how it went. The fields are those of `SpeculativeReader`.
 
-    It has an effect while no other stream shares the batch.
+    Tokens are guessed only while no other stream is in the batch.
     """
 
     proposers: Sequence[Proposer]

@@ -1,4 +1,4 @@
-"""Streams of token ids: what is asked of one, the tokens that it has got, and the choice of the next ones.
+"""Streams of token ids: their requests, the tokens generated so far, and the choice of the next tokens.
 
 Legend: `B` batch (rows), `V` vocabulary.
 """
@@ -142,7 +142,7 @@ class Stream(Iterator[Event]):
         return ready
 
     def settle(self) -> None:
-        """Let its state forget what was guessed, before anything but the next step uses it."""
+        """Remove guessed tokens from the state, before anything but the next step reads it."""
         if self.request.speculation is not None:
             self.request.speculation.settle()
 
@@ -220,7 +220,7 @@ class StreamBatch:
         return max(len(stream.pending) for stream in self.streams)
 
     def place(self) -> None:
-        """Tell the streams their rows."""
+        """Set the state and the row of each stream."""
         for row, stream in enumerate(self.streams):
             stream.rows, stream.row = self.state, row // self.copies
 
@@ -243,7 +243,7 @@ class StreamBatch:
         return self.reader.logits(tokens_B1 if self.reader.on_cpu else tokens_B1.to(self.reader.decoder.device))
 
     def store(self) -> None:
-        """Let a prefix store have the states of streams that are at a border or have ended."""
+        """Add the states of streams that have ended, or reached a snapshot position, to the prefix store."""
         for row, stream in enumerate(self.streams):
             if stream.stored is not None and stream.error is None and self.reader is not None:
                 ended = stream.finish_reason is not None
@@ -284,7 +284,7 @@ class StreamBatch:
             self.place()
 
     def can_join(self, other: "StreamBatch") -> bool:
-        """True if the streams of both can share a batch: equal cache policies and precision, both calibrated or not."""
+        """True if both can be one batch: the same cache policies and precision, and both calibrated or neither."""
         assert self.reader is not None and other.reader is not None
         if self.reader.record is not None or other.reader.record is not None:
             return False

@@ -25,6 +25,7 @@ from linnet.inference.compiled_step import (
     Step,
     Times,
     can_compile,
+    candidate_of,
     ordinary_steps,
     package_of,
     start_build,
@@ -64,6 +65,16 @@ def read_prompt(decoder: Decoder, room: int = 64, rows: int = 1) -> DecoderState
     with torch.inference_mode():
         decoder.hidden(torch.tensor([PROMPT] * rows), state)
     return state
+
+
+def test_streams_of_any_room_use_one_package():
+    """Capacities are sizes of the graph that are free, so that no room needs a package of its own."""
+    decoder = small_decoder()
+    for rows in (1, 3):
+        states = [read_prompt(decoder, room, rows) for room in (3, 64, 65)]
+        assert len({state.capacity for state in states}) == 3
+        assert len({package_of(decoder, state)[1] for state in states}) == 1
+        assert len({id(candidate_of(decoder, state)) for state in states}) == 1
 
 
 def begun(mixer: MixerSpec, seed: int = 0) -> tuple[Decoder, DecoderState]:

@@ -70,6 +70,7 @@ def test_a_kill_in_mid_save_loses_no_session_saved_before(folder, tmp_path):
     [
         (["--max-state", "much"], "--max-state much: expected a number above 0"),
         (["--host", "203.0.113.7"], "cannot listen"),
+        (["--allow-host", "a*b"], "--allow-host a*b: expected a name"),
     ],
 )
 def test_a_mistake_is_one_line(folder, options, message, capsys):

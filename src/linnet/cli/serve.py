@@ -80,6 +80,10 @@ def serve(
     names = allow_host or ((*LOOPBACK, "[::1]") if host in LOOPBACK else ("*",))
     if host not in LOOPBACK and not api_key:
         note(f"--host {host}: anybody who reaches this address can use the models; --api-key KEY asks for a key")
+    if wrong := next((name for name in names if "*" in name.removeprefix("*.") and name != "*"), None):
+        raise UserError(
+            f"--allow-host {wrong}: expected a name such as models.example.org, *.example.org, or * for all"
+        )
     server = Server(Hosts(_named(models), limits), Settings(tuple(api_key or ()), tuple(names), state_dir))
     run(server, host, port)
 

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -21,7 +20,16 @@ from linnet.serve.host import Hosts
 from linnet.serve.metrics import ServerMetrics
 from linnet.serve.openai import chat, check_ids, complete, embed, tokens_of
 from linnet.serve.openapi import BYTES, EVENTS, JSON, HttpOperation, document, get, post
-from linnet.serve.protocol import ApiError, Call, Endpoint, error_response, owner_of, read_body, while_connected
+from linnet.serve.protocol import (
+    ApiError,
+    Call,
+    Endpoint,
+    HostCheck,
+    error_response,
+    owner_of,
+    read_body,
+    while_connected,
+)
 from linnet.serve.requests import (
     ChatRequest,
     CompletionRequest,
@@ -68,10 +76,9 @@ class Server:
             Route("/openapi.json", self.describe, methods=["GET"]),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
-        hosts = list(self.settings.allowed_hosts)
         return Starlette(
             routes=routes,
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
+            middleware=[Middleware(HostCheck, names=self.settings.allowed_hosts)],
             exception_handlers={HTTPException: _http_error, Exception: _unexpected},
             lifespan=self._lifespan,
         )

@@ -3,15 +3,18 @@
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.datastructures import Headers
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from linnet.core.errors import LOG, UserError, is_out_of_memory, one_line
 from linnet.core.files import parse_json
@@ -77,6 +80,35 @@ def error_response(error: BaseException) -> JSONResponse:
     """The answer to a request that failed."""
     described = api_error(error)
     return JSONResponse(described.body(), described.status, headers=described.headers)
+
+
+class HostCheck:
+    """Refuses requests whose `Host` header is none of `names`, of which `*.example.org` has all names below it.
+
+    Starlette's own check decides; what it refuses is answered with OpenAI's error object.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self.app, self.names = app, list(names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_accepted = False
+
+        async def accept(*_: Any) -> None:
+            nonlocal is_accepted
+            is_accepted = True
+
+        async def drop(_: Message) -> None:
+            """The text that Starlette sends when it refuses."""
+
+        await TrustedHostMiddleware(accept, self.names, www_redirect=False)(scope, receive, drop)
+        answer: ASGIApp = self.app if is_accepted else error_response(self._refusal(scope))
+        await answer(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> ApiError:
+        found = Headers(scope=scope).get("host", "")
+        problem = f"Host: {found!r}: expected one of {', '.join(self.names)}; --allow-host NAME accepts another"
+        return ApiError(400, problem, "Host", "invalid_host")
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:

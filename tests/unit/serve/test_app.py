@@ -58,8 +58,12 @@ def test_sessions_belong_to_a_key(guarded):
     assert other.get("/v1/sessions")["data"] == []
 
 
-def test_a_foreign_host_header_is_refused(guarded):
-    assert _post(guarded, "/v1/completions", "{}", host="evil.example")[0] == 400
+@pytest.mark.parametrize("host", ["evil.example", "a b", ""])
+def test_a_foreign_host_header_is_refused(guarded, host):
+    status, headers, body = _post(guarded, "/v1/completions", "{}", host=host)
+    error = json.loads(body)["error"]
+    assert status == 400 and headers["content-type"] == "application/json" and error["param"] == "Host"
+    assert error["message"].startswith(f"Host: {host!r}: expected one of 127.0.0.1, localhost; --allow-host")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds for one request.")] = 600.0,
     allow_host: Annotated[
         list[str] | None,
-        option("NAME", "Accept this name in the Host header (repeatable). Default: on a loopback address its names."),
+        option("NAME", "Accept this name in the Host header too (repeatable). A loopback address accepts its own names."),
     ] = None,
     state_dir: Annotated[Path | None, option("DIR", "Where sessions are saved; without it none can be.")] = None,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
@@ -77,7 +77,8 @@ def serve(
         device,
         precision,
     )
-    names = allow_host or ((*LOOPBACK, "[::1]") if host in LOOPBACK else ("*",))
+    own_names = (*LOOPBACK, "[::1]") if host in LOOPBACK else ()
+    names = (*own_names, *(allow_host or (() if own_names else ("*",))))
     if host not in LOOPBACK and not api_key:
         note(f"--host {host}: anybody who reaches this address can use the models; --api-key KEY asks for a key")
     if wrong := next((name for name in names if "*" in name.removeprefix("*.") and name != "*"), None):

@@ -9,6 +9,7 @@ import argparse
 import http.client
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -21,6 +22,12 @@ TOLERANCE = 2e-3
 """Largest accepted difference of log-probabilities: servers compute in other orders, some in bfloat16."""
 
 TIMEOUT_S = 120.0
+
+CERTAIN = -9.0
+"""Log-probability of a text above which two seeds may well give it."""
+
+MAX_WHITESPACE = 32
+"""Longest accepted run of whitespace between the parts of a JSON text: two line feeds and the deepest usual indent."""
 
 WORDS = [
     "the",
@@ -397,22 +404,30 @@ def _cached_usage(client: Client) -> None:
 
 @case("several answers, and seeds", "mlx-lm 1620")
 def _seeds(client: Client) -> None:
-    hot = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 20.0}
+    hot = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 20.0, "min_p": 0.0}
     if client.send("POST", "/v1/completions", {"model": client.model, **hot})[0] == 400:
-        hot["temperature"] = 2.0  # the largest of OpenAI's interface
+        hot = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 2.0}  # OpenAI's fields, and its largest value
+    if sum(figures(client.post("/v1/completions", **hot, seed=40, logprobs=1))[1]) > CERTAIN:
+        raise AbsentError("the model is so certain of its answer that seeds need not differ")
 
     def texts(**fields: Any) -> list[str]:
         body = {**hot, **fields}
         return [choice["text"] for choice in client.post("/v1/completions", **body)["choices"]]
 
+    apart = [texts(seed=seed)[0] for seed in range(40, 46)]
+    assert len(set(apart)) == len(apart), f"seeds have no influence: {apart}"
     three = texts(n=3, seed=5)
     if len(three) != 3:
         raise AbsentError(f"n: 3 gives {len(three)} answers")
-    if len({texts(seed=seed)[0] for seed in range(40, 46)}) == 1:
-        raise AbsentError("the model is so certain that six seeds give one answer")
-    assert len(set(three)) > 1, "n answers are the same"
+    assert len(set(three)) == 3, f"n answers are the same: {three}"
+    assert texts()[0] != texts()[0], "two requests without a seed have the same answer"
+    with ThreadPoolExecutor(8) as pool:  # a seed gives its answers whatever runs beside it
+        together = [pool.submit(texts, seed=seed) for seed in (40, 41, 40, 45)]
+        together += [pool.submit(texts, n=3, seed=5), pool.submit(texts, seed=40), pool.submit(texts)]
+        found = [each.result() for each in together]
+    expected = [[apart[0]], [apart[1]], [apart[0]], [apart[5]], three, [apart[0]]]
+    assert found[:-1] == expected, "a seed gives other answers beside other requests"
     assert texts(n=3, seed=5) == three, "a seed gives other answers"
-    assert texts(seed=6) != texts(seed=1234), "the seed has no influence"
 
 
 @case("JSON by a schema", "unbounded whitespace, empty arrays, invalid JSON")
@@ -427,7 +442,9 @@ def _json_schema(client: Client) -> None:
         "additionalProperties": False,
     }
     for text, found in schema_answers(client, "person", schema, max_tokens=200):
-        assert "\n\n\n" not in text and "     " not in text, f"whitespace without end: {text!r}"
+        around = re.sub(r'"(\\.|[^"\\])*"?', "", text)  # what is outside of strings
+        runs = re.findall(r"\s+", around)
+        assert max(map(len, runs), default=0) <= MAX_WHITESPACE, f"whitespace without end: {text!r}"
         if found is not None:
             assert set(found) == {"names", "age"} and len(found["names"]) <= 2, f"not what the schema describes: {text}"
 

@@ -37,7 +37,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds for one request.")] = 600.0,
     allow_host: Annotated[
         list[str] | None,
-        option("NAME", "Accept this name in the Host header too (repeatable). A loopback address accepts its own names."),
+        option("NAME", "Accept this Host header too (repeatable); on a loopback address its names are accepted."),
     ] = None,
     state_dir: Annotated[Path | None, option("DIR", "Where sessions are saved; without it none can be.")] = None,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",

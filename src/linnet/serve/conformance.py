@@ -404,9 +404,11 @@ def _cached_usage(client: Client) -> None:
 
 @case("several answers, and seeds", "mlx-lm 1620")
 def _seeds(client: Client) -> None:
-    hot = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 20.0, "min_p": 0.0}
+    hot = {"prompt": words(8, 33), "max_tokens": 24, "top_p": 1.0}
+    hot |= {"temperature": 20.0, "min_p": 0.0}
     if client.send("POST", "/v1/completions", {"model": client.model, **hot})[0] == 400:
-        hot = {"prompt": words(8, 33), "max_tokens": 24, "temperature": 2.0}  # OpenAI's fields, and its largest value
+        del hot["min_p"]  # which OpenAI's interface does not have
+        hot["temperature"] = 2.0  # its largest value
     if sum(figures(client.post("/v1/completions", **hot, seed=40, logprobs=1))[1]) > CERTAIN:
         raise AbsentError("the model is so certain of its answer that seeds need not differ")
 

@@ -210,11 +210,11 @@ def event_stream(chunks: AsyncGenerator[Chunk], send_timeout_s: float, named: bo
         try:
             async with aclosing(chunks) as each:
                 async for chunk in each:
-                    yield ServerSentEvent(json.dumps(chunk), event=str(chunk["type"]) if named else None)
+                    yield ServerSentEvent(json.dumps(chunk), event=str(chunk["type"]) if named else None, sep="\n")
         except Exception as error:
-            yield ServerSentEvent(json.dumps(api_error(error).body()), event="error" if named else None)
+            yield ServerSentEvent(json.dumps(api_error(error).body()), event="error" if named else None, sep="\n")
         if not named:
-            yield ServerSentEvent("[DONE]")
+            yield ServerSentEvent("[DONE]", sep="\n")
 
     return EventSourceResponse(
         events(),

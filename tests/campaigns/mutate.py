@@ -171,10 +171,9 @@ def commands_of(source: str, contracts: bool = True) -> list[list[str]]:
     ]
     commands = [[str(file.relative_to(ROOT)) for file in dict.fromkeys([*sorted(mirrored), *sorted(importing)])]]
     if contracts and ("mixers" in path.parts or "feed_forwards" in path.parts):
-        names = ("costs", "sublayers", "states", "decoder", "prefixes", "captured_steps")
+        names = ("costs", "sublayers", "states", "decoder", "prefixes", "captured_steps", "native_steps")
         files = [f"tests/contracts/test_{name}.py" for name in names]
         commands.append([*files, "-m", "not slow", "-k", f"[{path.parts[2]}- and not compile"])
-        commands.append(["tests/unit/inference/test_decode_steps.py", "-m", "not slow", "-k", path.parts[2]])
         commands.append(["tests/unit/model/test_cost.py"])  # values that layers share
     elif contracts:  # predicted FLOPs and memory of the kinds that call the operation
         layers = [*(ROOT / "src/linnet/layers/mixers").rglob("*.py"), *(ROOT / "src/linnet/layers").glob("feed*/*.py")]

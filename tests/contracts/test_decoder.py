@@ -369,17 +369,12 @@ def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
 
 
 def outputs_of(sublayer: Sublayer, x_BTD: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The outputs without a state, of the first chunk of a stream, and of its next tokens, by decode steps too."""
+    """The outputs without a state, of the first chunk of a stream, and of its next tokens."""
     x_BTD, places = x_BTD.to(dtype), range(20, x_BTD.shape[1])
     state = sublayer.initial_state(1, x_BTD.shape[1], DEVICE, dtype)
     found = {"pass": sublayer(x_BTD), "chunk": run(sublayer, x_BTD[:, :20], state, BatchLayout(0))}
-    step = sublayer.decode_step(state.fork())
     tokens = [run(sublayer, x_BTD[:, place : place + 1], state, BatchLayout(place)) for place in places]
     found["tokens"] = torch.cat(tokens, dim=1)
-    if step is not None and (dtype == torch.float32 or (dtype == torch.bfloat16 and sublayer.bfloat16_decode)):
-        zero_1D = torch.zeros(1, x_BTD.shape[2], device=DEVICE)
-        rows = [step(zero_1D, x_BTD[0, place : place + 1].float(), place) for place in places]
-        found["steps"] = torch.cat(rows)[None]
     return found
 
 

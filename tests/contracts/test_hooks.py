@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.evaluation.models import frozen_state
-from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import convert_weights, weights_nbytes
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL
@@ -271,23 +270,6 @@ def test_a_layer_sees_the_token_ids(monkeypatch: pytest.MonkeyPatch):
     torch.testing.assert_close(out[:, 0], torch.stack([whole[0, 3], whole[1, 7]]))
 
 
-@pytest.mark.cpu_only("steps on rows")
-def test_decode_steps_give_a_layer_its_token(monkeypatch: pytest.MonkeyPatch):
-    decoder = decoder_with(monkeypatch, HashedTokens, None)
-    tokens_BT = tokens()[:1]
-    state, other = decoder.initial_state(1, LENGTH), decoder.initial_state(1, LENGTH)
-    with torch.no_grad():
-        decoder(tokens_BT[:, :5], state), decoder(tokens_BT[:, :5], other)
-        monkeypatch.setattr(decoder.layers[2].mixer, "decode_step", lambda *_: lambda sum_1D, x_1D, _: sum_1D)
-        monkeypatch.setattr(decoder.layers[2].mixer, "forward", lambda x_BTD, *_: 0 * x_BTD)
-        for place in (5, 6, 7):
-            steps = DecodeSteps.of(decoder, state)
-            assert steps is not None
-            expected = decoder.logits(decoder.hidden(tokens_BT[:, place : place + 1], other))
-            found = steps.logits(tokens_BT[:, place : place + 1])
-            torch.testing.assert_close(found, expected[:, 0], rtol=1e-4, atol=1e-5)
-
-
 def test_a_mixer_that_always_sees_the_future_is_refused_by_evaluation(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, EverythingSeen, None)
     assert not decoder.causal
@@ -323,22 +305,6 @@ def test_cross_layer_values_stay_with_rows_at_different_positions(monkeypatch: p
     out = decoder(torch.stack([tokens_BT[0, 3:4], tokens_BT[1, 7:8]]), batch)
     torch.testing.assert_close(out[:1], decoder(tokens_BT[:1, :4])[:, 3:])
     torch.testing.assert_close(out[1:], decoder(tokens_BT[1:, :8])[:, 7:])
-
-
-@pytest.mark.cpu_only("steps on rows")
-def test_decode_steps_save_cross_layer_values(monkeypatch: pytest.MonkeyPatch):
-    decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None)
-    monkeypatch.undo()  # of three layers the last may step on rows
-    place = Place(WIDTH, 32)
-    decoder.blocks[0].layers[2].mixer = AttentionSpec(heads=2).build(place)
-    tokens_BT = tokens()[:1]
-    state, other = decoder.initial_state(1, LENGTH), decoder.initial_state(1, LENGTH)
-    with torch.no_grad():
-        decoder(tokens_BT[:, :5], state), decoder(tokens_BT[:, :5], other)
-        steps = DecodeSteps.of(decoder, state)
-        assert steps is not None
-        expected = decoder.hidden(tokens_BT[:, 5:6], other)
-        torch.testing.assert_close(steps.read(tokens_BT[:, 5:6]), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_auxiliary_loss_is_a_mean_over_all_documents(monkeypatch: pytest.MonkeyPatch):

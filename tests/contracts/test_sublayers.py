@@ -363,23 +363,6 @@ def test_compiled_form_is_the_same(sublayer: Sublayer):
         torch.testing.assert_close(optimized, eager, rtol=1e-3, atol=1e-4)
 
 
-@torch.no_grad()
-@pytest.mark.cpu_only("steps on rows")
-def test_decode_steps_equal_the_forward_pass(sublayer: Sublayer):
-    sublayer = sublayer.float()
-    x_BTD, state = inputs(1, LENGTH, torch.float32), empty_state(sublayer, 1, dtype=torch.float32)
-    sublayer(x_BTD[:, :PROMPT], state)
-    own = state.fork()
-    step = sublayer.decode_step(own)
-    if step is None:
-        pytest.skip("it has no decode step")
-    added = torch.randn(LENGTH, PLACE.width)
-    for place in range(PROMPT, LENGTH):
-        expected = sublayer(x_BTD[:, place : place + 1], state, BatchLayout(place))[0]
-        actual = step(added[place : place + 1], x_BTD[0, place : place + 1], place)
-        torch.testing.assert_close(actual - added[place : place + 1], expected, rtol=1e-4, atol=1e-4)
-
-
 def test_outputs_are_the_same_in_training_if_the_traits_say_so(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     trained = run(sublayer, x_BTD, None, BatchLayout(record=AuxiliaryOutputs(training=True)))

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import permutations
 from typing import Literal
 
@@ -21,15 +21,15 @@ from linnet.design.feasibility import UnmetError
 from linnet.design.metrics import Budget, Metric, joined_widths
 from linnet.design.search import SearchResult, SearchTask, search
 from linnet.design.space import Space
-from linnet.inference.decode_steps import EMBEDDED, DecodeSteps, block_steps, record_program, token_step
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.inference.native_step import NativeStep, block_program, outside_program
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.registry import PLAIN_MIXER
 from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.model.stack import Block
-from linnet.model.state import LayerStates
+from linnet.model.state import DecoderState, LayerStates
 from linnet.nn.linear import Linear
 from linnet.present.progress import progress
 
@@ -173,21 +173,19 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
     states = [block.layer(index).initial_states(*form) for index in range(described.repeat)]
     read_BTW = torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device)
     block(read_BTW, states, BatchLayout(), read_BTW)
-    if timing.device.type != "cpu":
+    program = block_program(block, DecoderState.from_layers(states, position + 1, (position,)), x_BTW)
+    if program is None:
         return lambda: block(x_BTW, states, BatchLayout(position), x_BTW)
-    record = AuxiliaryOutputs(values={EMBEDDED: x_BTW})
-    steps = block_steps(block, states, record)
-    run = record_program(lambda _, at: reduce(lambda x_1W, step: step(x_1W, at), steps, x_BTW[0]), record)
-    return lambda: run(0, position)[None]
+    return lambda: program(0, position)[None]
 
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """Return a function that runs embedding, norm and head, the logits of one token included."""
     bare = model.replace(blocks=[{"mixer": PLAIN_MIXER}])
     decoder, layout = Decoder(bare).to(timing.device).eval(), BatchLayout(timing.position(model))
-    whole = None if timing.kind == "sequence" else token_step(decoder, [], AuxiliaryOutputs())
-    if whole is not None:
-        return lambda: decoder.capped(whole(0, layout.start))[None]
+    program = None if timing.kind == "sequence" else outside_program(decoder, layout.start + 1)
+    if program is not None:
+        return lambda: decoder.capped(program(0, layout.start))[None]
     tokens_BT = torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)
     behind = nn.Sequential(*(part for part in (decoder.norm, decoder.head_project) if part is not None))
 
@@ -207,14 +205,14 @@ def measure_latency(model: ModelSpec, timing: Timing) -> float:
         return clock.seconds(lambda: decoder.logits(decoder.hidden(tokens_BT)[:, -1:]), CHECK_RUNS)
     state = decoder.initial_state(1, position + 1)
     decoder(tokens_BT.expand(1, min(PROMPT, max(1, position))), state)
-    steps = DecodeSteps.of(decoder, state)
+    native = NativeStep.of(decoder, state)
 
     def step() -> None:
         state.positions = (position,)
-        if steps is None:
+        if native is None:
             decoder.logits(decoder.hidden(tokens_BT, state))
         else:
-            steps.logits(tokens_BT)
+            native.logits(tokens_BT)
 
     return clock.seconds(step, CHECK_RUNS)
 

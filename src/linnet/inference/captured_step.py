@@ -162,6 +162,11 @@ class PassFunction(nn.Module):
 
     def forward(self, tokens_BT: Tensor, position_B: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the logits and the states after the tokens."""
+        logits_BTV, after = self.uncapped(tokens_BT, position_B, states)
+        return self.decoder.capped(logits_BTV), after
+
+    def uncapped(self, tokens_BT: Tensor, position_B: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """`forward` without the soft cap of the logits."""
         layers = self.flat.filled(states)
         named = zip(self.flat.tensors, states, strict=True)
         rooms = (x.shape[self.flat.growing[name]] for name, x in named if name in self.flat.has_room)
@@ -171,7 +176,7 @@ class PassFunction(nn.Module):
         )
         with graph_forms():
             x_BTD = run_blocks(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
-            return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)
+            return self.decoder.uncapped_logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)
 
 
 class InPlaceStep(nn.Module):
@@ -231,6 +236,17 @@ def can_capture(decoder: Decoder, state: DecoderState) -> bool:
     layers = zip(decoder.mixers, state.layers, strict=True)
     has_calibration = all(not mixer.traits.calibrates or mixer.calibration(part) for mixer, part in layers)
     return has_calibration and (decoder.encoder is None or state.has_memory)
+
+
+def can_capture_on_cpu(decoder: Decoder, state: DecoderState) -> bool:
+    """`can_capture` for a decoder on a CPU, in float32 or bfloat16, whose packed weights all have native products."""
+    if decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return False
+    return (
+        can_capture(decoder, state)
+        and {parameter.dtype for parameter in decoder.parameters()} in ({torch.float32}, {torch.bfloat16})
+        and all(module.gemv is not None for module in decoder.modules() if isinstance(module, PackedLinear))
+    )
 
 
 def reserve(state: DecoderState, tokens: int) -> None:

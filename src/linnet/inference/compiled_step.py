@@ -35,8 +35,14 @@ from linnet.core.atomic import atomic_path, file_lock, lock_holder
 from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
-from linnet.inference.captured_step import PassFunction, StateTensors, can_capture, export_step, reserve, weights_of
-from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.captured_step import (
+    PassFunction,
+    StateTensors,
+    can_capture_on_cpu,
+    export_step,
+    reserve,
+    weights_of,
+)
 from linnet.inference.weights import conversion_of, convert_weights, precision_of
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.layers.state import State
@@ -44,7 +50,6 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
-from linnet.nn.packed_linear import PackedLinear
 from linnet.ops.native import library
 from linnet.ops.native.build import check_owner, find_compiler, processor_features
 
@@ -114,18 +119,8 @@ def ordinary_steps() -> Iterator[None]:
 
 
 def can_compile(decoder: Decoder, state: DecoderState) -> bool:
-    """True for streams of a decoder on a CPU whose prompts have been read.
-
-    No step is compiled for packed weights without native products, or for layers that compute their calibration again
-    at every step.
-    """
-    if os.name != "posix" or decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-        return False
-    return (
-        can_capture(decoder, state)
-        and {parameter.dtype for parameter in decoder.parameters()} in ({torch.float32}, {torch.bfloat16})
-        and all(module.gemv is not None for module in decoder.modules() if isinstance(module, PackedLinear))
-    )
+    """True for streams whose step can be captured, where there may be a compiler."""
+    return os.name == "posix" and can_capture_on_cpu(decoder, state)
 
 
 def package_of(decoder: Decoder, state: DecoderState) -> tuple[dict[str, Any], Path]:
@@ -350,16 +345,14 @@ def candidate_of(decoder: Decoder, state: DecoderState) -> Candidate:
 class CompiledSteps:
     """The steps of a batch of streams: ordinary ones, and the compiled one as soon as it is there, if it is faster.
 
-    ordinary: the step to begin with; both advance `state`, whose prompts have been read. steps: where it is from; one
-    that is a single native call stays. What is known of the compiled step is shared by all streams of a decoder.
+    ordinary: the step to begin with; both advance `state`, whose prompts have been read. What is known of the compiled
+    step is shared by all streams of a decoder.
     """
 
     decoder: Decoder
     state: DecoderState
     ordinary: Step
-    steps: DecodeSteps | None = None
     _compiled: Step | None = field(default=None, init=False)
-    _uses_program: bool = field(default=False, init=False)
     _tokens: int = field(default=0, init=False)
 
     @cached_property
@@ -372,7 +365,7 @@ class CompiledSteps:
 
     def logits(self, tokens_B1: Tensor) -> Tensor:
         """Logits `[B, V]` of one token of each row."""
-        candidate = self._candidate if BUILDS.enabled and not self._uses_program else None
+        candidate = self._candidate if BUILDS.enabled else None
         if candidate is None:
             return self.ordinary(tokens_B1)
         times = candidate.times[len(self.state.positions).bit_length()]
@@ -394,12 +387,11 @@ class CompiledSteps:
 
     def _look_for_package(self, candidate: Candidate, spent_s: float) -> None:
         """Now and then, load the compiled step, or let it be compiled."""
-        self._uses_program = self.steps is not None and self.steps.is_program
         self._tokens += 1
         candidate.tokens += 1
         candidate.spent_s += spent_s
         is_due = self._tokens == TIMED_TOKENS or candidate.tokens % POLL_TOKENS == 0
-        if is_due and not self._uses_program:
+        if is_due:
             candidate.look(self.decoder, self.state)
 
 

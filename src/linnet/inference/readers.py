@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linnet.inference.compiled_step import CompiledSteps, can_compile
 from linnet.inference.cuda_graphs import GraphSteps, can_record
-from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.native_step import NativeStep
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
 from linnet.layers.cache_policy import CachePolicy, RecalibratingCache
@@ -90,10 +90,13 @@ class CachedReader:
                 self._graphs = GraphSteps(self.decoder, self.state, ordinary)
             self._step = self._graphs.logits
         if self._step is None:
-            steps = DecodeSteps.of(self.decoder, self.state)
-            self._step = self._pass if steps is None else steps.logits
-            if can_compile(self.decoder, self.state):
-                self._step = CompiledSteps(self.decoder, self.state, self._step, steps).logits
+            native = NativeStep.of(self.decoder, self.state)
+            if native is not None:
+                self._step = native.logits
+            elif can_compile(self.decoder, self.state):
+                self._step = CompiledSteps(self.decoder, self.state, self._pass).logits
+            else:
+                self._step = self._pass
         return self._step(tokens_BT)
 
     def release(self) -> None:

@@ -38,7 +38,6 @@ class AuxiliaryOutputs:
     """Losses, auxiliary outputs and values for later layers that sublayers add during one pass.
 
     training: whether this is a training pass, in which sublayers add their auxiliary losses.
-    token: the token id of a step that has no layout (`inference.decode_steps`).
     requested_penalties: the penalties to add, by name, with their coefficients.
     outputs: the auxiliary outputs by name, for each layer in the order of the pass; None if they are not collected.
     values: tensors for later layers, by name.
@@ -49,7 +48,6 @@ class AuxiliaryOutputs:
     losses: list[AuxiliaryLoss] = field(default_factory=list)
     values: dict[str, Tensor] = field(default_factory=dict)
     training: bool = False
-    token: int | None = None
 
     def own(self, values: Mapping[str, Tensor]) -> "AuxiliaryOutputs":
         """A record for a part of the pass: the same requests, and only these values."""

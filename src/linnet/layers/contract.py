@@ -17,18 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent, Spec
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
 from linnet.layers.state import NoState, State
 from linnet.nn.cost import Cost
 from linnet.nn.linear import FusedLinear
-
-DecodeStep = Callable[[Tensor, Tensor, int], Tensor]
-"""Processes one token of one stream: (residual row `[1, D]`, input row, position) -> the sum.
-
-A step that only calls functions of `ops.native` may be recorded once and replayed (`ops.native.program`), so it must
-call the same functions for every token and position.
-"""
 
 
 @dataclass(frozen=True)
@@ -160,20 +153,6 @@ class Sublayer(nn.Module, ABC):
     def output_projections(self) -> Iterator[nn.Linear]:
         """The linear layers directly before the residual stream: by default the one built last."""
         return iter(list(linear_maps(self))[-1:])
-
-    @property
-    def bfloat16_decode(self) -> bool:
-        """True if `decode_step` supports weights and a state in bfloat16."""
-        return False
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """A fast function for the next token of one stream, whose state is `state`; None if there is none.
-
-        Rows are float32; weights and state are too, unless `bfloat16_decode`. The function keeps the tensors of the
-        state, which nothing else may advance or crop afterwards. record: holds values for later layers of the same
-        step, `[1, 1, ...]` each; its owner clears it before every step.
-        """
-        return None
 
     def calibration(self, state: State | None = None) -> dict[str, Tensor]:
         """The calibration by name: from the state of one stream that has read a text, or as it is stored.

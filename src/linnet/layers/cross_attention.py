@@ -18,14 +18,13 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Extent
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, Place, Sublayer, SublayerSpec, Traits
+from linnet.layers.contract import Place, Sublayer, SublayerSpec, Traits
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import Contents, State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.packed_linear import gemv_of
 from linnet.ops.attention import full_attention, full_attention_reference
 
 
@@ -178,23 +177,3 @@ class CrossAttention(Sublayer):
         out_BNTK = self.attend(q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), mask, self.scale)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`; only after the first chunk, which brings the memory."""
-        assert isinstance(state, MemoryState)
-        query, out = gemv_of(self.query), gemv_of(self.out)
-        if query is None or out is None or len(state.real) != 1 or state.keys.dtype != torch.float32:
-            return None
-        assert state.real.shape[1], "no memory was read before"
-        real_S = state.real[0]
-        keys_MKS = state.keys[0, real_S].permute(1, 2, 0).contiguous()
-        values_MSK = state.values[0, real_S].transpose(0, 1).contiguous()
-        factor = self.head_dim**-0.5 if self.scale is None else self.scale
-        nothing = torch.zeros((), device=keys_MKS.device, dtype=keys_MKS.dtype)
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            q_MPK = query.of(x_1D).view(self.kv_heads, -1, self.head_dim)
-            weights_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor).softmax(dim=2)
-            return out.added(sum_1D, torch.bmm(weights_MPS, values_MSK).view(1, -1))
-
-        return step

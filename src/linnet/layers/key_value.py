@@ -11,29 +11,24 @@ Shapes: `B` batch, `N` query heads, `M` key-value heads, `P` query heads per key
 tokens of the chunk, `K` head width, `W` window, `C` capacity.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.core.spec import Spec
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep
-from linnet.layers.rotary import RotarySpec, row_rotation
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.state import Contents, State, write_chunk, write_places
 from linnet.nn.cost import Cost
 from linnet.nn.linear import WeightedSum
 from linnet.nn.norms import NormKind
-from linnet.nn.packed_linear import QuantizedLinear, gemv_of, native_library_of
+from linnet.nn.packed_linear import QuantizedLinear
 from linnet.ops.attention import uses_blocks, windowed_pairs
 from linnet.ops.blocked_attention import blocked_is_faster, blocked_pairs
-from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
-from linnet.ops.relative_positions import RelativePositionRow, bounded
 
 VALUE_RESIDUAL = "value_residual"
 """The field of a spec, and the name of the cross-layer value."""
@@ -75,19 +70,6 @@ class ValueResidual(nn.Module):
             first_BTMK = v_BTMK
         mixed_BTMK: Tensor = self.mix(v_BTMK, first_BTMK)
         return mixed_BTMK
-
-    def row(self, record: AuxiliaryOutputs | None) -> Callable[[Tensor], Tensor]:
-        """`forward` for one token of one stream, `[M, K]`; `record`: that of its step."""
-        mix, layout = self.mix.row(), BatchLayout(record=record)
-
-        def mixed(v_MK: Tensor) -> Tensor:
-            first_11MK = layout.cross_layer_value(VALUE_RESIDUAL)
-            if first_11MK is None:
-                first_11MK = v_MK[None, None]
-                layout.save_cross_layer_value(VALUE_RESIDUAL, first_11MK)
-            return mix(v_MK, first_11MK[0, 0])
-
-        return mixed
 
 
 @dataclass(frozen=True)
@@ -337,112 +319,3 @@ def key_value_tensors(
 def cache_dtype(joint: nn.Module, dtype: torch.dtype) -> torch.dtype:
     """The precision of cached keys and values: bfloat16 with quantized maps, as they dominate after long texts."""
     return torch.bfloat16 if isinstance(joint, QuantizedLinear) and dtype == torch.float32 else dtype
-
-
-def key_value_decode_step(
-    joint: nn.Module,
-    out: nn.Module,
-    state: KeyValueState,
-    heads: int,
-    rotary: RotarySpec | None,
-    scale: float | None = None,
-    operator_NKK: Tensor | None = None,
-    norm: Callable[[Tensor], Tensor] | None = None,
-    values: Callable[[Tensor], Tensor] | None = None,
-    bias: Callable[[int], Tensor] | None = None,
-    near: RelativePositionRow | None = None,
-    gate: Callable[[Tensor, Tensor], Tensor] | None = None,
-    sinks_N: Tensor | None = None,
-    soft_cap: float | None = None,
-) -> DecodeStep | None:
-    """Attention for the next token of one stream; None for several streams, or a map without a form for rows.
-
-    operator_NKK: a bilinear form between queries and keys. norm: normalizes queries and keys of a token, `[N + M, K]`.
-    values: from a token's own values, `[M, K]`, to those that are read. bias: from a position to the bias of its
-    scores. near: keys and values of small distances. gate: from the output of the heads, `[1, N K]`, and the row to the
-    input of the output map. sinks_N: a score of each head that has no value. soft_cap: a bound of the scores.
-    """
-    joint_row, out_row = gemv_of(joint), gemv_of(out)
-    if joint_row is None or out_row is None or len(state.keys) != 1:
-        return None
-    of_scores = (bias, near, sinks_N, soft_cap)
-    compiled = native_library_of(joint) if all(part is None for part in of_scores) else None
-    extras = (norm, operator_NKK, values, gate, *of_scores)
-    in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, QuantizedLinear)
-    _, kv_heads, capacity, width = state.keys.shape
-    rotate = None if rotary is None else row_rotation(rotary, width, capacity, compiled)
-    factor = width**-0.5 if scale is None else scale
-    if compiled is not None:
-        read = attention_row(compiled, state.keys[0], state.values[0], factor)
-    elif in_bfloat16 and all(part is None for part in extras):
-        read = _bfloat16_attention_row(state, scale)
-    else:
-        read = _attention_row(state, factor, bias, near, sinks_N, soft_cap)
-    multiply = None if operator_NKK is None or compiled is None else operator_row(compiled, operator_NKK)
-
-    def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-        joint_JK = joint_row.of(x_1D).view(heads + 2 * kv_heads, width)
-        query_key_JK = joint_JK[: heads + kv_heads]
-        if norm is not None:
-            query_key_JK = norm(query_key_JK)
-        if rotate is not None:
-            query_key_JK = rotate(query_key_JK, position)
-        v_MK = joint_JK[heads + kv_heads :]
-        q_MPK = query_key_JK[:heads].view(kv_heads, heads // kv_heads, width)
-        if multiply is not None:
-            q_MPK = multiply(q_MPK)
-        elif operator_NKK is not None:
-            q_MPK = torch.bmm(q_MPK, operator_NKK)
-        read_1F = read(q_MPK, query_key_JK[heads:], v_MK if values is None else values(v_MK), position)
-        return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
-
-    return step
-
-
-def _attention_row(
-    state: KeyValueState,
-    factor: float,
-    bias: Callable[[int], Tensor] | None,
-    near: RelativePositionRow | None,
-    sinks_N: Tensor | None,
-    soft_cap: float | None,
-) -> AttentionRow:
-    """`ops.native.attention.attention_row` in PyTorch, with the other arguments of `key_value_decode_step`."""
-    keys_MCK, values_MCK = state.keys[0], state.values[0]
-    sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(len(keys_MCK), -1, 1)
-    zero = torch.zeros((), device="cpu")
-
-    def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
-        keys_MCK[:, position] = k_MK
-        values_MCK[:, position] = v_MK
-        keys_MKS = keys_MCK[:, : position + 1].float().transpose(1, 2)
-        if bias is None:
-            scores_MPS = torch.baddbmm(zero, q_MPK, keys_MKS, beta=0, alpha=factor)
-        else:
-            scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
-        if near is not None:
-            near.add_scores(scores_MPS, q_MPK, factor)
-        scores_MPS = bounded(scores_MPS, soft_cap)
-        if sinks_MP1 is not None:
-            scores_MPS = torch.cat([scores_MPS, sinks_MP1], dim=2)
-        weights_MPS = scores_MPS.softmax(dim=2)[..., : position + 1]
-        read_MPK = torch.bmm(weights_MPS, values_MCK[:, : position + 1].float())
-        if near is not None:
-            read_MPK = near.read(read_MPK, weights_MPS)
-        return read_MPK.view(1, -1)
-
-    return read
-
-
-def _bfloat16_attention_row(state: KeyValueState, scale: float | None) -> AttentionRow:
-    """The same over keys and values in bfloat16, with PyTorch's attention, which accumulates in float32."""
-    keys_1MCK, values_1MCK = state.keys, state.values
-
-    def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
-        keys_1MCK[0, :, position] = k_MK
-        values_1MCK[0, :, position] = v_MK
-        keys_1MSK, values_1MSK = keys_1MCK[:, :, : position + 1], values_1MCK[:, :, : position + 1]
-        read_1MPK = F.scaled_dot_product_attention(q_MPK[None].bfloat16(), keys_1MSK, values_1MSK, scale=scale)
-        return read_1MPK.reshape(1, -1)
-
-    return read

@@ -5,18 +5,16 @@ far, `K` head width, `R` distances, `U` buckets, `C` capacity.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent, Spec
 from linnet.nn.cost import Cost
-from linnet.ops.relative_positions import Relative, RelativePositionRow, bucket_bias, check_buckets, position_buckets
+from linnet.ops.relative_positions import Relative, bucket_bias, check_buckets, position_buckets
 
 
 class Positions(nn.Module, ABC):
@@ -36,20 +34,6 @@ class Positions(nn.Module, ABC):
         Only for specs with `sees_ahead`.
         """
         raise NotImplementedError("these positions have no distances to later tokens")
-
-    def near_row(self) -> RelativePositionRow | None:
-        """The keys and values of small distances for one token, in addition to the bias of `row`; None if none."""
-        return None
-
-    def row(self, capacity: int, kv_heads: int) -> Callable[[int], Tensor] | None:
-        """The bias of one token's scores at a position, `[M, P, S]`; None if there is more than a bias."""
-        bias_NR, keys_RK, values_RK = self.relative(capacity, torch.device("cpu"))
-        if bias_NR is None or keys_RK is not None or values_RK is not None:
-            return None
-        bias_NR = bias_NR[:, :capacity]
-        bias_NC = F.pad(bias_NR, (0, capacity - bias_NR.shape[1])).flip(1)
-        bias_MPC = bias_NC.reshape(kv_heads, -1, capacity)
-        return lambda position: bias_MPC[..., capacity - 1 - position :]
 
 
 class PositionsSpec(Spec, ABC):
@@ -186,11 +170,6 @@ class Shaw(Positions):
 
     def added(self, out_BNTK: Tensor) -> Tensor:
         return out_BNTK + self.values_RK[-1].to(out_BNTK.dtype)
-
-    def near_row(self) -> RelativePositionRow:
-        _, keys_RK, values_RK = self.relative(0, torch.device("cpu"))
-        assert keys_RK is not None and values_RK is not None
-        return RelativePositionRow(keys_RK.detach(), values_RK.detach(), self.values_RK[-1].detach())
 
 
 if TYPE_CHECKING:

@@ -4,10 +4,7 @@ Shapes: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads
 `C` capacity.
 """
 
-import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import torch
@@ -17,7 +14,6 @@ from torch import Tensor
 from linnet.core.spec import Amount, Spec
 from linnet.layers.batch_layout import BatchLayout
 from linnet.nn.norms import HeadNorm
-from linnet.ops.native.elementwise import rotate_row
 from linnet.ops.rotary import (
     Interpolation,
     Llama3Ramp,
@@ -125,10 +121,6 @@ else:
     AnyRotaryScaling = Annotated[LinearScaling | NtkScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")]
 
 
-RowRotation = Callable[[Tensor, int], Tensor]
-"""Rotates the heads of a row, `[J, K]`, to a position, possibly in place."""
-
-
 class RotarySpec(Spec):
     """Rotary positions: the `base` of the angles, the pairing of a head's elements, the fraction that is rotated.
 
@@ -209,52 +201,3 @@ def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySp
             f"rotary.fraction: {rotary.fraction}: rotates {rotary.width(width)} elements of heads of width {width};"
             " expected an even number above 0"
         )
-
-
-def row_rotation(rotary: RotarySpec, head_dim: int, capacity: int, compiled: ctypes.CDLL | None = None) -> RowRotation:
-    """The rotation of a row's heads, with tables for `capacity` positions, shared by layers with the same settings.
-
-    compiled: the functions of `ops.native`, if they are available.
-    """
-    width, scaling = rotary.width(head_dim), None if rotary.scaling is None else rotary.scaling.law
-    if compiled is not None:
-        cos_CR, sin_CR = _tables(width, rotary.base, capacity, scaling)
-        return rotate_row(compiled, cos_CR, sin_CR, rotary.pairing)
-    rotation = _whole_head_rotation(rotary.pairing, width, rotary.base, capacity, scaling)
-    if width == head_dim:
-        return rotation
-
-    def rotate_part(x_JK: Tensor, position: int) -> Tensor:
-        return torch.cat([rotation(x_JK[:, :width].contiguous(), position), x_JK[:, width:]], dim=1)
-
-    return rotate_part
-
-
-@lru_cache(maxsize=8)
-def _tables(width: int, base: float, capacity: int, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the pairs at each position, `[C, R]`."""
-    with torch.inference_mode(False):
-        tables = rotary_range(0, capacity, width, base, torch.device("cpu"), scaling)
-        cos_CR, sin_CR = (part[:, 0].contiguous() for part in tables)
-        return cos_CR, sin_CR
-
-
-@lru_cache(maxsize=8)
-def _whole_head_rotation(
-    pairing: Pairing, width: int, base: float, capacity: int, scaling: Scaling | None
-) -> RowRotation:
-    """The rotation of all elements of a head with PyTorch: adjacent pairs as complex numbers in place, or halves."""
-    cos, sin = _tables(width, base, capacity, scaling)
-    with torch.inference_mode(False):
-        table = torch.complex(cos, sin)
-        cos_CK, sin_CK = torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
-
-    def rotate_adjacent(x_JK: Tensor, position: int) -> Tensor:
-        torch.view_as_complex(x_JK.view(len(x_JK), -1, 2)).mul_(table[position])
-        return x_JK
-
-    def rotate_halves(x_JK: Tensor, position: int) -> Tensor:
-        swapped_JK = x_JK.view(len(x_JK), 2, -1).flip(1).flatten(1)
-        return torch.addcmul(x_JK * cos_CK[position], swapped_JK, sin_CK[position])
-
-    return rotate_adjacent if pairing == "adjacent" else rotate_halves

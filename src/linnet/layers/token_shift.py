@@ -3,7 +3,6 @@
 Shapes: `B` batch, `D` width, `M` mixes.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,18 +40,6 @@ class ShiftedFeedForward(FeedForward):
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         return layout.padding is None
-
-
-def row_mixes(state: LastTokenState, shares: Sequence[Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """`nn.neighbors.token_mixes` for one row `[1, D]` at a time; it writes into the state's tensor."""
-    last_1D, shares_MD = state.last, torch.stack(list(shares)).detach()
-
-    def mixes(x_1D: Tensor) -> tuple[Tensor, ...]:
-        mixed_MD = torch.addcmul(x_1D, shares_MD, last_1D - x_1D)
-        last_1D.copy_(x_1D)
-        return torch.split(mixed_MD, 1)
-
-    return mixes
 
 
 def rising(channels: int) -> Tensor:

@@ -4,7 +4,6 @@ Shapes: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a bloc
 unless the description gives another), `V` vocabulary, `S` tokens of the longest input of an encoder.
 """
 
-import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self, overload
@@ -21,11 +20,9 @@ from linnet.model.spec import EmbeddingSpec, EncoderSpec, ModelSpec
 from linnet.model.stack import Block, Layer, build_blocks, run_blocks
 from linnet.model.state import DecoderState, padding_counts
 from linnet.nn.linear import Linear
-from linnet.nn.norms import norm_row
-from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding, gemv_of, token_lookup_of
+from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
 from linnet.ops.cross_entropy import SummedLoss, TokenLosses, apply_soft_cap, linear_cross_entropy, token_cross_entropy
 from linnet.ops.linear import linear
-from linnet.ops.native.elementwise import scale_add_row
 from linnet.ops.rotary import sinusoidal, sinusoidal_range
 from linnet.ops.support import is_exporting
 
@@ -67,23 +64,6 @@ class Embedding(nn.Module):
         if self.norm is not None:
             x_BTD = self.norm(x_BTD)
         return x_BTD
-
-    def row(self, compiled: ctypes.CDLL) -> Callable[[int, int], Tensor] | None:
-        """A function from a token and its position to `[1, D]` in float32, with `ops.native`; None if there is none."""
-        look_up, project = token_lookup_of(self.tokens), None if self.project is None else gemv_of(self.project)
-        norm = None if self.norm is None else norm_row(self.norm, compiled)
-        if look_up is None or self.sinusoidal:
-            return None
-        factor, table_CD = self.scale or 1.0, None if self.positions is None else self.positions.weight
-        scaled = None if self.scale is None and table_CD is None else scale_add_row(compiled, factor, table_CD)
-
-        def read(token: int, position: int) -> Tensor:
-            x_1D = look_up(token)
-            x_1D = x_1D if project is None else project.of(x_1D)
-            x_1D = x_1D if scaled is None else scaled(x_1D, position)
-            return x_1D if norm is None else norm(x_1D)
-
-        return read
 
 
 class Inputs(NamedTuple):
@@ -337,8 +317,12 @@ class Decoder(nn.Module):
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`, with the soft cap of the description."""
+        return self.capped(self.uncapped_logits(x_BTD))
+
+    def uncapped_logits(self, x_BTD: Tensor) -> Tensor:
+        """The head's product, `[B, T, D] -> [B, T, V]`."""
         logits_BTV: Tensor = linear(x_BTD, self.embedding.tokens.weight) if self.head is None else self.head(x_BTD)
-        return self.capped(logits_BTV)
+        return logits_BTV
 
     def capped(self, logits: Tensor) -> Tensor:
         """The logits with the soft cap of the description, if it has one."""

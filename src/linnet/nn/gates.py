@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
-from linnet.nn.packed_linear import gemv_of
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu_squared"]
 
@@ -46,11 +45,6 @@ class OutputGate(nn.Module):
     def _gated(self, read_F: Tensor, gates_G: Tensor) -> Tensor:
         by_head = torch.unflatten(read_F, -1, (self.heads, -1))
         return (by_head * torch.unflatten(gates_G.sigmoid(), -1, (self.heads, -1))).flatten(-2)
-
-    def row(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """`forward` for one token, `[1, F]` and `[1, D]`; None if the map has no form for rows."""
-        to_gates = gemv_of(self.to_gates)
-        return None if to_gates is None else lambda read_1F, x_1D: self._gated(read_1F, to_gates.of(x_1D))
 
 
 def output_gate_cost(kind: GateKind, d_model: int, heads: int, head_dim: int, bias: bool) -> Cost:

@@ -6,8 +6,6 @@ Queries and keys can be normalized per head before the scores (Henry et al., arX
 Shapes: `B` batch, `T` tokens, `N` query heads, `M` key heads, `J` both, `K` head width, `V` value width.
 """
 
-import ctypes
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -18,13 +16,9 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Spec
 from linnet.nn.cost import Cost
-from linnet.ops.native import elementwise
-from linnet.ops.rms_norm import rms_norm, rms_norm_row
+from linnet.ops.rms_norm import rms_norm
 
 NormKind = Literal["rms", "layer"]
-
-RowFunction = Callable[[Tensor], Tensor]
-"""A function of a row `[1, D]`."""
 
 
 class NormSpec(Spec):
@@ -139,25 +133,6 @@ class BlockNormSpec(NormSpec):
         return cost + Cost(activations_per_token=width) if after else cost
 
 
-def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> RowFunction | None:
-    """The norm of one row in float32, in as few operations as possible; None for any other module.
-
-    compiled: the functions of `ops.native`, if they are available.
-    """
-    if isinstance(module, RmsNorm):
-        gain_D, eps = module.gain.float(), module.eps
-        if compiled is not None:
-            return elementwise.norm_row(compiled, gain_D, None, eps)
-        return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
-    if isinstance(module, nn.LayerNorm):
-        if compiled is not None and module.weight is not None and module.bias is not None:
-            return elementwise.norm_row(compiled, module.weight, module.bias, module.eps)
-        shape, layer_eps = list(module.normalized_shape), module.eps
-        weight_D, bias_D = (None if part is None else part.float() for part in (module.weight, module.bias))
-        return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, layer_eps)
-    return None
-
-
 class HeadNormSpec(NormSpec):
     """The normalization of queries and of keys: of each head, or with `joint` of all heads together (OLMo 2)."""
 
@@ -192,34 +167,3 @@ class HeadNorm(nn.Module):
             q_BTF, k_BTF = normed(self.query, q_BTNK.flatten(2)), normed(self.key, k_BTMK.flatten(2))
             return q_BTF.view(q_BTNK.shape), k_BTF.view(k_BTMK.shape)
         return normed(self.query, q_BTNK), normed(self.key, k_BTMK)
-
-    def row(self, heads: int, kv_heads: int, compiled: ctypes.CDLL | None = None) -> Callable[[Tensor], Tensor]:
-        """`forward` for the heads of one token, `[J, K]`, queries first, without gradients.
-
-        compiled: the functions of `ops.native`, if they are available.
-        """
-        if self.joint:
-            query, key = norm_row(self.query, compiled), norm_row(self.key, compiled)
-            assert query is not None and key is not None
-
-            def joint(x_JK: Tensor) -> Tensor:
-                parts = (query(x_JK[:heads].reshape(1, -1)), key(x_JK[heads:].reshape(1, -1)))
-                return torch.cat(parts, dim=1).view(x_JK.shape)
-
-            return joint
-
-        def per_head(name: str) -> Tensor:
-            parameters = ((getattr(self.query, name), heads), (getattr(self.key, name), kv_heads))
-            return torch.cat([parameter_K.detach().expand(count, -1) for parameter_K, count in parameters])
-
-        norm, eps = self.query, self.query.eps
-        gain_JK = per_head("gain" if isinstance(norm, RmsNorm) else "weight")
-        shape = list(gain_JK.shape[1:])
-        if isinstance(norm, RmsNorm):
-            if compiled is not None:
-                return elementwise.norm_row(compiled, gain_JK, None, eps)
-            return lambda x_JK: torch.rms_norm(x_JK, shape, None, eps).mul_(gain_JK)
-        bias_JK = per_head("bias")
-        if compiled is not None:
-            return elementwise.norm_row(compiled, gain_JK, bias_JK, eps)
-        return lambda x_JK: torch.addcmul(bias_JK, torch.layer_norm(x_JK, shape, None, None, eps), gain_JK)

@@ -3,11 +3,10 @@
 Shapes: `I` inputs, `O` outputs, `R` rows, `V` vocabulary entries, `E` width of the token vectors.
 """
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +15,18 @@ from linnet.ops import int4_linear, int8_linear
 from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weight
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import (
-    SLICES_ARE_FASTER,
     can_pack_bfloat16,
     linear,
     linear_product,
     pack_bfloat16,
     packed_bfloat16_linear,
 )
-from linnet.ops.native import captures_custom_ops, library
+from linnet.ops.native import captures_custom_ops, captures_row_ops, library
 from linnet.ops.native.gemv import (
     MAX_ROWS,
     Gemv,
     Lookup,
     bfloat16_gemv,
-    float32_gemv,
-    float_lookup,
     in_huge_pages,
     int4_gemv,
     int4_lookup,
@@ -164,10 +160,6 @@ class QuantizedLinear(PackedLinear):
     def rows(self, places: Tensor) -> Tensor:
         """Rows of the matrix, int64 `[...]` -> `[..., I]`."""
 
-    @abstractmethod
-    def row(self, x_1I: Tensor) -> Tensor:
-        """`[1, I] -> [1, O]` without the bias, in the precision of the product."""
-
 
 class Int8Linear(QuantizedLinear):
     """Weights of 8 bits (`ops.int8_linear`); a large matrix is packed unless its rows are looked up (`is_table`).
@@ -197,12 +189,12 @@ class Int8Linear(QuantizedLinear):
         return out_RO
 
     def rows(self, places: Tensor) -> Tensor:
-        return int8_linear.gather_rows(self._plain(), places)
+        if captures_row_ops():
+            from linnet.ops.native import custom_ops
 
-    def row(self, x_1I: Tensor) -> Tensor:
-        if self._fast:
-            return int8_linear.int8_row(x_1I, self._weight)
-        return int8_linear.int8_linear_reference(x_1I, self._plain())
+            out: Tensor = custom_ops.int8_look_up(*self._weight, places)
+            return out
+        return int8_linear.gather_rows(self._plain(), places)
 
     def _plain(self) -> Int8Weight:
         return self._weight if isinstance(self._weight, Int8Weight) else int8_linear.unpack(self._weight)
@@ -273,6 +265,11 @@ class Int4Linear(QuantizedLinear):
         return out_RO
 
     def rows(self, places: Tensor) -> Tensor:
+        if captures_row_ops():
+            from linnet.ops.native import custom_ops
+
+            out: Tensor = custom_ops.int4_look_up(*self._weight, places)
+            return out
         if captures_custom_ops():
             return int4_linear.gather_rows(self._weight, places)
         if self.look_up is not None and places.numel() == 1:
@@ -282,11 +279,6 @@ class Int4Linear(QuantizedLinear):
             if lowest < 0 or highest >= self.out_features:  # the last block may have unused rows after the last one
                 raise IndexError(f"rows {lowest} to {highest} of {self.out_features}")
         return int4_linear.gather_rows(self._weight, places)
-
-    def row(self, x_1I: Tensor) -> Tensor:
-        if isinstance(self._weight, PackedInt4Weight):
-            return int4_linear.int4_packed_rows(x_1I, self._weight)
-        return int4_linear.int4_linear_reference(x_1I, self._plain())
 
     def _plain(self) -> Int4Weight:
         return self._weight if isinstance(self._weight, Int4Weight) else int4_linear.unpack(self._weight)
@@ -365,71 +357,3 @@ class Bfloat16Linear(PackedLinear):
 
     def _move(self, device: torch.device) -> None:
         self._keep(self.weight.to(device))
-
-
-class RowMap(NamedTuple):
-    """`x W^T + b` for a row; input and output are float32. The weights are those at the time of its creation.
-
-    of: `[1, I] -> [1, O]`. added: from a row `[1, O]` and an input `[1, I]` to the sum of the row and the output.
-    """
-
-    of: Callable[[Tensor], Tensor]
-    added: Callable[[Tensor, Tensor], Tensor]
-
-
-def gemv(weight_OI: Tensor, bias_O: Tensor | None) -> RowMap:
-    """The map with float32 weights: native (`ops.native`), by slices of the product (`ops.linear`), or PyTorch's."""
-    compiled = library(weight_OI.device) if weight_OI.dtype == torch.float32 else None
-    if compiled is not None:
-        native = float32_gemv(compiled, weight_OI, bias_O)
-        return RowMap(native, lambda sum_1O, x_1I: native(x_1I, sum_1O))
-    if SLICES_ARE_FASTER:
-        return RowMap(
-            lambda x_1I: linear(x_1I, weight_OI, bias_O),
-            lambda sum_1O, x_1I: linear(x_1I, weight_OI, bias_O).add_(sum_1O),
-        )
-    weight_IO = weight_OI.t()
-    if bias_O is None:
-        return RowMap(lambda x_1I: torch.mm(x_1I, weight_IO), lambda sum_1O, x_1I: torch.addmm(sum_1O, x_1I, weight_IO))
-    return RowMap(
-        lambda x_1I: torch.addmm(bias_O, x_1I, weight_IO),
-        lambda sum_1O, x_1I: torch.addmm(sum_1O + bias_O, x_1I, weight_IO),
-    )
-
-
-def gemv_of(module: nn.Module) -> RowMap | None:
-    """The map of a linear layer; None for any other module."""
-    if isinstance(module, PackedLinear) and module.gemv is not None:
-        native = module.gemv
-        return RowMap(native, lambda sum_1O, x_1I: native(x_1I, sum_1O))
-    if isinstance(module, Bfloat16Linear) or (isinstance(module, nn.Linear) and module.weight.dtype == torch.bfloat16):
-        # The input is rounded for the product only; the sum stays float32.
-        return RowMap(
-            lambda x_1I: module(x_1I.bfloat16()).float(), lambda sum_1O, x_1I: sum_1O + module(x_1I.bfloat16())
-        )
-    if isinstance(module, nn.Linear):
-        return gemv(module.weight, module.bias)
-    if not isinstance(module, QuantizedLinear):
-        return None
-    bias_O, product = module.bias, module.row
-    # A product in bfloat16 is added to the float32 row without conversion.
-    if bias_O is None:
-        return RowMap(lambda x_1I: product(x_1I).float(), lambda sum_1O, x_1I: sum_1O + product(x_1I))
-    return RowMap(lambda x_1I: bias_O + product(x_1I), lambda sum_1O, x_1I: (sum_1O + bias_O).add_(product(x_1I)))
-
-
-def native_library_of(module: nn.Module) -> ctypes.CDLL | None:
-    """The native library if it computes this map's products; then it can compute neighboring operations, too."""
-    if isinstance(module, nn.Linear):
-        return library(module.weight.device) if module.weight.dtype == torch.float32 else None
-    return library(module.device) if isinstance(module, PackedLinear) and module.gemv is not None else None
-
-
-def token_lookup_of(table: nn.Embedding | QuantizedEmbedding) -> Lookup | None:
-    """A native function from a token to its vector `[1, E]` in float32 (`ops.native`); None if there is none."""
-    if isinstance(table, QuantizedEmbedding):
-        return table.table.look_up
-    compiled = library(table.weight.device)
-    if compiled is None or table.weight.dtype not in (torch.float32, torch.bfloat16):
-        return None
-    return float_lookup(compiled, table.weight)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.support import HAS_MKL, MKL_IS_FAST
+from linnet.ops.support import HAS_MKL, MKL_IS_FAST, is_exporting
 
 SLICES = 16
 """Slices of the outputs; a remainder is computed separately."""
@@ -51,6 +51,7 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
         and weight_OI.is_contiguous()
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
+        and not is_exporting()
         and not torch.is_autocast_enabled("cpu")
     )
     if one_row:

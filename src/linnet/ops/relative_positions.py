@@ -39,27 +39,6 @@ class Relative(NamedTuple):
         )
 
 
-class RelativePositionRow:
-    """Keys and values of distances for one token of one stream, that of the furthest key first.
-
-    beyond_K: added to the result for every distance.
-    """
-
-    def __init__(self, keys_RK: Tensor, values_RK: Tensor, beyond_K: Tensor) -> None:
-        self._keys_KR, self._values_RK = keys_RK.flip(0).t().contiguous(), values_RK.flip(0)
-        self._beyond_K = beyond_K
-
-    def add_scores(self, scores_MGS: Tensor, q_MGK: Tensor, scale: float) -> None:
-        """Add to the scores of the nearest keys, the last ones, in place."""
-        near = min(scores_MGS.shape[2], len(self._values_RK))
-        scores_MGS[..., -near:] += scale * (q_MGK @ self._keys_KR[:, -near:])
-
-    def read(self, read_MGK: Tensor, weights_MGS: Tensor) -> Tensor:
-        """The weighted values of the keys, plus the weighted values of their distances."""
-        near = min(weights_MGS.shape[2], len(self._values_RK))
-        return read_MGK + weights_MGS[..., -near:] @ self._values_RK[-near:] + self._beyond_K
-
-
 def distances(queries: int, keys: int, device: torch.device, last_BT: Tensor | None = None) -> Tensor:
     """Distance of each query and key, int64 `[T, S]`, or `[B, T, S]` where `last_BT` gives the key of each query."""
     if last_BT is None:

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.support import is_exporting
+
 MIN_SAVED_GAIN = 1e-3
 """The output is saved for the backward pass, which divides it by the gain, only if every gain exceeds this in size."""
 
@@ -30,7 +32,7 @@ def rms_norm_reference(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
 def rms_norm(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """`rms_norm_reference`, fast: `[..., D] -> [..., D]`."""
     wide = x.dtype == gain_D.dtype and x.dtype in (torch.float32, torch.float64)
-    if not wide or x.is_cuda or torch.compiler.is_compiling():
+    if not wide or x.is_cuda or torch.compiler.is_compiling() or is_exporting():
         return F.rms_norm(x, (x.shape[-1],), gain_D, eps)
     if torch.is_grad_enabled():
         out: Tensor = _RmsNorm.apply(x, gain_D, eps)  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.native import captures_custom_ops
+from linnet.ops.native import captures_custom_ops, captures_row_ops
 from linnet.ops.support import is_exporting
 
 Pairing = Literal["adjacent", "halves"]
@@ -257,6 +257,11 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, pairing: Pair
 
 def _rotate_in_graph(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
     """`rotate_reference` in few operations, each of which costs as much as its arithmetic for one token."""
+    if captures_row_ops():
+        from linnet.ops.native import custom_ops
+
+        by_operator: Tensor = custom_ops.rotate(x_BTNK, *table, pairing == "adjacent")
+        return by_operator
     if captures_custom_ops() and 2 * table[0].shape[-1] == x_BTNK.shape[-1]:
         return _rotate_pointwise(x_BTNK, table, pairing)
     if pairing != "halves":

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.decode import decode
-from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.language_model import load
+from linnet.inference.native_step import NativeStep
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision, convert_weights, weights_nbytes
 from linnet.layers.contract import MixerSpec
@@ -212,7 +212,7 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
     """And nothing else of it has: rounded once, when they are kept, so that a stream is the same however it is read."""
     if not compiled:
         monkeypatch.setattr("linnet.ops.attention.library", lambda _: None)
-        monkeypatch.setattr("linnet.layers.key_value.native_library_of", lambda _: None)
+        monkeypatch.setattr("linnet.inference.native_step.library", lambda _: None)
     decoder = converted_once(mixer, True, weights)
     state, other, third = (decoder.initial_state(1, 12) for _ in range(3))
     kept = state.layers[0].tensors()
@@ -221,9 +221,10 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
     assert whole.dtype == torch.float32
     parts = torch.cat([decoder(part, other) for part in tokens()[:1].split([5, 1, 3, 3], dim=1)], dim=1)
     decoder(tokens()[:1, :5], third)
-    rows = DecodeSteps.of(decoder, third)  # none over a window
-    if rows is not None:
-        by_row = torch.stack([rows.logits(tokens()[:1, i : i + 1])[0] for i in range(5, 12)])
+    native = NativeStep.of(decoder, third)
+    assert (native is not None) <= compiled
+    if native is not None:
+        by_row = torch.stack([native.logits(tokens()[:1, i : i + 1])[0] for i in range(5, 12)])
         assert error(by_row, parts[0, 5:]) < 2e-3
     if mixer.kind == "plga":  # its operator is that of the first chunk
         state = decoder.initial_state(1, 12)

@@ -64,23 +64,3 @@ def test_a_new_memory_replaces_the_previous_one(layer: CrossAttention):
 def test_heads_must_fit(layer: CrossAttention):
     with pytest.raises(ValueError, match="kv_heads: 3: must divide heads, which is 4"):
         CrossAttentionSpec(heads=4, kv_heads=3).check(16)
-
-
-@torch.no_grad()
-def test_decode_steps_equal_the_forward_pass(layer: CrossAttention):
-    layer, given = layer.float(), memory(2, 7)
-    x_BTD, state = torch.randn(1, 5, 16), layer.initial_state(1, 5, torch.device("cpu"), torch.float32)
-    padded = Memory(given.hidden_BSE[1:].float(), given.real_BS[1:])
-    layer(x_BTD[:, :2], state, BatchLayout(memory=padded))
-    step, added_1D = layer.decode_step(state), torch.randn(1, 16)
-    assert step is not None
-    for place in (2, 3, 4):
-        expected = layer(x_BTD[:, place : place + 1], state, BatchLayout(place))[0]
-        torch.testing.assert_close(step(added_1D, x_BTD[0, place : place + 1], place) - added_1D, expected)
-
-
-@torch.no_grad()
-def test_several_streams_have_no_decode_step(layer: CrossAttention):
-    state = layer.initial_state(2, 5, torch.device("cpu"), torch.float64)
-    layer(torch.randn(2, 1, 16, dtype=torch.float64), state, BatchLayout(memory=memory(2, 3)))
-    assert layer.decode_step(state) is None

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from linnet.inference.decode import decode
-from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.batch_layout import AuxiliaryOutputs
@@ -74,23 +73,6 @@ def test_shares_are_two_learned_numbers_without_weight_decay():
         assert shares.shape == (2,) and shares.grad.all()
         assert id(shares) in {id(parameter) for parameter in layer.mixer.no_weight_decay()}
     assert not any("shares" in name for name, _ in decoder(False).named_parameters())
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("windowed", [False, True])
-def test_decode_steps_read_the_first_values_of_their_token(windowed: bool):
-    """With and without a decode step of the layer that saves them."""
-    window = {"kind": "attention", "heads": 2, "kv_heads": 2, "head_dim": 4, "value_residual": {}, "window": 3}
-    model = decoder(True, [{"mixer": window} if windowed else {}, {"repeat": 2}])
-    tokens_1T = torch.randint(11, (1, 12))
-    states = [model.initial_state(1, 12) for _ in range(2)]
-    for state in states:
-        model.hidden(tokens_1T[:, :3], state)
-    steps = DecodeSteps.of(model, states[0])
-    assert steps is not None
-    assert model.layers[2].mixer.decode_step(states[0].layers[2]) is not None
-    for token in tokens_1T[0, 3:, None, None]:
-        torch.testing.assert_close(steps.read(token), model.hidden(token, states[1]), rtol=1e-4, atol=1e-5)
 
 
 def test_values_of_an_earlier_pass_are_not_used():

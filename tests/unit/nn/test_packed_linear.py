@@ -97,7 +97,6 @@ def test_a_large_matrix_of_8_bits_is_packed_unless_it_is_a_table(monkeypatch: py
     assert torch.equal(table(x), small(x)) and table.nbytes == large.nbytes == small.nbytes
     torch.testing.assert_close(large(x), F.linear(x, large.weight, bias), rtol=1e-3, atol=5e-3)  # 14 bits, not 8
     assert torch.equal(large.weight, small.weight)
-    assert torch.equal(large.row(x) + bias, large(x))
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear])

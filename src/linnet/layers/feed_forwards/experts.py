@@ -18,8 +18,8 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Count, Extent
-from linnet.layers.batch_layout import EXPERTS_USED, AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, MuonParameter, Place, Traits
+from linnet.layers.batch_layout import EXPERTS_USED, BatchLayout
+from linnet.layers.contract import FeedForward, FeedForwardSpec, MuonParameter, Place, Traits
 from linnet.layers.feed_forwards.glu import GatedFeedForward, GatedSpec
 from linnet.layers.feed_forwards.mlp import PlainFeedForward, PlainSpec
 from linnet.layers.state import State
@@ -211,23 +211,3 @@ class Experts(FeedForward):
         for part in (*self._parts(), self.shared):
             if part is not None:
                 yield from part.output_projections()
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        experts = [part.decode_step(None) for part in self._parts()]
-        steps = [step for step in experts if step is not None]
-        shared = None if self.shared is None else self.shared.decode_step(None)
-        if len(steps) < len(experts) or (self.shared is not None and shared is None):
-            return None
-        spec = self.spec
-        zero_1D = torch.zeros(1, self.router.map.in_features, device=self.router.map.weight.device)
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            routing = routes(self.router(x_1D), spec.top_k, spec.scoring, spec.normalize)
-            for expert, weight in zip(routing.chosen[0].tolist(), routing.weight[0].tolist(), strict=True):
-                sum_1D = sum_1D.add(steps[expert](zero_1D, x_1D, position), alpha=weight)
-            if shared is None:
-                return sum_1D
-            gate = 1.0 if self.shared_gate is None else float(self.shared_gate(x_1D).sigmoid())
-            return sum_1D.add(shared(zero_1D, x_1D, position), alpha=gate)
-
-        return step

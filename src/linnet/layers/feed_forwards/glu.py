@@ -9,15 +9,13 @@ from typing import Literal, Self
 
 from torch import Tensor
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Place, Traits
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import ACTIVATIONS, Activation
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
-from linnet.nn.packed_linear import gemv_of, native_library_of
 from linnet.ops.gated_feed_forward import gated_feed_forward, gated_silu
-from linnet.ops.native.elementwise import activation_row
 
 
 class GatedSpec(FeedForwardSpec):
@@ -55,7 +53,6 @@ class GatedFeedForward(FeedForward):
     """
 
     traits = Traits(constant_state=True, window=1)
-    bfloat16_decode = True
 
     def __init__(
         self, d_model: int, hidden: int, bias: bool, activation: Activation = "silu", recompute: bool = False
@@ -79,19 +76,3 @@ class GatedFeedForward(FeedForward):
             return gated_silu(joint)
         gate, value = self.up.split(joint)
         return ACTIVATIONS[self.activation](gate) * value
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        up, down, activation = gemv_of(self.up), gemv_of(self.down), ACTIVATIONS[self.activation]
-        if up is None or down is None:
-            return None
-
-        compiled = native_library_of(self.up)
-        if compiled is not None:
-            inner = activation_row(compiled, self.activation, gated=True)
-            return lambda sum_1D, x_1D, _: down.added(sum_1D, inner(up.of(x_1D)))
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            gate_1F, value_1F = up.of(x_1D).chunk(2, dim=1)
-            return down.added(sum_1D, activation(gate_1F).mul_(value_1F))
-
-        return step

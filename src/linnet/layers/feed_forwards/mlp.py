@@ -7,14 +7,12 @@ from typing import Literal, Self
 
 from torch import Tensor
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Place, Traits
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import ACTIVATIONS, Activation
 from linnet.nn.linear import Linear
-from linnet.nn.packed_linear import gemv_of, native_library_of
-from linnet.ops.native.elementwise import activation_row
 
 
 class PlainSpec(FeedForwardSpec):
@@ -44,7 +42,6 @@ class PlainFeedForward(FeedForward):
     """A two-layer perceptron."""
 
     traits = Traits(constant_state=True, window=1)
-    bfloat16_decode = True
 
     def __init__(self, d_model: int, hidden: int, bias: bool, activation: Activation) -> None:
         super().__init__()
@@ -55,11 +52,3 @@ class PlainFeedForward(FeedForward):
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        up, down, activation, compiled = gemv_of(self.up), gemv_of(self.down), self.inner, native_library_of(self.up)
-        if up is None or down is None:
-            return None
-        if compiled is not None:
-            activation = activation_row(compiled, self.activation)
-        return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up.of(x_1D)))

@@ -8,18 +8,16 @@ Shapes: `B` batch, `T` tokens, `D` width, `F` hidden width.
 
 from typing import Literal, Self
 
-import torch
 from torch import Tensor, nn
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep, FeedForwardSpec, Place
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.contract import FeedForwardSpec, Place
 from linnet.layers.state import State
-from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
+from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import ACTIVATIONS
 from linnet.nn.linear import Linear
 from linnet.nn.neighbors import token_mixes, token_shift_cost
-from linnet.nn.packed_linear import gemv_of
 
 RELU_SQUARED = ACTIVATIONS["relu_squared"]
 
@@ -66,17 +64,3 @@ class Rwkv4Channel(ShiftedFeedForward):
     def _shift_weights(self) -> list[Tensor]:
         """The weights of the previous token."""
         return [1 - mix.flatten() for mix in (self.time_mix_key, self.time_mix_receptance)]
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        key, receptance, value = (gemv_of(part) for part in (self.key, self.receptance, self.value))
-        if key is None or receptance is None or value is None:
-            return None
-        assert isinstance(state, LastTokenState)
-        mixes = row_mixes(state, self._shift_weights())
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            key_1D, receptance_1D = mixes(x_1D)
-            out_1D = value.of(RELU_SQUARED(key.of(key_1D)))
-            return torch.addcmul(sum_1D, receptance.of(receptance_1D).sigmoid_(), out_1D)
-
-        return step

@@ -10,15 +10,14 @@ from typing import Literal, Self
 
 from torch import Tensor, nn
 
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
-from linnet.layers.contract import DecodeStep, FeedForwardSpec, Place
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.contract import FeedForwardSpec, Place
 from linnet.layers.state import State
-from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
+from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import ACTIVATIONS
 from linnet.nn.linear import Linear
 from linnet.nn.neighbors import token_mixes, token_shift_cost
-from linnet.nn.packed_linear import gemv_of
 
 RELU_SQUARED = ACTIVATIONS["relu_squared"]
 
@@ -56,16 +55,3 @@ class Rwkv7Channel(ShiftedFeedForward):
         (mixed_BTD,) = token_mixes(x_BTD, [self.x_k.flatten()], state)
         out_BTD: Tensor = self.value(RELU_SQUARED(self.key(mixed_BTD)))
         return out_BTD
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        key, value = gemv_of(self.key), gemv_of(self.value)
-        if key is None or value is None:
-            return None
-        assert isinstance(state, LastTokenState)
-        mixes = row_mixes(state, [self.x_k.flatten()])
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            (mixed_1D,) = mixes(x_1D)
-            return value.added(sum_1D, RELU_SQUARED(key.of(mixed_1D)))
-
-        return step

@@ -16,9 +16,9 @@ from pydantic import PositiveFloat, model_validator
 from torch import Tensor, nn
 
 from linnet.core.spec import Amount, Extent
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.key_value import (
     VALUE_RESIDUAL,
     AttentionShape,
@@ -27,7 +27,6 @@ from linnet.layers.key_value import (
     ValueResidualSpec,
     WindowState,
     cache_dtype,
-    key_value_decode_step,
     key_value_tensors,
     visible_keys,
 )
@@ -38,7 +37,6 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.gates import GateKind, OutputGate, output_gate_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import HeadNorm, HeadNormSpec
-from linnet.nn.packed_linear import native_library_of
 from linnet.ops.attention import (
     KeyRange,
     attention,
@@ -301,40 +299,3 @@ class Attention(Mixer):
         queries, device = q_BNTK.shape[2], q_BNTK.device
         positions = torch.arange(queries, device=device) if state is None else layout.positions(queries, device)
         return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - positions[..., None])
-
-    @property
-    def bfloat16_decode(self) -> bool:
-        """True with no step between the maps and attention but rotary positions and compiled norms."""
-        parts = (self.positions, self.value_residual, self.gate, self.sinks_N, self.soft_cap)
-        normed = self.query_key_norm is None or native_library_of(self.query_key_value) is not None
-        return normed and all(part is None for part in parts)
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`; None with a window."""
-        if not isinstance(state, KeyValueState):
-            return None
-        capacity, bias, near = state.keys.shape[2], None, None
-        if self.positions is not None:
-            bias, near = self.positions.row(capacity, self.kv_heads), self.positions.near_row()
-            if bias is None and near is None:
-                return None
-        norm, compiled = self.query_key_norm, native_library_of(self.query_key_value)
-        values = None if self.value_residual is None else self.value_residual.row(record)
-        gate = None if self.gate is None else self.gate.row()
-        if self.gate is not None and gate is None:
-            return None
-        return key_value_decode_step(
-            self.query_key_value,
-            self.out,
-            state,
-            self.heads,
-            self.rotary,
-            scale=self.scale,
-            norm=None if norm is None else norm.row(self.heads, self.kv_heads, compiled),
-            values=values,
-            bias=bias,
-            near=near,
-            gate=gate,
-            sinks_N=self.sinks_N,
-            soft_cap=self.soft_cap,
-        )

@@ -18,15 +18,14 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Extent
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
-from linnet.layers.rotary import RotarySpec, check_heads, row_rotation
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.rotary import RotarySpec, check_heads
 from linnet.layers.state import State, write_chunk
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.norms import RmsNorm, norm_row, normed
-from linnet.nn.packed_linear import gemv_of
+from linnet.nn.norms import RmsNorm, normed
 from linnet.ops.attention import (
     KeyRange,
     absorbed_is_cheaper,
@@ -212,36 +211,3 @@ class LatentAttention(Mixer):
         """The maps of each head from a latent to a key `[N, C, R]` and to a value `[N, V, R]`."""
         key, value = (torch.unflatten(up.weight, 0, (self.spec.heads, -1)) for up in (self.key_up, self.value_up))
         return key, value
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        down, out_row = gemv_of(self.down), gemv_of(self.out)
-        query_norm, query_up = norm_row(self.query_norm), None if self.query_up is None else gemv_of(self.query_up)
-        norm = norm_row(self.latent_norm)
-        if down is None or out_row is None or norm is None or not isinstance(state, LatentState):
-            return None
-        if self.query_up is not None and query_up is None:
-            return None
-        if len(state.entries) != 1 or state.entries.dtype != torch.float32:
-            return None
-        entries_CE, heads, rotary, scale = state.entries[0], self.spec.heads, self.spec.rotary_dim, self.scale
-        width, parts = self.width, list(self.down.parts)
-        turn = row_rotation(self.spec.rotary, rotary, len(entries_CE))
-        up_key_NCR, up_value_NVR = self._up()
-        up_value_NRV, nothing = up_value_NVR.transpose(1, 2).contiguous(), torch.zeros((), device="cpu")
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            query_1Q, rotary_1P, latent_1R = torch.split(down.of(x_1D), parts, dim=1)
-            if query_norm is not None and query_up is not None:
-                query_1Q = query_up.of(query_norm(query_1Q))
-            q_NK = query_1Q.view(heads, width)
-            turned_JP = turn(torch.cat([q_NK[:, :rotary], rotary_1P]), position)
-            entries_CE[position, :rotary] = turned_JP[heads]
-            entries_CE[position, rotary:] = norm(latent_1R)[0]
-            absorbed_N1R = torch.bmm(q_NK[:, None, rotary:], up_key_NCR)
-            q_NE = torch.cat([turned_JP[:heads], absorbed_N1R[:, 0]], dim=1)
-            entries_SE = entries_CE[: position + 1]
-            weights_NS = torch.addmm(nothing, q_NE, entries_SE.t(), beta=0, alpha=scale).softmax(dim=1)
-            read_NR = weights_NS @ entries_SE[:, rotary:]
-            return out_row.added(sum_1D, torch.bmm(read_NR[:, None], up_value_NRV).view(1, -1))
-
-        return step

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, MixerSpec, Place, RecurrentMixer
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.state import State
-from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
+from linnet.layers.token_shift import LastTokenState, layers_left, rising
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
 from linnet.nn.neighbors import token_mixes, token_shift_cost
-from linnet.nn.packed_linear import gemv_of
 from linnet.ops.linear_scan import segments
 from linnet.ops.wkv import wkv, wkv_reference
 
@@ -148,22 +147,3 @@ class Rwkv4(RecurrentMixer):
     def _shares(self) -> list[Tensor]:
         """The shares of the token before in the inputs of keys, values and receptances, `[D]` each."""
         return [1 - mix.flatten() for mix in (self.time_mix_key, self.time_mix_value, self.time_mix_receptance)]
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        key, value, receptance, output = map(gemv_of, (self.key, self.value, self.receptance, self.output))
-        if key is None or value is None or receptance is None or output is None:
-            return None
-        assert isinstance(state, Rwkv4State)
-        mixes, mean_1E, log_weight_1E = row_mixes(state, self._shares()), state.mean, state.log_weight
-        rate_E, bonus_E = self.time_decay.detach().exp(), self.time_first.detach()
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            key_1D, value_1D, receptance_1D = mixes(x_1D)
-            k_1E, v_1E = key.of(key_1D), value.of(value_1D)
-            out_1E = torch.lerp(mean_1E, v_1E, (bonus_E + k_1E).sub_(log_weight_1E).sigmoid_())
-            decayed_1E = log_weight_1E - rate_E
-            mean_1E.lerp_(v_1E, (k_1E - decayed_1E).sigmoid_())
-            torch.logaddexp(decayed_1E, k_1E, out=log_weight_1E)
-            return output.added(sum_1D, receptance.of(receptance_1D).sigmoid_().mul_(out_1E))
-
-        return step

@@ -19,17 +19,16 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import DecodeStep, MixerSpec, Place, RecurrentMixer
+from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
-from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
+from linnet.layers.token_shift import LastTokenState, layers_left, rising
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
 from linnet.nn.neighbors import token_mixes, token_shift_cost
-from linnet.nn.packed_linear import gemv, gemv_of
-from linnet.ops.rwkv7 import CHUNK, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
+from linnet.ops.rwkv7 import CHUNK, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference
 from linnet.ops.support import recompute
 
 STATE_BYTES = 4
@@ -147,11 +146,6 @@ class LowRank(nn.Module):
         """`[B, T, D] -> [B, T, E]`."""
         return F.linear(self.function(F.linear(x_BTD, self.down)), self.up, self.bias)
 
-    def row(self) -> Callable[[Tensor], Tensor]:
-        """The same function for a row, `[1, D] -> [1, E]`, without gradients."""
-        down, up = gemv(self.down.detach(), None), gemv(self.up.detach(), self.bias)
-        return lambda x_1D: up.of(self.function(down.of(x_1D)))
-
 
 class Rwkv7(RecurrentMixer):
     """Token shift, the generalized delta rule, a norm for each head, a bonus for the current token, and a gate."""
@@ -242,29 +236,3 @@ class Rwkv7(RecurrentMixer):
             layout.save_cross_layer_value(FIRST_VALUES, torch.unflatten(v_BTE, -1, (self.heads, -1)))
             return v_BTE
         return first_BTNK.flatten(2)
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        receptance, key, value, out = map(gemv_of, (self.receptance, self.key, self.value, self.out))
-        if receptance is None or key is None or value is None or out is None:
-            return None
-        assert isinstance(state, Rwkv7State)
-        mixes, matrices_NKK = row_mixes(state, self.shares.unbind()), state.matrices[0]
-        layout = BatchLayout(record=record)
-        decay, rate, gate = self.decay.row(), self.rate.row(), self.gate.row()
-        share = None if self.first_share is None else self.first_share.row()
-        parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
-        erased_NK, mixed_NK, bonus_NK, *norm = (torch.unflatten(x.detach(), 0, (self.heads, -1)) for x in parameters)
-        output = partial(rwkv7_output, eps=self.norm.eps)
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            for_r, for_w, for_k, for_v, for_a, for_g = mixes(x_1D)
-            v_1E = value.of(for_v)
-            if share is not None:
-                v_1E = torch.lerp(v_1E, self._first_values(v_1E[None], layout)[0], share(for_v).sigmoid_())
-            rows = receptance.of(for_r), decay(for_w), key.of(for_k), v_1E, rate(for_a), gate(for_g)
-            r, w, k, v, a, g = (row_1E.view(self.heads, -1) for row_1E in rows)
-            o_NK = rwkv7_row(matrices_NKK, r, w, k, v, a, erased_NK, mixed_NK)
-            read_NK = output(o_NK, r, k, v, a, g, mixed_NK, bonus_NK, *norm)
-            return out.added(sum_1D, read_NK.view(1, -1))
-
-        return step

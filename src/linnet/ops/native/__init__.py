@@ -55,9 +55,10 @@ ARGUMENTS = {
 
 @dataclass
 class _Graphs:
-    """use_custom_ops: whether captured graphs contain native operators."""
+    """use_custom_ops: whether captured graphs contain native operators; use_row_ops: also those of native steps."""
 
     use_custom_ops: bool = False
+    use_row_ops: bool = False
 
 
 _graphs = _Graphs()
@@ -76,6 +77,22 @@ def custom_ops_in_graphs() -> Iterator[None]:
 def captures_custom_ops() -> bool:
     """True while a graph is captured that may contain native operators."""
     return _graphs.use_custom_ops and is_exporting()
+
+
+@contextmanager
+def row_ops_in_graphs() -> Iterator[None]:
+    """The same, with the operators that `inference.native_lowering` maps to native functions of one row."""
+    before, _graphs.use_row_ops = _graphs.use_row_ops, True
+    try:
+        with custom_ops_in_graphs():
+            yield
+    finally:
+        _graphs.use_row_ops = before
+
+
+def captures_row_ops() -> bool:
+    """True while a step of one row is traced for native functions."""
+    return _graphs.use_row_ops and is_exporting()
 
 
 def library(device: torch.device) -> ctypes.CDLL | None:

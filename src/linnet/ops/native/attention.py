@@ -80,7 +80,7 @@ def attention_past(
     return out_BMPK
 
 
-def operator_row(library: ctypes.CDLL, operator_MKK: Tensor) -> Callable[[Tensor], Tensor]:
+def head_matrices_row(library: ctypes.CDLL, operator_MKK: Tensor) -> Callable[[Tensor], Tensor]:
     """`q G`: queries `[M, P, K]` times one matrix for each key-value head, in the same shape."""
     operator, function = contiguous_float32(operator_MKK.detach()), library.linnet_apply_operator
     heads, width, _ = operator.shape

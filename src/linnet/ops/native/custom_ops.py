@@ -98,6 +98,48 @@ Keys and values are alike, in float32 or bfloat16, with contiguous rows of heads
 """
 
 
+def _define_row_op(name: str, arguments: str, function: Callable[..., Tensor]) -> OpOverload:
+    """An operator of native steps alone (`inference.native_lowering`): compiled code fuses the parts of `function`."""
+    _definitions.define(f"{name}({arguments}) -> Tensor")
+    _definitions.impl(name, function, "CPU")
+    operator: OpOverload = getattr(torch.ops.linnet, name).default
+    return operator
+
+
+def _rotate(x_BTNK: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
+    from linnet.ops.rotary import rotate_reference
+
+    return rotate_reference(x_BTNK, (cos, sin), "adjacent" if adjacent else "halves")
+
+
+rotate = _define_row_op("linnet_rotate", "Tensor x_BTNK, Tensor cos, Tensor sin, bool adjacent", _rotate)
+"""`ops.rotary.rotate`."""
+
+
+def _int8_look_up(numbers_OJ: Tensor, scale_O: Tensor, inputs: int, places: Tensor) -> Tensor:
+    from linnet.ops.int8_linear import Int8Weight, gather_rows
+
+    return gather_rows(Int8Weight(numbers_OJ, scale_O, inputs), places)
+
+
+int8_look_up = _define_row_op(
+    "linnet_int8_look_up", "Tensor numbers_OJ, Tensor scale_O, int inputs, Tensor places", _int8_look_up
+)
+"""Rows of an `ops.int8_linear.Int8Weight`."""
+
+
+def _int4_look_up(blocks_NGb: Tensor, inputs: int, outputs: int, group: int, places: Tensor) -> Tensor:
+    from linnet.ops.int4_linear import BlockedInt4Weight, gather_rows
+
+    return gather_rows(BlockedInt4Weight(blocks_NGb, inputs, outputs, group), places)
+
+
+int4_look_up = _define_row_op(
+    "linnet_int4_look_up", "Tensor blocks_NGb, int inputs, int outputs, int group, Tensor places", _int4_look_up
+)
+"""Rows of an `ops.int4_linear.BlockedInt4Weight`."""
+
+
 @cache
 def link() -> None:
     """Give packages the functions of the native library, and the library those of PyTorch."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.gated_feed_forward import gated_silu_reference
-from linnet.ops.native.attention import attention_past, attention_row, operator_row
+from linnet.ops.native.attention import attention_past, attention_row, head_matrices_row
 from linnet.ops.native.elementwise import KINDS, activation_row, norm_row, rotate_row, scale_add_row
 from linnet.ops.native.gemv import (
     BLOCK,
@@ -98,7 +98,7 @@ def _attention_errors(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     read_1MPK = attention_past(library, q_MPK[None], k_1MSK, v_1MSK, 0.3, torch.tensor([21], device="cpu"))
     yield "attention to the past", _error(read_1MPK[0], expected)
     operator_MKK = torch.randn(2, 11, 11, generator=generator, **OPTIONS)
-    yield "operator", _error(operator_row(library, operator_MKK)(q_MPK), q_MPK @ operator_MKK)
+    yield "operator", _error(head_matrices_row(library, operator_MKK)(q_MPK), q_MPK @ operator_MKK)
 
     cos_CR, sin_CR = (torch.rand(4, 5, generator=generator, **OPTIONS) for _ in range(2))
     x_JK = torch.randn(3, 10, generator=generator, **OPTIONS)

@@ -152,9 +152,3 @@ def test_a_prefix_as_long_as_the_model_is_wide_is_not_the_whole_row():
     later_BTD[:, -1] += 1.0
     before, after = (mixer(x, None, BatchLayout(prefixes=(WIDTH,))) for x in (x_BTD, later_BTD))
     torch.testing.assert_close(before[:, :-1], after[:, :-1], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["plain", "soft cap", "sinks", "alibi", "window"])
-def test_layers_of_maps_and_attention_alone_decode_in_bfloat16(name: str):
-    spec = {**SPECS, "plain": AttentionSpec(heads=2)}[name]
-    assert spec.build(Place(WIDTH, 32)).bfloat16_decode == (name == "plain")

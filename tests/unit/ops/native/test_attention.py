@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.ops.native import library
-from linnet.ops.native.attention import attention_past, attention_row, operator_row
+from linnet.ops.native.attention import attention_past, attention_row, head_matrices_row
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -94,8 +94,8 @@ def test_a_position_beyond_the_capacity_is_refused():
 
 
 @pytest.mark.parametrize(("heads", "shared", "width"), [(1, 1, 1), (2, 1, 13), (3, 2, 64)])
-def test_operator_row_multiplies_queries_with_the_operator(heads: int, shared: int, width: int):
+def test_head_matrices_row_multiplies_queries_with_the_operator(heads: int, shared: int, width: int):
     q, operator = torch.randn(heads, shared, width), torch.randn(heads, width, width)
-    torch.testing.assert_close(operator_row(COMPILED, operator)(q), q @ operator, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(head_matrices_row(COMPILED, operator)(q), q @ operator, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=f"{heads} heads of {width}"):
-        operator_row(COMPILED, operator)(q[..., 1:])
+        head_matrices_row(COMPILED, operator)(q[..., 1:])

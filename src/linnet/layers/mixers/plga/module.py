@@ -16,14 +16,13 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from linnet.core.spec import Amount, Count, Extent, Spec
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache, RecalibratingCache
-from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
+from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
 from linnet.layers.key_value import (
     AttentionShape,
     KeyValueState,
     cache_dtype,
-    key_value_decode_step,
     key_value_tensors,
     visible_keys,
 )
@@ -42,7 +41,6 @@ from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.packed_linear import native_library_of
 from linnet.ops.attention import KeyRange, attention, attention_reference
 from linnet.ops.power_law import density
 
@@ -227,21 +225,6 @@ class Plga(Mixer):
             return {OUTPUTS[-1]: self.operator.g}
         operator_BHKK = state.operator if isinstance(state, PlgaState) else None
         return {} if operator_BHKK is None else {OUTPUTS[-1]: operator_BHKK[0]}
-
-    @property
-    def bfloat16_decode(self) -> bool:
-        """True if the products are compiled, with the one of queries and operator."""
-        return native_library_of(self.query_key_value) is not None
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        """See `Sublayer`; None until the state has an operator, unless it is fixed."""
-        assert isinstance(state, PlgaState)
-        operator_HKK = self.calibration(state).get(OUTPUTS[-1])
-        if operator_HKK is None:
-            return None
-        return key_value_decode_step(
-            self.query_key_value, self.out, state, self.heads, self.rotary, operator_NKK=operator_HKK.detach()
-        )
 
 
 NET_FIELDS = ("metric_hidden", "residual_units", "gated_units", "density", "start")

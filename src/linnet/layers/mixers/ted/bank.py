@@ -12,9 +12,9 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted.policies import BankCache
-from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows
+from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_rows
 from linnet.layers.state import Contents
-from linnet.ops.decay.bank import BankRow, DecayBank
+from linnet.ops.decay.bank import DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
 
@@ -81,19 +81,6 @@ class BankState(TedState):
         self.entries, self.rates, self.low = stream.entries_BNEH, stream.rates_BNF, stream.low_BNRH
         self.keys = stream.keys_BNCM
         return out_B1NC.flatten(2)
-
-    def row_reader(self) -> RowReader:
-        if self.keys is not None:
-            return super().row_reader()
-        row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))
-        heads, channels, ahead = self.low.shape[1], self.low.shape[3], int(self.lead[0])
-        if heads == 1:
-            return lambda rates_1N, v_1D, position, _: row.append(rates_1N[0], v_1D, position + ahead)
-
-        def read(rates_1N: Tensor, v_1D: Tensor, position: int, _: Keys | None) -> Tensor:
-            return row.append(rates_1N[0], v_1D.reshape(heads, channels), position + ahead).view(1, -1)
-
-        return read
 
     def forget(self) -> Self:
         """An empty copy with the fixed rates."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted.policies import EvictionCache
-from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
+from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_rows, token_bytes
 from linnet.layers.state import Contents
 from linnet.ops.decay.eviction import context_relevance, evict_step_by_step, survivors
 from linnet.ops.decay.reference import Keys
@@ -128,32 +128,6 @@ class EvictionState(TedState):
         else:
             self._keep(stay_BE)
         return out_BN1C.transpose(1, 2).flatten(2)
-
-    def row_reader(self) -> RowReader:
-        """See `TedState`; fast with one rate per token and without keys, as published."""
-        return self._read_row if self.heads == 1 and not self.key else super().row_reader()
-
-    def _read_row(self, rates_1N: Tensor, v_1D: Tensor, position: int, _: Keys | None) -> Tensor:
-        width = v_1D.shape[1]
-        norm_11 = torch.linalg.vector_norm(v_1D, dim=1, keepdim=True)
-        entries_ED = torch.cat([self.entries[0], torch.cat([v_1D, -rates_1N, norm_11], dim=1)])
-        ages_E = F.pad(self.ages[0] + 1, (0, 1))
-        weights_E = (entries_ED[:, width] * ages_E).exp_()
-        out_1D = weights_E[None] @ entries_ED[:, :width]
-        relevance_E = weights_E.mul_(entries_ED[:, width + 1])
-        # The threshold alone decides in most steps; the other limits need a sort.
-        size, policy = len(ages_E), self.policy
-        keep_E = (relevance_E >= policy.threshold) & (entries_ED[:, width + 1] >= 0)  # there may be empty places
-        kept = int(keep_E.count_nonzero())
-        if kept < min(policy.min_tokens_to_keep, size) or (policy.top_k and kept > policy.top_k):
-            (keep_E,) = survivors(relevance_E[None], torch.ones_like(keep_E)[None], policy)
-            kept = int(keep_E.count_nonzero())
-        if kept < size:
-            (places,) = keep_E.nonzero(as_tuple=True)
-            entries_ED, ages_E = entries_ED.index_select(0, places), ages_E.index_select(0, places)
-        self.entries, self.ages = entries_ED[None], ages_E[None]
-        self.total, self.largest = self.total + kept, self.largest.clamp(min=kept)
-        return out_1D
 
     def _read_piece(self, entries: Tensor, queries_BNTM: Tensor | None) -> Tensor:
         """Several steps: all tokens are added first, with their ages at the last step, then evicted step by step."""

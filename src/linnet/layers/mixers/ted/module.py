@@ -20,9 +20,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
-from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.mixers.ted.bank import BankState
 from linnet.layers.mixers.ted.eviction import EvictionState
 from linnet.layers.mixers.ted.full import FullState
@@ -32,7 +32,6 @@ from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
 from linnet.nn.neighbors import CausalConvolution, convolution_cost
-from linnet.nn.packed_linear import gemv, gemv_of
 from linnet.ops.decay.rates import MAX_TOLERANCE, MIN_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
 from linnet.ops.decay.sums import TOLERANCE, Form, decay, decay_flops, default_chunk, uses_chunks
@@ -207,20 +206,6 @@ class Ted(Mixer):
             state.inputs = last_BDW.detach().to(before_BDW.dtype).clone()
         return x_BTD + added_BDT.transpose(1, 2)
 
-    def _convolved_row(self, state: TedState) -> Callable[[Tensor], Tensor]:
-        """The same for one row `[1, D]` at a time, written into the state's tensor."""
-        inputs_1DW, conv = state.inputs, self.conv
-        if inputs_1DW is None or conv is None:
-            return lambda x_1D: x_1D
-        weight_DW = conv.weight.detach()[:, 0]
-
-        def convolved(x_1D: Tensor) -> Tensor:
-            window_DW = torch.cat([inputs_1DW[0], x_1D.t()], dim=1)
-            inputs_1DW.copy_(window_DW[None, :, 1:])
-            return x_1D + (window_DW * weight_DW).sum(1)
-
-        return convolved
-
     def _keys(self, joint_BTJ: Tensor) -> Keys:
         """Queries and keys from their joint projection, normalized to length 1.
 
@@ -247,35 +232,3 @@ class Ted(Mixer):
     def no_weight_decay(self) -> Iterator[nn.Parameter]:
         """Biases and the convolution; the weight of the rates has weight decay like linear layers."""
         return (parameter for parameter in self.parameters() if parameter.dim() != 2)
-
-    def _joint_row(self) -> Callable[[Tensor], Tensor] | None:
-        """Quantity, gate, negative logits of the rates, query and key of a row `[1, D]`, concatenated.
-
-        One product if the weights are a plain matrix, else a second one for the part that is not packed.
-        """
-        keys = [] if self.query_key is None else [self.query_key.weight]
-        narrow, bias = torch.cat([-self.rate_weight, *keys]).detach(), None
-        if self.rate_bias is not None:
-            bias = F.pad(-self.rate_bias.detach(), (0, len(narrow) - len(self.rate_weight)))
-        if isinstance(self.quantity_gate, Linear):
-            weight = torch.cat([self.quantity_gate.weight.detach(), narrow])
-            return gemv(weight, None if bias is None else F.pad(bias, (len(weight) - len(narrow), 0))).of
-        wide, rest = gemv_of(self.quantity_gate), gemv(narrow, bias)
-        return None if wide is None else lambda x_1D: torch.cat([wide.of(x_1D), rest.of(x_1D)], dim=1)
-
-    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
-        assert isinstance(state, TedState)
-        out, joint = gemv_of(self.out), self._joint_row()
-        if out is None or joint is None or any(len(tensor) != 1 for tensor in state.tensors().values()):
-            return None
-        heads, width = self.rate_weight.shape
-        parts = [width, width, heads, 0 if self.query_key is None else self.query_key.out_features]
-        read, convolved = state.row_reader(), self._convolved_row(state)
-
-        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            quantity_1D, gate_1D, rates_1N, keys_1J = torch.split(joint(convolved(x_1D)), parts, dim=1)
-            keys = None if self.query_key is None else self._keys(keys_1J[None])
-            read_1D = read(F.softplus(rates_1N), quantity_1D, position, keys)
-            return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)
-
-        return step

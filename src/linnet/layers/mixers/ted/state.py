@@ -10,7 +10,6 @@ of a key.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.state import CachePolicyState
-from linnet.ops.decay.reference import Keys, decay_reference
+from linnet.ops.decay.reference import Keys
 
 
 class Sums(Protocol):
@@ -27,10 +26,6 @@ class Sums(Protocol):
 
     def __call__(self, rates_BSN: Tensor, v_BSNC: Tensor, queries: int, /, *, keys: Keys | None) -> Tensor:
         """keys: the queries of the last tokens and the keys of all; None for a layer without keys."""
-
-
-RowReader = Callable[[Tensor, Tensor, int, Keys | None], Tensor]
-"""The output for one token of one stream: `(rates_1N, v_1D, position, its query and key) -> [1, D]`."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +82,6 @@ class TedState(CachePolicyState):
     def inputs_nbytes(self) -> int:
         """The bytes of the convolution's inputs of one row."""
         return 0 if self.inputs is None else self.inputs[0].nbytes
-
-    def row_reader(self) -> RowReader:
-        """A function for the next tokens of one stream, one by one; by default `read`."""
-
-        def read(rates_1N: Tensor, v_1D: Tensor, position: int, keys: Keys | None) -> Tensor:
-            return self.read(rates_1N[None], v_1D[None], BatchLayout(position), decay_reference, keys)[0]
-
-        return read
 
 
 def of_rows(count: int | Tensor, like_B: Tensor) -> Tensor:

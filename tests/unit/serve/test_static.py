@@ -66,6 +66,61 @@ def test_two_models_write_and_streams_are_forked_and_rewound(running, folders, t
         assert page.errors == []
 
 
+KEYS = {"Tab": 9, "Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowRight": 39}
+
+
+def press(page: Page, key: str, shift: bool = False) -> None:
+    """A key, as the browser gets it from a keyboard."""
+    about = {"key": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 8 * shift}
+    text = {"text": {"Enter": "\r", " ": " "}[key]} if key in ("Enter", " ") else {}
+    page.call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+    page.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+
+def walk_to(page: Page, name: str) -> None:
+    """Press the tabulator until the element with this id or class has the focus."""
+    for _ in range(40):
+        press(page, "Tab")
+        if page.value(f"document.activeElement.matches({name!r})"):
+            return
+    raise AssertionError(f"the tabulator does not reach {name}")
+
+
+@pytest.mark.slow
+def test_everything_is_done_by_the_keyboard_and_what_is_written_stays(running, tmp_path: Path):
+    with browser_page(tmp_path) as page:
+        page.resize(1000)
+        page.open(running.url)
+        page.until(READY)
+        page.value("document.getElementById('tokens').value = 30; document.getElementById('seed').value = 5; 0")
+        page.value(IGNORE_EOS)
+        page.value(
+            "first = null; new MutationObserver(([seen]) => first ??= seen.addedNodes[0]).observe("
+            "document.querySelector('.text'), {childList: true}); 0"
+        )
+        walk_to(page, "#prompt")
+        page.call("Input.insertText", text=" there")
+        walk_to(page, "#send")
+        press(page, " ")
+        page.until(f"{READY} && document.querySelector('.text').children.length > 30", 60)
+        assert page.value("first.isConnected && first === document.querySelector('.text').firstChild")
+        count = page.value("document.querySelector('.text').children.length")
+        walk_to(page, ".text")
+        for _ in range(3):
+            press(page, "ArrowLeft")
+        press(page, "Enter")
+        page.until(f"{READY} && document.querySelector('.text').children.length == {count - 2}", 20)
+        assert page.value("first.isConnected")
+        press(page, "Tab", shift=True)
+        walk_to(page, ".fork")
+        press(page, "Enter")
+        page.until("document.querySelectorAll('.card').length == 2", 20)
+        walk_to(page, ".remove")
+        press(page, "Enter")
+        page.until("document.querySelectorAll('.card').length == 1", 20)
+        assert page.errors == []
+
+
 @pytest.mark.slow
 def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_path: Path):
     folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3, context_length=4096)
@@ -84,6 +139,12 @@ def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_
             page.value("few = document.querySelector('.few'); few.value = 3; few.dispatchEvent(new Event('change'))")
             page.until(f"!document.getElementById('stop').disabled && {ROWS}.length && {ROWS}.every(n => n <= 8)", 30)
             page.until(f"document.querySelector('.text').children.length > {shown} + 60", 30)
+            page.value(
+                "weak = document.querySelector('.weak'); weak.value = -2; weak.dispatchEvent(new Event('change'))"
+            )
+            assert page.value("document.querySelector('.policy').value") == "top_k=8,threshold=1e-2"
+            written = page.value("document.querySelector('.text').children.length")
+            page.until(f"document.querySelector('.text').children.length > {written} + 30", 30)
             page.value("document.getElementById('stop').click()")
             page.until(READY, 20)
             kept = page.value("document.querySelector('.text').children.length")

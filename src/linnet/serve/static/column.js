@@ -24,13 +24,13 @@ export class Column {
     this.select.append(...models.map((name) => new Option(name, name, false, name === model)));
     this.select.addEventListener("change", () => this.begin(this.mode));
     this.#part(".policy").addEventListener("change", () => this.#changePolicy());
-    const few = this.#part(".few");
-    few.addEventListener("input", () => (few.nextElementSibling.value = few.value === few.max ? "all" : 2 ** few.value));
-    few.addEventListener("change", () => {
-      few.dispatchEvent(new Event("input"));
-      this.#part(".policy").value = few.value === few.max ? "full" : `top_k=${2 ** few.value}`;
-      this.#changePolicy();
-    });
+    for (const slider of this.element.querySelectorAll(".few, .weak")) {
+      slider.addEventListener("input", () => this.#showSliders());
+      slider.addEventListener("change", () => {
+        this.#part(".policy").value = this.#showSliders().join(",") || "full";
+        this.#changePolicy();
+      });
+    }
     this.#part(".fork").addEventListener("click", () => this.#report(() => this.#fork()));
     this.#part(".save").addEventListener("click", () => this.#report(() => this.#save()));
     this.#part(".load").addEventListener("change", (event) => this.#report(() => this.#load(event.target)));
@@ -51,6 +51,15 @@ export class Column {
     return this.last !== null;
   }
 
+  // Write the values of the sliders beside them; the parts of the cache policy that they describe.
+  #showSliders() {
+    const [few, weak] = [this.#part(".few"), this.#part(".weak")];
+    const [isAll, isAny] = [few.value === few.max, weak.value === weak.min];
+    few.nextElementSibling.value = isAll ? "all" : 2 ** few.value;
+    weak.nextElementSibling.value = isAny ? "any" : `1e${weak.value}`;
+    return [...(isAll ? [] : [`top_k=${2 ** few.value}`]), ...(isAny ? [] : [`threshold=1e${weak.value}`])];
+  }
+
   // A new stream, or a new conversation.
   begin(mode) {
     this.controller?.abort();
@@ -61,6 +70,7 @@ export class Column {
     this.#part(".problem").textContent = "";
     this.#part(".figures").textContent = "";
     this.#part(".layers").replaceChildren();
+    this.#part(".text").replaceChildren();
     this.#draw();
   }
 
@@ -298,37 +308,55 @@ export class Column {
     });
     this.#part(".layers").replaceChildren(...rows);
     this.held = held ?? null;
+    this.isFaded = false;
   }
 
+  // Bring the text on the page up to date. What is there already stays as it is, so that a long text costs a token as
+  // much as a short one, and readers of the screen hear only what is new.
   #draw() {
     const box = this.#part(".text");
     const isAtEnd = box.scrollTop + box.clientHeight > box.scrollHeight - 40;
-    box.replaceChildren(...(this.mode === "chat" ? this.#turns() : this.#spans()));
+    const [items, element] = this.mode === "chat" ? [this.messages, this.#turn] : [this.tokens, this.#span];
+    while (box.childElementCount > items.length) box.lastElementChild.remove();
+    const first = box.childElementCount;
+    box.append(...items.slice(first).map((item, index) => element(item, first + index)));
+    if (this.mode === "chat") this.#complete(box.lastElementChild);
+    else this.#fade(box.children, this.isFaded ? first : 0);
     if (isAtEnd) box.scrollTop = box.scrollHeight;
   }
 
-  #spans() {
-    return this.tokens.map((token, index) => {
-      const span = document.createElement("span");
-      span.className = token.isGiven ? "token given" : "token";
-      span.textContent = token.text;
-      span.dataset.token = index;
-      // The share of layers that still hold the token.
-      const share = this.held?.[index + this.hidden];
-      if (share !== undefined) span.style.opacity = 0.25 + 0.75 * share;
-      return span;
-    });
+  #span(token, index) {
+    const span = document.createElement("span");
+    span.className = token.isGiven ? "token given" : "token";
+    span.textContent = token.text;
+    span.dataset.token = index;
+    return span;
   }
 
-  #turns() {
-    return this.messages.map((message, index) => {
-      const turn = document.createElement("span");
-      turn.className = "turn";
-      turn.dataset.message = index;
-      const role = document.createElement("b");
-      role.textContent = message.role;
-      turn.append(role, message.content);
-      return turn;
-    });
+  // Tokens are as strong as the share of the layers that still hold them.
+  #fade(spans, first) {
+    for (let index = first; index < spans.length; index++) {
+      const share = this.held?.[index + this.hidden];
+      const opacity = share === undefined ? "" : String(0.25 + 0.75 * share);
+      if (spans[index].style.opacity !== opacity) spans[index].style.opacity = opacity;
+    }
+    this.isFaded = true;
+  }
+
+  #turn(message, index) {
+    const turn = document.createElement("span");
+    turn.className = "turn";
+    turn.dataset.message = index;
+    const role = document.createElement("b");
+    role.textContent = message.role;
+    turn.append(role, document.createTextNode(message.content));
+    return turn;
+  }
+
+  // The last turn grows.
+  #complete(turn) {
+    if (!turn) return;
+    const [{ content }, text] = [this.messages.at(-1), turn.lastChild];
+    if (content.length > text.length) text.appendData(content.slice(text.length));
   }
 }

@@ -7,6 +7,7 @@ import pytest
 import linnet
 from devtools import Page, browser_page
 from linnet.serve.app import Settings
+from linnet.serve.conformance import Client
 from linnet.serve.host import Limits
 from serve_models import write_tiny
 
@@ -118,6 +119,41 @@ def test_everything_is_done_by_the_keyboard_and_what_is_written_stays(running, t
         walk_to(page, ".remove")
         press(page, "Enter")
         page.until("document.querySelectorAll('.card').length == 1", 20)
+        assert page.errors == []
+
+
+@pytest.mark.slow
+def test_a_conversation_by_keys_where_again_shows_the_new_answer_alone(running, tmp_path: Path):
+    text = "document.querySelector('.text')"
+    with browser_page(tmp_path) as page:
+        page.open(running.url)
+        page.until(READY)
+        page.value(IGNORE_EOS)
+        page.value("document.getElementById('tokens').value = 12; document.getElementById('seed').value = 5; 0")
+        walk_to(page, "input[name=mode]")
+        press(page, "ArrowLeft")
+        assert page.value("document.querySelector('input[name=mode]:checked').value") == "chat"
+        page.value("document.getElementById('prompt').value = ''")
+        walk_to(page, "#prompt")
+        page.call("Input.insertText", text="Hello")
+        walk_to(page, "#send")
+        press(page, "Enter")
+        page.until(f"{READY} && {text}.children.length == 2", 60)
+        page.value("document.getElementById('seed').value = 6; 0")
+        walk_to(page, "#retry")
+        press(page, "Enter")
+        page.until(f"{READY} && {text}.children.length == 2", 60)
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
+        body |= {"temperature": 0.8, "seed": 6, "ignore_eos": True}
+        answer = Client(running.url, model="tiny").post("/v1/chat/completions", **body)
+        answer = answer["choices"][0]["message"]["content"]
+        assert page.value(f"{text}.textContent") == f"userHelloassistant{answer}"
+        walk_to(page, ".text")
+        press(page, "ArrowLeft")
+        press(page, "ArrowLeft")
+        assert page.value(f"{text}.querySelector('.chosen').dataset.message") == "0"
+        press(page, "Enter")
+        assert page.value(f"[{text}.children.length, {text}.querySelectorAll('.chosen').length]") == [1, 0]
         assert page.errors == []
 
 

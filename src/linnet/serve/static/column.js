@@ -116,8 +116,10 @@ export class Column {
     if (this.last === null) return;
     const { text } = this.last;
     await this.#report(async () => {
-      if (this.mode === "chat") this.messages.length = this.last.messages;
-      else await this.#rewind(this.last.tokens);
+      if (this.mode === "chat") {
+        this.messages.length = this.last.messages;
+        this.#draw(); // the turns that were taken back go, before others take their places
+      } else await this.#rewind(this.last.tokens);
     });
     await this.write(text, settings);
   }
@@ -240,6 +242,7 @@ export class Column {
   #clicked(target) {
     if (this.isRunning) return;
     this.chosen = null;
+    for (const part of this.#part(".text").querySelectorAll(".chosen")) part.classList.remove("chosen");
     if (target.dataset.token !== undefined) {
       this.last = null;
       this.#report(() => this.#rewind(Number(target.dataset.token) + 1));
@@ -257,8 +260,8 @@ export class Column {
     twin.tokens = this.tokens.map((token) => ({ ...token }));
     twin.hidden = this.hidden;
     if (this.session) twin.session = (await this.api.send("POST", `v1/sessions/${this.session}/fork`)).id;
-    twin.#draw();
     if (twin.session) await twin.#observe();
+    twin.#draw();
     this.hooks.forked(twin);
   }
 

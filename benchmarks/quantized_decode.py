@@ -130,7 +130,7 @@ def by_onnxruntime(graphs: Graphs, prompt: int, tokens: int) -> tuple[float, lis
 
 
 def timed(followed: Iterator[object], tokens: int) -> tuple[float, list[float]]:
-    """The first step reads the prompt, the second makes row steps or binds buffers, and counts for nothing."""
+    """The first step reads the prompt, the second traces the step or binds buffers, and counts for nothing."""
     first, _, *each = taken_s(followed, tokens + 2)
     return first, each
 

@@ -18,6 +18,19 @@ from starlette.staticfiles import StaticFiles
 
 from linnet.serve.host import Hosts
 from linnet.serve.metrics import ServerMetrics
+from linnet.serve.objects import (
+    ChatCompletion,
+    CompletionObject,
+    DecodedText,
+    Deleted,
+    Embeddings,
+    ModelList,
+    ModelObject,
+    ResponseObject,
+    SessionList,
+    SessionObject,
+    Tokens,
+)
 from linnet.serve.openai import chat, check_ids, complete, embed, tokens_of
 from linnet.serve.openapi import BYTES, EVENTS, JSON, HttpOperation, document, get, post
 from linnet.serve.protocol import (
@@ -88,23 +101,31 @@ class Server:
         streams = {"answers": (JSON, EVENTS)}
         actions = {"choices": {"action": ACTIONS}, "is_body_needed": False}
         return [
-            post("/v1/completions", CompletionRequest, self.completions, **streams),
-            post("/v1/chat/completions", ChatRequest, self.chat_completions, **streams),
-            post("/v1/responses", ResponseRequest, self.create_response, **streams),
-            post("/v1/embeddings", EmbeddingRequest, self.embeddings),
-            post("/tokenize", TokenizeRequest, self.tokenize),
-            post("/detokenize", DetokenizeRequest, self.detokenize),
-            post("/v1/sessions", SessionRequest, self.create_session),
-            post("/v1/sessions/{id}/{action:str}", SessionStep, self.change_session, **actions),
-            get("/v1/models", self.models),
-            get("/v1/models/{model:path}", self.one_model),
-            get("/v1/sessions", self.list_sessions),
-            get("/v1/sessions/{id}", self.one_session),
+            post("/v1/completions", CompletionRequest, self.completions, answer=CompletionObject, **streams),
+            post("/v1/chat/completions", ChatRequest, self.chat_completions, answer=ChatCompletion, **streams),
+            post("/v1/responses", ResponseRequest, self.create_response, answer=ResponseObject, **streams),
+            post("/v1/embeddings", EmbeddingRequest, self.embeddings, answer=Embeddings),
+            post("/tokenize", TokenizeRequest, self.tokenize, answer=Tokens),
+            post("/detokenize", DetokenizeRequest, self.detokenize, answer=DecodedText),
+            post("/v1/sessions", SessionRequest, self.create_session, answer=SessionObject),
+            post("/v1/sessions/{id}/{action:str}", SessionStep, self.change_session, answer=SessionObject, **actions),
+            get("/v1/models", self.models, answer=ModelList),
+            get("/v1/models/{model:path}", self.one_model, answer=ModelObject),
+            get("/v1/sessions", self.list_sessions, answer=SessionList),
+            get("/v1/sessions/{id}", self.one_session, answer=SessionObject),
             get("/v1/sessions/{id}/state", self.session_state, answers=(BYTES,)),
             get("/metrics", self.report_metrics, answers=("text/plain",)),
-            HttpOperation("DELETE", "/v1/sessions/{id}", self.delete_session, summary="Forget a session."),
             HttpOperation(
-                "PUT", "/v1/sessions", self.receive_session, BYTES, query=("model",), summary="A session from its file."
+                "DELETE", "/v1/sessions/{id}", self.delete_session, answer=Deleted, summary="Forget a session."
+            ),
+            HttpOperation(
+                "PUT",
+                "/v1/sessions",
+                self.receive_session,
+                BYTES,
+                answer=SessionObject,
+                query=("model",),
+                summary="A session from its file.",
             ),
         ]
 

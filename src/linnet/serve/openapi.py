@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from linnet.core.spec import Spec
+from linnet.serve.objects import schema_of
 from linnet.serve.protocol import ERROR_TYPES, Body, Call, Endpoint
 
 JSON, EVENTS, BYTES = "application/json", "text/event-stream", "application/octet-stream"
@@ -46,7 +47,8 @@ class HttpOperation:
     """One method of one path.
 
     body: the model that checks the body, or the media type of one that is not JSON. answers: media types of the answer.
-    query: parameters behind the path. choices: accepted values of parameters in the path.
+    answer: the object of an answer in JSON (`serve.objects`). query: parameters behind the path. choices: accepted
+    values of parameters in the path.
     """
 
     method: str
@@ -55,6 +57,7 @@ class HttpOperation:
     body: type[Spec] | str | None = None
     is_body_needed: bool = True
     answers: Sequence[str] = (JSON,)
+    answer: Any = None
     query: Sequence[str] = ()
     choices: Mapping[str, Sequence[str]] | None = None
     summary: str = ""
@@ -118,7 +121,7 @@ def _described(operation: HttpOperation, schemas: dict[str, Any]) -> dict[str, A
     responses: dict[str, Any] = {
         "200": {
             "description": "The answer.",
-            "content": {kind: {"schema": _answer(kind)} for kind in operation.answers},
+            "content": {kind: {"schema": _answer(kind, operation, schemas)} for kind in operation.answers},
         }
     }
     responses |= {str(status): {"description": meaning, **error} for status, meaning in ERRORS.items()}
@@ -136,12 +139,12 @@ def _parameter(name: str, place: str, choices: Sequence[str] | None = None) -> d
     return {"name": name, "in": place, "required": place == "path", "schema": schema}
 
 
-def _answer(media_type: str) -> dict[str, Any]:
+def _answer(media_type: str, operation: HttpOperation, schemas: dict[str, Any]) -> Mapping[str, Any]:
     """The schema of an answer; of a stream, that of each event, whose data is JSON or `[DONE]`."""
     if media_type == EVENTS:
         fields = {"event": {"type": "string"}, "data": {"type": "string"}}
         return {"type": "object", "properties": fields, "required": ["data"]}
-    return {"type": "object"} if media_type == JSON else {"type": "string"}
+    return schema_of(operation.answer, schemas) if media_type == JSON else {"type": "string"}
 
 
 def _schema(kind: type[Spec] | str, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import urllib.request
 
+import jsonschema
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -41,6 +42,48 @@ def test_the_description_has_all_paths_and_fields(document):
         "application/json",
         "text/event-stream",
     }
+
+
+REQUESTS = [
+    ("POST", "/v1/completions", {"model": "tiny", "prompt": "Once", "max_tokens": 3, "logprobs": 2, "echo": True}),
+    ("POST", "/v1/completions", {"model": "tiny", "prompt": "Once", "max_tokens": 0, "echo": True}),
+    ("POST", "/v1/completions", {"model": "tiny", "prompt": "Once", "max_tokens": 2, "return_state": True}),
+    ("POST", "/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3,
+                                      "logprobs": True, "top_logprobs": 2}),
+    ("POST", "/v1/responses", {"model": "tiny", "input": "Hi", "max_output_tokens": 2}),
+    ("POST", "/v1/embeddings", {"model": "tiny", "input": ["one", "two"]}),
+    ("POST", "/v1/embeddings", {"model": "tiny", "input": "one", "encoding_format": "base64"}),
+    ("POST", "/tokenize", {"model": "tiny", "text": "one"}),
+    ("POST", "/detokenize", {"model": "tiny", "tokens": [5]}),
+    ("POST", "/v1/sessions", {"model": "tiny", "text": "one"}),
+    ("GET", "/v1/sessions", None),
+    ("GET", "/v1/sessions/{id}", None),
+    ("POST", "/v1/sessions/{id}/stop", {}),
+    ("POST", "/v1/sessions/{id}/fork", {}),
+    ("GET", "/v1/models", None),
+    ("GET", "/v1/models/tiny", None),
+    ("DELETE", "/v1/sessions/{id}", None),
+]  # fmt: skip
+PATTERNS = {"/v1/models/tiny": "/v1/models/{model}"} | {
+    f"/v1/sessions/{{id}}/{action}": "/v1/sessions/{id}/{action}" for action in ("stop", "fork")
+}
+
+
+def test_answers_have_the_described_fields_and_no_others(described, document):
+    server, session = described[0], None
+    for method, path, body in REQUESTS:
+        address = server.url + path.replace("{id}", str(session))
+        request = urllib.request.Request(
+            address, json.dumps(body).encode() if body is not None else None, method=method
+        )
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request) as answer:
+            found = json.load(answer)
+        session = found["id"] if path == "/v1/sessions" and method == "POST" else session
+        operation = document["paths"][PATTERNS.get(path, path)][method.lower()]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(found, {**schema, "components": document["components"]})
+    assert "layers" in document["components"]["schemas"]["SessionObject"]["properties"]
 
 
 def _shorten(case):

@@ -93,24 +93,6 @@ def rwkv7(
     return run_chunks(_RWKV7, min(CHUNK, v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
 
 
-def rwkv7_row(
-    state_NKV: Tensor,
-    r_NK: Tensor,
-    w_NK: Tensor,
-    k_NK: Tensor,
-    v_NV: Tensor,
-    a_NK: Tensor,
-    erased_NK: Tensor,
-    mixed_NK: Tensor,
-) -> Tensor:
-    """One token of one stream in few operations: the output `[N, V]`; the state is advanced in place."""
-    log_d_NK, eta_NK, e_NK, k_NK = _keys_and_decays(w_NK, k_NK, a_NK, erased_NK, mixed_NK)
-    stored_N1V = torch.bmm(e_NK[:, None], state_NKV)
-    keys_NK2 = torch.stack([eta_NK.mul_(e_NK).neg_(), k_NK], dim=2)
-    state_NKV.mul_(log_d_NK.exp_()[..., None]).baddbmm_(keys_NK2, torch.cat([stored_N1V, v_NV[:, None]], dim=1))
-    return torch.bmm(r_NK[:, None], state_NKV)[:, 0]
-
-
 def _rwkv7_chunks(
     r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tensor, mixed: Tensor
 ) -> tuple[Tensor, ...]:

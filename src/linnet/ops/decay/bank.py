@@ -213,37 +213,3 @@ def _minus_ages(bank: RateBank, dtype: torch.dtype, device: torch.device) -> Ten
     with torch.inference_mode(False):
         steps_C1 = torch.arange(bank.nearest, device=device)[:, None].expand(-1, len(bank.rates_R))
         return -torch.cat([steps_C1, near_ages(bank.nearest, device)], dim=1).to(dtype)
-
-
-class BankRow:
-    """`append` for the next tokens of one stream, one by one, in as few operations as possible.
-
-    It holds views of the bank's tensors for each place in a chunk.
-    """
-
-    def __init__(self, bank: DecayBank) -> None:
-        """`bank` has a batch of one and no keys. Its tensors are advanced; the caller tracks its position."""
-        self._bank = bank
-        chunk, first = bank.bank.nearest, bank.low_BNRH.shape[2] + bank.bank.nearest
-        rates_NE, entries_NEH = bank.rates_BNF[0], bank.entries_BNEH[0]
-        minus_ages_CE = _minus_ages(bank.bank, rates_NE.dtype, rates_NE.device)
-        ends = [first + start + 1 for start in range(chunk)]
-        self._rate_N = [rates_NE[:, end - 1] for end in ends]
-        self._entry_NH = [entries_NEH[:, end - 1] for end in ends]
-        self._minus_ages_E = [minus_ages_CE[start, :end] for start, end in enumerate(ends)]
-        one = len(rates_NE) == 1
-        self._product = torch.mm if one else torch.bmm
-        self._rates = [rates_NE[:, :end] if one else rates_NE[:, None, :end] for end in ends]
-        self._entries = [entries_NEH[0, :end] if one else entries_NEH[:, :end] for end in ends]
-
-    def append(self, rates_N: Tensor, v_NH: Tensor, position: int) -> Tensor:
-        """The sums of the token at `position`, `[N, 1, H]` (one head: `[1, H]`), without gradients."""
-        bank = self._bank
-        start = position % bank.bank.nearest
-        self._rate_N[start].copy_(rates_N)
-        self._entry_NH[start].copy_(v_NH)
-        weights = exp_(torch.mul(self._rates[start], self._minus_ages_E[start]))
-        out: Tensor = self._product(weights, self._entries[start])
-        if start + 1 == bank.bank.nearest:
-            bank.begin_chunk()
-        return out

@@ -126,6 +126,7 @@ PLAIN_WORDS = {
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
     "path_type": "must be a path",
+    "none_required": "must be null",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",

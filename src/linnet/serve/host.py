@@ -121,10 +121,13 @@ class Host:
         return not self._hosted and not self._calls
 
     def submit(self, *requests: Request) -> list[HostedStream]:
-        """Begin streams, all or none; `OverloadedError` if the queue has no room for them."""
-        room = self.limits.max_batch + self.limits.max_queue - self.load
-        if len(requests) > room:
-            raise OverloadedError(f"{self.name}: {self.load} streams run or wait, which is the most; try again")
+        """Begin streams, all or none; `OverloadedError` if the queue has no room for them now, `UserError` if never."""
+        most = self.limits.max_batch + self.limits.max_queue
+        if len(requests) > most:
+            problem = f"{len(requests)} answers (n for each prompt) at once"
+            raise UserError(problem, field="prompt", accepted=f"at most {most} (--max-batch and --max-queue)")
+        if len(requests) > most - self.load:
+            raise OverloadedError(f"{self.name}: {self.load} streams run or wait, of at most {most}; try again")
         loop = asyncio.get_running_loop()
         streams = [HostedStream(request, loop) for request in requests]
         with self._changed:
@@ -238,6 +241,8 @@ class Hosts:
             (name,) = self.sources
         if name not in self.sources:
             listed = f"one of {', '.join(self.sources)}"
+            if not name:
+                raise UserError("missing", field="model", accepted=listed)
             raise UserError(
                 f"unknown; {did_you_mean(name, self.sources, f'expected {listed}')}", field="model", value=name
             )

@@ -144,6 +144,8 @@ class Call:
             return await asyncio.to_thread(self._parsed, kind) if len(self.body) > 1 << 16 else self._parsed(kind)
         except UserError as error:
             message = str(error).removeprefix("body: ")
+            if message == "must be a mapping":
+                message = "the body: expected a JSON object"
             field = message.partition(":")[0]
             raise ApiError(400, message, field if field.isidentifier() else None) from None
 

@@ -115,6 +115,10 @@ class CompletionRequest(SamplingFields):
     def _what_is_not_done(self) -> "CompletionRequest":
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise ValueError(f"best_of: {self.best_of}; accepted only if equal to n: answers are not ranked")
+        if self.prompt == []:
+            raise ValueError("prompt: []; expected a text, token ids, or a list with at least one of them")
+        if self.observe and not (self.stream and (self.return_state or self.from_state is not None)):
+            raise ValueError("observe: true; accepted only with stream: true, and from_state or return_state")
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("max_tokens: 0; accepted only with echo: true")
         return self
@@ -221,6 +225,12 @@ class ChatRequest(SamplingFields):
     def _top_needs_logprobs(self) -> "ChatRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError(f"top_logprobs: {self.top_logprobs}; accepted only with logprobs: true")
+        return self
+
+    @model_validator(mode="after")
+    def _variables_of_their_own(self) -> "ChatRequest":
+        if taken := {"self", "messages", "add_generation_prompt"} & self.chat_template_kwargs.keys():
+            raise ValueError(f"chat_template_kwargs: {min(taken)}; accepted: variables that the server does not set")
         return self
 
 

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from starlette.responses import Response
 
+from linnet.core.errors import UserError
 from linnet.inference.cache_policy import observe
 from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.session import Session
@@ -112,7 +113,11 @@ class Sessions:
                 twin.read()
                 return twin
             if body.name is not None:
-                return Session.load(host.model, self._file(owner, body.name, must_exist=True), prefixes=host.prefixes)
+                path = self._file(owner, body.name, must_exist=True)
+                try:
+                    return Session.load(host.model, path, prefixes=host.prefixes)
+                except UserError as error:
+                    raise ApiError(400, str(error).replace(str(path), f"name: {body.name}"), "name") from None
             return Session(host.model, body.cache_policy or "full", prefixes=host.prefixes)
 
         session = await host.call(make)
@@ -135,7 +140,10 @@ class Sessions:
             await held.host.call(partial(_feed, session, text))
         elif action == "rewind":
             tokens = _needed(body.tokens, "tokens")
-            await held.host.call(lambda: session.rewind(tokens))
+            try:
+                await held.host.call(lambda: session.rewind(tokens))
+            except UserError as error:
+                raise ApiError(400, str(error).replace("rewind:", "tokens:", 1), "tokens") from None
         elif action == "stop":
             streams = list(held.streams)
             for stream in streams:

@@ -92,11 +92,40 @@ def test_a_malformed_body_is_refused(guarded, body, status):
         ("/v1/completions", {"prompt": [1, 99999], "echo": True, "logprobs": 1, "max_tokens": 0}, "prompt"),
         ("/detokenize", {"tokens": [99999]}, "tokens"),
         ("/tokenize", {"messages": []}, "messages"),
+        ("/v1/completions", {"prompt": []}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "n": 5}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "observe": True}, "observe"),
+        ("/v1/completions", {"prompt": "a", "model": ""}, "model"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"messages": 1}},
+            "chat_template_kwargs",
+        ),
     ],
 )
 def test_what_the_model_cannot_read_is_named(guarded, path, body, field):
     status, _, answer = _post(guarded, path, json.dumps({"model": "tiny"} | body))
-    assert status == 400 and json.loads(answer)["error"]["param"] == field
+    assert status == (404 if field == "model" else 400) and json.loads(answer)["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/completions", {"suffix": "b"}, "suffix: 'b': must be null"),
+        ("/v1/completions", {"model": ""}, "model: missing; expected one of tiny, recurrent"),
+        ("/v1/completions", {"n": 5}, "prompt: 5 answers (n for each prompt) at once; expected at most 4"),
+        ("/v1/completions", [], "the body: expected a JSON object"),
+        ("/v1/sessions/ID/rewind", {"tokens": 9}, "tokens: 9: expected 0 to 1"),
+        ("/v1/sessions", {"model": "recurrent", "name": "one"}, "name: one: a stream of another model; expected"),
+    ],
+)
+def test_messages_name_field_value_and_what_is_accepted(guarded, path, body, message):
+    held = json.loads(_post(guarded, "/v1/sessions", json.dumps({"model": "tiny", "text": "a"}))[2])["id"]
+    assert _post(guarded, f"/v1/sessions/{held}/save", json.dumps({"name": "one"}))[0] == 200
+    if path == "/v1/completions" and body:
+        body = {"model": "tiny", "prompt": "a"} | body
+    _, _, answer = _post(guarded, path.replace("ID", held), json.dumps(body))
+    assert json.loads(answer)["error"]["message"].startswith(message)
 
 
 def test_a_flood_of_headers_is_refused(guarded):

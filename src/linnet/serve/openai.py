@@ -36,6 +36,7 @@ from linnet.serve.requests import (
     EmbeddingRequest,
     SamplingFields,
     TokenizeRequest,
+    each_text,
 )
 
 
@@ -277,7 +278,7 @@ async def answer(
 async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) -> Response:
     """`POST /v1/completions`: continue prompts, given as texts or as token ids."""
     model = host.special_model if body.parse_special else host.model
-    texts = body.prompts()
+    texts = each_text(body.prompt)
     prompts = await asyncio.to_thread(lambda: [_ids(model, text, "prompt") for text in texts])
     echoes: list[list[TextEvent]] = []
     if body.echo:
@@ -348,7 +349,7 @@ def chat_prompt(
 
 async def embed(host: Host, body: EmbeddingRequest, metrics: ServerMetrics) -> Response:
     """`POST /v1/embeddings`: what `LanguageModel.embed` gives for each input."""
-    inputs = CompletionRequest(prompt=body.input).prompts()
+    inputs = each_text(body.input)
     if not inputs or not all(inputs):
         raise ApiError(400, "input: empty; expected at least one text, none of them empty", "input")
     prompts = await asyncio.to_thread(lambda: [_ids(host.model, text, "input") for text in inputs])

@@ -123,13 +123,14 @@ class CompletionRequest(SamplingFields):
             raise ValueError("max_tokens: 0; accepted only with echo: true")
         return self
 
-    def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, each of them text or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return cast("list[list[int]]", [self.prompt])
-        return cast("list[str] | list[list[int]]", self.prompt)
+
+def each_text(texts: str | TokenIds | list[str] | list[TokenIds]) -> list[str] | list[list[int]]:
+    """The texts of a prompt or an input, each of them text or token ids."""
+    if isinstance(texts, str):
+        return [texts]
+    if texts and isinstance(texts[0], int):
+        return cast("list[list[int]]", [texts])
+    return cast("list[str] | list[list[int]]", texts)
 
 
 class ChatMessage(Spec):

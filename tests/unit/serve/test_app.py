@@ -93,6 +93,7 @@ def test_a_malformed_body_is_refused(guarded, body, status):
         ("/detokenize", {"tokens": [99999]}, "tokens"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/v1/completions", {"prompt": []}, "prompt"),
+        ("/v1/embeddings", {"input": []}, "input"),
         ("/v1/completions", {"prompt": "a", "n": 5}, "prompt"),
         ("/v1/completions", {"prompt": "a", "observe": True}, "observe"),
         ("/v1/completions", {"prompt": "a", "model": ""}, "model"),

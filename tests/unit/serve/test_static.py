@@ -1,5 +1,6 @@
 """The page of a server in a real browser."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,30 @@ def test_a_conversation_by_keys_where_again_shows_the_new_answer_alone(running, 
         assert page.value(f"{text}.querySelector('.chosen').dataset.message") == "0"
         press(page, "Enter")
         assert page.value(f"[{text}.children.length, {text}.querySelectorAll('.chosen').length]") == [1, 0]
+        assert page.errors == []
+
+
+@pytest.mark.slow
+def test_a_saved_session_is_loaded_again_and_continued(running, tmp_path: Path):
+    with browser_page(tmp_path) as page:
+        page.download_to(tmp_path)
+        page.open(running.url)
+        page.until(READY)
+        page.value(IGNORE_EOS)
+        page.value("document.getElementById('tokens').value = 12; 0")
+        write(page, "Once", 12)
+        (written,) = texts(page)
+        page.value("document.querySelector('.save').click()")
+        file, end_s = tmp_path / "tiny.safetensors", time.monotonic() + 20
+        while not file.is_file() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        page.open(f"{running.url}/?again")
+        page.until(READY)
+        page.give_file(".load", file)
+        page.until(f"{READY} && document.querySelector('.text').children.length > 0", 20)
+        assert texts(page)[0].endswith(written)
+        write(page, " upon", 20)
+        assert f"{written} upon" in texts(page)[0]
         assert page.errors == []
 
 

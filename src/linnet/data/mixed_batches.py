@@ -50,7 +50,7 @@ def source_parts(data: TokenData, mixture: MixtureSpec) -> list[SourcePart]:
     bounds = [*sequence.document_starts[firsts_D].tolist(), len(sequence) - 1]
     tokens, sizes_bytes = _tokens_by_source(data), Counter[str]()
     for source in data.manifest.sources:
-        sizes_bytes[source.name or source.file] += source.bytes
+        sizes_bytes[source.source_name] += source.bytes
     parts = []
     for number, name in enumerate(names):
         if name not in mixture.sources:

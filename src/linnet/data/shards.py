@@ -86,6 +86,11 @@ class SourceInfo(Spec):
     bytes: int
     name: str | None = None
 
+    @property
+    def source_name(self) -> str:
+        """The name of its source in a mixture, else the file's."""
+        return self.name or self.file
+
     @model_serializer(mode="wrap")
     def _without_an_absent_name(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """As before there were names, so that the hashes of such folders stay what they were."""

@@ -137,7 +137,7 @@ class TokenData:
     @property
     def source_names(self) -> list[str]:
         """The sources of the text, in order: those of the mixture that it was prepared from, else its files."""
-        return list(dict.fromkeys(source.name or source.file for source in self.manifest.sources))
+        return list(dict.fromkeys(source.source_name for source in self.manifest.sources))
 
     def sources(self, name: Split) -> Tokens | None:
         """The place of each document's source in `source_names`, `[D]`; None if the folder does not tell.
@@ -151,6 +151,6 @@ class TokenData:
             files_D = parse_runs(info.sources, info.documents, sources)
         except ValueError as error:
             raise UserError(f"{self.folder / MANIFEST}: splits.{name}.{error}; prepare the text again") from None
-        names = self.source_names
-        places: Tokens = np.array([names.index(source.name or source.file) for source in self.manifest.sources])
+        place_of = {name: place for place, name in enumerate(self.source_names)}
+        places: Tokens = np.array([place_of[source.source_name] for source in self.manifest.sources])
         return places[files_D]

@@ -48,14 +48,15 @@ def check_training_on_pairs(spec: TrainingSpec) -> None:
 
 def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
     """The batches of a resolved run; `UserError` for a row that is longer than the model's context."""
-    spec, sequence = run.training, data.split("train")
+    spec = run.training
+    if spec.mixture is not None:
+        return _batches_of_mixture(data, spec.mixture, spec)
+    sequence = data.split("train")
     assert spec.context_length is not None, "an unresolved run"
     if data.is_rows:
         rows = data.spans(sequence, spec.context_length, run.model.encoder is not None)
         return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows)
 
-    if spec.mixture is not None:
-        return _batches_of_mixture(data, spec.mixture, spec)
     full = _batches_of_windows(sequence, spec)
     smaller = []
     for stage in run.growth.stages:

@@ -134,35 +134,25 @@ class _Lowering:
 
     def look_up(self, node: Node) -> Operand:
         """The row of a token in a table of weights."""
-        table, places, *_ = node.args
+        table, tokens, *_ = node.args
         self.weight(table)
-        self._is_input(places, "token")
-        shape = node.results[0].shape
-
-        def make(to: Binding) -> Run:
-            found = float_lookup(to.library, to.weight(table))
-            return lambda token, position: found(token)
-
-        return self.call(make, shape=shape)
+        return self._row_of_token(node, tokens, lambda to: float_lookup(to.library, to.weight(table)))
 
     def int8_look_up(self, node: Node) -> Operand:
         """The same in a table of 8 bits."""
         numbers, scale, inputs, tokens = node.args
-        self._is_input(tokens, "token")
-
-        def make(to: Binding) -> Run:
-            found = int8_lookup(to.library, numbers, scale, inputs)
-            return lambda token, position: found(token)
-
-        return self.call(make, shape=node.results[0].shape)
+        return self._row_of_token(node, tokens, lambda to: int8_lookup(to.library, numbers, scale, inputs))
 
     def int4_look_up(self, node: Node) -> Operand:
         """The same in a table of 4 bits."""
         blocks, inputs, outputs, group, tokens = node.args
+        return self._row_of_token(node, tokens, lambda to: int4_lookup(to.library, blocks, inputs, outputs, group))
+
+    def _row_of_token(self, node: Node, tokens: Tensor, table: Callable[[Binding], Callable[[int], Tensor]]) -> Operand:
         self._is_input(tokens, "token")
 
         def make(to: Binding) -> Run:
-            found = int4_lookup(to.library, blocks, inputs, outputs, group)
+            found = table(to)
             return lambda token, position: found(token)
 
         return self.call(make, shape=node.results[0].shape)

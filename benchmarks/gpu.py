@@ -21,7 +21,7 @@ from gpu_worker import Worker
 from harness import RESULTS, machine
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
-from linnet.inference.device import resolve_device
+from linnet.core.system import resolve_device
 from linnet.layers.registry import MIXERS
 
 TESTS_SHARE, TESTS_S = 0.4, 180.0

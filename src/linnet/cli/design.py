@@ -263,11 +263,11 @@ def _search_with_latency(
     name: str | None,
 ) -> "DesignReport":
     """Search within the budgets and a limit of measured time."""
+    from linnet.core.system import resolve_device
     from linnet.design.feasibility import find_within_budgets
     from linnet.design.latency import PartTimes, Timing, measure_latency, search_with_latency
     from linnet.design.metrics import Budget
     from linnet.design.report import DesignReport
-    from linnet.inference.device import resolve_device
     from linnet.training.machine import threads as with_threads
 
     limit_s = units.read_quantity(max_latency, "seconds", "--max-latency")

@@ -78,7 +78,7 @@ def plan_budget(
     import yaml
 
     from linnet.core.files import write_text
-    from linnet.inference.device import resolve_device
+    from linnet.core.system import resolve_device
     from linnet.scaling.budget import TrainingBudget
     from linnet.scaling.candidate import VOCABULARY_SOURCE, search_space
     from linnet.scaling.law import laws_for_plan

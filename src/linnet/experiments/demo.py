@@ -12,6 +12,7 @@ import torch
 from linnet.core.atomic import is_leftover
 from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
+from linnet.core.system import resolve_device
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.experiments.data import prepare_data
@@ -28,7 +29,6 @@ from linnet.experiments.measures import DecodingSpeed, MemoryFigures, WrittenTex
 from linnet.experiments.results import LIKELIHOOD, NAME_RECALL, TRAINING, ResultRow, read_rows
 from linnet.experiments.run import claim, run_suite
 from linnet.experiments.suite import RESULTS, SUITE, Suite
-from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers

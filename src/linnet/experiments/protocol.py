@@ -22,7 +22,7 @@ from torch import Tensor
 from linnet.core.checksum import MANIFEST, digest, file_digest
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe
-from linnet.core.system import SCATTER_LIMIT, scatter
+from linnet.core.system import SCATTER_LIMIT, resolve_device, scatter
 from linnet.evaluation.tasks.measure import (
     AveragedScore,
     SuiteReport,
@@ -38,7 +38,6 @@ from linnet.experiments.report import SideBySide
 from linnet.experiments.results import ResultRow, ResultTable, hash_of
 from linnet.experiments.suite import RESULTS, Suite
 from linnet.inference.decode import decode
-from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.prefill import new_state
 from linnet.inference.readers import Caches

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from linnet.core.errors import UserError
+from linnet.core.system import one_thread_in_forks
 from linnet.inference.constrained import Grammar
-from linnet.inference.device import one_thread_in_forks
 from linnet.inference.engine import Engine, check_memory_of_encoder
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
 from linnet.inference.readers import Caches, RecomputingReader, Step

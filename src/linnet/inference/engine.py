@@ -20,9 +20,8 @@ from collections.abc import Hashable, Sequence
 import torch
 
 from linnet.core.errors import UserError
-from linnet.core.system import available_bytes
+from linnet.core.system import available_bytes, one_thread_in_forks
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.device import one_thread_in_forks
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
 from linnet.inference.prefix_store import PrefixStore, StoredStream, prefix_key
 from linnet.inference.readers import CachedReader

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError, note
+from linnet.core.system import resolve_device
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.beams import BeamSearch, EarlyStopping, ScoredText, beam_search
@@ -18,7 +19,6 @@ from linnet.inference.cache_policy import CachePolicies, cache_policy_state, lay
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.decode import decode_streams
-from linnet.inference.device import resolve_device
 from linnet.inference.engine import check_memory_of_encoder
 from linnet.inference.prefill import EMPTY, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.readers import CachedReader, Caches

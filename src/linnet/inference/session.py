@@ -15,12 +15,11 @@ from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Engine
-from linnet.inference.kept_draft import KeptDraft
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.prefix_store import PrefixStore, prefix_key
 from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
-from linnet.inference.speculative import DraftModel, speculation_of
+from linnet.inference.speculative import DraftModel, KeptDraft, speculation_of
 from linnet.inference.state import (
     SNAPSHOT,
     read_state,

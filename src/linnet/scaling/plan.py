@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from linnet.core.system import resolve_device
 from linnet.data.token_data import read_manifest
-from linnet.inference.device import resolve_device
 from linnet.model.spec import ModelSpec
 from linnet.scaling.budget import TrainingBudget, allocate, allocate_exact
 from linnet.scaling.candidate import (

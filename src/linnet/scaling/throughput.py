@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from linnet.core.system import resolve_device
 from linnet.data.loader import Batch
 from linnet.data.pieces import ByteCounts
-from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -21,9 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.system import ENDING_SIGNALS, is_distributed
+from linnet.core.system import ENDING_SIGNALS, is_distributed, resolve_device
 from linnet.data.loader import Batch
-from linnet.inference.device import resolve_device
 from linnet.training.timing import Stopwatch
 
 Item = TypeVar("Item")

@@ -12,10 +12,10 @@ from small_models import CASES, small_decoder, speaker
 
 import linnet
 from linnet.core.errors import UserError
+from linnet.core.system import resolve_device
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.constrained import constraint_of
 from linnet.inference.decode import decode
-from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling

@@ -46,6 +46,15 @@ def test_help_lists_every_verb_in_whole_sentences(arguments: list[str], capsys: 
     assert err == ""
 
 
+@pytest.mark.parametrize("group", ["spec", "plan", "inspect"])
+def test_help_of_a_group_lists_its_commands_in_whole_sentences(group: str, capsys: pytest.CaptureFixture[str]):
+    assert main([group, "--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2]
+    assert listed
+    for entry in re.split(r"\n  (?=\w)", listed.rstrip()):
+        assert re.search(r"[\w)]\.$", entry) and not entry.endswith("..."), entry
+
+
 def test_help_of_every_verb_has_an_example_and_loads_no_torch():
     """One process for all of them: what one imports would slow down every other."""
     code = """

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,7 @@ from linnet.cli.options import (
     ReportFolder,
     SplitName,
     finish_command,
+    first_sentence,
     option,
     spec_options,
 )
@@ -52,7 +53,8 @@ class InspectGroup(TyperGroup):
         return self.own_commands.get(cmd_name) or self.commands.get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        listed = {name: TyperCommand(name, help=help_text) for name, help_text in _inspections_in_sources()}
+        sources = _inspections_in_sources()
+        listed = {name: TyperCommand(name, short_help=first_sentence(cleandoc(text))) for name, text in sources}
         group = TyperGroup(name=self.name, commands={**self.own_commands, **listed})
         group.format_commands(ctx, formatter)
 

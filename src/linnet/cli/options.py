@@ -341,11 +341,18 @@ def finish_command(command: Any, usual: Sequence[str] = ()) -> None:
     _name_values(command)
     command.usual = [*(usual or [one.opts[0] for one in options[:MAX_SHORT_OPTIONS]])]
     command.help = VERBATIM.sub("\n\n\b\n", text)
+    command.short_help = first_sentence(text)
     command.params.append(_help_all(is_long))
     if is_long:
         command.format_help = functools.partial(_format_help, command)
     if command.callback is not None:
         command.callback = _naming_options(command)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a help text on one line: a list of commands shows it uncut."""
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return re.split(r"\.(?:\s|$)", paragraph, maxsplit=1)[0] + "."
 
 
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}

@@ -22,7 +22,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.core.spec import read_yaml
 from linnet.data.mixture import MixtureSpec
-from linnet.data.readers import ROW_FORMATS, json_field, lines_of, valid
+from linnet.data.readers import json_field, lines_of, valid
 from linnet.data.shards import (
     SHARD_TOKENS,
     Manifest,
@@ -36,7 +36,7 @@ from linnet.data.shards import (
     token_dtype,
     write_manifest,
 )
-from linnet.data.sources import STDIN, Source, describe_reading, expand_inputs, open_source
+from linnet.data.sources import Source, describe_reading, open_source, open_sources
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash, cut_last_part
 from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
@@ -123,7 +123,7 @@ def prepare(
     ready = _load_tokenizer(tokenizer, vocab_size, end)
     with _new_folder(out, overwrite) as folder, ExitStack() as stack:
         if mixed is None:
-            sources, names = _open_sources(stack, inputs, field, separator, skip_invalid), None
+            sources, names = open_sources(stack, inputs, field, separator, skip_invalid), None
         else:
             sources, names = _open_mixture(stack, mixed, skip_invalid)
         corpus, fraction = _corpus_of(sources, validation, names)
@@ -162,7 +162,7 @@ def read_split(inputs: list[str]) -> tuple[dict[Split, list[str]], list[SourceIn
     """The documents of text files, each on the side where `prepare` puts it, in order; what each file holds."""
     sides: dict[Split, list[str]] = {"train": [], "validation": []}
     with ExitStack() as stack:
-        corpus, _ = _corpus_of(_open_sources(stack, inputs), None)
+        corpus, _ = _corpus_of(open_sources(stack, inputs), None)
         for document in corpus.documents():
             sides[document.side].append(document.texts[0])
     return sides, corpus.sources
@@ -379,7 +379,7 @@ def _open_mixture(stack: ExitStack, mixture: MixtureSpec, skip_invalid: bool) ->
         if not spec.inputs:
             raise UserError(field=f"{place}.inputs", accepted="files, folders or patterns of text")
         try:
-            opened = _open_sources(stack, spec.inputs, spec.field, spec.separator, skip_invalid)
+            opened = open_sources(stack, spec.inputs, spec.field, spec.separator, skip_invalid)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         sources, names = [*sources, *opened], [*names, *[name] * len(opened)]
@@ -388,29 +388,6 @@ def _open_mixture(stack: ExitStack, mixture: MixtureSpec, skip_invalid: bool) ->
         if owners.setdefault(source.name, name) != name:
             raise UserError(f"mixture: {source.name} is of {owners[source.name]} and of {name}; expected one source")
     return sources, names
-
-
-def _open_sources(
-    stack: ExitStack,
-    inputs: Sequence[str],
-    field: str | None = None,
-    separator: str | None = None,
-    skip_invalid: bool = False,
-) -> list[Source]:
-    if not inputs:
-        raise UserError("no files given; expected files or folders of text, or - for the standard input")
-    if list(inputs).count(STDIN) > 1:
-        raise UserError("-: the standard input can be read only once")
-    paths = expand_inputs(inputs)
-    name = "text" if field is None else field
-    sources = [Source(path, name, separator, skip_invalid, may_be_empty=path not in inputs) for path in paths]
-    kinds = {source.kind for source in sources}
-    if separator is not None and "text" not in kinds:
-        raise UserError(f"only text files are split, {inputs[0]} has rows", field="separator", value=repr(separator))
-    if field is not None and not kinds & set(ROW_FORMATS):
-        accepted = "a file of rows (.jsonl, .csv, .parquet)"
-        raise UserError(f"{inputs[0]} has no fields", field="field", value=field, accepted=accepted)
-    return [stack.enter_context(source) for source in sources]
 
 
 def _corpus_of(

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +20,7 @@ from linnet.data.readers import (
     CODE_SUFFIXES,
     COMPRESSIONS,
     FORMATS,
+    ROW_FORMATS,
     Invalid,
     Item,
     ReadingCounts,
@@ -236,6 +237,33 @@ def _files_of_folder(folder: Path) -> list[str]:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
         note(f"{folder}: {others.total():,} files of other kinds are not read ({kinds})")
     return known
+
+
+def open_sources(
+    stack: ExitStack,
+    inputs: Sequence[str],
+    field: str | None = None,
+    separator: str | None = None,
+    skip_invalid: bool = False,
+) -> list[Source]:
+    """Open files, folders and patterns in order; the stack closes them. The other arguments: as of `Source`.
+
+    `UserError` for no inputs, and for a `field` or `separator` that none of them has a use for.
+    """
+    if not inputs:
+        raise UserError("no files given; expected files or folders of text, or - for the standard input")
+    if list(inputs).count(STDIN) > 1:
+        raise UserError("-: the standard input can be read only once")
+    paths = expand_inputs(inputs)
+    name = "text" if field is None else field
+    sources = [Source(path, name, separator, skip_invalid, may_be_empty=path not in inputs) for path in paths]
+    kinds = {source.kind for source in sources}
+    if separator is not None and "text" not in kinds:
+        raise UserError(f"only text files are split, {inputs[0]} has rows", field="separator", value=repr(separator))
+    if field is not None and not kinds & set(ROW_FORMATS):
+        accepted = "a file of rows (.jsonl, .csv, .parquet)"
+        raise UserError(f"{inputs[0]} has no fields", field="field", value=field, accepted=accepted)
+    return [stack.enter_context(source) for source in sources]
 
 
 def describe_reading(sources: Iterable[Source]) -> list[str]:

@@ -76,10 +76,25 @@ def read_json(path: str | Path) -> Any:
     return parse_json(read_text(path), str(path))
 
 
-def parse_json(text: str, origin: str) -> Any:
-    """Parse JSON; `UserError` begins with `origin`."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in fields:
+            name = key if key.isidentifier() else ascii(key)
+            raise UserError(f"{name}: given twice in one object; expected once")
+        fields[key] = value
+    return fields
+
+
+def parse_json(text: str, origin: str, unique_keys: bool = False) -> Any:
+    """Parse JSON; `UserError` begins with `origin`.
+
+    unique_keys: an object with the same key twice is an error, of which JSON otherwise keeps the last value.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique_keys if unique_keys else None)
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{origin}, line {error.lineno}: not valid JSON ({error.msg})") from error
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits

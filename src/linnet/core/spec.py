@@ -169,14 +169,22 @@ def first_schema_error(plain: Any, kind: type[BaseModel]) -> str | None:
     return None
 
 
+UNION_MEMBER = re.compile(r"(str|int|float|bool|constrained-\w+|function-\w+|list|dict)(\[.*\])?")
+"""What Pydantic writes into the location of a mistake for a member of a union: `str`, `list[ChatMessage]`."""
+
+
 def field_path(location: tuple[int | str, ...], data: Any) -> str:
     """`("blocks", 0, "mixer", "ted", "heads")` as a person writes it: `blocks[0].mixer.heads`.
 
-    Pydantic puts the chosen `kind` of a union into the location; it is no field of `data`, so it is left out.
+    Pydantic puts the chosen `kind` of a union, or the type of its member, into the location; these are no fields of
+    `data`, so they are left out.
     """
     path = ""
     for part in location:
         if isinstance(data, dict) and part not in data and data.get("kind") == part:
+            continue
+        is_field = isinstance(data, dict) and part in data
+        if isinstance(part, str) and not is_field and UNION_MEMBER.fullmatch(part):
             continue
         path += f"[{part}]" if isinstance(data, list) else f".{part}" if path else str(part)
         if isinstance(data, list):

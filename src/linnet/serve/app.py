@@ -37,7 +37,7 @@ from linnet.serve.protocol import (
     ApiError,
     Call,
     Endpoint,
-    HostCheck,
+    HeaderCheck,
     error_response,
     owner_of,
     read_body,
@@ -91,7 +91,7 @@ class Server:
         ]
         return Starlette(
             routes=routes,
-            middleware=[Middleware(HostCheck, names=self.settings.allowed_hosts)],
+            middleware=[Middleware(HeaderCheck, names=self.settings.allowed_hosts)],
             exception_handlers={HTTPException: _http_error, Exception: _unexpected},
             lifespan=self._lifespan,
         )

@@ -30,6 +30,7 @@ ERRORS = {
     413: "The body has too many bytes.",
     415: "The body is not declared as application/json.",
     429: "The queue is full, or the states take too much memory.",
+    431: "The headers have too many bytes.",
     500: "A fault of the server, which its log describes.",
     503: "The server is about to end, or has no memory.",
 }

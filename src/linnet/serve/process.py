@@ -2,16 +2,56 @@
 
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from linnet.core.errors import UserError
 from linnet.serve.app import Server
+from linnet.serve.protocol import HEAD_TOO_LONG, HEADER_BYTES, ApiError, error_response
 
-HEADER_BYTES = 64 << 10
-"""Of the head of a request; longer ones are refused."""
+LINGER_S, LINGER_BYTES = 2.0, 8 << 20
+"""How long, and for how many bytes, a connection is still read whose head was refused: one that is closed with unread
+bytes is reset, and its client would not see the answer."""
+
+
+class HttpProtocol(H11Protocol):
+    """Answers a head that is too long or malformed with OpenAI's error object, and the status that h11 gives it."""
+
+    refused_bytes: int | None = None
+
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what uvicorn catches here; afterwards the connection is closed."""
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        problem = HEAD_TOO_LONG if status == 431 else f"not a request of HTTP/1.1: {error or msg}"
+        answer = error_response(ApiError(status, problem))
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event))
+        self.refused_bytes = 0
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the request; what comes after a refused head is dropped."""
+        if self.refused_bytes is None:
+            super().data_received(data)
+            return
+        self.refused_bytes += len(data)
+        if self.refused_bytes > LINGER_BYTES:
+            self.transport.close()
 
 
 class UvicornServer(uvicorn.Server):
@@ -38,7 +78,7 @@ def configuration(server: Server) -> uvicorn.Config:
         server_header=False,
         h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_graceful_shutdown=max(1, int(server.hosts.limits.timeout_s)),
-        http="h11",
+        http=HttpProtocol,
         loop="asyncio",
         ws="none",
     )

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -36,10 +37,20 @@ ERROR_TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     500: "server_error",
     503: "service_unavailable_error",
 }
 """The types of OpenAI's error objects by status."""
+
+
+FIELD = re.compile(r"([^\W\d]\w*(?:\[\d+\]|\.[^\W\d]\w*)*):")
+"""The field at the beginning of a message, as OpenAI writes it: `messages[0].content`."""
+
+HEADER_BYTES = 64 << 10
+"""Of the head of a request; longer ones are refused."""
+
+HEAD_TOO_LONG = f"the headers have more than {HEADER_BYTES:,} bytes, the most that this server accepts"
 
 
 class ApiError(Exception):
@@ -82,16 +93,20 @@ def error_response(error: BaseException) -> JSONResponse:
     return JSONResponse(described.body(), described.status, headers=described.headers)
 
 
-class HostCheck:
-    """Refuses requests whose `Host` header is none of `names`, of which `*.example.org` has all names below it.
+class HeaderCheck:
+    """Refuses requests with too many bytes of headers, or a `Host` header that is none of `names`.
 
-    Starlette's own check decides; what it refuses is answered with OpenAI's error object.
+    Of the names `*.example.org` has all below it. Starlette's own check decides; what it refuses is answered with
+    OpenAI's error object. The server itself refuses a head of which it has read too much without an end.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
         self.app, self.names = app, list(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if sum(len(name) + len(value) for name, value in scope.get("headers", ())) > HEADER_BYTES:
+            await error_response(ApiError(431, HEAD_TOO_LONG))(scope, receive, send)
+            return
         is_accepted = False
 
         async def accept(*_: Any) -> None:
@@ -146,15 +161,15 @@ class Call:
             message = str(error).removeprefix("body: ")
             if message == "must be a mapping":
                 message = "the body: expected a JSON object"
-            field = message.partition(":")[0]
-            raise ApiError(400, message, field if field.isidentifier() else None) from None
+            field = FIELD.match(message)
+            raise ApiError(400, message, None if field is None else field[1]) from None
 
     def _parsed(self, kind: type[Body]) -> Body:
         try:
             text = self.body.decode()
         except UnicodeDecodeError as error:
             raise ApiError(400, f"the body is not UTF-8: {error}") from None
-        return kind.parse(parse_json(text, "body"), "body")
+        return kind.parse(parse_json(text, "body", unique_keys=True), "body")
 
 
 def owner_of(request: Request, keys: Collection[str]) -> str:

@@ -7,7 +7,7 @@ no influence on an answer, such as `user`, are accepted.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from linnet.core.spec import Seed, Spec
 
@@ -17,27 +17,65 @@ MAX_STOPS, MAX_CHOICES, MAX_TOP_LOGPROBS = 16, 128, 20
 MAX_TOKENS_WITHOUT_LIMIT = 1024
 """Tokens of an answer if a chat request does not limit them and the model has no learned positions that do."""
 
+
+class RequestBody(Spec):
+    """The base of all bodies: values have the type of their field, as in OpenAI's interface (`"yes"` is not true)."""
+
+    model_config = Spec.model_config | {"strict": True}
+
+
 TokenIds = list[NonNegativeInt]
 
+TokenIdKey = Annotated[NonNegativeInt, Field(strict=False)]
+"""A token id as a key of a JSON object, where it is text."""
 
-def _as_list(value: str | list[str] | None) -> str | list[str] | None:
-    texts = [value] if isinstance(value, str) else value or []
-    if len(texts) > MAX_STOPS or not all(texts):
-        raise ValueError(f"expected at most {MAX_STOPS} texts, none of them empty")
+
+def _stops(value: Any) -> Any:
+    texts = value if isinstance(value, list) else [] if value is None else [value]
+    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"expected a text or a list of at most {MAX_STOPS} texts, none of them empty")
     return value
 
 
-StopTexts = Annotated[str | list[str] | None, AfterValidator(_as_list)]
+StopTexts = Annotated[str | list[str] | None, BeforeValidator(_stops)]
 
 
-class StreamOptions(Spec):
+def _kind_of_text(value: Any) -> str:
+    """What a value stands for in a prompt."""
+    if isinstance(value, str):
+        return "a text"
+    is_list = isinstance(value, list)
+    ids = value if is_list else [value]
+    if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
+        return "neither a text nor " + ("a list of token ids" if is_list else "a token id")
+    return "a list of token ids" if is_list else "a token id"
+
+
+def _of_one_kind(value: Any) -> Any:
+    items = value if isinstance(value, list) else [value]
+    kinds = [_kind_of_text(item) for item in items]
+    accepted = "expected a text, a list of token ids, or a list of texts or of lists of token ids"
+    if not isinstance(value, list) and kinds != ["a text"]:
+        raise ValueError(accepted)
+    for index, kind in enumerate(kinds):
+        if kind != kinds[0] or kind.startswith("neither"):
+            beside = f", but [0] is {kinds[0]}" if index else ""
+            raise ValueError(f"[{index}] is {kind}{beside}; {accepted}")
+    return value
+
+
+TextOrTokens = Annotated[str | TokenIds | list[str] | list[TokenIds], BeforeValidator(_of_one_kind)]
+"""One or several texts, each of them text or token ids."""
+
+
+class StreamOptions(RequestBody):
     """include_usage: the last chunk of a stream has no choices, but the usage."""
 
     include_usage: bool = False
     include_obfuscation: bool | None = None
 
 
-class SamplingFields(Spec):
+class SamplingFields(RequestBody):
     """How tokens are chosen; those after `seed` are linnet's own, named as in `inference.sampling.Sampling`."""
 
     model: str = ""
@@ -45,7 +83,7 @@ class SamplingFields(Spec):
     top_p: float | None = Field(1.0, ge=0, le=1)
     frequency_penalty: float | None = 0.0
     presence_penalty: float | None = 0.0
-    logit_bias: dict[NonNegativeInt, float] | None = None
+    logit_bias: dict[TokenIdKey, float] | None = None
     seed: Seed | None = None
     stop: StopTexts = None
     n: PositiveInt | None = Field(1, le=MAX_CHOICES)
@@ -99,7 +137,7 @@ class CompletionRequest(SamplingFields):
     observe: chunks of a stream that continues a session also say what the layers hold.
     """
 
-    prompt: str | TokenIds | list[str] | list[TokenIds] = ""
+    prompt: TextOrTokens = ""
     max_tokens: NonNegativeInt | None = 16
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool | None = False
@@ -133,10 +171,10 @@ def each_text(texts: str | TokenIds | list[str] | list[TokenIds]) -> list[str] |
     return cast("list[str] | list[list[int]]", texts)
 
 
-class ChatMessage(Spec):
+class ChatMessage(RequestBody):
     """One message; what else a template reads is passed through."""
 
-    model_config = Spec.model_config | {"extra": "allow"}
+    model_config = RequestBody.model_config | {"extra": "allow"}
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -165,7 +203,7 @@ class ChatMessage(Spec):
         return fields | {"content": fields.get("content", "")}
 
 
-class JsonSchema(Spec):
+class JsonSchema(RequestBody):
     """A named schema of `response_format`; strict: always so here."""
 
     name: str = ""
@@ -183,7 +221,7 @@ class JsonSchema(Spec):
         return data
 
 
-class ResponseFormat(Spec):
+class ResponseFormat(RequestBody):
     """`text`, any JSON object, or JSON that a schema describes."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -235,13 +273,13 @@ class ChatRequest(SamplingFields):
         return self
 
 
-class TextFormat(Spec):
+class TextFormat(RequestBody):
     """The `text` field of a request for a response."""
 
     format: dict[str, Any] = Field(default_factory=lambda: {"type": "text"})
 
 
-class ResponseRequest(Spec):
+class ResponseRequest(RequestBody):
     """`POST /v1/responses`: https://platform.openai.com/docs/api-reference/responses/create."""
 
     model: str = ""
@@ -259,17 +297,17 @@ class ResponseRequest(Spec):
     user: str | None = None
 
 
-class EmbeddingRequest(Spec):
+class EmbeddingRequest(RequestBody):
     """`POST /v1/embeddings`: https://platform.openai.com/docs/api-reference/embeddings/create."""
 
     model: str = ""
-    input: str | TokenIds | list[str] | list[TokenIds]
+    input: TextOrTokens
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: None = None
     user: str | None = None
 
 
-class TokenizeRequest(Spec):
+class TokenizeRequest(RequestBody):
     """`POST /tokenize`: the tokens of a text, or of a conversation as the template renders it."""
 
     model: str = ""
@@ -285,14 +323,14 @@ class TokenizeRequest(Spec):
         return self
 
 
-class DetokenizeRequest(Spec):
+class DetokenizeRequest(RequestBody):
     """`POST /detokenize`: the text of token ids."""
 
     model: str = ""
     tokens: TokenIds
 
 
-class SessionRequest(Spec):
+class SessionRequest(RequestBody):
     """`POST /v1/sessions`: a new stream, one from a file that the server saved, or one with a text to begin with.
 
     from_state: a session whose tokens the new one reads anew, under the cache policy of this request.
@@ -305,7 +343,7 @@ class SessionRequest(Spec):
     cache_policy: str | None = None
 
 
-class SessionStep(Spec):
+class SessionStep(RequestBody):
     """What is done with a session: `feed` a text, `rewind` the last tokens, `save` under a name.
 
     model: may name the session's own, as clients do that name it in each request.

@@ -7,10 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 
 import pytest
 
+import linnet
+from linnet.cli.chat import Conversation, shown
 from linnet.cli.main import main
+from linnet.inference.engine import Engine
+from linnet.inference.sampling import Sampling
 from linnet.serve.conformance import Client
 from serve_models import serving, write_tiny
 
@@ -88,6 +93,10 @@ def test_a_conversation_in_the_terminal(folder, tmp_path):
         "/back",
         "/save talk.json",
         "/rewind 5",
+        "/rewind \u00b2",
+        "/retry 3",
+        "/fork x",
+        "/back",
         "/what",
         "/load talk.json",
         "/show",
@@ -109,9 +118,31 @@ def test_a_conversation_in_the_terminal(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     saved = json.loads((tmp_path / "talk.json").read_text())["messages"]
     assert [message["role"] for message in saved] == ["system", "user", "assistant"]
-    assert saved[1]["content"] == "Hello" and f"Assistant: {saved[2]['content'].strip()}" in done.stdout
+    assert saved[1]["content"] == "Hello" and f"Assistant: {shown(saved[2]['content'].strip())}" in done.stdout
     assert "error: 5 questions: the conversation has 1" in done.stderr
     assert "error: /what: unknown command" in done.stderr and "3 messages" in done.stderr
+    for command, problem in (
+        ("/rewind \u00b2", "expected a number of questions"),
+        ("/retry 3", "nothing is accepted behind /retry"),
+        ("/fork x", "nothing is accepted behind /fork"),
+        ("/back", "there is no /fork to return to"),
+    ):
+        assert f"error: {command}: {problem}\n" in done.stderr
+
+
+def test_control_characters_of_an_answer_do_not_reach_the_terminal(folder, capsys):
+    model = linnet.load(folder)
+    engine = Engine(model.decoder, vocab_size=model.tokenizer.vocab_size)
+    talk = Conversation(model, model.chat_template, engine, Sampling(temperature=1.0, seed=1), 120)
+    talk.say("Hello")
+    answer = talk.messages[-1]["content"]
+    controls = {char for char in answer if unicodedata.category(char) == "Cc"} - {"\n", "\t"}
+    assert "\x1b" in controls or len(controls) > 3
+    printed = capsys.readouterr().out
+    assert printed == f"{shown(answer)}\n" and not controls & set(printed)
+    assert shown("a\x1b]0;b\x07\tc\n\x9b\u200d\u00a0") == "a\\x1b]0;b\\x07\tc\n\\x9b\u200d\u00a0"
+    talk.command("/show")
+    assert not controls & set(capsys.readouterr().out)
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(folder):

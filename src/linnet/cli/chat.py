@@ -1,5 +1,6 @@
 """`linnet chat`: a conversation with a model in the terminal."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,14 @@ COMMANDS = {
     "/quit": "end; so does Ctrl-D",
 }
 
+ARGUMENTS = dict(command.partition(" ")[::2] for command in COMMANDS)
+"""What stands behind each command; nothing behind most."""
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters except the line end and the tabulator: on a terminal they move the cursor, or change its title."""
+
+MAX_REWIND_DIGITS = 9
+
 KEPT_BYTES = 256 << 20
 """Of states of the conversation and its forks, so that nothing is read twice."""
 
@@ -55,7 +64,8 @@ def chat(
 
     A conversation is read as the model's own chat template writes it; a base model, which has none, reads a plain
     transcript (User: ... Assistant:). Ctrl-C stops an answer, not the program. Lines that begin with a slash are
-    commands; /help lists them. Without a terminal the messages are the lines of the standard input.
+    commands; /help lists them. Control characters of an answer are printed as escapes. Without a terminal the messages
+    are the lines of the standard input.
     """
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import load
@@ -102,6 +112,11 @@ def _lines() -> Iterator[str]:
             yield line
 
 
+def shown(text: str) -> str:
+    r"""Text of a model as it is printed, with escapes (`\x1b`) in place of control characters; other text is kept."""
+    return CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+
+
 @dataclass
 class Conversation:
     """The messages so far, and the model that answers.
@@ -137,7 +152,7 @@ class Conversation:
             for event in stream:
                 for part in texts.push(event):
                     answer += part.text
-                    print(part.text, end="", flush=True)
+                    print(shown(part.text), end="", flush=True)
                 if texts.has_stopped:
                     break
         except KeyboardInterrupt:
@@ -145,7 +160,7 @@ class Conversation:
         finally:
             stream.cancel()
         rest = "".join(part.text for part in texts.finish())
-        print(rest)
+        print(shown(rest))
         self.messages = [*asked, {"role": "assistant", "content": answer + rest}]
         self.sampling = replace(self.sampling, seed=(self.sampling.seed or 0) + 1)
 
@@ -153,6 +168,8 @@ class Conversation:
         """Do what a command says; False for the one that ends the program."""
         name, _, rest = line.partition(" ")
         rest = rest.strip()
+        if rest and name in (*ARGUMENTS, "/exit") and not ARGUMENTS.get(name):
+            raise UserError(f"{name} {rest}: nothing is accepted behind {name}")
         if name in ("/quit", "/exit"):
             return False
         if name == "/system":
@@ -160,7 +177,7 @@ class Conversation:
         elif name == "/retry":
             self.say(self._taken_back(1))
         elif name == "/rewind":
-            if not (rest or "1").isdigit():
+            if not (rest or "1").isdecimal() or len(rest) > MAX_REWIND_DIGITS:
                 raise UserError(f"/rewind {rest}: expected a number of questions")
             self._taken_back(int(rest or 1))
             print(f"{len(self.messages)} messages", file=sys.stderr)
@@ -175,7 +192,7 @@ class Conversation:
         elif name == "/load":
             self._load(rest)
         elif name == "/show":
-            print(self.template.render(self.messages, add_generation_prompt=False) if self.messages else "")
+            print(shown(self.template.render(self.messages, add_generation_prompt=False)) if self.messages else "")
         elif name == "/help":
             width = max(map(len, COMMANDS))
             print("\n".join(f"{command.ljust(width)}  {meaning}" for command, meaning in COMMANDS.items()))

@@ -247,6 +247,11 @@ class Batches:
         return self.batch_size * self.context_length
 
     @property
+    def mean_targets(self) -> float:
+        """The mean number of targets of an example."""
+        return float(self.context_length if self._spans is None else self._spans.lengths_N.mean())
+
+    @property
     def mean_lengths(self) -> tuple[float, float] | None:
         """The mean number of targets of a row that do not count, and that count; None for windows."""
         if self._spans is None or not self._spans.rows:

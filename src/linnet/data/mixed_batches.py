@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch, Batches
 from linnet.data.mixture import MixtureSpec
+from linnet.data.packing import PackedBatches
 from linnet.data.shards import TokenSequence
 from linnet.data.token_data import TokenData
 
@@ -141,7 +142,11 @@ class MixedBatches:
     mean_lengths = None  # as `Batches.mean_lengths` of windows
 
     def __init__(
-        self, parts: Sequence[SourcePart], batches: Sequence[Batches], lengths: Sequence[int], shares_IS: Floats
+        self,
+        parts: Sequence[SourcePart],
+        batches: Sequence[Batches | PackedBatches],
+        lengths: Sequence[int],
+        shares_IS: Floats,
     ) -> None:
         """lengths: the number of batches of each stage; the last stage goes on without end. shares_IS: of windows."""
         self._parts, self._batches = parts, batches
@@ -168,25 +173,30 @@ class MixedBatches:
             read.append(self._batches[source].examples([at for of, at in windows if of == source]))
         starts = [row for batch in read for row in batch.document_starts or ()]
         tokens, targets = (torch.cat([getattr(batch, name) for batch in read])[order] for name in ("tokens", "targets"))
-        return Batch(tokens, targets, document_starts=tuple(starts[row] for row in order.tolist()) if starts else None)
+        weights = [batch.weights for batch in read if batch.weights is not None]
+        begins = tuple(starts[row] for row in order.tolist()) if starts else None
+        return Batch(tokens, targets, torch.cat(weights)[order] if weights else None, begins)
 
     def shares(self, count: int) -> list[SourceShare]:
         """What the first `count` batches read. Bytes are those of the mean token of a source."""
-        index, context = bisect_right(self._ends, count), self._batches[0].context_length
+        index = bisect_right(self._ends, count)
         within = count - (self._ends[index - 1] if index else 0)
         windows_S = self._before[index] + self._stages[index].counts(within * self._size)
-        bytes_S = [count * part.bytes_per_token for count, part in zip(windows_S, self._parts, strict=True)]
-        total, total_bytes = max(1, int(windows_S.sum())), max(1.0, float(sum(bytes_S)))
+        tokens_S = [float(n * batches.mean_targets) for n, batches in zip(windows_S, self._batches, strict=True)]
+        bytes_S = [n * part.bytes_per_token for n, part in zip(tokens_S, self._parts, strict=True)]
+        total, total_bytes = max(1.0, sum(tokens_S)), max(1.0, float(sum(bytes_S)))
         return [
-            SourceShare(part.name, n * context, n / total, float(size / total_bytes), n / batches.examples_per_epoch)
-            for part, batches, n, size in zip(self._parts, self._batches, windows_S.tolist(), bytes_S, strict=True)
+            SourceShare(part.name, round(n), n / total, size / total_bytes, windows / batches.examples_per_epoch)
+            for part, batches, windows, n, size in zip(
+                self._parts, self._batches, windows_S.tolist(), tokens_S, bytes_S, strict=True
+            )
         ]
 
 
 def mixed_batches(
     mixture: MixtureSpec,
     parts: Sequence[SourcePart],
-    batches: Sequence[Batches],
+    batches: Sequence[Batches | PackedBatches],
     batches_per_step: int,
     steps: int,
 ) -> MixedBatches:

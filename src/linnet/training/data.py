@@ -6,13 +6,14 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batches, BatchStage, Spans, StagedBatches, document_windows
 from linnet.data.mixed_batches import MixedBatches, mixed_batches, source_parts
 from linnet.data.mixture import MixtureSpec
+from linnet.data.packing import PackedBatches, StagedPackedBatches
 from linnet.data.shards import TokenSequence
 from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.training.spec import RunSpec, TrainingSpec
 
-TrainingBatches = Batches | StagedBatches | MixedBatches
+TrainingBatches = Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches
 
 
 def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
@@ -62,10 +63,14 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
     for stage in run.growth.stages:
         if (stage.batch_size, stage.context_length) != (spec.batch_size, spec.context_length):
             batches = (stage.ends - stage.begins) * spec.gradient_accumulation
-            cut = _windows(sequence, spec, stage.context_length)
+            cut = None if spec.windows == "packed" else _windows(sequence, spec, stage.context_length)
             starts = None if cut is None else cut.starts_N
             smaller.append(BatchStage(batches, stage.batch_size, stage.context_length, starts))
-    return StagedBatches(full, smaller, spec.seed) if smaller else full
+    if not smaller:
+        return full
+    if isinstance(full, PackedBatches):
+        return StagedPackedBatches(full, smaller, spec.seed)
+    return StagedBatches(full, smaller, spec.seed)
 
 
 def _batches_of_mixture(data: TokenData, mixture: MixtureSpec, spec: TrainingSpec) -> MixedBatches:
@@ -75,8 +80,10 @@ def _batches_of_mixture(data: TokenData, mixture: MixtureSpec, spec: TrainingSpe
     return mixed_batches(mixture, parts, batches, spec.gradient_accumulation, spec.steps)
 
 
-def _batches_of_windows(sequence: TokenSequence, spec: TrainingSpec) -> Batches:
+def _batches_of_windows(sequence: TokenSequence, spec: TrainingSpec) -> Batches | PackedBatches:
     assert spec.context_length is not None, "an unresolved run"
+    if spec.windows == "packed":
+        return PackedBatches(sequence, spec.batch_size, spec.context_length, spec.seed, spec.document_mask)
     spans = _windows(sequence, spec, spec.context_length)
     return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, spans, spec.document_mask)
 
@@ -108,6 +115,12 @@ def mixture_note(run: RunSpec, data: TokenData) -> str | None:
         f"training.mixture: null: the run reads the text of {data.folder} as it is, each source once in an epoch; the"
         " mixture.yaml that it was prepared from gives shares"
     )
+
+
+def packing_note(batches: TrainingBatches) -> str | None:
+    """How full packed windows are, in a line; None for other batches."""
+    packed = batches.full if isinstance(batches, StagedPackedBatches) else batches
+    return f"training.windows: packed: {packed.describe()}" if isinstance(packed, PackedBatches) else None
 
 
 def vocabulary_note(requested: RunSpec, run: RunSpec) -> str:

@@ -61,6 +61,8 @@ class TrainingSpec(Spec):
     windows: `stream` cuts the split into windows wherever they fall, differently in each epoch; with `documents` a
     window begins with a document, or continues one that is longer than a window (`data.loader`), and is filled with
     what follows. It is for many short documents: a window that begins in the middle of one teaches a model little.
+    With `packed` a window is filled with whole documents and padding (`data.packing`): each epoch predicts every token
+    once, and only documents longer than a window are cut. `tokens` then counts the padding.
     document_mask: true: documents in the same window do not see each other.
     mixture: the share of each source of the data, or a file with it (`data.mixture`); null: the text as it is, once in
     an epoch. It cannot be combined with `growth`.
@@ -80,7 +82,7 @@ class TrainingSpec(Spec):
     batch_size: Extent = 8
     gradient_accumulation: Count = 1
     context_length: Amount | None = None
-    windows: Literal["stream", "documents"] = "stream"
+    windows: Literal["stream", "documents", "packed"] = "stream"
     document_mask: bool = False
     steps: Amount | None = None
     tokens: Amount | None = None

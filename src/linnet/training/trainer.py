@@ -35,7 +35,7 @@ from linnet.training.callbacks.log import Log, MixtureReport, ProcessStats, Stea
 from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
-from linnet.training.data import check_data, mixture_note, training_batches
+from linnet.training.data import check_data, mixture_note, packing_note, training_batches
 from linnet.training.distributed import Processes, Stopped, StopRequest
 from linnet.training.initialization import (
     EMBEDDING_FROM,
@@ -90,8 +90,9 @@ class Trainer:
 
         # Data, model and objective. A resumed run reads its weights from a checkpoint.
         self.batches = training_batches(data, run)
-        if (unmixed := mixture_note(run, data)) is not None:
-            reporter.note(unmixed)
+        for text in (mixture_note(run, data), packing_note(self.batches)):
+            if text is not None:
+                reporter.note(text)
         byte_counts = data.tokenizer.byte_counts()
         evaluate = Evaluate(data, spec, byte_counts, run.model.encoder is not None)
         decoder, state = (

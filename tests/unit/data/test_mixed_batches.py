@@ -13,6 +13,7 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batches
 from linnet.data.mixed_batches import Interleaving, MixedBatches, mixed_batches, source_parts, within_limits
 from linnet.data.mixture import MixtureSpec
+from linnet.data.packing import PackedBatches
 from linnet.data.prepare import prepare
 from linnet.data.token_data import TokenData
 
@@ -196,3 +197,19 @@ def test_a_folder_without_a_mixture_is_described_as_before(tmp_path: Path):
     manifest = prepare([str(tmp_path / "a.txt")], tmp_path / "data", "bytes")
     assert manifest.model_dump()["sources"] == [{"file": str(tmp_path / "a.txt"), "documents": 2, "bytes": 6}]
     assert "mixture" not in manifest.settings
+
+
+def test_packed_windows_are_mixed_with_their_weights(data: TokenData):
+    mixture = MixtureSpec.parse({"sources": {"books": {"weight": 1}, "web": {"weight": 1}}, "by": "tokens"}, "test")
+    parts = source_parts(data, mixture)
+    packed = [PackedBatches(part.sequence, ROWS, 16, seed=1, document_starts=True) for part in parts]
+    batches = mixed_batches(mixture, parts, packed, 1, 10)
+    counted = dict.fromkeys(("books", "web"), 0)
+    for number in range(10):
+        batch = batches.batch(number)
+        for row, weights, starts in zip(batch.tokens, batch.weights, batch.document_starts, strict=True):
+            counted[source_of(data, row[weights])] += int(weights.sum())
+            assert starts[0] == 0 and (bool(weights.all()) or starts[-1] == int(weights.sum()))
+    shares = batches.shares(10)
+    assert [share.tokens for share in shares] == pytest.approx(list(counted.values()), rel=0.05)
+    assert sum(counted.values()) < 10 * ROWS * 16

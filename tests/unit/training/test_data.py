@@ -9,7 +9,7 @@ from linnet.data.loader import document_windows
 from linnet.data.mixture import MixtureSpec
 from linnet.data.prepare import prepare
 from linnet.data.token_data import TokenData
-from linnet.training.data import check_data, fit_to_data, training_batches, vocabulary_note
+from linnet.training.data import check_data, fit_to_data, packing_note, training_batches, vocabulary_note
 from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import train_run
 
@@ -43,6 +43,24 @@ def test_windows_may_begin_with_documents(tmp_path, tiny_run, tiny_data):
     windows = document_windows(sequence, 16).whole_windows(sequence, 16).starts_N
     assert starts == {tuple(sequence.read(int(start), 16).tolist()) for start in windows}
     assert documents.summary["validation"] != stream.summary["validation"]
+
+
+def test_windows_may_be_packed_and_stopped(tmp_path, tiny_run, tiny_data):
+    fields = {"windows": "packed", "document_mask": True, "steps": 8, "log": {"every": 1}}
+    whole, parts = Notes(), Notes(stop_after=3)
+    straight = train_run(tiny_run(**fields), tmp_path / "whole", whole)
+    train_run(tiny_run(**fields), tmp_path / "parts", parts)
+    resumed = train_run(tiny_run(**fields), tmp_path / "parts", Notes())
+    assert any("windows of 16 tokens, filled to" in text for text in whole.texts)
+    weights = [(result.model / "model.safetensors").read_bytes() for result in (straight, resumed)]
+    assert weights[0] == weights[1] and straight.summary["validation"] == resumed.summary["validation"]
+
+
+def test_packed_windows_may_grow(tmp_path, tiny_run, tiny_data):
+    run = tiny_run(windows="packed", steps=6, growth={"context_length": [[3, 8]]}).resolved()
+    batches = training_batches(TokenData.open(tiny_data), run)
+    assert [batches.batch(number).tokens.shape[1] for number in range(6)] == [8, 8, 8, 16, 16, 16]
+    assert packing_note(batches) is not None
 
 
 class Notes(Reporter):

@@ -1,0 +1,286 @@
+"""Best-fit packing: windows that are filled with whole documents, and batches of them.
+
+A document that is longer than a window is cut into full windows and a rest. Pieces are placed from the longest to the
+shortest, each into the window with the least room that still holds it (best-fit decreasing; Ding et al. 2024, "Fewer
+Truncations Improve Language Modeling"); what stays empty is padding, whose targets do not count. So each epoch predicts
+every token of the sequence but its first exactly once.
+
+Legend: `P` pieces, `N` windows, `T` tokens of a window.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from linnet.core.errors import UserError
+from linnet.data.loader import Batch, BatchStage, Indices
+from linnet.data.shards import TokenSequence
+
+
+class Pieces(NamedTuple):
+    """Documents, or parts of them: the places of their first tokens, and how many targets they have, `[P]` each."""
+
+    starts_P: Indices
+    lengths_P: Indices
+
+
+@dataclass(frozen=True)
+class PackedWindows:
+    """Windows in their order. Window `n` has the pieces from `bounds_N[n]` to before `bounds_N[n + 1]`."""
+
+    pieces: Pieces
+    bounds_N: Indices
+
+    def __len__(self) -> int:
+        return len(self.bounds_N) - 1
+
+    def of_window(self, number: int) -> Pieces:
+        """The pieces of one window, in their order."""
+        return self.of_windows(number, number + 1)
+
+    def of_windows(self, first: int, last: int) -> Pieces:
+        """The pieces of the windows from `first` to before `last`."""
+        part = slice(self.bounds_N[first], self.bounds_N[last])
+        return Pieces(self.pieces.starts_P[part], self.pieces.lengths_P[part])
+
+    @cached_property
+    def targets_before_N(self) -> Indices:
+        """How many targets the windows before each bound have, `[N + 1]`."""
+        return np.append(0, np.cumsum(self.pieces.lengths_P))[self.bounds_N]
+
+
+def cut_documents(sequence: TokenSequence, context_length: int) -> Pieces:
+    """The documents of a sequence, those longer than `context_length` cut into pieces of it and a rest."""
+    last = len(sequence) - 1
+    bounds = np.unique(np.concatenate([[0], sequence.document_starts, [last]]))
+    return cut_pieces(Pieces(bounds[:-1], np.diff(bounds)), context_length)
+
+
+def cut_pieces(pieces: Pieces, context_length: int) -> Pieces:
+    """Pieces of at most `context_length` targets."""
+    counts = -(-pieces.lengths_P // context_length)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.repeat(pieces.starts_P, counts) + within * context_length
+    ends = np.repeat(pieces.starts_P + pieces.lengths_P, counts)
+    return Pieces(starts, np.minimum(ends - starts, context_length))
+
+
+def best_fit(lengths_P: Indices, capacity: int) -> Indices:
+    """The window of each piece, numbered from 0, by best-fit decreasing; no length is above `capacity`.
+
+    Pieces of one length are placed together, into all windows of the least room that holds them, so the time does not
+    depend on how many windows are open.
+    """
+    order = np.argsort(-lengths_P, kind="stable")
+    distinct, firsts = np.unique(-lengths_P[order], return_index=True)
+    windows_P, made = np.empty(len(lengths_P), dtype=np.int64), 0
+    rooms: list[int] = []  # ascending
+    open_windows: dict[int, Indices] = {}  # by room
+    for length, alike in zip((-distinct).tolist(), np.split(order, firsts[1:]), strict=True):
+        waiting = alike
+        while len(waiting):
+            place = bisect_left(rooms, length)
+            room = rooms.pop(place) if place < len(rooms) else capacity
+            # A window that holds one more piece of this length has the least room for it again: so it is filled up.
+            in_each = room // length
+            needed = -(-len(waiting) // in_each)
+            found = open_windows.pop(room) if room in open_windows else np.arange(made, made + needed)
+            made = max(made, int(found.max()) + 1)
+            chosen = found[:needed]
+            placed = min(len(waiting), len(chosen) * in_each)
+            windows_P[waiting[:placed]] = np.repeat(chosen, in_each)[:placed]
+            in_last = placed - (len(chosen) - 1) * in_each
+            left = [
+                (room, found[needed:]),
+                (room - in_each * length, chosen[:-1]),
+                (room - in_last * length, chosen[-1:]),
+            ]
+            for rest, windows in left:
+                if rest and len(windows):
+                    if rest not in open_windows:
+                        insort(rooms, rest)
+                    open_windows[rest] = np.append(open_windows.get(rest, windows[:0]), windows)
+            waiting = waiting[placed:]
+    return windows_P
+
+
+def packed(pieces: Pieces, context_length: int, random: np.random.Generator) -> PackedWindows:
+    """Windows of the pieces. Random: which of equal length share a window, their order in it, and that of windows."""
+    shuffled = random.permutation(len(pieces.starts_P))
+    windows_P = best_fit(pieces.lengths_P[shuffled], context_length)
+    count = int(windows_P.max()) + 1
+    windows_P = random.permutation(count)[windows_P]
+    order = np.lexsort((random.random(len(shuffled)), windows_P))
+    chosen = shuffled[order]
+    bounds = np.searchsorted(windows_P[order], np.arange(count + 1))
+    return PackedWindows(Pieces(pieces.starts_P[chosen], pieces.lengths_P[chosen]), bounds)
+
+
+def read_packed(
+    sequence: TokenSequence, windows: Sequence[Pieces], context_length: int, document_starts: bool
+) -> Batch:
+    """Windows as a batch `[B, T]`, padded with end tokens. document_starts: padding begins like a document too."""
+    shape = len(windows), context_length
+    tokens, targets = (np.full(shape, sequence.end_id, dtype=np.int64) for _ in range(2))
+    weights, begins = np.zeros(shape, dtype=np.bool_), list[tuple[int, ...]]()
+    for row, pieces in enumerate(windows):
+        ends = np.cumsum(pieces.lengths_P).tolist()
+        for start, length, end in zip(pieces.starts_P.tolist(), pieces.lengths_P.tolist(), ends, strict=True):
+            read, place = sequence.read(start, length + 1), slice(end - length, end)
+            tokens[row, place], targets[row, place] = read[:-1], read[1:]
+            weights[row, place] = True if sequence.mask is None else sequence.mask.read(start + 1, length)
+        begins.append((0, *(end for end in ends if end < context_length)))
+    read_tokens, read_targets = torch.from_numpy(tokens), torch.from_numpy(targets)
+    return Batch(read_tokens, read_targets, torch.from_numpy(weights), tuple(begins) if document_starts else None)
+
+
+class PackedBatches:
+    """An endless sequence of batches of packed windows, each computed from its number and the seed alone.
+
+    An epoch is all documents, packed anew; its windows come in a random order. Windows run on from one epoch to the
+    next, across batches, as those of `loader.Batches` do.
+    """
+
+    mean_lengths = None  # as `Batches.mean_lengths` of windows
+
+    def __init__(
+        self, sequence: TokenSequence, batch_size: int, context_length: int, seed: int, document_starts: bool = False
+    ) -> None:
+        """`seed` is not negative. document_starts: batches say where documents begin. `UserError` without targets."""
+        if len(sequence) < 2:
+            raise UserError(f"{sequence.name}: {len(sequence)} tokens; expected at least 2")
+        self.sequence, self.batch_size, self.context_length = sequence, batch_size, context_length
+        self.document_starts, self._seed, self._latest = document_starts, seed, dict[int, PackedWindows]()
+        self._pieces = cut_documents(sequence, context_length)
+        # The number depends on the lengths alone, so all epochs have as many windows.
+        self.examples_per_epoch = len(self.epoch(0))
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """Places of a batch, padding included: `B * T`."""
+        return self.batch_size * self.context_length
+
+    @property
+    def mean_targets(self) -> float:
+        """Targets of a window, without padding."""
+        return (len(self.sequence) - 1) / self.examples_per_epoch
+
+    def describe(self) -> str:
+        """The fill rate of the windows, and how many documents are cut, in one line."""
+        documents, fill = len(self.sequence.document_starts), self.mean_targets / self.context_length
+        cut = int((np.diff(self.sequence.document_bounds) > self.context_length).sum())
+        return (
+            f"{documents:,} documents in {self.examples_per_epoch:,} windows of {self.context_length:,} tokens, filled"
+            f" to {fill:.2%}; {cut:,} of them are longer than a window and cut"
+        )
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number`, from 0."""
+        first = number * self.batch_size
+        return self.examples(range(first, first + self.batch_size))
+
+    def examples(self, numbers: Sequence[int]) -> Batch:
+        """The windows of these numbers, counted from the first one of the first epoch, as a batch."""
+        places = [divmod(number, self.examples_per_epoch) for number in numbers]
+        windows = [self.epoch(epoch).of_window(place) for epoch, place in places]
+        return read_packed(self.sequence, windows, self.context_length, self.document_starts)
+
+    def epoch(self, number: int) -> PackedWindows:
+        """The windows of an epoch, in their order."""
+        # A batch may need two epochs; an earlier one is packed again when it is asked for.
+        if number not in self._latest:
+            if len(self._latest) == 2:
+                del self._latest[next(iter(self._latest))]
+            random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, number])))
+            self._latest[number] = packed(self._pieces, self.context_length, random)
+        return self._latest[number]
+
+
+class _Repacked(NamedTuple):
+    """The windows from `first` to before `last` of an epoch, of whose pieces a stage reads `windows` shorter ones."""
+
+    epoch: int
+    first: int
+    last: int
+    windows: int
+
+
+class StagedPackedBatches:
+    """Batches that grow, as `loader.StagedBatches`: first shorter windows and smaller batches, then those of `full`.
+
+    A stage takes as many of the long windows as its targets need, and packs their pieces into windows of its own
+    length; the next stage continues after them. So within an epoch no token is predicted twice. Of the windows that a
+    stage makes, in an epoch, some of the last may not be read.
+    """
+
+    mean_lengths = None  # as `Batches.mean_lengths` of windows
+
+    def __init__(self, full: PackedBatches, stages: Sequence[BatchStage], seed: int) -> None:
+        self.full, self._stages, self._seed = full, tuple(stages), seed
+        self._ends = list(accumulate(stage.batches for stage in stages))
+        self._latest: dict[tuple[int, int], PackedWindows] = {}
+        self._parts: list[list[_Repacked]] = []
+        self._begins = 0
+        for stage in stages:
+            self._parts.append(self._taken(stage, self._begins))
+            last = self._parts[-1][-1]
+            self._begins = last.epoch * full.examples_per_epoch + last.last
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number`, from 0."""
+        full, index = self.full, bisect_right(self._ends, number)
+        place = number - (self._ends[index - 1] if index else 0)
+        if index == len(self._stages):
+            first = self._begins + place * full.batch_size
+            return full.examples(range(first, first + full.batch_size))
+        stage = self._stages[index]
+        places = range(place * stage.batch_size, (place + 1) * stage.batch_size)
+        windows = [self._window(index, at) for at in places]
+        return read_packed(full.sequence, windows, stage.context_length, full.document_starts)
+
+    def _taken(self, stage: BatchStage, begin: int) -> list[_Repacked]:
+        """The long windows that a stage takes, from number `begin` of all epochs on."""
+        missing, parts = stage.batches * stage.batch_size, list[_Repacked]()
+        while missing > 0:
+            epoch, first = divmod(begin, self.full.examples_per_epoch)
+            if stage.context_length == self.full.context_length:
+                last = min(self.full.examples_per_epoch, first + missing)
+            else:
+                before_N = self.full.epoch(epoch).targets_before_N
+                # More targets than all short windows but one hold need all of them.
+                needed = (missing - 1) * stage.context_length + 1
+                last = min(len(before_N) - 1, int(np.searchsorted(before_N, before_N[first] + needed)))
+            made = len(self._repacked(stage, epoch, first, last))
+            parts.append(_Repacked(epoch, first, last, min(missing, made)))
+            missing, begin = missing - parts[-1].windows, epoch * self.full.examples_per_epoch + last
+        return parts
+
+    def _window(self, index: int, place: int) -> Pieces:
+        """The pieces of window `place` of a stage."""
+        number = 0
+        while place >= self._parts[index][number].windows:
+            place -= self._parts[index][number].windows
+            number += 1
+        # The last two parts are kept.
+        if (index, number) not in self._latest:
+            if len(self._latest) == 2:
+                del self._latest[next(iter(self._latest))]
+            part = self._parts[index][number]
+            self._latest[index, number] = self._repacked(self._stages[index], part.epoch, part.first, part.last)
+        return self._latest[index, number].of_window(place)
+
+    def _repacked(self, stage: BatchStage, epoch: int, first: int, last: int) -> PackedWindows:
+        long_windows = self.full.epoch(epoch)
+        pieces = long_windows.of_windows(first, last)
+        if stage.context_length == self.full.context_length:
+            return PackedWindows(pieces, long_windows.bounds_N[first : last + 1] - long_windows.bounds_N[first])
+        pieces = cut_pieces(pieces, stage.context_length)
+        drawn_from = [self._seed, epoch, stage.context_length, first]
+        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(drawn_from)))
+        return packed(pieces, stage.context_length, random)

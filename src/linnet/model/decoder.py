@@ -22,6 +22,7 @@ from linnet.model.state import DecoderState, padding_counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
 from linnet.ops.cross_entropy import SummedLoss, TokenLosses, apply_soft_cap, linear_cross_entropy, token_cross_entropy
+from linnet.ops.distillation import SoftTargets, linear_distillation
 from linnet.ops.linear import linear
 from linnet.ops.rotary import sinusoidal, sinusoidal_range
 from linnet.ops.support import is_exporting
@@ -217,6 +218,7 @@ class Decoder(nn.Module):
         inputs: Inputs | None = None,
         record: AuxiliaryOutputs | None = None,
         z_loss: float = 0.0,
+        soft_targets: SoftTargets | None = None,
     ) -> Tensor | SummedLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, computed without holding all logits.
 
@@ -227,7 +229,7 @@ class Decoder(nn.Module):
         memory: the output of `encode`, for a model with an encoder; a state keeps what it needs of it.
         inputs: the arguments of `encode`, instead of `memory`.
         record: collects auxiliary losses and outputs.
-        z_loss: see `ops.cross_entropy`.
+        z_loss: see `ops.cross_entropy`. soft_targets: of a teacher (`ops.distillation`), without a z-loss.
 
         `ValueError` if the state has no room for `T` more tokens, or the model does not support an argument.
         """
@@ -236,7 +238,7 @@ class Decoder(nn.Module):
         x_BTD = self.hidden(
             tokens_BT, state, padding=padding, documents=documents, prefixes=prefixes, memory=memory, record=record
         )
-        return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets, z_loss)
+        return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets, z_loss, soft_targets)
 
     def hidden(
         self,
@@ -329,11 +331,17 @@ class Decoder(nn.Module):
         soft_cap = self.spec.head.soft_cap
         return logits if soft_cap is None else apply_soft_cap(logits, soft_cap)
 
-    def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> SummedLoss:
+    def token_loss(
+        self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0, soft_targets: SoftTargets | None = None
+    ) -> SummedLoss:
         """The summed loss of the targets in nats, from the output of `hidden`, without holding all logits."""
         weight, bias = self._head_map()
-        targets = targets_BT.flatten()
-        return linear_cross_entropy(x_BTD.flatten(0, 1), weight, bias, targets, self.spec.head.soft_cap, z_loss)
+        x_ND, targets_N, soft_cap = x_BTD.flatten(0, 1), targets_BT.flatten(), self.spec.head.soft_cap
+        if soft_targets is None:
+            return linear_cross_entropy(x_ND, weight, bias, targets_N, soft_cap, z_loss)
+        assert not z_loss, "a z-loss beside a teacher"
+        found = linear_distillation(x_ND, weight, bias, targets_N, soft_targets, soft_cap)
+        return SummedLoss(found.nats, found.correct, found.total, divergence=found.divergence)
 
     def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLosses:
         """The loss of each target, which `token_loss` sums, `[B, T]`; without gradients."""

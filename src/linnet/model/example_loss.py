@@ -6,7 +6,7 @@ another. With an encoder, the encoder reads the prefix, and the decoder begins w
 Shapes: `B` batch, `T` tokens of the longest row, `S` of the longest prefix, `U` of the longest rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder, Inputs
 from linnet.ops.cross_entropy import IGNORE_INDEX, SummedLoss, TokenLosses
+from linnet.ops.distillation import SoftTargets
 
 
 class DecoderBatch(NamedTuple):
@@ -35,6 +36,7 @@ def example_loss(
     document_starts: Sequence[Sequence[int]] | None = None,
     record: AuxiliaryOutputs | None = None,
     z_loss: float = 0.0,
+    soft_targets: SoftTargets | None = None,
 ) -> SummedLoss:
     """The summed loss of the labels that are not `IGNORE_INDEX`, in nats.
 
@@ -50,6 +52,7 @@ def example_loss(
         documents=document_starts,
         record=record,
         z_loss=z_loss,
+        soft_targets=soft_targets,
     )
     return loss
 
@@ -68,9 +71,32 @@ def example_losses(
 ) -> ExampleLosses:
     """The losses that `example_loss` sums, of each label, without gradients."""
     batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
-    memory = None if batch.inputs is None else decoder.encode(*batch.inputs)
-    hidden = decoder.hidden(batch.tokens, prefixes=batch.prefixes, memory=memory)
+    hidden = _hidden(decoder, batch)
     return ExampleLosses(decoder.each_loss(hidden, batch.labels), batch.tokens, batch.labels)
+
+
+@torch.no_grad()
+def example_logits(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    labels_BT: Tensor,
+    prefix_lengths: Sequence[int] | None = None,
+    document_starts: Sequence[Sequence[int]] | None = None,
+) -> Callable[[slice], Tensor]:
+    """The logits, `slice -> [n, V]`, of the tokens whose labels `example_loss` reads, `[B, U]` flattened."""
+    batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
+    hidden_ND = _hidden(decoder, batch, document_starts).flatten(0, 1)
+
+    @torch.no_grad()
+    def logits(part: slice) -> Tensor:
+        return decoder.logits(hidden_ND[part])
+
+    return logits
+
+
+def _hidden(decoder: Decoder, batch: DecoderBatch, document_starts: Sequence[Sequence[int]] | None = None) -> Tensor:
+    memory = None if batch.inputs is None else decoder.encode(*batch.inputs)
+    return decoder.hidden(batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory)
 
 
 def _decoder_batch(

@@ -36,13 +36,15 @@ class SummedLoss(NamedTuple):
     """Summed `-log p(target)` in nats, and how many targets were the most likely token.
 
     total: `nats` plus the z-loss; carries the graph (and so does `nats`, if they are the same tensor).
-    squared_log_z: the sum of `log^2 Z` over the targets, if there is a z-loss.
+    squared_log_z: the sum of `log^2 Z` over the targets, if there is a z-loss. divergence: from a teacher, if there is
+    one (`ops.distillation`).
     """
 
     nats: Tensor
     correct: Tensor
     total: Tensor
     squared_log_z: Tensor | None = None
+    divergence: Tensor | None = None
 
 
 class TokenLosses(NamedTuple):
@@ -147,7 +149,7 @@ def linear_cross_entropy(
     return SummedLoss(total.detach() - z_loss * squares, correct, total, squares)
 
 
-def _tokens_per_slice(weight_VD: Tensor) -> int:
+def tokens_per_slice(weight_VD: Tensor) -> int:
     """Number of tokens whose logits have the size that the device prefers."""
     elements = SLICE_ELEMENTS if weight_VD.device.type == "cpu" else SLICE_ELEMENTS_DEVICE
     return max(SLICE_TOKENS, elements // weight_VD.shape[0])
@@ -173,7 +175,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=grad_dtype)
         nats, squares = torch.zeros((2,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
-        step = _tokens_per_slice(weight_VD)
+        step = tokens_per_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
             part = slice(first, first + step)
             logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
@@ -226,7 +228,7 @@ def token_cross_entropy(
     x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
 ) -> TokenLosses:
     """The terms that `linear_cross_entropy` sums, for each target `[N]`, in slices and without gradients."""
-    step, parts = _tokens_per_slice(weight_VD), []
+    step, parts = tokens_per_slice(weight_VD), []
     for first in range(0, x_ND.shape[0], step):
         part = slice(first, first + step)
         logits_nV = linear_product(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)

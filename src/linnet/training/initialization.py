@@ -18,6 +18,7 @@ from linnet.training.distributed import Processes
 from linnet.training.spec import RunSpec
 
 CALIBRATION, START_FROM, EMBEDDING_FROM = "model.initialization.calibration", "start_from", "training.embedding_from"
+TEACHER = "training.distillation.teacher"
 """The fields that may name a file, or a folder with one; they are compared by content."""
 
 SHOWN_DIFFERENCES = 3
@@ -81,12 +82,18 @@ def load_word_vectors(decoder: Decoder, run: RunSpec, data: TokenData, processes
 
 
 def initial_files(
-    calibration: str, start_from: str | Path | None, embedding_from: str | Path | None = None
+    calibration: str,
+    start_from: str | Path | None,
+    embedding_from: str | Path | None = None,
+    teacher: str | Path | None = None,
 ) -> dict[str, Path]:
-    """By field, the files that determine the first weights of a run; those that do not exist are left out."""
-    start = None if start_from is None else find_model_folder(Path(start_from))
+    """By field, the files that determine the first weights of a run, and its teacher; those that do not exist are left
+    out.
+    """
+    start, taught = (None if each is None else find_model_folder(Path(each)) for each in (start_from, teacher))
     vectors = None if embedding_from is None else Path(embedding_from)
     found = {
         CALIBRATION: calibration_file(calibration), START_FROM: start and start / WEIGHTS, EMBEDDING_FROM: vectors,
+        TEACHER: taught and taught / WEIGHTS,
     }  # fmt: skip
     return {field: file for field, file in found.items() if file is not None and file.is_file()}

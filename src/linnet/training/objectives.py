@@ -1,22 +1,28 @@
-"""What training minimizes: the cross-entropy, losses that sublayers add, and penalties that the run asks for.
+"""What training minimizes: the cross-entropy, the divergence from a teacher, losses of sublayers, and penalties.
 
 Legend: `B` batch, `T` tokens.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
+from linnet.data.token_data import TokenData
 from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs
 from linnet.model.decoder import Decoder
-from linnet.model.example_loss import example_loss
+from linnet.model.example_loss import example_logits, example_loss
+from linnet.model.folder import TOKENIZER, model_folder
+from linnet.model.store import load_decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.ops.distillation import SoftTargets
+from linnet.training.sections import DistillationSpec
 from linnet.training.spec import TrainingSpec
 
 Penalties = Mapping[str, Mapping[str, float]]
@@ -44,12 +50,14 @@ def next_token_loss(
     batch: Batch,
     penalties: Penalties = MappingProxyType({}),
     z_loss: float = 0.0,
+    teacher: "Teacher | None" = None,
 ) -> Loss:
     """The cross-entropy of each target given what precedes it in its row, in nats, and the losses of sublayers.
 
     Never holds all logits at once. Each added loss counts once per target, as the cross-entropy does. Documents do not
     see what precedes them if the batch says where they start. z_loss: the coefficient of `log^2 Z`
-    (`ops.cross_entropy`), which is a term of its own.
+    (`ops.cross_entropy`), which is a term of its own. teacher: the model learns its predictions as well; the divergence
+    from them is a term.
     """
     auxiliary = AuxiliaryOutputs(requested_penalties=penalties, training=True)
     labels_BT = batch.labels
@@ -61,8 +69,10 @@ def next_token_loss(
         document_starts=batch.document_starts,
         record=auxiliary,
         z_loss=z_loss,
+        soft_targets=None if teacher is None else teacher.soft_targets(batch),
     )
-    nats, head_terms = loss.nats.detach(), {} if loss.squared_log_z is None else {"z_loss": loss.squared_log_z}
+    measured = {"z_loss": loss.squared_log_z, "distillation": loss.divergence}
+    nats, head_terms = loss.nats.detach(), {name: value for name, value in measured.items() if value is not None}
     if not auxiliary.losses:
         return Loss(loss.total, nats, head_terms)
     count = (labels_BT != IGNORE_INDEX).sum()
@@ -72,9 +82,47 @@ def next_token_loss(
     return Loss(total, nats, head_terms | {name: term.detach() for name, term in terms.items()})
 
 
-def configure_objective(objective: Callable[..., Loss], spec: TrainingSpec, decoder: Decoder) -> Objective:
-    """The objective with the run's settings; `UserError` for a penalty that no layer of the model has."""
-    settings = {"penalties": check_penalties(decoder, spec.penalties), "z_loss": spec.z_loss}
+@dataclass(frozen=True)
+class Teacher:
+    """A model whose predictions another one learns, as its run says (`training.distillation`)."""
+
+    decoder: Decoder
+    spec: DistillationSpec
+
+    @classmethod
+    def load(cls, spec: DistillationSpec, student: Decoder, data: TokenData) -> Self:
+        """Read the teacher onto the student's device; `UserError` if it predicts other tokens, or sees later ones."""
+        folder, field = model_folder(spec.teacher), "training.distillation.teacher"
+        data.check_tokenizer(folder / TOKENIZER)
+        decoder = load_decoder(folder, student.device).eval().requires_grad_(False)
+        theirs, ours = decoder.spec, student.spec
+        if not decoder.causal and ours.encoder is None and ours.prefix_field is None:
+            problem = "its layers see later tokens while they calibrate"
+            raise UserError(problem, field=field, value=spec.teacher, accepted="a causal model")
+        for name in ("vocab_size", "prefix_field"):
+            if getattr(theirs, name) != getattr(ours, name):
+                accepted = f"that of the run's model, {getattr(ours, name)}"
+                raise UserError(f"{field}: {spec.teacher}: its {name} is {getattr(theirs, name)}; expected {accepted}")
+        if theirs.embedding.positions == "learned" and theirs.context_length < ours.context_length:
+            problem = f"its learned positions end at {theirs.context_length:,}"
+            accepted = f"at least {ours.context_length:,}, the context of the run's model"
+            raise UserError(f"{field}: {spec.teacher}: {problem}; expected {accepted}")
+        return cls(decoder, spec)
+
+    def soft_targets(self, batch: Batch) -> SoftTargets:
+        """Its predictions for a batch, whose logits are computed in slices."""
+        logits = example_logits(
+            self.decoder, batch.tokens, batch.labels, batch.prefix_lengths, document_starts=batch.document_starts
+        )
+        return SoftTargets(logits, self.spec.weight, self.spec.temperature)
+
+
+def configure_objective(
+    objective: Callable[..., Loss], spec: TrainingSpec, decoder: Decoder, data: TokenData
+) -> Objective:
+    """The objective with the run's settings; `UserError` for a penalty or a teacher that does not fit the model."""
+    teacher = None if spec.distillation is None else Teacher.load(spec.distillation, decoder, data)
+    settings = {"penalties": check_penalties(decoder, spec.penalties), "z_loss": spec.z_loss, "teacher": teacher}
     return partial(objective, **{name: value for name, value in settings.items() if value})
 
 

@@ -1,6 +1,7 @@
 """The typed sections of `training`."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
@@ -54,6 +55,19 @@ class OptimizerSpec(Spec):
         if self.kind != "muon" and self.muon != MuonSpec():
             raise ValueError("muon: needs kind: muon")
         return self
+
+
+class DistillationSpec(Spec):
+    """Learning from the predictions of a teacher (`ops.distillation`), besides the text.
+
+    teacher: a model folder, or a run's, with the tokenizer of the data. weight: the share of the divergence from the
+    teacher in the objective; 1: the text only says where the teacher is asked. temperature: divides the logits of both
+    models in the divergence.
+    """
+
+    teacher: Path
+    weight: Fraction = 0.5
+    temperature: PositiveFloat = 1.0
 
 
 class GrowthSpec(Spec):

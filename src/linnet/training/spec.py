@@ -25,6 +25,7 @@ from linnet.training.sections import (
     AveragingSpec,
     CheckpointSpec,
     ClipSpec,
+    DistillationSpec,
     EvaluateSpec,
     GrowthSpec,
     GuardSpec,
@@ -71,6 +72,7 @@ class TrainingSpec(Spec):
     growth: `context_length` and `batch_size` are the sizes at the end of the run.
     averaging: of the weights that are evaluated and saved as the model; null: those of the last step.
     z_loss: coefficient of `log^2 Z` in the objective, which keeps the logits from drifting (PaLM uses 1e-4).
+    distillation: a teacher whose predictions the model learns as well; null: none.
     penalties: terms that kinds of layers can add to the objective, by the name that the kind gives them, with the
     coefficient of each term; a term that is left out has the kind's default. guard: what happens at loss spikes; null:
     nothing, except that one that is not finite ends the run.
@@ -94,6 +96,7 @@ class TrainingSpec(Spec):
     averaging: AveragingSpec | None = None
     clip: ClipSpec = ClipSpec()
     z_loss: NonNegativeFloat = 0.0
+    distillation: DistillationSpec | None = None
     penalties: dict[str, dict[str, NonNegativeFloat]] = Field(default_factory=dict)
     guard: GuardSpec | None = None
     seed: Seed = 0
@@ -128,6 +131,10 @@ class TrainingSpec(Spec):
             )
         if self.mixture is not None and self.growth != GrowthSpec():
             raise ValueError("mixture: cannot be combined with growth; expected one of the two")
+        if self.distillation is not None and self.z_loss:
+            raise ValueError(f"distillation: cannot be combined with z_loss: {self.z_loss:g}; expected z_loss: 0")
+        if self.compile and self.distillation is not None:
+            raise ValueError("compile: True: cannot be combined with distillation; expected compile: false")
         if self.compile and self.document_mask:
             raise ValueError(
                 "compile: True: needs document_mask: false; with the mask, shapes differ from batch to batch"

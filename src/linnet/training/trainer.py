@@ -40,6 +40,7 @@ from linnet.training.distributed import Processes, Stopped, StopRequest
 from linnet.training.initialization import (
     EMBEDDING_FROM,
     START_FROM,
+    TEACHER,
     initial_decoder,
     load_word_vectors,
     uninitialized_decoder,
@@ -101,7 +102,7 @@ class Trainer:
             else _initial(run, data, processes, reporter)
         )
         decoder = decoder.to(device)
-        objective = configure_objective(objective, spec, decoder)
+        objective = configure_objective(objective, spec, decoder, data)
         last = spec.gradient_accumulation * spec.steps - 1  # no batch is larger
         self.precision = precision or processes.broadcast_from_rank0(
             lambda: measure_precision(decoder, objective, self.batches.batch(last))
@@ -329,6 +330,8 @@ class Trainer:
                 "tokens_found": state.word_vectors,
                 "tokens": run.model.vocab_size,
             },
+            "distillation": training.distillation
+            and {**training.distillation.model_dump(mode="json"), "sha256": hashes.get(TEACHER)},
             "seed": state.seed,
             "averaging": training.averaging and training.averaging.model_dump(),
             "extensions": context.budget.to_list(),

@@ -174,7 +174,7 @@ def test_rows_and_windows_add_up(mixer):
 def test_slices_of_logits_change_nothing(rows, monkeypatch):
     decoder = _decoder("plga")
     whole = evaluate(decoder, _windows((2, 16)), BYTES, CALIBRATION)
-    monkeypatch.setattr(room, "_tokens_per_slice", lambda weight_VD: rows)
+    monkeypatch.setattr(room, "tokens_per_slice", lambda weight_VD: rows)
     sliced = evaluate(decoder, _windows((2, 16)), BYTES, CALIBRATION)
     assert sliced.causal.nats == pytest.approx(whole.causal.nats, rel=1e-12)
     assert sliced.causal.correct == whole.causal.correct

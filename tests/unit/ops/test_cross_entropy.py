@@ -31,7 +31,7 @@ def test_linear_cross_entropy(
     z_loss: float,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     targets = torch.randint(7, (9,))
     targets[ignored] = IGNORE_INDEX
@@ -56,7 +56,7 @@ def test_the_z_loss_is_added_and_reported():
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])
 def test_gradients_with_a_z_loss_equal_finite_differences(slice_tokens, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORE_INDEX
 
@@ -76,7 +76,7 @@ def test_gradients_with_a_z_loss_equal_finite_differences(slice_tokens, monkeypa
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])
 def test_gradients_of_capped_logits_equal_finite_differences(slice_tokens: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORE_INDEX
 
@@ -118,7 +118,7 @@ def test_linear_cross_entropy_under_autocast(
     slice_tokens: int, soft_cap: float | None, monkeypatch: pytest.MonkeyPatch
 ):
     torch.manual_seed(0)
-    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
     targets = torch.randint(7, (40,))
     gradients = []
@@ -135,7 +135,7 @@ def test_linear_cross_entropy_under_autocast(
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("slice_tokens", [1, 4, 100])
 def test_losses_of_single_targets_add_up_to_the_sum(slice_tokens, soft_cap, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_tokens_per_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
     targets[[0, 4]] = IGNORE_INDEX
     found = token_cross_entropy(x, weight, bias, targets, soft_cap)
@@ -149,7 +149,7 @@ def test_losses_of_single_targets_add_up_to_the_sum(slice_tokens, soft_cap, monk
 
 @pytest.mark.parametrize(("vocabulary", "tokens"), [(7, 299_593), (2048, 1024), (32_000, 256), (1 << 20, 256)])
 def test_a_slice_fits_into_the_cache_and_has_enough_tokens_for_a_product(vocabulary: int, tokens: int):
-    assert cross_entropy._tokens_per_slice(torch.empty(vocabulary, 1)) == tokens
+    assert cross_entropy.tokens_per_slice(torch.empty(vocabulary, 1)) == tokens
 
 
 @given(

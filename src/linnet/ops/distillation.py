@@ -1,0 +1,173 @@
+"""Distillation from hidden vectors: cross-entropy and the divergence from a teacher, without all logits in memory.
+
+The loss of a token is `(1 - a) (-log p(target)) + a T^2 KL(q_T || p_T)`, where `p` are the student's probabilities, `q`
+the teacher's, and the index T divides the logits by the temperature (Hinton et al., arXiv 1503.02531, section 2; the
+factor T^2 keeps the size of the gradient when T changes). As in `ops.cross_entropy`, the logits of a slice of tokens,
+here of both models, become the gradient of the slice and are consumed at once.
+
+Legend: `N` tokens, `n` tokens of a slice, `D` width, `V` vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from linnet.ops.cross_entropy import IGNORE_INDEX, apply_soft_cap, soft_cap_, tokens_per_slice
+from linnet.ops.linear import linear_product, matmul
+from linnet.ops.support import accumulation_dtype, to_autocast_dtype
+
+
+class SoftTargets(NamedTuple):
+    """What a student learns from besides the targets.
+
+    logits: of the teacher, for a slice of the tokens: `slice -> [n, V]`. weight: `a`, the share of the divergence in
+    the loss. temperature: `T`.
+    """
+
+    logits: Callable[[slice], Tensor]
+    weight: float
+    temperature: float
+
+
+class DistilledLoss(NamedTuple):
+    """Sums over the targets that are not ignored: `total` carries the graph, the others are detached.
+
+    nats: the cross-entropy. correct: how many targets were the most likely token. divergence: `T^2 KL(q_T || p_T)`.
+    """
+
+    total: Tensor
+    nats: Tensor
+    correct: Tensor
+    divergence: Tensor
+
+
+def linear_distillation_reference(
+    x_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    soft_targets: SoftTargets,
+    soft_cap: float | None = None,
+) -> DistilledLoss:
+    """The definition, with all logits in memory."""
+    logits_NV = F.linear(x_ND, weight_VD, bias_V)
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    if soft_cap is not None:
+        logits_NV = apply_soft_cap(logits_NV, soft_cap)
+    nats = F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
+    correct = (logits_NV.argmax(dim=-1) == targets_N).sum()
+    temperature = soft_targets.temperature
+    teacher_NV = soft_targets.logits(slice(None)).to(logits_NV.dtype)
+    log_p_NV, log_q_NV = (each.div(temperature).log_softmax(dim=-1) for each in (logits_NV, teacher_NV))
+    divergence_N = F.kl_div(log_p_NV, log_q_NV, reduction="none", log_target=True).sum(dim=-1)
+    divergence = temperature**2 * divergence_N.masked_fill(targets_N == IGNORE_INDEX, 0.0).sum()
+    total = (1 - soft_targets.weight) * nats + soft_targets.weight * divergence
+    return DistilledLoss(total, nats.detach(), correct, divergence.detach())
+
+
+def linear_distillation(
+    x_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    soft_targets: SoftTargets,
+    soft_cap: float | None = None,
+) -> DistilledLoss:
+    """`linear_distillation_reference` in slices; targets int64 `[N]`, some of them possibly `IGNORE_INDEX`.
+
+    soft_cap: of the student's logits, if not None; the teacher's are capped already. `total` is float64. Gradients are
+    computed in the forward pass and can be used once; the teacher receives none. Under autocast the products are in
+    autocast's precision, all else in float32.
+    """
+    if torch.compiler.is_compiling():
+        return linear_distillation_reference(x_ND, weight_VD, bias_V, targets_N, soft_targets, soft_cap)
+    weight, bias = to_autocast_dtype(weight_VD, bias_V)
+    assert weight is not None, "a head without a matrix"
+    bias = None if bias is None else bias.to(weight.dtype)
+    with torch.autocast(x_ND.device.type, enabled=False):
+        found = _LinearDistillation.apply(x_ND.to(weight.dtype), weight, bias, targets_N, soft_targets, soft_cap)  # type: ignore[no-untyped-call]
+    return DistilledLoss(*found)
+
+
+class _LinearDistillation(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        soft_targets: SoftTargets,
+        soft_cap: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
+        if needs_gradients:
+            grad_x_ND = torch.empty_like(x_ND)
+            # Sums of many slices would lose digits in half precision.
+            grad_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
+            grad_weight_VD = torch.zeros_like(weight_VD, dtype=grad_dtype)
+            grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=grad_dtype)
+        nats, divergence = torch.zeros((2,), dtype=wide, device=x_ND.device)
+        correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
+        step = tokens_per_slice(weight_VD)
+        for first in range(0, x_ND.shape[0], step):
+            part = slice(first, first + step)
+            logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
+            logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+            slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
+            sums, grad_nV = _slice_loss(logits_nV, targets_N[part], soft_targets, part)
+            nats += sums.nats.to(wide)
+            divergence += sums.divergence.to(wide)
+            correct += sums.correct
+            if needs_gradients:
+                grad_nV = (grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV)).to(weight_VD.dtype)
+                grad_x_ND[part] = matmul(grad_nV, weight_VD)
+                grad_weight_VD += grad_nV.T @ x_ND[part]
+                if grad_bias_V is not None:
+                    grad_bias_V += grad_nV.sum(dim=0)
+        ctx.gradients = (grad_x_ND, grad_weight_VD, grad_bias_V) if needs_gradients else None
+        ctx.dtype = weight_VD.dtype
+        ctx.mark_non_differentiable(nats, correct, divergence)
+        total = (1 - soft_targets.weight) * nats + soft_targets.weight * divergence
+        return total, nats, correct, divergence
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, upstream: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+        grad_x, grad_weight, grad_bias = ctx.gradients
+        ctx.gradients = None
+        grad_bias = None if grad_bias is None else grad_bias.mul_(upstream).to(ctx.dtype)
+        return grad_x.mul_(upstream), grad_weight.mul_(upstream).to(ctx.dtype), grad_bias, None, None, None
+
+
+class _SliceSums(NamedTuple):
+    nats: Tensor
+    correct: Tensor
+    divergence: Tensor
+
+
+def _slice_loss(
+    logits_nV: Tensor, targets_n: Tensor, soft_targets: SoftTargets, part: slice
+) -> tuple[_SliceSums, Tensor]:
+    """The sums of a slice, and the gradient of its total with respect to the student's logits, `[n, V]`."""
+    share, temperature = soft_targets.weight, soft_targets.temperature
+    ignored_n1 = targets_n[:, None] == IGNORE_INDEX
+    targets_n1 = targets_n[:, None].masked_fill(ignored_n1, 0)
+    log_p_nV = logits_nV.log_softmax(dim=-1)
+    nats_n1 = log_p_nV.gather(1, targets_n1).neg()
+    correct = ((logits_nV.argmax(dim=-1, keepdim=True) == targets_n1) & ~ignored_n1).sum()
+    log_q_nV = soft_targets.logits(part).to(logits_nV.dtype).div(temperature).log_softmax(dim=-1)
+    softened_nV = log_p_nV if temperature == 1 else (logits_nV / temperature).log_softmax(dim=-1)
+    q_nV = log_q_nV.exp()
+    divergence_n1 = temperature**2 * (q_nV * (log_q_nV - softened_nV)).sum(dim=-1, keepdim=True)
+    # The derivatives: p - onehot of the cross-entropy, T (p_T - q_T) of the divergence.
+    grad_nV = log_p_nV.exp().scatter_add_(1, targets_n1, torch.full_like(nats_n1, -1.0)).mul_(1 - share)
+    grad_nV.add_(softened_nV.exp().sub_(q_nV), alpha=share * temperature).masked_fill_(ignored_n1, 0.0)
+    nats, divergence = (each.masked_fill(ignored_n1, 0.0).double().sum() for each in (nats_n1, divergence_n1))
+    return _SliceSums(nats, correct, divergence), grad_nV

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from linnet.model.decoder import Decoder
-from linnet.model.example_loss import example_loss, split_prefixes
+from linnet.model.example_loss import example_logits, example_loss, split_prefixes
 from linnet.model.spec import ModelSpec
 from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.ops.distillation import SoftTargets
 
 END = 0
 ROWS = [([3, 4, 5], [6, 7]), ([8], [9, 3, 4, 5]), ([5, 6, 7, 8, 9], [3])]
@@ -75,6 +76,13 @@ def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
     targets = torch.cat([own[:, 1:], end], dim=1)
     expected = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="sum")
     torch.testing.assert_close(example_loss(decoder, *rows_of(ROWS[:1])).nats, expected)
+
+
+def test_a_model_does_not_differ_from_itself_as_a_teacher(decoder: Decoder):
+    """So the teacher's logits are those of the same tokens, in the same order."""
+    targets = SoftTargets(example_logits(decoder, *rows_of(ROWS)), 1.0, 2.0)
+    found = example_loss(decoder, *rows_of(ROWS), soft_targets=targets)
+    assert found.divergence is not None and abs(found.divergence) < 1e-5 < found.nats
 
 
 def test_every_token_of_a_pair_affects_its_loss(decoder: Decoder):

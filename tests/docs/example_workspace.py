@@ -329,6 +329,12 @@ def ngram(workspace: Workspace, path: Path) -> None:
     linnet("ngram", "train", "--data", workspace.path("data/stories"), "--out", path, "--order", 3)
 
 
+def vectors(workspace: Workspace, path: Path) -> None:
+    """Static word vectors."""
+    settings = ("--width", 4, "--min-count", 2, "--epochs", 1, "--method", "glove")
+    linnet("vectors", "train", workspace.path("stories.txt"), "--out", path, *settings)
+
+
 def state(workspace: Workspace, path: Path) -> None:
     """Where a story of `runs/stories` stopped."""
     linnet("generate", workspace.path("runs/stories"), "--prompt", "Once", "--max-tokens", 4, "--save-state", path)
@@ -375,6 +381,7 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/llama": run_of_llama,
     "runs/ngram": ngram,
+    "vectors.txt": vectors,
     "data/tasks": task_files,
     "questions.jsonl": questions,
     "blimp.jsonl": sentences,

@@ -32,6 +32,7 @@ VERBS = {
     "chat": "Talk with a model in the terminal.",
     "serve": "Serve models over HTTP, with OpenAI's interface.",
     "evaluate": "Measure a model on text or tasks: bits per byte, scores.",
+    "vectors": "Train word vectors; nearest words, analogies.",
     "ngram": "Count n-grams: a baseline without a neural network.",
     "compare": "Train several models on one text, or compare runs.",
     "import": "Turn a published checkpoint into a model folder.",
@@ -45,7 +46,7 @@ verb's name; both have a trailing underscore if the verb is a Python keyword: `i
 GROUPS = {
     "Begin": ("demo",),
     "Describe and plan": ("spec", "plan", "design"),
-    "Train": ("prepare", "train", "runs", "compare"),
+    "Train": ("prepare", "vectors", "train", "runs", "compare"),
     "Use and measure": ("generate", "chat", "serve", "evaluate", "inspect", "ngram"),
     "Exchange": ("import", "export"),
 }

@@ -12,9 +12,11 @@ import gzip
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import takewhile
 from pathlib import Path
 from typing import cast
 
@@ -47,24 +49,81 @@ def read_vectors(path: str | Path, words: Collection[str], width: int) -> dict[s
     """
     asked, vectors, read = {word.encode() for word in words}, dict[str, Vector](), 0
     with open_file(path) as file, progress("read vectors", Path(path).stat().st_size) as advance:
-        handle = cast(BufferedReader, gzip.GzipFile(fileobj=file)) if str(path).endswith(".gz") else file
-        try:
+        handle = _content(file, path)
+        with _whole_gzip(path):
             for number, (place, word, vector) in enumerate(_words(handle, str(path), asked, width)):
                 if vector is not None and (name := word.decode()) not in vectors:
-                    infinite = np.flatnonzero(~np.isfinite(vector))
-                    if len(infinite):
-                        value = f"number {infinite[0] + 1} is {vector[infinite[0]]}"
-                        raise UserError(f"{place}: {value}; expected finite numbers of float32")
+                    _check_finite(vector, place)
                     vectors[name] = vector
                 if number % 1000 == 0:
                     advance(file.tell() - read)
                     read = file.tell()
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise UserError(f"{path}: not a whole gzip file ({error})") from None
     return vectors
 
 
-def _words(handle: BufferedReader, name: str, asked: Collection[bytes], width: int) -> _Placed:
+class _EveryWord(Container[bytes]):
+    """Contains whatever it is asked for."""
+
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+def read_all_vectors(path: str | Path, most_words: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+    """All words of a file, or the first `most_words`, and their vectors `[W, E]`; the first of a word that is there
+    twice.
+
+    The width is that of the header, or else of the first line. `UserError` as from `read_vectors`.
+    """
+    vectors = dict[str, Vector]()
+    with open_file(path) as file, progress("read vectors", Path(path).stat().st_size) as advance:
+        handle = _content(file, path)
+        read = 0
+        with _whole_gzip(path):
+            width = _width_of(path)
+            for place, word, vector in _words(handle, str(path), _EveryWord(), width):
+                assert vector is not None
+                _check_finite(vector, place)
+                vectors.setdefault(word.decode(errors="replace"), vector)
+                if len(vectors) % 1000 == 0:
+                    advance(file.tell() - read)
+                    read = file.tell()
+                if len(vectors) == most_words:
+                    break
+    return list(vectors), np.stack(list(vectors.values()))
+
+
+def _width_of(path: str | Path) -> int:
+    """The width that the first line of a file tells: that of the header, or the numbers behind the first word."""
+    with open_file(path) as file:
+        handle = _content(file, path)
+        first = _line(handle, f"{path}, line 1").removeprefix(BOM_UTF8).rstrip()
+    if header := _HEADER.fullmatch(first):
+        return int(header[2])
+    numbers = list(takewhile(_is_number, reversed(first.split(b" ")[1:])))
+    return max(1, len(numbers))
+
+
+def _content(file: BufferedReader, path: str | Path) -> BufferedReader:
+    return cast(BufferedReader, gzip.GzipFile(fileobj=file)) if str(path).endswith(".gz") else file
+
+
+@contextmanager
+def _whole_gzip(path: str | Path) -> Iterator[None]:
+    """`UserError` for a compressed file that is damaged or cut off."""
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error})") from None
+
+
+def _check_finite(vector: Vector, place: str) -> None:
+    infinite = np.flatnonzero(~np.isfinite(vector))
+    if len(infinite):
+        value = f"number {infinite[0] + 1} is {vector[infinite[0]]}"
+        raise UserError(f"{place}: {value}; expected finite numbers of float32")
+
+
+def _words(handle: BufferedReader, name: str, asked: Container[bytes], width: int) -> _Placed:
     """Recognize the format of a file by its beginning, and read its words."""
     first = _line(handle, f"{name}, line 1").removeprefix(BOM_UTF8)
     header = _HEADER.fullmatch(first)
@@ -121,7 +180,7 @@ def _is_number(field: bytes) -> bool:
 def _of_text(
     handle: BufferedReader,
     name: str,
-    asked: Collection[bytes],
+    asked: Container[bytes],
     width: int,
     first: bytes | None,
     count: int | None = None,
@@ -179,7 +238,7 @@ def _shown(field: bytes) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
 
-def _of_binary(handle: BufferedReader, name: str, asked: Collection[bytes], width: int, count: int) -> _Placed:
+def _of_binary(handle: BufferedReader, name: str, asked: Container[bytes], width: int, count: int) -> _Placed:
     """Word by word, out of blocks."""
     size, buffer, at = 4 * width, b"", 0
     for number in range(1, count + 1):

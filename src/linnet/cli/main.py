@@ -25,6 +25,7 @@ VERBS = {
     "spec": "List and describe models, and what they cost.",
     "plan": "Plan a training run; fit scaling laws to runs.",
     "design": "Find the shape of a model under a budget.",
+    "data": "Leave out copies and evaluation text before preparing.",
     "prepare": "Turn text into token shards to train on.",
     "train": "Train a model, or continue an interrupted run.",
     "runs": "List runs, compare two, show their curves.",
@@ -46,7 +47,7 @@ verb's name; both have a trailing underscore if the verb is a Python keyword: `i
 GROUPS = {
     "Begin": ("demo",),
     "Describe and plan": ("spec", "plan", "design"),
-    "Train": ("prepare", "vectors", "train", "runs", "compare"),
+    "Train": ("data", "prepare", "vectors", "train", "runs", "compare"),
     "Use and measure": ("generate", "chat", "serve", "evaluate", "inspect", "ngram"),
     "Exchange": ("import", "export"),
 }

@@ -77,7 +77,8 @@ def test_exact_copies_alone(tmp_path):
     assert not report.removed["near"].documents
 
 
-def test_workers_and_files_change_nothing(tmp_path):
+def test_workers_and_files_change_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BATCH_TEXTS", 16)
     texts, stay = planted(random.Random(3), 200)
     whole = write_lines(tmp_path / "in.jsonl", texts)
     parts = [
@@ -135,7 +136,7 @@ def test_copies_of_and_overlaps_with_evaluation_documents_are_left_out(tmp_path)
     quoting = " ".join(words(source, 400) + item[:50] + words(source, 400))
     mentions = " ".join(words(source, 400) + item[:20] + words(source, 400))
     texts = [" ".join(item), near, quoting, mentions, " ".join(own)]
-    tests = write_lines(tmp_path / "test.jsonl", [" ".join(other), " ".join(item)])
+    tests = write_lines(tmp_path / "test.jsonl", [" ".join(other), " ".join(item), " ".join(other)])
     train = write_lines(tmp_path / "in.jsonl", texts)
     report = deduplicate([train], tmp_path / "out", against=[tests])
     assert texts_of(tmp_path / "out") == [mentions, " ".join(own)]

@@ -122,6 +122,11 @@ class Session:
         return list(self._tokens)
 
     @property
+    def beginning(self) -> int:
+        """Tokens of it that stand before the text: the end token, or the input of a model of pairs."""
+        return self._beginning
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the decode state, as allocated."""
         return 0 if self._state is None else self._state.nbytes

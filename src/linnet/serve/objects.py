@@ -28,10 +28,15 @@ class Usage(TypedDict):
 
 
 class LayerContents(TypedDict):
-    """What one layer holds of the past."""
+    """What a part of one layer (mixer, feed_forward, cross_attention) of some kind holds of the past.
+
+    has_choice: it knows policies other than its own, which `cache_policy` of a session may name for it.
+    """
 
     layer: int
+    sublayer: str
     kind: str
+    has_choice: bool
     cache_policy: str
     entries: int
     bytes: int
@@ -165,13 +170,17 @@ class DecodedText(TypedDict):
 
 
 class SessionObject(TypedDict):
-    """A session: tokens and bytes of its state. Of one session also texts and what its layers hold."""
+    """A session: tokens and bytes of its state. Of one session also texts and what its layers hold.
+
+    beginning: how many of the tokens stand before the text.
+    """
 
     id: str
     object: Literal["session"]
     model: str
     tokens: int
     bytes: int
+    beginning: NotRequired[int]
     token_texts: NotRequired[list[str]]
     layers: NotRequired[list[LayerContents]]
     held: NotRequired[list[float]]

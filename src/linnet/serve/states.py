@@ -19,7 +19,7 @@ from weakref import WeakSet
 from starlette.responses import Response
 
 from linnet.core.errors import UserError
-from linnet.inference.cache_policy import observe
+from linnet.inference.cache_policy import chooses, observe
 from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.session import Session
 from linnet.inference.streams import Request, Stream
@@ -59,7 +59,8 @@ class HeldSession:
         if not layers:
             return about
         texts = [event.choice.text for event in prompt_events(self.host.model, self.session.token_ids, None)]
-        return about | {"token_texts": texts} | contents_of(self.session)
+        about |= {"beginning": self.session.beginning, "token_texts": texts}
+        return about | contents_of(self.session, self.host)
 
 
 class Sessions:
@@ -243,12 +244,12 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
         if isinstance(piece, Answer):
             if held is not None and piece.hosted.stream is not None:
                 held.streams.discard(piece.hosted.stream)
-            observed = await host.call(partial(contents_of, session)) if body.observe and body.stream else {}
+            observed = await host.call(partial(contents_of, session, host)) if body.observe and body.stream else {}
             return observed | ({"state": sessions.put(owner, host, session)} if body.return_state else {})
         if held is not None:
             held.streams.add(piece.stream)
         if body.observe and next(numbers) % OBSERVED_PIECES == 0:
-            return await host.call(partial(contents_of, piece.stream))
+            return await host.call(partial(contents_of, piece.stream, host))
         return {}
 
     return await answer(host, [request], body.stops, shape, body, metrics, session, further)
@@ -268,7 +269,7 @@ def request_of(host: Host, session: Session, body: CompletionRequest) -> Request
     )
 
 
-def contents_of(source: Session | Stream) -> dict[str, Any]:
+def contents_of(source: Session | Stream, host: Host) -> dict[str, Any]:
     """What the layers of a stream hold: `layers`, and `held`: for each token, how much of it the layers still have.
 
     `held` is the mean over the layers that keep single tokens: 1 where all do, 0 where none does; absent if no layer
@@ -281,10 +282,14 @@ def contents_of(source: Session | Stream) -> dict[str, Any]:
         if state is None:
             return {}
         found, tokens = observe(state), state.position
+    decoder = host.model.decoder
+    specs = [block.parts for block in decoder.spec.blocks for _ in range(block.repeat)]
     layers = [
         {
             "layer": each.layer,
-            "kind": each.sublayer,
+            "sublayer": each.sublayer,
+            "kind": specs[each.layer][each.sublayer].kind,
+            "has_choice": each.sublayer == "mixer" and chooses(decoder.mixers[each.layer]),
             "cache_policy": each.cache_policy.label,
             "entries": each.contents.entries,
             "bytes": each.contents.held_nbytes,

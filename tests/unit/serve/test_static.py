@@ -158,6 +158,60 @@ def test_a_conversation_by_keys_where_again_shows_the_new_answer_alone(running, 
         assert page.errors == []
 
 
+OPACITIES = "[...document.querySelectorAll('.text')].map(text => [...text.children].map(one => one.style.opacity))"
+
+
+@pytest.mark.slow
+def test_each_layer_has_sliders_and_a_fork_fades_as_its_origin(tmp_path: Path):
+    folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3, context_length=4096)
+    server = Running({"ted": str(folder)}, Limits(timeout_s=60), Settings())
+    try:
+        with browser_page(tmp_path) as page:
+            page.resize(1000)
+            page.open(server.url)
+            page.until(READY)
+            page.value("document.getElementById('tokens').value = 40; document.getElementById('seed').value = 5; 0")
+            page.value(IGNORE_EOS)
+            write(page, "Once upon a time", 50)
+            names = f"{NAMES}.map(name => name.textContent.split(':')[0])"
+            assert page.value(names) == ["0 ted", "1 ted"]
+            assert page.value("document.querySelector('.each').hidden") is False
+            page.value("document.querySelector('.each').open = true; 0")
+            few = "document.querySelectorAll('.choices li')[1].querySelector('.few')"
+            page.value(f"{few}.value = 3; {few}.dispatchEvent(new Event('change'))")
+            page.until(f"{READY} && {ROWS}[1] == 8", 20)
+            assert page.value("document.querySelector('.policy').value") == "full/top_k=8"
+            assert page.value(ROWS)[0] > 8
+            layers = server.server.sessions._held.values()
+            assert [[layer.cache_policy.label for layer in held.session._state.layers] for held in layers] == [
+                ["full", "top_k 8"]
+            ]
+            weak = "document.querySelectorAll('.choices li')[0].querySelector('.weak')"
+            page.value(f"{weak}.value = -2; {weak}.dispatchEvent(new Event('change'))")
+            policy = "document.querySelector('.policy').value"
+            page.until(f"{READY} && {policy} == 'threshold=1e-2/top_k=8' && {ROWS}[1] == 8", 20)
+            shown = "[...document.querySelectorAll('.choices output')].map(output => output.value)"
+            page.until(f"{shown}.join() == 'all,0.01,8,any'", 20)
+            page.value("document.querySelector('.fork').click()")
+            page.until(f"{READY} && document.querySelectorAll('.card').length == 2", 20)
+            own, twin = page.value(OPACITIES)
+            assert own == twin and len(own) > 50
+            assert min(map(float, own)) == 0.25 and max(map(float, own)) > 0.7 and len(set(own)) > 4
+            page.value("document.querySelectorAll('.token')[9].click()")
+            page.until(f"{READY} && document.querySelector('.text').children.length == 10", 20)
+            rewound, kept = page.value(OPACITIES)
+            assert kept == twin and rewound != twin[:10] and all(rewound)
+            assert 0 < page.value(ROWS)[0] <= 11 and page.value(ROWS)[1] == 8
+            page.value("few = document.querySelector('.few'); few.value = 4; few.dispatchEvent(new Event('change'))")
+            page.until(f"{READY} && {policy} == 'top_k=16' && {shown}.slice(0, 4).join() == '16,any,16,any'", 20)
+            for width in (360, 1600):
+                page.resize(width)
+                assert page.value("document.documentElement.scrollWidth") <= width
+            assert page.errors == [] and page.value("document.querySelector('.problem').textContent") == ""
+    finally:
+        server.close()
+
+
 @pytest.mark.slow
 def test_a_saved_session_is_loaded_again_and_continued(running, tmp_path: Path):
     with browser_page(tmp_path) as page:
@@ -176,9 +230,9 @@ def test_a_saved_session_is_loaded_again_and_continued(running, tmp_path: Path):
         page.until(READY)
         page.give_file(".load", file)
         page.until(f"{READY} && document.querySelector('.text').children.length > 0", 20)
-        assert texts(page)[0].endswith(written)
+        assert texts(page)[0] == written
         write(page, " upon", 20)
-        assert f"{written} upon" in texts(page)[0]
+        assert texts(page)[0].startswith(f"{written} upon")
         assert page.errors == []
 
 

@@ -7,6 +7,35 @@ const bytesText = (bytes) => {
   return `${bytes.toFixed(unit && bytes < 10 ? 1 : 0)} ${units[unit]}`;
 };
 
+// The parts of a cache policy that a label of the server names, as a user writes them.
+const limitsOf = (label) => [/top_k (\d+)/.exec(label)?.[1], /threshold ([\d.e+-]+)/.exec(label)?.[1]];
+
+const policyOf = (label) => {
+  const [few, weak] = limitsOf(label);
+  if (few || weak) return [...(few ? [`top_k=${few}`] : []), ...(weak ? [`threshold=${weak}`] : [])].join(",");
+  return label === "no eviction" ? "full" : label;
+};
+
+// Write the values of a pair of sliders beside them; the cache policy that they describe.
+const policyBySliders = (box) => {
+  const [few, weak] = [box.querySelector(".few"), box.querySelector(".weak")];
+  const [isAll, isAny] = [few.value === few.max, weak.value === weak.min];
+  few.nextElementSibling.value = isAll ? "all" : 2 ** few.value;
+  weak.nextElementSibling.value = isAny ? "any" : `1e${weak.value}`;
+  const parts = [...(isAll ? [] : [`top_k=${2 ** few.value}`]), ...(isAny ? [] : [`threshold=1e${weak.value}`])];
+  return parts.join(",") || "full";
+};
+
+// Set a pair of sliders, and what stands beside them, to a policy of the server.
+const showPolicy = (box, label) => {
+  const [few, weak] = [box.querySelector(".few"), box.querySelector(".weak")];
+  const [most, least] = limitsOf(label);
+  few.value = most ? Math.log2(most) : few.max;
+  weak.value = least ? Math.log10(least) : weak.min;
+  few.nextElementSibling.value = most ?? "all";
+  weak.nextElementSibling.value = least ?? "any";
+};
+
 export class Column {
   constructor(api, models, model, hooks) {
     this.api = api;
@@ -24,13 +53,7 @@ export class Column {
     this.select.append(...models.map((name) => new Option(name, name, false, name === model)));
     this.select.addEventListener("change", () => this.begin(this.mode));
     this.#part(".policy").addEventListener("change", () => this.#changePolicy());
-    for (const slider of this.element.querySelectorAll(".few, .weak")) {
-      slider.addEventListener("input", () => this.#showSliders());
-      slider.addEventListener("change", () => {
-        this.#part(".policy").value = this.#showSliders().join(",") || "full";
-        this.#changePolicy();
-      });
-    }
+    this.#onSliders(this.element, (policy) => policy);
     this.#part(".fork").addEventListener("click", () => this.#report(() => this.#fork()));
     this.#part(".save").addEventListener("click", () => this.#report(() => this.#save()));
     this.#part(".load").addEventListener("change", (event) => this.#report(() => this.#load(event.target)));
@@ -51,13 +74,54 @@ export class Column {
     return this.last !== null;
   }
 
-  // Write the values of the sliders beside them; the parts of the cache policy that they describe.
-  #showSliders() {
-    const [few, weak] = [this.#part(".few"), this.#part(".weak")];
-    const [isAll, isAny] = [few.value === few.max, weak.value === weak.min];
-    few.nextElementSibling.value = isAll ? "all" : 2 ** few.value;
-    weak.nextElementSibling.value = isAny ? "any" : `1e${weak.value}`;
-    return [...(isAll ? [] : [`top_k=${2 ** few.value}`]), ...(isAny ? [] : [`threshold=1e${weak.value}`])];
+  // A pair of sliders: when one is moved, `whole` makes the policy of the stream of the one that they describe.
+  #onSliders(box, whole) {
+    for (const slider of [box.querySelector(".few"), box.querySelector(".weak")]) {
+      slider.addEventListener("input", () => policyBySliders(box));
+      slider.addEventListener("change", () => {
+        this.#part(".policy").value = whole(policyBySliders(box));
+        this.#changePolicy();
+      });
+    }
+  }
+
+  // Sliders of their own for layers that have a choice, if there are several; they show what the layers have now, and
+  // those of the stream what all of them have.
+  #showChoices(layers) {
+    const choosing = layers.filter((layer) => layer.has_choice);
+    const list = this.#part(".choices");
+    this.#part(".each").hidden = choosing.length < 2;
+    if (list.childElementCount !== choosing.length)
+      list.replaceChildren(...choosing.map((layer) => this.#choice(layer)));
+    const sliders = [this.#part(".few"), this.#part(".weak")];
+    if (new Set(choosing.map((layer) => layer.cache_policy)).size === 1 && !sliders.includes(document.activeElement))
+      showPolicy(this.element, choosing[0].cache_policy);
+    choosing.forEach((layer, index) => {
+      const row = list.children[index];
+      if (row.contains(document.activeElement)) return; // it is being moved
+      row.dataset.policy = policyOf(layer.cache_policy);
+      showPolicy(row, layer.cache_policy);
+    });
+  }
+
+  #choice(layer) {
+    const row = document.createElement("li");
+    const name = document.createElement("span");
+    name.textContent = `${layer.layer} ${layer.kind}`;
+    row.append(name);
+    for (const slider of [this.#part(".few"), this.#part(".weak")]) {
+      const label = slider.parentElement.cloneNode(true);
+      label.classList.remove("policy-label");
+      const input = label.querySelector("input");
+      input.setAttribute("aria-label", `Layer ${layer.layer}: ${slider.getAttribute("aria-label")}`);
+      row.append(label);
+    }
+    this.#onSliders(row, (policy) => {
+      row.dataset.policy = policy;
+      const policies = [...row.parentElement.children].map((each) => each.dataset.policy);
+      return new Set(policies).size === 1 ? policy : policies.join("/");
+    });
+    return row;
   }
 
   // A new stream, or a new conversation.
@@ -70,6 +134,8 @@ export class Column {
     this.#part(".problem").textContent = "";
     this.#part(".figures").textContent = "";
     this.#part(".layers").replaceChildren();
+    this.#part(".choices").replaceChildren();
+    this.#part(".each").hidden = true;
     this.#part(".text").replaceChildren();
     this.#draw();
   }
@@ -101,8 +167,9 @@ export class Column {
       this.#draw();
       isChanged = true;
     });
-    const left = settings ? settings.max_tokens - (this.tokens.length - this.last.tokens) : 0;
-    if (isRunning && isChanged && left > 0) await this.write("", { ...settings, max_tokens: left });
+    if (!isRunning || !isChanged) return;
+    const left = settings.max_tokens - (this.tokens.length - this.last.tokens);
+    if (left > 0) await this.write("", { ...settings, max_tokens: left });
   }
 
   async write(text, settings) {
@@ -212,6 +279,7 @@ export class Column {
     const tokens = (await this.api.send("GET", `v1/sessions/${this.session}`)).tokens - this.hidden - length;
     if (tokens > 0) {
       await this.api.send("POST", `v1/sessions/${this.session}/rewind`, { tokens });
+      await this.api.send("POST", `v1/sessions/${this.session}/feed`, { text: "" }); // reads now what is left
       this.tokens.length = length;
       await this.#observe();
       this.#draw();
@@ -282,7 +350,8 @@ export class Column {
     this.begin("text");
     this.session = about.id;
     const whole = await this.api.send("GET", `v1/sessions/${about.id}`);
-    this.tokens = whole.token_texts.map((text) => ({ text, isGiven: false }));
+    this.hidden = whole.beginning;
+    this.tokens = whole.token_texts.slice(this.hidden).map((text) => ({ text, isGiven: false }));
     await this.#observe();
     this.#draw();
   }
@@ -310,6 +379,7 @@ export class Column {
       return row;
     });
     this.#part(".layers").replaceChildren(...rows);
+    this.#showChoices(layers);
     this.held = held ?? null;
     this.isFaded = false;
   }

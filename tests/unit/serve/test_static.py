@@ -245,6 +245,7 @@ def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_
             page.resize(1000)
             page.open(server.url)
             page.until(READY)
+            page.value(IGNORE_EOS)
             page.value(
                 "document.getElementById('tokens').value = 3000; document.getElementById('temperature').value = 1; 0"
             )

@@ -161,6 +161,28 @@ def test_mistake_is_one_line_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_token_files_and_back(tmp_path: Path, prepare: Prepare, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    assert prepare("a.txt", "--out", "text", "--vocab-size", "290", "--json")[0] == 0
+    assert main(["export", "text", "--to", "datatrove", "--out", "ds"]) == 0
+    text = TokenData.open(tmp_path / "text").manifest
+    assert f"train.ds: {text.splits['train'].tokens - 1:,} tokens\n" in capfd.readouterr().out
+    arguments = ["ds/train.ds", "ds/validation.ds", "--tokenizer", "ds", "--out", "tokens"]
+    code, out, errors = prepare(*arguments, "--json")
+    assert (code, errors) == (0, "")
+    manifest = json.loads(out)
+    for count in ("tokens", "documents", "bytes"):
+        assert sum(each[count] for each in manifest["splits"].values()) == sum(
+            getattr(each, count) for each in text.splits.values()
+        )
+    code, out, errors = prepare(*arguments, "--overwrite", "--field", "body")
+    assert (code, errors) == (2, "error: --field body: applies only to text, and not to token files\n")
+    code = main(["export", "text", "--to", "datatrove", "--out", "ds2", "--precision", "int8"])
+    assert (code, capfd.readouterr().err) == (2, "error: --precision int8: applies only to models, and not to tokens\n")
+    (tmp_path / "ds/train.ds").write_bytes(b"abc")
+    assert prepare(*arguments, "--overwrite")[0] == 2
+
+
 def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     foreign = Tokenizer.train("bytes", []).definition

@@ -7,13 +7,20 @@ import typer
 
 from linnet.cli.console import echo_export_result, invocation
 from linnet.cli.options import AsJson, option
+from linnet.core.errors import UserError
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A model folder, or that of a training run; with --to datatrove a data folder."
+        ),
+    ],
     out: Annotated[Path, option("PATH", "The folder to make, with --to gguf the file; it must not exist.")],
     to: Annotated[
-        str | None, option("FORM", "transformers, gguf, onnx or web; without it, --freeze writes a model folder.")
+        str | None,
+        option("FORM", "transformers, gguf, onnx, web or datatrove; without it, --freeze writes a model folder."),
     ] = None,
     precision: Annotated[
         str | None,
@@ -65,6 +72,8 @@ def export(
     --freeze: layers that calibrate on a text store the result instead (of a PLDR-LLM one matrix for each head instead
     of a net). The exported model computes the same as the model after that text.
 
+    --to datatrove: the tokens of a folder of `linnet prepare` become the files .ds, .ds.index and .ds.metadata.
+
     Example: linnet export runs/llama --to transformers --out hf/llama
 
     Example: linnet export runs/llama --to transformers --precision bfloat16 --out hf/llama-bf16
@@ -79,6 +88,13 @@ def export(
 
     Example: linnet export runs/pldr --freeze --out models/pldr-frozen
     """
+    if to == "datatrove":
+        of_models = {"precision": precision, "cache_policy": cache_policy, "beside": beside, "runtime": runtime}
+        for name, value in {**of_models, "freeze": freeze or None, "prompt": prompt or None}.items():
+            if value:
+                raise UserError("applies only to models, and not to tokens", field=name, value=value)
+        _export_tokens(model, out, as_json)
+        return
     from linnet.interop.exporters import export as export_model
 
     made = export_model(
@@ -94,3 +110,20 @@ def export(
         command=invocation(),
     )
     echo_export_result(made, as_json)
+
+
+def _export_tokens(data: Path, out: Path, as_json: bool) -> None:
+    """Write the tokens of a data folder as datatrove reads them."""
+    from linnet.data.token_data import TokenData
+    from linnet.data.token_files import write_datatrove
+    from linnet.model.store import check_new_folder
+    from linnet.present.show import write, write_json
+
+    check_new_folder(out)
+    counts = write_datatrove(TokenData.open(data), out)
+    if as_json:
+        write_json({"out": str(out), "tokens": counts})
+    else:
+        for split, count in counts.items():
+            write(f"{split}.ds: {count:,} tokens\n")
+        write(f"written to {out}\n")

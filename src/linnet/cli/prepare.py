@@ -7,6 +7,7 @@ import typer
 
 from linnet.cli.console import note
 from linnet.cli.options import AsJson, option
+from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def prepare(
         typer.Argument(
             metavar="INPUT",
             help="Files, folders or patterns of text, code, .jsonl, .csv, .parquet, .html, .warc, each also .gz, .zst, "
-            ".bz2, .xz; hf:NAME[:CONFIG][:SPLIT]; - for the standard input.",
+            ".bz2, .xz; hf:NAME[:CONFIG][:SPLIT]; - for the standard input. Or token files alone: .bin, .idx, .ds.",
         ),
     ] = None,
     *,
@@ -65,9 +66,22 @@ def prepare(
 
     Whole documents are held out, so that their share of the bytes is as near to the fraction as possible. The contents
     of all documents decide which ones are held out, not the order of the files.
+
+    Token files of nanoGPT and llm.c (.bin), Megatron (.bin and .idx) and datatrove (.ds) become a data folder too, with
+    the tokenizer that they were made with: --tokenizer PATH.
     """
     from linnet.data.prepare import prepare as prepare_data
+    from linnet.data.prepare_tokens import prepare_token_files
+    from linnet.data.token_files import is_token_file
 
+    if any(map(is_token_file, files or ())):
+        text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
+        for name, value in {**text_alone, "skip-invalid": skip_invalid or None}.items():
+            if value is not None:
+                raise UserError("applies only to text, and not to token files", field=name, value=value)
+        manifest = prepare_token_files(files or [], out, tokenizer, validation, overwrite, end=end or ())
+        _report(manifest, out, as_json)
+        return
     manifest = prepare_data(
         files or [],
         out,
@@ -81,13 +95,17 @@ def prepare(
         end=end or (),
         skip_invalid=skip_invalid,
     )
+    _report(manifest, out, as_json)
+    if mixture is not None and not as_json:
+        write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
+
+
+def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
     _warn_of_share(manifest)
     if as_json:
         write_json(manifest.model_dump())
     else:
         _print_table(manifest, out)
-        if mixture is not None:
-            write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

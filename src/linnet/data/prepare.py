@@ -118,10 +118,10 @@ def prepare(
     the inputs instead, by source; each source has its own field and separator.
     """
     mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
-    out = _checked_target(out, overwrite)
+    out = checked_target(out, overwrite)
     check_fraction(validation)
-    ready = _load_tokenizer(tokenizer, vocab_size, end)
-    with _new_folder(out, overwrite) as folder, ExitStack() as stack:
+    ready = load_tokenizer(tokenizer, vocab_size, end)
+    with new_folder(out, overwrite) as folder, ExitStack() as stack:
         if mixed is None:
             sources, names = open_sources(stack, inputs, field, separator, skip_invalid), None
         else:
@@ -208,8 +208,8 @@ def prepare_texts(
     overwrite: bool = False,
 ) -> Manifest:
     """`prepare` for documents in memory whose split is given; `name` stands for them in the manifest."""
-    out = _checked_target(out, overwrite)
-    ready = _load_tokenizer(tokenizer, vocab_size)
+    out = checked_target(out, overwrite)
+    ready = load_tokenizer(tokenizer, vocab_size)
     sides: dict[Split, list[str]] = {"train": list(filter(None, train)), "validation": list(filter(None, validation))}
     for side, texts in sides.items():
         if not texts:
@@ -219,7 +219,7 @@ def prepare_texts(
     source = SourceInfo(file=name, documents=len(documents), bytes=text_bytes)
     corpus = _Corpus(lambda: iter(documents), [source])
     settings = {"tokenizer": tokenizer, "vocab_size": vocab_size}
-    with _new_folder(out, overwrite) as folder:
+    with new_folder(out, overwrite) as folder:
         encoder = ready or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, SHARD_TOKENS)
 
@@ -237,10 +237,10 @@ def prepare_pairs(
     A row is an end token, the input, an end token, the target; the target and the end token after it count in the
     loss. Pairs with the same input are on the same side.
     """
-    out = _checked_target(out, overwrite)
+    out = checked_target(out, overwrite)
     check_fraction(validation)
-    ready = _load_tokenizer(tokenizer, vocab_size)
-    with _new_folder(out, overwrite) as folder:
+    ready = load_tokenizer(tokenizer, vocab_size)
+    with new_folder(out, overwrite) as folder:
         corpus, fraction = _corpus_of_pairs(Path(path), validation)
         settings = {PAIRS: sha256_of(path), "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": fraction}
         encoder = ready or _train(corpus, tokenizer, vocab_size)
@@ -280,7 +280,7 @@ def prepare_rows(
         }
         documents, text_bytes = (sum(getattr(info, of) for info in splits.values()) for of in ("documents", "bytes"))
         source = SourceInfo(file=name, documents=documents, bytes=text_bytes)
-        return _describe(folder, tokenizer, splits, [source], {}, layout="rows")
+        return describe_folder(folder, tokenizer, splits, [source], {}, layout="rows")
 
 
 def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer: Tokenizer) -> SplitInfo:
@@ -302,7 +302,7 @@ def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer:
         return writer.info(text_bytes)
 
 
-def _describe(
+def describe_folder(
     folder: Path,
     tokenizer: Tokenizer,
     splits: dict[Split, SplitInfo],
@@ -344,7 +344,7 @@ def _corpus_of_pairs(path: Path, validation: float | None) -> tuple[_Corpus, flo
     return _Corpus(documents, [SourceInfo(file=str(path), documents=found, bytes=text_bytes)], True), holdout.fraction
 
 
-def _checked_target(out: str | Path, overwrite: bool) -> Path:
+def checked_target(out: str | Path, overwrite: bool) -> Path:
     """The absolute path of the folder to write, or a `UserError` before any work is done."""
     target = Path(out).resolve()
     if target.exists() and not target.is_dir():
@@ -364,10 +364,10 @@ def _checked_target(out: str | Path, overwrite: bool) -> Path:
 
 
 @contextmanager
-def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
+def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to write into, which becomes `out` when it is complete. Of several processes one gets it."""
     with atomic_directory(out) as folder:
-        _checked_target(out, overwrite)  # another process may have been faster
+        checked_target(out, overwrite)  # another process may have been faster
         yield folder
 
 
@@ -417,7 +417,7 @@ def _corpus_of(
     return _Corpus(documents_of_all, found), holdout.fraction
 
 
-def _load_tokenizer(name: str, vocab_size: int | None, end: Sequence[str] = ()) -> Tokenizer | None:
+def load_tokenizer(name: str, vocab_size: int | None, end: Sequence[str] = ()) -> Tokenizer | None:
     """The tokenizer at a path, or None for a kind that has to be trained."""
     check_vocab_size(name, vocab_size)
     if name in KINDS:
@@ -510,7 +510,7 @@ def _write(
         raise UserError(f"{names}: changed while being read")
     if lost := tokenizer.loss_note(totals.counts_V, totals.token_bytes, totals.text_bytes):
         note(lost)
-    return _describe(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
+    return describe_folder(folder, tokenizer, splits, corpus.sources, settings, "rows" if corpus.pairs else "stream")
 
 
 def _write_split(

@@ -58,10 +58,13 @@ class Survey:
 
     def add(self, text: str) -> None:
         """Count one document."""
-        size_bytes = len(text.encode())
+        self.count(content_hash(text), len(text.encode()))
+
+    def count(self, identity: bytes, size_bytes: int) -> None:
+        """Count a document with this hash and this many bytes of text."""
         self.documents += 1
         self.text_bytes += size_bytes
-        self.bytes_of_cell[cell(content_hash(text))] += size_bytes
+        self.bytes_of_cell[cell(identity)] += size_bytes
 
     def holdout(self, fraction: float | None) -> "Holdout":
         """The rule for these documents; a fraction of None is 0.05 of a small text and 0.01 of a large one."""
@@ -109,7 +112,12 @@ class Holdout:
             yield "train", head
             yield "validation", tail
         else:
-            yield "validation" if cell(content_hash(text)) in self.held_out else "train", text
+            yield self.side(content_hash(text)), text
+
+    def side(self, identity: bytes) -> Split:
+        """Where the document with this hash is, one of several."""
+        assert self.held_out is not None, "one document, which is cut"
+        return "validation" if cell(identity) in self.held_out else "train"
 
 
 def cut_last_part(text: str, fraction: float) -> tuple[str, str]:

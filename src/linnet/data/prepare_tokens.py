@@ -1,0 +1,152 @@
+"""From token files of other programs (`token_files`) to a data folder, as `prepare` makes one from text."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from linnet.core.errors import UserError, note
+from linnet.data.prepare import checked_target, describe_folder, load_tokenizer, new_folder
+from linnet.data.shards import SHARD_TOKENS, Manifest, ShardWriter, SourceInfo, SplitInfo, describe_runs
+from linnet.data.split import Holdout, Split, Survey, check_fraction
+from linnet.data.token_files import CHUNK_TOKENS, TokenFile, is_token_file, open_token_file
+from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer_training import KINDS
+from linnet.present.progress import progress
+
+
+class _Span(NamedTuple):
+    """A document of a file, or a part of one: the file's number, and its tokens from `start` to before `stop`."""
+
+    file: int
+    start: int
+    stop: int
+
+
+def prepare_token_files(
+    inputs: Sequence[str],
+    out: str | Path,
+    tokenizer: str,
+    validation: float | None = None,
+    overwrite: bool = False,
+    shard_tokens: int = SHARD_TOKENS,
+    end: Sequence[str] = (),
+) -> Manifest:
+    """Turn token files into a data folder and return its manifest.
+
+    tokenizer: the path of the tokenizer that made the files, whose end token divides documents. validation: the
+    fraction of the bytes of text to hold out, in whole documents, chosen by their tokens. The other arguments are those
+    of `prepare.prepare`. `UserError` for a file that is truncated, or has ids that the tokenizer does not have.
+    """
+    for name in inputs:
+        if not is_token_file(name):
+            raise UserError(f"{name}: beside token files; expected token files alone (.bin, .idx, .ds)")
+    if tokenizer in KINDS:
+        accepted = "the path of the tokenizer.json that the token files were made with"
+        raise UserError(field="tokenizer", value=tokenizer, accepted=accepted)
+    out = checked_target(out, overwrite)
+    check_fraction(validation)
+    encoder = load_tokenizer(tokenizer, None, end)
+    assert encoder is not None, "no kind to train"
+    with new_folder(out, overwrite) as folder:
+        opened = [open_token_file(Path(name), encoder.vocab_size) for name in inputs]
+        files = list({file.path.resolve(): file for file in opened}.values())  # a .bin may be named with its .idx
+        reader = _Reader(files, encoder)
+        sources, holdout = reader.survey(validation)
+        splits: dict[Split, SplitInfo] = {
+            "train": reader.write(folder, "train", holdout, shard_tokens),
+            "validation": reader.write(folder, "validation", holdout, shard_tokens),
+        }
+        settings = {
+            "tokenizer": tokenizer,
+            "token_files": {str(file.path): file.kind for file in files},
+            "validation": holdout.fraction,
+            "end": list(end),
+        }
+        return describe_folder(folder, encoder, splits, sources, settings, layout="stream")
+
+
+class _Reader:
+    """Reads token files with the tokenizer that made them, in several passes."""
+
+    def __init__(self, files: Sequence[TokenFile], tokenizer: Tokenizer) -> None:
+        self._files, self._tokenizer, self._byte_counts = files, tokenizer, tokenizer.byte_counts()
+
+    def survey(self, validation: float | None) -> tuple[list[SourceInfo], Holdout]:
+        """Count the documents and their bytes of text, check all ids, and decide the split."""
+        total, counts = Survey(), np.zeros((len(self._files), 2), dtype=np.int64)
+        for span in self._spans("reading"):
+            size_bytes = self._text_bytes(span)
+            total.count(self._identity(span), size_bytes)
+            counts[span.file] += 1, size_bytes
+        sources = [
+            SourceInfo(file=str(file.path), documents=documents, bytes=size_bytes)
+            for file, (documents, size_bytes) in zip(self._files, counts.tolist(), strict=True)
+        ]
+        if not total.documents:
+            raise UserError(f"{self._files[0].path}: no tokens but end tokens")
+        holdout = total.holdout(validation)
+        if holdout.held_out is None:
+            end = self._tokenizer.token_name(self._tokenizer.end_id)
+            note(
+                f"{self._files[0].path} has no index and no end token {end} within: it is cut, and its end is held out"
+            )
+        return sources, holdout
+
+    def write(self, folder: Path, split: Split, holdout: Holdout, shard_tokens: int) -> SplitInfo:
+        """Write the shards of a side: the training side in the order of the files, the other in that of its hashes."""
+        parts: Iterable[_Span] = (part for span in self._spans(split) for part in self._parts(span, split, holdout))
+        if split == "validation":
+            parts = sorted(parts, key=self._identity)
+        end, runs, text_bytes = np.array([self._tokenizer.end_id]), list[tuple[int, int]](), 0
+        with ShardWriter(folder, split, self._tokenizer.vocab_size, shard_tokens) as writer:
+            for span in parts:
+                writer.write(end, begins=True)
+                for first in range(span.start, span.stop, CHUNK_TOKENS):
+                    last = min(span.stop, first + CHUNK_TOKENS)
+                    writer.write(self._files[span.file].tokens[first:last].astype(np.int64))
+                text_bytes += self._text_bytes(span)
+                if runs and runs[-1][0] == span.file:
+                    runs[-1] = span.file, runs[-1][1] + 1
+                else:
+                    runs.append((span.file, 1))
+            writer.write(end)
+            return writer.info(text_bytes, describe_runs(runs) if len(self._files) > 1 else None)
+
+    def _spans(self, label: str) -> Iterator[_Span]:
+        """The documents of all files."""
+        end_id, vocab_size = self._tokenizer.end_id, self._tokenizer.vocab_size
+        with progress(label, sum(len(file.tokens) for file in self._files), "tokens") as advance:
+            for number, file in enumerate(self._files):
+                for start, stop in file.spans(end_id, vocab_size, advance):
+                    yield _Span(number, start, stop)
+
+    def _parts(self, span: _Span, split: Split, holdout: Holdout) -> Iterator[_Span]:
+        """What of a document is on a side: all, nothing, or its beginning or end if there is no other document."""
+        if holdout.held_out is not None:
+            if holdout.side(self._identity(span)) == split:
+                yield span
+            return
+        length = span.stop - span.start
+        if length < 2:
+            raise UserError(f"{self._files[span.file].path}: one token; nothing would be left to hold out")
+        cut = span.start + min(length - 1, max(1, round(length * (1 - holdout.fraction))))
+        yield span._replace(stop=cut) if split == "train" else span._replace(start=cut)
+
+    def _text_bytes(self, span: _Span) -> int:
+        """Bytes of the text that a document's tokens stand for."""
+        total, before = 0, np.array([self._tokenizer.end_id])
+        for first in range(span.start, span.stop, CHUNK_TOKENS):
+            part = self._files[span.file].tokens[first : min(span.stop, first + CHUNK_TOKENS)].astype(np.int64)
+            total += int(self._byte_counts.of(part, np.concatenate([before, part[:-1]])).sum())
+            before = part[-1:]
+        return total
+
+    def _identity(self, span: _Span) -> bytes:
+        """16 bytes that depend on a document's tokens alone."""
+        found, tokens = blake2b(digest_size=16), self._files[span.file].tokens
+        for first in range(span.start, span.stop, CHUNK_TOKENS):
+            found.update(tokens[first : min(span.stop, first + CHUNK_TOKENS)].astype("<u4").tobytes())
+        return found.digest()

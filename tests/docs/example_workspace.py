@@ -95,6 +95,11 @@ def stories(workspace: Workspace, path: Path) -> None:
     path.write_text(lines if path.suffix == ".jsonl" else "<|endoftext|>".join(found))
 
 
+def evaluation_text(workspace: Workspace, path: Path) -> None:
+    """Other short stories, as JSON lines."""
+    _write_lines(path, [{"text": text} for text in texts(3, seed=1, split="validation")])
+
+
 def pairs(workspace: Workspace, path: Path) -> None:
     """Inputs and targets as JSON lines."""
     words = ["one", "two", "three", "four", "five"]
@@ -376,6 +381,7 @@ MAKERS: dict[str, Maker] = {
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
     "runs/experts": run_of("tiny-experts"),
+    "test.jsonl": evaluation_text,
     "pairs.jsonl": pairs,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),

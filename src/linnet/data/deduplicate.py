@@ -29,7 +29,7 @@ from linnet.core.spec import Spec
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.minhash import Clusters, MinHashSpec, band_hashes, content_digest, hash_shingles, hash_words, minhash
 from linnet.data.signatures import Records, SignatureWriter, read_signatures, record_type
-from linnet.data.sources import STDIN, Source, describe_reading, open_sources
+from linnet.data.sources import Source, describe_reading, expand_inputs, open_sources
 from linnet.present.progress import Advance, progress
 
 REASONS = ("empty", "exact", "near", "evaluation_copy", "evaluation_overlap")
@@ -42,6 +42,9 @@ SHARD_BYTES = 256 << 20
 
 _KEPT, _EMPTY, _EXACT, _NEAR, _COPY, _OVERLAP = range(6)
 _SIGNATURES = "signatures"
+_LONG_BYTES = 20_000
+"""More than most evaluation documents have."""
+
 _BATCH_TEXTS, _BATCH_CHARACTERS = 512, 1 << 20
 _PROCESSES_FROM_BYTES = 16 << 20
 """Of less text the start of processes takes longer than the work."""
@@ -137,17 +140,13 @@ def deduplicate(
     spec = spec or DeduplicationSpec()
     target = Path(out).resolve()
     _check_target(target, overwrite)
-    if STDIN in inputs and STDIN in against:
-        raise UserError("-: the standard input can be read only once")
     with atomic_directory(target) as folder, ExitStack() as stack:
         _check_target(target, overwrite)  # another process may have been faster
-        # A format without fields ignores `field`, so evaluation files may differ from the inputs.
-        tests = open_sources(stack, against, None, None, skip_invalid) if against else []
-        sources = open_sources(stack, inputs, field, separator, skip_invalid)
-        index = EvaluationIndex(_texts(tests), spec.overlap) if tests else None
-        if index is not None and index.short:
-            shorter = f"{index.short:,} evaluation documents have fewer than {spec.overlap.ngram_words} words"
-            note(f"{shorter}: of texts that contain them only those equal to them are found")
+        if not inputs:
+            raise UserError("no files given; expected files or folders of text, or - for the standard input")
+        opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid)
+        tests, sources = opened[: len(expand_inputs(against))], opened[len(expand_inputs(against)) :]
+        index = _index(tests, spec.overlap) if tests else None
         records = _describe_all(folder / _SIGNATURES, [*tests, *sources], spec, index, workers)
         for line in describe_reading([*tests, *sources]):
             note(line)
@@ -158,6 +157,19 @@ def deduplicate(
         (folder / _SIGNATURES).unlink()
         write_json(folder / REPORT, {"spec": spec.model_dump(), **report.to_dict()})
     return report
+
+
+def _index(tests: list[Source], spec: OverlapSpec) -> EvaluationIndex:
+    """Read the evaluation documents; notes on those that will hardly be found in a text."""
+    index = EvaluationIndex(_texts(tests), spec)
+    if index.short:
+        shorter = f"{index.short:,} evaluation documents have fewer than {spec.ngram_words} words"
+        note(f"{shorter}: of texts that contain them only those equal to them are found")
+    for source in tests:
+        if source.kind == "text" and source.counts.documents == 1 and source.size_bytes > _LONG_BYTES:
+            whole = f"{source.name} is one evaluation document: a text goes if it has {spec.share:g} of all its n-grams"
+            note(f"{whole}; a --document-separator divides it")
+    return index
 
 
 def _check_target(target: Path, overwrite: bool) -> None:

@@ -164,6 +164,21 @@ def test_near_duplicates_of_short_evaluation_documents_are_copies(tmp_path):
     assert report.examples[0].similarity == 0.8
 
 
+def test_evaluation_files_are_divided_like_the_inputs(tmp_path, caplog):
+    source = random.Random(10)
+    items = [" ".join(words(source, 30)) for _ in range(120)]
+    (tmp_path / "test.txt").write_text("\n\n".join(items))
+    train = write_lines(tmp_path / "in.jsonl", [items[3], "own text"])
+    test = str(tmp_path / "test.txt")
+    report = deduplicate([train], tmp_path / "whole", against=[test])
+    assert report.evaluation_documents == 1 and report.kept.documents == 2
+    assert "test.txt is one evaluation document: a text goes if it has 0.5 of all its n-grams" in caplog.text
+    report = deduplicate([train], tmp_path / "divided", against=[test], separator=r"\n\n")
+    assert report.evaluation_documents == 120 and report.kept.documents == 1
+    with pytest.raises(UserError, match="no files given"):
+        deduplicate([], tmp_path / "none", against=[test])
+
+
 def test_records_know_overlaps():
     index = EvaluationIndex(["a b c d e f g h i j k l m n"], OverlapSpec())
     assert describe(["x", "a b c d e f g h i j k l m n"], EXACT_ONLY, index)["match"].tolist() == [-1, 0]

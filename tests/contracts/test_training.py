@@ -5,13 +5,17 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from examples import PLACE, examples_of, inputs, randomized
+from examples import ALL, PLACE, examples_of, first_of_its_kind, inputs, name_of, randomized
+from shared_training import VOCABULARY, model_of
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
+from linnet.model.decoder import Decoder, decoder_with_weights
+from linnet.training.lora import add_lora, merged_state_dict
+from linnet.training.sections import LoraSpec
 from on_device import DEVICE
 
 
@@ -156,3 +160,25 @@ def test_bfloat16_is_within_the_error_bound(spec: SublayerSpec, way: str):
         errors.append(relative_error(rough, sublayer.double()(x_BTD.double())))
     amplifies = any(True for _ in sublayer.low_lr_parameters())
     assert 0 < torch.stack(errors).median() < (0.05 if amplifies else 0.02)
+
+
+@pytest.mark.parametrize("spec", [*filter(first_of_its_kind, ALL)], ids=name_of)
+def test_low_rank_parts_begin_as_nothing_and_are_all_that_is_trained(spec: SublayerSpec):
+    decoder = randomized(Decoder(model_of(spec)).double())
+    tokens_BT = torch.randint(VOCABULARY, (2, 12), device=DEVICE)
+    before_BTV = decoder(tokens_BT).detach()
+    add_lora(decoder, LoraSpec(rank=2), seed=0)
+    torch.testing.assert_close(decoder(tokens_BT).detach(), before_BTV, rtol=0, atol=0)
+
+    trained = {name: each for name, each in decoder.named_parameters() if each.requires_grad}
+    with torch.no_grad():
+        for parameter in trained.values():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    adapted_BTV = decoder(tokens_BT)
+    assert (adapted_BTV - before_BTV).abs().max() > 1e-3
+    merged = decoder_with_weights(decoder.spec, merged_state_dict(decoder))
+    torch.testing.assert_close(merged(tokens_BT), adapted_BTV, rtol=1e-9, atol=1e-9)
+
+    decoder(tokens_BT, targets=tokens_BT.roll(-1, 1)).total.backward()
+    assert trained and all(parameter.grad is not None for parameter in trained.values())
+    assert not [name for name, each in decoder.named_parameters() if name not in trained and each.grad is not None]

@@ -95,12 +95,15 @@ def check_memory(
     optimizer_elements = 2 * cost.parameters
     if spec.optimizer.kind == "muon" and spec.optimizer.muon.every == 1:
         optimizer_elements -= sum(inputs * outputs for inputs, outputs in cost.blocks.matrices)
+    if spec.lora is not None:
+        optimizer_elements = 0  # few parameters are trained
     optimizer_bytes = 4 * (optimizer_elements + (cost.parameters if spec.averaging else 0))
 
     def needed(sequences: int) -> int:
         found = cost.training_memory(-(-sequences // processes.count), context)
         batches = spec.gradient_accumulation * sequences * context * BATCH_TOKEN_BYTES
-        sharded = (found.weights + found.gradients + optimizer_bytes) // spec.parallel.shard
+        gradients = found.gradients if spec.lora is None else 0
+        sharded = (found.weights + gradients + optimizer_bytes) // spec.parallel.shard
         return sharded + int(saved_share * found.activations) + batches
 
     free = available_bytes(device) // (1 if device.type == "cuda" else processes.local_count)

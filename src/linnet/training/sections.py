@@ -70,6 +70,18 @@ class DistillationSpec(Spec):
     temperature: PositiveFloat = 1.0
 
 
+class LoraSpec(Spec):
+    """Low-rank adaptation of the model that the run starts from (`training.lora`); its own weights are not trained.
+
+    rank: of the parts. alpha: they are scaled by `alpha / rank`. parts: the linear maps of all sublayers, of the mixers
+    alone, or of the feed-forwards alone.
+    """
+
+    rank: Count = 8
+    alpha: PositiveFloat = 16.0
+    parts: Literal["all", "mixers", "feed_forwards"] = "all"
+
+
 class GrowthSpec(Spec):
     """Shorter windows and smaller batches at first; after the last entry of a list the run's own size applies.
 

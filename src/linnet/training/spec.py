@@ -30,6 +30,7 @@ from linnet.training.sections import (
     GrowthSpec,
     GuardSpec,
     LogSpec,
+    LoraSpec,
     OptimizerSpec,
     ParallelSpec,
     ScheduleSpec,
@@ -73,6 +74,7 @@ class TrainingSpec(Spec):
     averaging: of the weights that are evaluated and saved as the model; null: those of the last step.
     z_loss: coefficient of `log^2 Z` in the objective, which keeps the logits from drifting (PaLM uses 1e-4).
     distillation: a teacher whose predictions the model learns as well; null: none.
+    lora: trains low-rank parts beside the linear maps of the model that the run starts from; null: trains all weights.
     penalties: terms that kinds of layers can add to the objective, by the name that the kind gives them, with the
     coefficient of each term; a term that is left out has the kind's default. guard: what happens at loss spikes; null:
     nothing, except that one that is not finite ends the run.
@@ -97,6 +99,7 @@ class TrainingSpec(Spec):
     clip: ClipSpec = ClipSpec()
     z_loss: NonNegativeFloat = 0.0
     distillation: DistillationSpec | None = None
+    lora: LoraSpec | None = None
     penalties: dict[str, dict[str, NonNegativeFloat]] = Field(default_factory=dict)
     guard: GuardSpec | None = None
     seed: Seed = 0
@@ -135,6 +138,13 @@ class TrainingSpec(Spec):
             raise ValueError(f"distillation: cannot be combined with z_loss: {self.z_loss:g}; expected z_loss: 0")
         if self.compile and self.distillation is not None:
             raise ValueError("compile: True: cannot be combined with distillation; expected compile: false")
+        for field, excluded in (
+            (f"optimizer.kind: {self.optimizer.kind}", self.optimizer.kind != "adamw"),
+            (f"parallel.shard: {self.parallel.shard}", self.parallel.shard > 1),
+            ("compile: True", self.compile),
+        ):
+            if self.lora is not None and excluded:
+                raise ValueError(f"{field}: cannot be combined with lora; expected the default")
         if self.compile and self.document_mask:
             raise ValueError(
                 "compile: True: needs document_mask: false; with the mask, shapes differ from batch to batch"
@@ -155,6 +165,8 @@ class RunSpec(Spec):
 
     @model_validator(mode="after")
     def _one_start_of_the_embedding(self) -> Self:
+        if self.start_from is None and self.training.lora is not None:
+            raise ValueError("training.lora: trains parts of a model that exists; `start_from` is missing")
         if self.start_from is not None and self.training.embedding_from is not None:
             raise ValueError(
                 f"training.embedding_from: {self.training.embedding_from}: cannot be combined with `start_from`, whose"

@@ -19,13 +19,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from linnet import __version__
 from linnet.core.errors import is_out_of_memory
 from linnet.data.loader import Batch
 from linnet.data.mixed_batches import MixedBatches
 from linnet.data.token_data import TokenData
-from linnet.model.decoder import Decoder
+from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.folder import published_files
 from linnet.model.store import write_model
 from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
@@ -45,6 +46,7 @@ from linnet.training.initialization import (
     load_word_vectors,
     uninitialized_decoder,
 )
+from linnet.training.lora import add_lora, merged_state_dict
 from linnet.training.machine import (
     check_memory,
     configured_precision,
@@ -101,6 +103,8 @@ class Trainer:
             if resumes
             else _initial(run, data, processes, reporter)
         )
+        if resumes and spec.lora is not None:
+            add_lora(decoder, spec.lora, spec.seed)
         decoder = decoder.to(device)
         objective = configure_objective(objective, spec, decoder, data)
         last = spec.gradient_accumulation * spec.steps - 1  # no batch is larger
@@ -292,6 +296,8 @@ class Trainer:
         context, summary = self.context, self._summary(command)
         with context.saved_weights():
             decoder = context.model.whole()
+            if context.spec.lora is not None:
+                decoder = decoder_with_weights(decoder.spec, merged_state_dict(decoder))
 
             def write() -> None:
                 published = published_files(context.run.start_from)
@@ -310,6 +316,8 @@ class Trainer:
         """
         context, run, state, device = self.context, self.context.run, self.context.state, self.context.device
         hashes, training = context.folder.hashes(), context.run.training
+        parameters = set(context.model.decoder.parameters())
+        trained = {parameter for parameter in parameters if parameter.requires_grad}
         figures: dict[str, Any] = {}
         for callback in self.callbacks:
             figures |= callback.summary()
@@ -318,7 +326,7 @@ class Trainer:
             "step": state.step,
             "steps": context.budget.steps,
             "tokens": state.tokens,
-            "parameters": sum(parameter.numel() for parameter in context.model.decoder.parameters()),
+            "parameters": sum(map(Tensor.numel, parameters - trained if training.lora else parameters)),
             "seconds": state.elapsed_s,
             "command": command,
             "configuration": context.folder.configuration_checksum(),
@@ -332,6 +340,8 @@ class Trainer:
             },
             "distillation": training.distillation
             and {**training.distillation.model_dump(mode="json"), "sha256": hashes.get(TEACHER)},
+            "lora": training.lora
+            and {**training.lora.model_dump(mode="json"), "parameters": sum(map(Tensor.numel, trained))},
             "seed": state.seed,
             "averaging": training.averaging and training.averaging.model_dump(),
             "extensions": context.budget.to_list(),
@@ -368,4 +378,6 @@ def _initial(run: RunSpec, data: TokenData, processes: Processes, reporter: Repo
             f"note: {EMBEDDING_FROM}: {run.training.embedding_from}: a word vector for {found:,} of {tokens:,} tokens"
             f" ({found / tokens:.1%}); the others begin with random vectors"
         )
+    if run.training.lora is not None:
+        add_lora(decoder, run.training.lora, run.training.seed)
     return decoder, TrainState(data.hash, seed=run.training.seed, word_vectors=found)

@@ -1,0 +1,75 @@
+"""Low-rank adaptation: a model is fine-tuned by small matrices beside its linear maps, whose own weights stay.
+
+The weight of a linear map becomes `W + (alpha / rank) U D` with `U [O, R]` and `D [R, I]`; only `U` and `D` are trained
+(LoRA, Hu et al., arXiv 2106.09685, section 4.1). `D` starts random and `U` at 0, so that the first step begins with the
+model as it was. The sum is computed at each use of the weight (`torch.nn.utils.parametrize`), so every form of every
+layer that reads `weight` is adapted; it costs `O R I` multiplications for a pass over all tokens of a batch.
+
+Legend: `I` inputs, `O` outputs, `R` rank.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from linnet.core.errors import UserError
+from linnet.layers.contract import linear_maps
+from linnet.model.decoder import Decoder
+from linnet.training.sections import LoraSpec
+
+_ORIGINAL = "parametrizations.weight.original"
+_ADDED = "parametrizations.weight.0."
+
+
+class LowRankSum(nn.Module):
+    """The weight of a linear map with its low-rank part, `[O, I] -> [O, I]`."""
+
+    def __init__(self, weight_OI: Tensor, spec: LoraSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        outputs, inputs = weight_OI.shape
+        self.scale = spec.alpha / spec.rank
+        bound = 1 / math.sqrt(inputs)  # of the uniform distribution that LoRA's authors draw from
+        drawn_RI = torch.rand((spec.rank, inputs), generator=generator).mul_(2 * bound).sub_(bound)
+        self.down_RI = nn.Parameter(drawn_RI.to(weight_OI))
+        self.up_OR = nn.Parameter(weight_OI.new_zeros(outputs, spec.rank))
+
+    def forward(self, weight_OI: Tensor) -> Tensor:
+        return torch.addmm(weight_OI, self.up_OR, self.down_RI, alpha=self.scale)
+
+
+def add_lora(decoder: Decoder, spec: LoraSpec, seed: int) -> None:
+    """Freeze a decoder, and add low-rank parts to the linear maps of its layers, in place.
+
+    The same seed draws the same parts. `UserError` if the layers that `spec.parts` names have no linear map.
+    """
+    decoder.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    found = adapted_maps(decoder, spec)
+    if not found:
+        raise UserError("no layer has a linear map", field="training.lora.parts", value=spec.parts, accepted="all")
+    for linear in found:
+        parametrize.register_parametrization(linear, "weight", LowRankSum(linear.weight, spec, generator))
+
+
+def adapted_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:
+    """The linear maps that receive a low-rank part: those of all sublayers, or of one of the two kinds."""
+    layers = [layer for block in decoder.all_blocks for layer in block.unique_layers()]
+    parts: list[nn.Module | None] = []
+    for layer in layers:
+        parts += [layer.mixer] if spec.parts in ("all", "mixers") else []
+        parts += [layer.feed_forward] if spec.parts in ("all", "feed_forwards") else []
+    return list(dict.fromkeys(linear for part in parts if part is not None for linear in linear_maps(part)))
+
+
+@torch.no_grad()
+def merged_state_dict(decoder: Decoder) -> dict[str, Tensor]:
+    """The weights of a decoder by their names without low-rank parts, which are added to what they belong to."""
+    tensors = {name: tensor for name, tensor in decoder.state_dict().items() if _ADDED not in name}
+    sums = {name: module for name, module in decoder.named_modules() if parametrize.is_parametrized(module, "weight")}
+    for name, module in sums.items():
+        original = tensors.pop(f"{name}.{_ORIGINAL}")
+        assert original.shape == module.weight.shape
+        tensors[f"{name}.weight"] = module.weight
+    return tensors

@@ -49,7 +49,7 @@ docs: $(STAMP) ## the documentation as a site: build/site/index.html
 	$(RUN) sphinx -W --keep-going -q -c docs . build/site
 
 bench: $(STAMP) ## every benchmark; nothing else should run on the machine (minutes)
-	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up block_hashes ngram harness_tasks; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
+	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up block_hashes ngram data harness_tasks; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
 
 gpu: $(STAMP) ## with a GPU: contract tests on it, tables of training and decoding (under ten minutes)
 	$(VENV)/bin/python benchmarks/gpu.py

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -270,7 +271,10 @@ def batched_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 def map_in_order(
     function: Callable[[list[str]], Records], batches: Iterable[list[str]], workers: int
 ) -> Iterator[Records]:
-    """Apply a function to batches in several processes; the results come in order, and few batches are in memory."""
+    """Apply a function to batches in several processes; the results come in order, and few batches are in memory.
+
+    `ChildProcessError` if the system ends a process, as it does where memory runs out.
+    """
     if workers == 1:
         yield from map(function, batches)
         return
@@ -284,6 +288,10 @@ def map_in_order(
                     yield running.popleft().result()
             while running:
                 yield running.popleft().result()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker process was ended from outside; fewer --workers need less memory"
+            ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import tracemalloc
@@ -231,6 +232,11 @@ def test_a_killed_run_leaves_nothing_and_the_next_is_the_same(tmp_path):
     deduplicate([path], tmp_path / "out")
     assert texts_of(tmp_path / "out") == stay
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.jsonl", "out"]
+
+
+def test_a_worker_that_is_killed_ends_the_run():
+    with pytest.raises(ChildProcessError, match="ended from outside"):
+        list(module.map_in_order(signal.raise_signal, [signal.SIGKILL] * 2, workers=2))
 
 
 def test_a_file_that_changes_between_the_passes_is_refused(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, read_text
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment, Template, nodes
     from jinja2.ext import Extension
 
 CHAT_TEMPLATE, CHAT_TEMPLATES, TOKENIZER_CONFIG = (
@@ -37,6 +37,9 @@ PLAIN_STOPS = ("\nUser:", "\nSystem:")
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 """Names of control tokens that a template may use; `tokenizer_config.json` has their texts."""
+
+MARK = "_linnet_mark"
+"""The function that `mark` calls; an ordinary rendering ignores it."""
 
 Message = Mapping[str, Any]
 """`role`, `content`, and what else the template reads (`name`, `tool_calls`)."""
@@ -105,6 +108,7 @@ def environment() -> "Environment":
     )
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise
+    made.globals[MARK] = lambda *_: None
     made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return made
 
@@ -136,12 +140,23 @@ def _generation_tag() -> "type[Extension]":
     class Generation(Extension):
         tags = {"generation"}  # noqa: RUF012 (declared so by its base)
 
-        def parse(self, parser: Parser) -> nodes.Node:
+        def parse(self, parser: Parser) -> list[nodes.Node]:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body).set_lineno(line)
+            return [mark("generation", line), nodes.Scope(body).set_lineno(line), mark("endgeneration", line)]
 
     return Generation
+
+
+def mark(event: str, line: int, *values: "nodes.Expr") -> "nodes.ExprStmt":
+    """A statement that prints nothing and tells the function `MARK` of the rendering that an event is reached."""
+    from jinja2 import nodes
+
+    arguments: list[nodes.Expr] = [nodes.Const(event), *values]
+    call = nodes.Call(nodes.Name(MARK, "load"), arguments, [], None, None)
+    statement = nodes.ExprStmt(call).set_lineno(line)
+    assert isinstance(statement, nodes.ExprStmt)
+    return statement
 
 
 def named_templates(folder: Path) -> dict[str, str]:

@@ -162,6 +162,21 @@ class Tokenizer:
         ids = iter([encoding.ids for encoding in encodings])
         return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each token the places in the text (characters) where what it stands for begins and ends.
+
+        The tokens of one character that is split into bytes all have its places. `UserError` for a tokenizer that was
+        made from a SentencePiece model, which does not tell them.
+        """
+        _utf8(text)
+        if self._sentencepiece:
+            raise UserError(
+                f"{self._origin}: a SentencePiece model does not tell where tokens lie; expected another kind"
+            )
+        with _panics_reported(self._origin):
+            encoding = self._library.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     def cut(self, text: str) -> list[str]:
         """Parts of a long text that can be encoded one by one: `encode(text)` is their encodings end to end."""
         _utf8(text)

@@ -183,6 +183,23 @@ def test_token_files_and_back(tmp_path: Path, prepare: Prepare, capfd: pytest.Ca
     assert prepare(*arguments, "--overwrite")[0] == 2
 
 
+def test_documents_to_fill_in_the_middle(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    arguments = ["a.txt", "--tokenizer", "bytes", "--out", "data", "--overwrite"]
+    assert prepare(*arguments, "--fim-rate", "1", "--fim-tokens", "<P>,<S>,<M>", "--fim-seed", "3")[0] == 0
+    data = TokenData.open(tmp_path / "data")
+    tokens, ids = data.split("train").read(0, 1000).tolist(), data.tokenizer.special_ids
+    assert all(tokens.count(ids[name]) > 3 for name in ("<P>", "<S>", "<M>"))
+    for options, error in (
+        (["--fim-seed", "3"], "--fim-seed 3: expected --fim-rate beside it"),
+        (["--fim-rate", "2"], "--fim-rate: 2.0: must be less than or equal to 1"),
+        (["--fim-rate", "1", "--fim-spm-rate", "-1"], "--fim-spm-rate: -1.0: must be"),
+        (["--fim-rate", "1", "--fim-tokens", "a,b"], "--fim-tokens"),
+    ):
+        code, _, errors = prepare(*arguments, *options)
+        assert code == 2 and errors.startswith(f"error: {error}") and errors.count("\n") == 1, errors
+
+
 def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     foreign = Tokenizer.train("bytes", []).definition

@@ -11,6 +11,7 @@ from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
+    from linnet.data.fill_in_the_middle import FillInTheMiddle
     from linnet.data.shards import Manifest
 
 
@@ -54,6 +55,20 @@ def prepare(
         float | None,
         typer.Option(help="Fraction of the bytes to hold out. Default: 0.05 of a text below 20 MB, else 0.01."),
     ] = None,
+    fim_rate: Annotated[
+        float | None,
+        option("SHARE", "The share of the documents to train on that become fill-in-the-middle examples."),
+    ] = None,
+    fim_spm_rate: Annotated[
+        float | None, option("SHARE", "Of these, the share with the suffix before the prefix. Default: 0.5.")
+    ] = None,
+    fim_tokens: Annotated[
+        str | None,
+        option(
+            "P,S,M", "Control tokens of prefix, suffix, middle. Default: <|fim_prefix|>,<|fim_suffix|>,<|fim_middle|>."
+        ),
+    ] = None,
+    fim_seed: Annotated[int | None, option("N", "The seed of what is rearranged, and where. Default: 0.")] = None,
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
     ] = False,
@@ -74,9 +89,10 @@ def prepare(
     from linnet.data.prepare_tokens import prepare_token_files
     from linnet.data.token_files import is_token_file
 
+    fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     if any(map(is_token_file, files or ())):
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
-        for name, value in {**text_alone, "skip-invalid": skip_invalid or None}.items():
+        for name, value in {**text_alone, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to token files", field=name, value=value)
         manifest = prepare_token_files(files or [], out, tokenizer, validation, overwrite, end=end or ())
@@ -94,10 +110,32 @@ def prepare(
         overwrite=overwrite,
         end=end or (),
         skip_invalid=skip_invalid,
+        fill_in_the_middle=fill,
     )
     _report(manifest, out, as_json)
     if mixture is not None and not as_json:
         write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
+
+
+def _fill_in_the_middle(
+    rate: float | None, spm_rate: float | None, tokens: str | None, seed: int | None
+) -> "FillInTheMiddle | None":
+    """What the options `--fim-...` say; `UserError` for one without --fim-rate."""
+    from linnet.data.fill_in_the_middle import FillInTheMiddle
+
+    names = None if tokens is None else tokens.split(",")
+    fields = {"spm_rate": spm_rate, "tokens": names, "seed": seed}
+    given = {name: value for name, value in fields.items() if value is not None}
+    if rate is None:
+        for name in given:
+            raise UserError(
+                field=f"fim_{name}", value=tokens if name == "tokens" else given[name], accepted="--fim-rate beside it"
+            )
+        return None
+    try:
+        return FillInTheMiddle.parse({"rate": rate, **given}, "--fim", ["rate", *given], "--fim-")
+    except UserError as error:
+        raise UserError(str(error).replace("spm_rate", "spm-rate", 1)) from None
 
 
 def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:

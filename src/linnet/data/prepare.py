@@ -21,6 +21,7 @@ from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.core.spec import read_yaml
+from linnet.data.fill_in_the_middle import FillInTheMiddle, Rearranger, Section
 from linnet.data.mixture import MixtureSpec
 from linnet.data.readers import json_field, lines_of, valid
 from linnet.data.shards import (
@@ -106,6 +107,7 @@ def prepare(
     end: Sequence[str] = (),
     skip_invalid: bool = False,
     mixture: str | Path | MixtureSpec | None = None,
+    fill_in_the_middle: FillInTheMiddle | None = None,
 ) -> Manifest:
     """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
@@ -115,7 +117,8 @@ def prepare(
     that is there is replaced only with `overwrite`, and only if it holds nothing but prepared data. `end`: the end
     tokens of a tokenizer.json, that between documents first; none: those that it or the files beside it name.
     `skip_invalid` leaves out documents that cannot be read, and counts them. `mixture`, or the path of its YAML, names
-    the inputs instead, by source; each source has its own field and separator.
+    the inputs instead, by source; each source has its own field and separator. `fill_in_the_middle` rearranges
+    documents to train on; a tokenizer that is trained here gets its control tokens, another has to have them.
     """
     mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
     out = checked_target(out, overwrite)
@@ -141,8 +144,15 @@ def prepare(
             "skip_invalid": skip_invalid,
             **({} if mixed is None else {"mixture": mixed.model_dump(mode="json")}),
         }
-        encoder = ready or _train(corpus, tokenizer, vocab_size)
-        return _write(folder, corpus, encoder, settings, shard_tokens)
+        encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size), None
+        if fill_in_the_middle is not None:
+            settings["fill_in_the_middle"] = fill_in_the_middle.model_dump(mode="json")
+            encoder = ready or encoder.with_special(fill_in_the_middle.tokens)
+            rearranger = Rearranger(fill_in_the_middle, encoder)
+        manifest = _write(folder, corpus, encoder, settings, shard_tokens, rearranger)
+        if rearranger is not None:
+            note(rearranger.describe())
+        return manifest
 
 
 def _mixture_to_prepare(
@@ -484,9 +494,14 @@ class _Totals:
 
 
 def _write(
-    folder: Path, corpus: _Corpus, tokenizer: Tokenizer, settings: Mapping[str, object], shard_tokens: int
+    folder: Path,
+    corpus: _Corpus,
+    tokenizer: Tokenizer,
+    settings: Mapping[str, object],
+    shard_tokens: int,
+    rearranger: Rearranger | None = None,
 ) -> Manifest:
-    """Last pass: the shards, and what describes them.
+    """Last pass: the shards, and what describes them. rearranger: of the documents to train on.
 
     The training side is encoded as it is read; the validation side is collected and written in the order of its hashes.
     """
@@ -502,7 +517,7 @@ def _write(
     totals = _Totals(tokenizer)
     with progress("encoding", corpus.text_bytes, "bytes") as advance:
         write = partial(_write_split, folder, corpus, tokenizer, shard_tokens, totals, advance)
-        splits: dict[Split, SplitInfo] = {"train": write("train", training())}
+        splits: dict[Split, SplitInfo] = {"train": write("train", training(), rearranger)}
         held_out.sort(key=lambda document: [content_hash(text) for text in document.texts])
         splits["validation"] = write("validation", held_out)
     if totals.text_bytes != corpus.text_bytes:
@@ -522,6 +537,7 @@ def _write_split(
     advance: Advance,
     split: Split,
     documents: Iterable[Document],
+    rearranger: Rearranger | None = None,
 ) -> SplitInfo:
     """Write the shards of a side, and add what is in them to `totals`."""
     runs: list[tuple[int, int]] = []  # how many documents of one source follow each other
@@ -538,7 +554,7 @@ def _write_split(
     parts: tuple[Part, ...] = ("mask",) if corpus.pairs else ()
     before = totals.text_bytes
     with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens, parts) as writer:
-        _write_documents(writer, counted(), tokenizer, corpus.pairs, totals, advance)
+        _write_documents(writer, counted(), tokenizer, corpus.pairs, totals, advance, rearranger)
         described = describe_runs(runs) if len(corpus.sources) > 1 else None
         return writer.info(totals.text_bytes - before, described)
 
@@ -546,12 +562,13 @@ def _write_split(
 class _Piece(NamedTuple):
     """A part of a document's text that is encoded at once, and where it stands.
 
-    begins: the document begins with it. after_end: an end token comes before it. counts: it counts in the loss.
+    begins: the document begins with it. before: the end token or control tokens that come before it. counts: it counts
+    in the loss.
     """
 
     text: str
     begins: bool
-    after_end: bool
+    before: tuple[int, ...]
     counts: bool
 
 
@@ -562,18 +579,20 @@ def _write_documents(
     pairs: bool,
     totals: _Totals,
     advance: Advance,
+    rearranger: Rearranger | None = None,
 ) -> None:
     """Encode documents and write them."""
     end = np.array([tokenizer.end_id])
     counted = False  # True if the previous text counts: then the end token after it counts, too
     before = end  # the last token
-    for batch in _pieces(documents, tokenizer):
+    for batch in _pieces(documents, tokenizer, rearranger):
         written, sizes_bytes = [before], [len(piece.text.encode()) for piece in batch]
         encoded = tokenizer.encode_batch([piece.text for piece in batch])
         for piece, size_bytes, tokens in zip(batch, sizes_bytes, encoded, strict=True):
             ids, mask = np.array(tokens, dtype=np.int64), np.full(len(tokens), piece.counts)
-            if piece.after_end:
-                ids, mask = np.concatenate([end, ids]), np.concatenate([[counted], mask])
+            if piece.before:
+                ids = np.concatenate([piece.before, ids])
+                mask = np.concatenate([np.full(len(piece.before), counted), mask])
             columns: dict[Part, Any] = {"mask": mask} if pairs else {}
             writer.write(ids, columns, piece.begins)
             written.append(ids)
@@ -587,14 +606,22 @@ def _write_documents(
     assert tokenizer.kind == "imported" or sizes[0] == sizes[1], sizes
 
 
-def _pieces(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[list[_Piece]]:
+def _pieces(
+    documents: Iterable[Document], tokenizer: Tokenizer, rearranger: Rearranger | None
+) -> Iterator[list[_Piece]]:
     """The pieces of documents, in lists of about as many characters as are encoded at once."""
     batch: list[_Piece] = []
     characters = 0
     for document in documents:
-        for number, text in enumerate(document.texts):
-            for place, part in enumerate(tokenizer.cut(text)):
-                batch.append(_Piece(part, number == place == 0, place == 0, number == len(document.texts) - 1))
+        if rearranger is None:
+            sections = [Section((tokenizer.end_id,), text) for text in document.texts]
+        else:
+            first, *others = rearranger.sections(document.texts[0])
+            sections = [Section((tokenizer.end_id, *first.controls), first.text), *others]
+        for number, (before, text) in enumerate(sections):
+            for place, part in enumerate(tokenizer.cut(text) or [""]):
+                controls = before if place == 0 else ()
+                batch.append(_Piece(part, number == place == 0, controls, number == len(sections) - 1))
                 characters += len(part)
                 if characters >= _BATCH_CHARACTERS:
                     yield batch

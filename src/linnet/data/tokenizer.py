@@ -37,6 +37,9 @@ _RULE, _ENDS = "post_processor", "linnet:end"
 rule of the post-processor never adds."""
 
 
+_PLAIN_TOKEN = ("single_word", "lstrip", "rstrip", "normalized")
+
+
 class Tokenizer:
     """A `tokenizers.Tokenizer` with end tokens, whose text functions never produce or print special tokens.
 
@@ -131,6 +134,14 @@ class Tokenizer:
         canonical = json.dumps(self._definition, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
+    def with_special(self, names: Sequence[str]) -> "Tokenizer":
+        """The same tokenizer with special tokens of these names, behind the others where it does not have them yet."""
+        added, plain = list(self._definition.get("added_tokens") or []), dict.fromkeys(_PLAIN_TOKEN, False)
+        new = [name for name in names if name not in self.special_ids]
+        for token, name in enumerate(new, self.vocab_size):
+            added.append({"id": token, "content": name, **plain, "special": True})
+        return Tokenizer({**self._definition, "added_tokens": added}, self._origin)
+
     def parsing_special(self) -> "Tokenizer":
         """The same tokenizer, except that names of special tokens in a text become these tokens."""
         twin = copy.copy(self)
@@ -144,7 +155,7 @@ class Tokenizer:
 
     def encode_document(self, text: str) -> list[int]:
         """The end token, then the ids of a text; without it if a text begins with a special token that is parsed."""
-        begins = self.parses_special and text.startswith(tuple(self._special_ids))
+        begins = self.parses_special and text.startswith(tuple(self.special_ids))
         return self.encode(text) if begins else [self.end_id, *self.encode(text)]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
@@ -287,14 +298,15 @@ class Tokenizer:
         return library
 
     @cached_property
-    def _special_ids(self) -> dict[str, int]:
+    def special_ids(self) -> dict[str, int]:
+        """The ids of special tokens, which no text has, by name."""
         added = self._definition.get("added_tokens") or []
         return {token["content"]: token["id"] for token in added if token["special"]}
 
     def _encode_between_names(self, text: str) -> list[int]:
         """Encode by SentencePiece, to which each part between two names of special tokens is a text of its own."""
         assert self._sentencepiece is not None
-        by_name = self._special_ids
+        by_name = self.special_ids
         names = "|".join(map(re.escape, sorted(by_name, key=len, reverse=True)))
         parts = [part for part in re.split(f"({names})", text) if part]
         ids = iter(self._sentencepiece.encode_batch([part for part in parts if part not in by_name]))

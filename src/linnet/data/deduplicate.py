@@ -30,7 +30,7 @@ from linnet.core.spec import Spec
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.minhash import Clusters, MinHashSpec, band_hashes, content_digest, hash_shingles, hash_words, minhash
 from linnet.data.signatures import Records, SignatureWriter, read_signatures, record_type
-from linnet.data.sources import Source, describe_reading, expand_inputs, open_sources
+from linnet.data.sources import REPORT, Source, describe_reading, expand_inputs, open_sources
 from linnet.present.progress import Advance, progress
 
 REASONS = ("empty", "exact", "near", "evaluation_copy", "evaluation_overlap")
@@ -38,7 +38,6 @@ REASONS = ("empty", "exact", "near", "evaluation_copy", "evaluation_overlap")
 near-duplicate; an evaluation document is a copy or near-duplicate of it, or its n-grams are found in it."""
 
 EXAMPLES = 3
-REPORT = "report.json"
 SHARD_BYTES = 256 << 20
 
 _KEPT, _EMPTY, _EXACT, _NEAR, _COPY, _OVERLAP = range(6)

@@ -40,6 +40,9 @@ from linnet.present.progress import Advance
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
 STDIN = "-"
+REPORT = "report.json"
+"""What commands that write documents into a folder say of them there; no text, and nothing to be noted."""
+
 HUGGING_FACE = "hf:"
 """The prefix of a data set's name, `hf:NAME[:CONFIG][:SPLIT]`; a folder that `save_to_disk` wrote needs none."""
 
@@ -222,6 +225,8 @@ def _files_of_folder(folder: Path) -> list[str]:
     others: Counter[str] = Counter()
     for path in sorted(folder.rglob("*")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file():
+            continue
+        if path.name == REPORT:
             continue
         name, compression = format_of(path)
         suffix = (path.with_suffix("") if compression else path).suffix.lower()

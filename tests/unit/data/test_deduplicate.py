@@ -5,9 +5,11 @@ import random
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 
 import numpy as np
+import psutil
 import pytest
 
 from linnet.core.errors import UserError
@@ -211,11 +213,12 @@ def test_folders_with_other_files_are_not_replaced(tmp_path):
         deduplicate([path], tmp_path / "out", overwrite=True)
 
 
-def test_the_output_is_an_input_of_prepare(tmp_path):
+def test_the_output_is_an_input_of_prepare(tmp_path, caplog):
     texts, stay = planted(random.Random(7))
     deduplicate([write_lines(tmp_path / "in.jsonl", texts)], tmp_path / "out")
     sides, _ = read_split([str(tmp_path / "out")])
     assert sorted(sides["train"] + sides["validation"]) == sorted(stay)
+    assert not caplog.records, "the report is no file of another kind"
 
 
 def test_a_killed_run_leaves_nothing_and_the_next_is_the_same(tmp_path):
@@ -232,6 +235,47 @@ def test_a_killed_run_leaves_nothing_and_the_next_is_the_same(tmp_path):
     deduplicate([path], tmp_path / "out")
     assert texts_of(tmp_path / "out") == stay
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.jsonl", "out"]
+
+
+def test_a_full_disk_ends_the_run_and_leaves_nothing(tmp_path):
+    """A file may have 20 kB here, which the records need before the last document is read."""
+    path = write_lines(tmp_path / "in.jsonl", [f"text {number}" for number in range(1000)])
+    program = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "from linnet.cli.main import main\n"
+        f"sys.exit(main(['data', 'dedup', {path!r}, '--out', {str(tmp_path / 'out')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "File too large" in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def has_ended(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_workers_end_with_the_process_that_started_them():
+    program = (
+        "import multiprocessing, os, signal\n"
+        "from linnet.data.deduplicate import describe, map_in_order, DeduplicationSpec\n"
+        "from functools import partial\n"
+        "if __name__ == '__main__':\n"
+        "    work = map_in_order(partial(describe, spec=DeduplicationSpec()), [['a text']] * 9, 2)\n"
+        "    next(work)\n"
+        "    print(*[child.pid for child in multiprocessing.active_children()], flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, stdout=subprocess.PIPE, text=True, timeout=60)
+    workers = [int(number) for number in done.stdout.split()]
+    assert len(workers) == 2
+    end_s = time.monotonic() + 30
+    while not all(map(has_ended, workers)) and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert all(map(has_ended, workers))
 
 
 def test_a_worker_that_is_killed_ends_the_run():

@@ -3,6 +3,10 @@ import json
 import pytest
 
 from linnet.cli.main import main
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
 
 TEXT = "the bird sang to the tree and the tree was glad of it all day long until the evening came over the hills"
 
@@ -85,3 +89,49 @@ def test_an_earlier_result_is_not_replaced_unasked(capsys, files):
     run(capsys, files / "web.jsonl", "--out", files / "out")
     line = fails(capsys, files / "web.jsonl", "--out", files / "out")
     assert "--overwrite replaces it" in line and str(files / "out") in line
+
+
+@pytest.fixture(scope="module")
+def talked(tmp_path_factory):
+    """A folder with a model that has a chat template, and a file of conversations."""
+    folder = tmp_path_factory.mktemp("talked")
+    tokenizer = Tokenizer.train("bytes", [])
+    block = {"repeat": 1, "mixer": {"kind": "attention", "heads": 1}, "feed_forward": {"kind": "glu", "hidden": 8}}
+    description = {"vocab_size": tokenizer.vocab_size, "d_model": 8, "context_length": 64, "blocks": [block]}
+    write_model(folder / "model", Decoder(ModelSpec.parse(description, "test")), tokenizer, {})
+    (folder / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}"
+        "{% generation %}{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    rows = [{"instruction": "Who sang?", "output": "The bird."}, {"instruction": "When?", "output": "Now."}]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def shown(capsys, talked, *options):
+    code = main(["data", "show", str(talked / "chat.jsonl"), "--model", str(talked / "model"), *map(str, options)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_show_prints_what_is_trained_on(capsys, talked):
+    code, out, _ = shown(capsys, talked)
+    assert code == 0 and "<user>Who sang?" in out and "<assistant>[[The bird.<|end|>]]" in out
+    assert f"{talked / 'chat.jsonl'}, line 1: " in out
+
+
+def test_show_of_another_conversation_as_json_and_page(capsys, talked, tmp_path):
+    code, out, _ = shown(capsys, talked, "--number", 2, "--json", "--out", tmp_path / "page.html")
+    found = json.loads(out)
+    assert code == 0 and found["trained"] == len("Now.") + 1 and found["torn"] == 0
+    assert found["tokens"][-1]["text"] == "<|end|>" and found["tokens"][-1]["role"] == "assistant"
+    assert "linnet data show" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(("--number", 3), "--number 3: "), (("--out", "page.txt"), "--out page.txt: expected a file whose name ends in")],
+)
+def test_show_refuses(capsys, talked, options, expected):
+    code, _, err = shown(capsys, talked, *options)
+    assert code == 2 and expected in err and err.count("\n") == 1

@@ -100,6 +100,11 @@ def evaluation_text(workspace: Workspace, path: Path) -> None:
     _write_lines(path, [{"text": text} for text in texts(3, seed=1, split="validation")])
 
 
+def conversations(workspace: Workspace, path: Path) -> None:
+    """Questions and answers as JSON lines."""
+    _write_lines(path, [{"instruction": f"Who sang {n} times?", "output": "The bird."} for n in range(40)])
+
+
 def pairs(workspace: Workspace, path: Path) -> None:
     """Inputs and targets as JSON lines."""
     words = ["one", "two", "three", "four", "five"]
@@ -383,6 +388,8 @@ MAKERS: dict[str, Maker] = {
     "runs/experts": run_of("tiny-experts"),
     "test.jsonl": evaluation_text,
     "pairs.jsonl": pairs,
+    "chat.jsonl": conversations,
+    "runs/base": run_of("tiny-attention"),
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/llama": run_of_llama,

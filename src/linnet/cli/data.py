@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 data = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Work on text before it is prepared: leave out what should not be trained on.
-
-    Each command writes a folder of .jsonl files, which `linnet prepare` reads, and a report.
+    help="""Work on text before it is prepared: leave out what should not be trained on; look at conversations.
 
     Example: linnet data dedup web.jsonl --out data/unique
     """,
@@ -112,6 +110,48 @@ def dedup(
         write_json({"out": str(out), **report.to_dict()})
     else:
         _print(report, out)
+
+
+@data.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file of conversations.")],
+    *,
+    model: Annotated[Path, option("DIR", "A model folder or a run, whose tokenizer and chat template are used.")],
+    number: Annotated[int, typer.Option(min=1, metavar="N", help="Which conversation of the file.")] = 1,
+    out: Annotated[Path | None, option("PAGE.html", "Also write it as a page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a conversation as tokens, and which of them a model is trained to write.
+
+    Example: linnet data show chat.jsonl --model runs/base --out page.html
+
+    A line of the file has `messages`, or `instruction` and `output` (`input`, `system`), or `conversations` (ShareGPT).
+    Trained tokens are green, in brackets [[...]] where there are no colours.
+    """
+    from itertools import islice
+
+    from linnet.data.chat_template import ChatTemplate
+    from linnet.data.chat_tokens import ChatEncoder, token_view
+    from linnet.data.conversations import read_conversations
+    from linnet.data.tokenizer import TOKENIZER, Tokenizer
+    from linnet.model.folder import PUBLISHED, model_folder
+    from linnet.present.token_view import write_terminal, write_token_page
+
+    if out is not None and out.suffix != ".html":
+        raise UserError(field="out", value=out, accepted="a file whose name ends in .html")
+    conversation = next(islice(read_conversations(file), number - 1, None), None)
+    if conversation is None:
+        raise UserError(f"{file} has fewer conversations", field="number", value=number)
+    folder = model_folder(model)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    encoder = ChatEncoder(ChatTemplate.find(folder, folder / PUBLISHED), tokenizer)
+    view = token_view(conversation, encoder.encode(conversation), tokenizer)
+    if out is not None:
+        write_token_page(view, out, f"linnet data show {file} --model {model} --number {number}")
+    if as_json:
+        write_json(view.to_dict())
+    else:
+        write_terminal(view)
 
 
 def _spec(given: dict[str, dict[str, float | None]], exact_only: bool, is_against: bool) -> "DeduplicationSpec":

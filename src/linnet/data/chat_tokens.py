@@ -15,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.data.chat_template import MARK, ChatTemplate, environment, mark
 from linnet.data.conversations import ChatConversation
 from linnet.data.tokenizer import Tokenizer
+from linnet.present.token_view import ShownToken, TokenView
 
 if TYPE_CHECKING:
     from jinja2 import Template, nodes
@@ -56,6 +57,18 @@ class ChatTokens:
     trained: list[bool]
     torn: list[int]
     spans: list[tuple[int, int]]
+
+
+def token_view(conversation: ChatConversation, found: ChatTokens, tokenizer: Tokenizer) -> TokenView:
+    """The tokens of a conversation for people. Of tokens that share a character the first shows it."""
+    shown, before = list[ShownToken](), (-1, -1)
+    for place, (token, number) in enumerate(zip(found.ids, found.messages, strict=True)):
+        start, stop = found.offsets[place]
+        text = found.rendered.text[start:stop] if start < stop else tokenizer.token_name(token)
+        text, before = "" if (start, stop) == before else text, (start, stop)
+        role = "template" if number is None else conversation.messages[number].role
+        shown.append(ShownToken(token, text, role, number, found.trained[place], place in found.torn))
+    return TokenView(conversation.place, shown)
 
 
 @dataclass

@@ -83,6 +83,7 @@ class Growth:
                 next((value for end, value in listed if begins < end), last)
                 for listed, last in ((batches, batch_size), (lengths, context_length))
             )
+            rows *= context_length // length if spec.keep_tokens else 1
             self.stages.append(GrowthStage(begins, ends, rows, length, gradient_accumulation))
 
     def stage(self, step: int) -> GrowthStage:
@@ -142,7 +143,7 @@ def resolved_growth(spec: GrowthSpec, steps: int, batch_size: int, context_lengt
                     f"training.growth.{field}: until step {end:,.0f}: must be at most {steps:,}, the steps of the run"
                 )
     lengths, batches = (_in_steps(ends, steps) for ends in (spec.context_length, spec.batch_size))
-    return GrowthSpec(context_length=tuple(lengths), batch_size=tuple(batches))
+    return spec.model_copy(update={"context_length": tuple(lengths), "batch_size": tuple(batches)})
 
 
 def _in_steps(ends: Ends, steps: int) -> list[tuple[float, int]]:

@@ -86,11 +86,13 @@ class GrowthSpec(Spec):
     """Shorter windows and smaller batches at first; after the last entry of a list the run's own size applies.
 
     `[until, size]`, ascending: until that share of all steps (below 1), or that number of steps, a window has `size`
-    tokens, a batch `size` sequences.
+    tokens, a batch `size` sequences. keep_tokens: where windows are shorter, a batch has as many more of them, so that
+    their length does not change its number of tokens.
     """
 
     context_length: tuple[tuple[PositiveFloat, Amount], ...] = ()
     batch_size: tuple[tuple[PositiveFloat, Extent], ...] = ()
+    keep_tokens: bool = False
 
     @model_validator(mode="after")
     def _grows(self) -> Self:
@@ -104,6 +106,8 @@ class GrowthSpec(Spec):
                     raise ValueError(f"{field}: [{next_end:g}, {next_size}] after [{end:g}, {size}]: must ascend")
             if len({end < 1 for end, _ in listed}) > 1:
                 raise ValueError(f"{field}: shares and numbers of steps: give all ends in one of the two")
+        if self.keep_tokens and not self.context_length:
+            raise ValueError("keep_tokens: True: needs shorter windows: context_length: [[0.3, 128]]")
         return self
 
 

@@ -56,6 +56,20 @@ def test_windows_may_be_packed_and_stopped(tmp_path, tiny_run, tiny_data):
     assert weights[0] == weights[1] and straight.summary["validation"] == resumed.summary["validation"]
 
 
+def test_a_curriculum_of_lengths_may_be_stopped_within_a_stage(tmp_path, tiny_run, tiny_data):
+    growth = {"context_length": [[4, 4], [7, 8]], "keep_tokens": True}
+    run = tiny_run(windows="packed", steps=9, batch_size=2, growth=growth, log={"every": 1})
+    batches = training_batches(TokenData.open(tiny_data), run.resolved())
+    assert [tuple(batches.batch(n).tokens.shape) for n in (0, 3, 4, 6, 7, 8)] == [(8, 4)] * 2 + [(4, 8)] * 2 + [
+        (2, 16)
+    ] * 2
+    straight = train_run(run, tmp_path / "whole", Notes())
+    train_run(run, tmp_path / "parts", Notes(stop_after=6))
+    resumed = train_run(run, tmp_path / "parts", Notes())
+    weights = [(result.model / "model.safetensors").read_bytes() for result in (straight, resumed)]
+    assert weights[0] == weights[1]
+
+
 def test_packed_windows_may_grow(tmp_path, tiny_run, tiny_data):
     run = tiny_run(windows="packed", steps=6, growth={"context_length": [[3, 8]]}).resolved()
     batches = training_batches(TokenData.open(tiny_data), run)

@@ -51,6 +51,14 @@ def test_tokens_become_the_smallest_sufficient_number_of_steps(tokens, lengths, 
     assert steps == 1 or Growth(spec, steps - 1, 7, 8, 2).tokens(0, steps - 1) < tokens
 
 
+def test_short_windows_may_keep_the_tokens_of_a_batch():
+    stages = Growth(SPEC.model_copy(update={"keep_tokens": True}), 20, 6, 16, 3).stages
+    assert [(stage.batch_size, stage.context_length) for stage in stages] == [(8, 4), (4, 8), (12, 8), (6, 16)]
+    assert [stage.step_tokens for stage in stages] == [96, 96, 288, 288]
+    with pytest.raises(UserError, match="keep_tokens: True: needs shorter windows"):
+        GrowthSpec.parse({"keep_tokens": True}, "test")
+
+
 def test_without_growth_there_is_one_stage():
     growth = Growth(GrowthSpec(), 20, 6, 16, 3)
     assert growth.tokens(0, 20) == 20 * 3 * 6 * 16 and len(growth.stages) == 1

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
@@ -282,7 +282,8 @@ def map_in_order(
     with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(function,)) as pool:
         try:
             for batch in batches:
-                running.append(pool.submit(_run_in_worker, batch))
+                with _interrupt_held_back():  # the first one starts the processes
+                    running.append(pool.submit(_run_in_worker, batch))
                 if len(running) > 2 * workers:
                     yield running.popleft().result()
             while running:
@@ -293,6 +294,19 @@ def map_in_order(
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """Let processes that start in the block leave Ctrl-C to this one, which gets it after the block."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows it reaches them while they start
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _function: Callable[[list[str]], Records] | None = None

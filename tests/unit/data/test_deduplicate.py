@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import psutil
@@ -276,6 +277,14 @@ def test_workers_end_with_the_process_that_started_them():
     while not all(map(has_ended, workers)) and time.monotonic() < end_s:
         time.sleep(0.02)
     assert all(map(has_ended, workers))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no masks of signals")
+def test_workers_leave_the_interrupt_to_the_process_that_started_them():
+    """Also before their first line of Python, where each would print a traceback."""
+    blocked = partial(signal.pthread_sigmask, signal.SIG_BLOCK)
+    assert signal.SIGINT in next(module.map_in_order(blocked, [[]], workers=2))
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_worker_that_is_killed_ends_the_run():

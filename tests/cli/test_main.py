@@ -41,7 +41,7 @@ def test_help_lists_every_verb_in_whole_sentences(arguments: list[str], capsys: 
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     for verb, summary in VERBS.items():
-        assert f"  {verb:<9} {summary}\n" in out
+        assert f"  {verb.ljust(max(map(len, VERBS)))}  {summary}\n" in out
     assert "Example: linnet" in out
     assert err == ""
 

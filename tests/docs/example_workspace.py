@@ -21,9 +21,10 @@ from small_originals import write as write_original
 from linnet.cli.main import main
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
+from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.interop.ted import END
 from linnet.interop.tensor_names import PLDR, TED
-from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS
+from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS, model_folder
 from linnet.model.spec import ModelSpec
 from linnet.stories import texts
 
@@ -103,6 +104,16 @@ def evaluation_text(workspace: Workspace, path: Path) -> None:
 def conversations(workspace: Workspace, path: Path) -> None:
     """Questions and answers as JSON lines."""
     _write_lines(path, [{"instruction": f"Who sang {n} times?", "output": "The bird."} for n in range(40)])
+
+
+def run_with_chat_template(workspace: Workspace, path: Path) -> None:
+    """A run whose model has a chat template."""
+    run_of("tiny-attention")(workspace, path)
+    (model_folder(path) / CHAT_TEMPLATE).write_text(
+        "{% for m in messages %}{% if m.role == 'assistant' %}Answer:{% generation %}{{ m.content }}<|end|>"
+        "{% endgeneration %}{% else %}Question:{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}Answer:{% endif %}"
+    )
 
 
 def pairs(workspace: Workspace, path: Path) -> None:
@@ -389,7 +400,7 @@ MAKERS: dict[str, Maker] = {
     "test.jsonl": evaluation_text,
     "pairs.jsonl": pairs,
     "chat.jsonl": conversations,
-    "runs/base": run_of("tiny-attention"),
+    "runs/base": run_with_chat_template,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/llama": run_of_llama,

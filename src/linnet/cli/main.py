@@ -25,7 +25,8 @@ VERBS = {
     "spec": "List and describe models, and what they cost.",
     "plan": "Plan a training run; fit scaling laws to runs.",
     "design": "Find the shape of a model under a budget.",
-    "data": "Leave out copies and evaluation text before preparing.",
+    "data": "Leave out copies, evaluation text; show conversations.",
+    "tokenizer": "Check a tokenizer and a chat template.",
     "prepare": "Turn text into token shards to train on.",
     "train": "Train a model, or continue an interrupted run.",
     "runs": "List runs, compare two, show their curves.",
@@ -47,7 +48,7 @@ verb's name; both have a trailing underscore if the verb is a Python keyword: `i
 GROUPS = {
     "Begin": ("demo",),
     "Describe and plan": ("spec", "plan", "design"),
-    "Train": ("data", "prepare", "vectors", "train", "runs", "compare"),
+    "Train": ("data", "tokenizer", "prepare", "vectors", "train", "runs", "compare"),
     "Use and measure": ("generate", "chat", "serve", "evaluate", "inspect", "ngram"),
     "Exchange": ("import", "export"),
 }

@@ -63,12 +63,24 @@ def cut_documents(sequence: TokenSequence, context_length: int) -> Pieces:
 
 
 def cut_pieces(pieces: Pieces, context_length: int) -> Pieces:
-    """Pieces of at most `context_length` targets."""
-    counts = -(-pieces.lengths_P // context_length)
+    """Pieces of at most `context_length` targets; those that were longer come last."""
+    is_long = pieces.lengths_P > context_length
+    if not is_long.any():
+        return pieces
+    (long_starts, lengths), short = (Pieces(*(part[which] for part in pieces)) for which in (is_long, ~is_long))
+    counts = -(-lengths // context_length)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.repeat(pieces.starts_P, counts) + within * context_length
-    ends = np.repeat(pieces.starts_P + pieces.lengths_P, counts)
-    return Pieces(starts, np.minimum(ends - starts, context_length))
+    starts = np.repeat(long_starts, counts) + within * context_length
+    cut_lengths = np.minimum(np.repeat(long_starts + lengths, counts) - starts, context_length)
+    return Pieces(np.append(short.starts_P, starts), np.append(short.lengths_P, cut_lengths))
+
+
+def _stable_order(keys_P: Indices) -> Indices:
+    """The stable order of numbers below 2^32, by their 16-bit halves: NumPy sorts only such small ones by radix."""
+    order = np.argsort(keys_P.astype(np.uint16), kind="stable")
+    if keys_P.max(initial=0) >> 16:
+        order = order[np.argsort((keys_P[order] >> 16).astype(np.uint16), kind="stable")]
+    return order
 
 
 def best_fit(lengths_P: Indices, capacity: int) -> Indices:
@@ -77,12 +89,13 @@ def best_fit(lengths_P: Indices, capacity: int) -> Indices:
     Pieces of one length are placed together, into all windows of the least room that holds them, so the time does not
     depend on how many windows are open.
     """
-    order = np.argsort(-lengths_P, kind="stable")
-    distinct, firsts = np.unique(-lengths_P[order], return_index=True)
+    order = _stable_order(capacity - lengths_P)
+    falling = lengths_P[order]
+    firsts = np.append(0, np.flatnonzero(np.diff(falling)) + 1)
     windows_P, made = np.empty(len(lengths_P), dtype=np.int64), 0
     rooms: list[int] = []  # ascending
     open_windows: dict[int, Indices] = {}  # by room
-    for length, alike in zip((-distinct).tolist(), np.split(order, firsts[1:]), strict=True):
+    for length, alike in zip(falling[firsts].tolist(), np.split(order, firsts[1:]), strict=True):
         waiting = alike
         while len(waiting):
             place = bisect_left(rooms, length)
@@ -116,7 +129,7 @@ def packed(pieces: Pieces, context_length: int, random: np.random.Generator) -> 
     windows_P = best_fit(pieces.lengths_P[shuffled], context_length)
     count = int(windows_P.max()) + 1
     windows_P = random.permutation(count)[windows_P]
-    order = np.lexsort((random.random(len(shuffled)), windows_P))
+    order = _stable_order(windows_P)  # within a window as they were shuffled
     chosen = shuffled[order]
     bounds = np.searchsorted(windows_P[order], np.arange(count + 1))
     return PackedWindows(Pieces(pieces.starts_P[chosen], pieces.lengths_P[chosen]), bounds)

@@ -75,7 +75,7 @@ class TokenFile:
             for stop, next_start in zip(stops[order].tolist(), following[order].tolist(), strict=True):
                 if stop > start:
                     yield start, stop
-                start = max(start, next_start)
+                start = next_start
             advance(len(part))
         if start < len(self.tokens):
             yield start, len(self.tokens)

@@ -158,6 +158,9 @@ def test_stages_continue_over_epochs() -> None:
     batches = staged([5, 7, 3, 9, 4], [(30, 2, 4)])  # 240 places for 28 targets
     counts = np.bincount([target for number in range(30) for target in counted(batches.batch(number))])
     assert counts[1:].min() >= 5
+    (parts,) = batches._parts
+    assert [part.epoch for part in parts] == list(range(len(parts))) and len(parts) > 5, "one part of each epoch"
+    assert all((part.first, part.last) == (0, batches.full.examples_per_epoch) for part in parts[:-1])
 
 
 MIXERS = {

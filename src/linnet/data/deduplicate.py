@@ -5,18 +5,11 @@ documents that stay are written. Memory grows with the number of documents, abou
 """
 
 import json
-import multiprocessing
 import os
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +24,7 @@ from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.minhash import Clusters, MinHashSpec, band_hashes, content_digest, hash_shingles, hash_words, minhash
 from linnet.data.signatures import Records, SignatureWriter, read_signatures, record_type
 from linnet.data.sources import REPORT, Source, describe_reading, expand_inputs, open_sources
+from linnet.data.workers import map_in_order
 from linnet.present.progress import Advance, progress
 
 REASONS = ("empty", "exact", "near", "evaluation_copy", "evaluation_overlap")
@@ -265,72 +259,6 @@ def batched_texts(texts: Iterable[str]) -> Iterator[list[str]]:
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def map_in_order(
-    function: Callable[[list[str]], Records], batches: Iterable[list[str]], workers: int
-) -> Iterator[Records]:
-    """Apply a function to batches in several processes; the results come in order, and few batches are in memory.
-
-    `ChildProcessError` if the system ends a process, as it does where memory runs out.
-    """
-    if workers == 1:
-        yield from map(function, batches)
-        return
-    context = multiprocessing.get_context("spawn")
-    running: deque[Future[Records]] = deque()
-    with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(function,)) as pool:
-        try:
-            for batch in batches:
-                with _interrupt_held_back():  # the first one starts the processes
-                    running.append(pool.submit(_run_in_worker, batch))
-                if len(running) > 2 * workers:
-                    yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
-        except BrokenProcessPool:
-            raise ChildProcessError(
-                "a worker process was ended from outside; fewer --workers need less memory"
-            ) from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _interrupt_held_back() -> Iterator[None]:
-    """Let processes that start in the block leave Ctrl-C to this one, which gets it after the block."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows it reaches them while they start
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_function: Callable[[list[str]], Records] | None = None
-"""In a worker: what it applies to each batch."""
-
-
-def _begin_worker(function: Callable[[list[str]], Records]) -> None:
-    """Leave Ctrl-C to the first process, and end when that has ended, however it did."""
-    global _function
-    _function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _run_in_worker(batch: list[str]) -> Records:
-    assert _function is not None
-    return _function(batch)
 
 
 def _write(

@@ -2,15 +2,11 @@
 
 import json
 import random
-import signal
 import subprocess
 import sys
-import time
 import tracemalloc
-from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 
 from linnet.core.errors import UserError
@@ -250,46 +246,6 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "File too large" in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-def has_ended(pid):
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def test_workers_end_with_the_process_that_started_them():
-    program = (
-        "import multiprocessing, os, signal\n"
-        "from linnet.data.deduplicate import describe, map_in_order, DeduplicationSpec\n"
-        "from functools import partial\n"
-        "if __name__ == '__main__':\n"
-        "    work = map_in_order(partial(describe, spec=DeduplicationSpec()), [['a text']] * 9, 2)\n"
-        "    next(work)\n"
-        "    print(*[child.pid for child in multiprocessing.active_children()], flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=False, stdout=subprocess.PIPE, text=True, timeout=60)
-    workers = [int(number) for number in done.stdout.split()]
-    assert len(workers) == 2
-    end_s = time.monotonic() + 30
-    while not all(map(has_ended, workers)) and time.monotonic() < end_s:
-        time.sleep(0.02)
-    assert all(map(has_ended, workers))
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no masks of signals")
-def test_workers_leave_the_interrupt_to_the_process_that_started_them():
-    """Also before their first line of Python, where each would print a traceback."""
-    blocked = partial(signal.pthread_sigmask, signal.SIG_BLOCK)
-    assert signal.SIGINT in next(module.map_in_order(blocked, [[]], workers=2))
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-def test_a_worker_that_is_killed_ends_the_run():
-    with pytest.raises(ChildProcessError, match="ended from outside"):
-        list(module.map_in_order(signal.raise_signal, [signal.SIGKILL] * 2, workers=2))
 
 
 def test_a_file_that_changes_between_the_passes_is_refused(tmp_path, monkeypatch):

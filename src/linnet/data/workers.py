@@ -1,0 +1,80 @@
+"""Several processes that work on batches, with results in order.
+
+They end with the process that started them, however that ends, and leave Ctrl-C to it.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any
+
+
+def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers: int) -> Iterator[Any]:
+    """Apply a function to batches in several processes; the results come in order, and few batches are in memory.
+
+    `ChildProcessError` if the system ends a process, as it does where memory runs out.
+    """
+    if workers == 1:
+        yield from map(function, batches)
+        return
+    context = multiprocessing.get_context("spawn")
+    running: deque[Future[Any]] = deque()
+    with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(function,)) as pool:
+        try:
+            for batch in batches:
+                with _interrupt_held_back():  # the first one starts the processes
+                    running.append(pool.submit(_run_in_worker, batch))
+                if len(running) > 2 * workers:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker process was ended from outside; fewer --workers need less memory"
+            ) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """Let processes that start in the block leave Ctrl-C to this one, which gets it after the block."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows it reaches them while they start
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_function: Callable[[Any], Any] | None = None
+"""In a worker: what it applies to each batch."""
+
+
+def _begin_worker(function: Callable[[Any], Any]) -> None:
+    """Leave Ctrl-C to the first process, and end when that has ended, however it did."""
+    global _function
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _run_in_worker(batch: Any) -> Any:
+    assert _function is not None
+    return _function(batch)

@@ -1,0 +1,65 @@
+"""Processes that work on batches end when they should, and give results in order."""
+
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import psutil
+import pytest
+
+from linnet.data.workers import map_in_order
+
+
+def test_results_come_in_order_and_batches_are_read_as_they_are_needed():
+    read = []
+
+    def batches():
+        for number in range(40):
+            read.append(number)
+            yield [number] * (number + 1)
+
+    lengths = map_in_order(len, batches(), workers=2)
+    assert next(lengths) == 1
+    assert len(read) <= 6
+    assert list(lengths) == list(range(2, 41))
+
+
+def has_ended(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_workers_end_with_the_process_that_started_them():
+    program = (
+        "import multiprocessing, os, signal\n"
+        "from linnet.data.workers import map_in_order\n"
+        "if __name__ == '__main__':\n"
+        "    work = map_in_order(len, [['a text']] * 9, 2)\n"
+        "    next(work)\n"
+        "    print(*[child.pid for child in multiprocessing.active_children()], flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, stdout=subprocess.PIPE, text=True, timeout=60)
+    workers = [int(number) for number in done.stdout.split()]
+    assert len(workers) == 2
+    end_s = time.monotonic() + 30
+    while not all(map(has_ended, workers)) and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert all(map(has_ended, workers))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no masks of signals")
+def test_workers_leave_the_interrupt_to_the_process_that_started_them():
+    """Also before their first line of Python, where each would print a traceback."""
+    blocked = partial(signal.pthread_sigmask, signal.SIG_BLOCK)
+    assert signal.SIGINT in next(map_in_order(blocked, [[]], workers=2))
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_worker_that_is_killed_ends_the_run():
+    with pytest.raises(ChildProcessError, match="ended from outside"):
+        list(map_in_order(signal.raise_signal, [signal.SIGKILL] * 2, workers=2))

@@ -159,7 +159,27 @@ class Engine:
 
         Once a prompt has been read, the first token of its stream is chosen. False if there was nothing to do.
         """
-        with self._stepping, torch.inference_mode():
+        with self._stepping:
+            return self._decode_alone() or self._step_all()
+
+    def _decode_alone(self) -> bool:
+        """A token of the only stream by its native step; False, and nothing done, if there is more to do.
+
+        To enter inference mode would take a twentieth of the step of a small model, and no operation here needs it.
+        """
+        batches = self._batches
+        if len(batches) != 1 or self._waiting or self._cancelled or not batches[0].is_native:
+            return False
+        batch, stream = batches[0], batches[0].streams[0]
+        self._choose(batch)
+        if stream.finish_reason is not None or batch.is_due(0):
+            with torch.inference_mode():
+                self._settle(batch)
+        return True
+
+    def _step_all(self) -> bool:
+        """`step` of any streams."""
+        with torch.inference_mode():
             self._remove_cancelled()
             batches = list(self._batches)
             for batch in batches:
@@ -170,6 +190,11 @@ class Engine:
             return bool(batches or spent)
 
     def _decode(self, batch: StreamBatch) -> None:
+        """One token of every stream of a batch, and what follows from it."""
+        self._choose(batch)
+        self._settle(batch)
+
+    def _choose(self, batch: StreamBatch) -> None:
         """One token of every stream of a batch."""
         try:
             logits_BV = batch.logits()
@@ -177,7 +202,6 @@ class Engine:
             batch.fail(error)
         else:
             choose_next(batch.streams, logits_BV, self.vocab_size)
-        self._settle(batch)
 
     def _settle(self, batch: StreamBatch) -> None:
         """Store states, free the rows of ended streams, and forget a batch without streams."""

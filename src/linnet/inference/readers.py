@@ -62,7 +62,7 @@ class CachedReader:
     """Reads a batch of streams chunk by chunk, the prompts first; each token once, with the state.
 
     `state` is advanced. padding, context: of the first chunk. record: collects auxiliary outputs; then every step is a
-    pass of the whole decoder.
+    pass of the whole decoder. native: the native step, once it is in use; None for other steps.
     """
 
     decoder: Decoder
@@ -70,6 +70,7 @@ class CachedReader:
     padding: Counts | None = None
     record: AuxiliaryOutputs | None = None
     context: PrefillContext = EMPTY
+    native: NativeStep | None = field(default=None, init=False)
     _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
     _graphs: GraphSteps | None = field(default=None, init=False)
 
@@ -82,7 +83,7 @@ class CachedReader:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
         has_begun = min(self.state.positions) > 0 and self.padding is None and self.context is EMPTY
         if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
-            self._step = None  # it may hold tensors of the state
+            self._step = self.native = None  # they may hold tensors of the state
             return self._pass(tokens_BT)
         if self._step is None and can_record(self.decoder, self.state):
             if self._graphs is None:
@@ -90,9 +91,9 @@ class CachedReader:
                 self._graphs = GraphSteps(self.decoder, self.state, ordinary)
             self._step = self._graphs.logits
         if self._step is None:
-            native = NativeStep.of(self.decoder, self.state)
-            if native is not None:
-                self._step = native.logits
+            self.native = NativeStep.of(self.decoder, self.state)
+            if self.native is not None:
+                self._step = self.native.logits
             elif can_compile(self.decoder, self.state):
                 self._step = CompiledSteps(self.decoder, self.state, self._pass).logits
             else:

@@ -219,6 +219,12 @@ class StreamBatch:
         """Tokens of the longest row that have not been read."""
         return max(len(stream.pending) for stream in self.streams)
 
+    @property
+    def is_native(self) -> bool:
+        """True if its next token comes from a native step, which is no tensor operation."""
+        in_use = self.reader is not None and self.reader.native is not None
+        return in_use and self.streams[0].request.speculation is None
+
     def place(self) -> None:
         """Set the state and the row of each stream."""
         for row, stream in enumerate(self.streams):
@@ -239,17 +245,25 @@ class StreamBatch:
         first = self.streams[0]
         if first.request.speculation is not None and len(self.streams) == 1 and self.reader.record is None:
             return first.request.speculation.logits(self.reader, first.tokens, len(first.tokens) + first.remaining)
+        if self.reader.native is not None:  # of one stream
+            return self.reader.native.logits_behind(first.pending[-1])
         tokens_B1 = torch.tensor([stream.pending for stream in self.streams])
         return self.reader.logits(tokens_B1 if self.reader.on_cpu else tokens_B1.to(self.reader.decoder.device))
+
+    def is_due(self, row: int) -> bool:
+        """True if the state of a stream is to be added to the prefix store now."""
+        stream = self.streams[row]
+        if stream.stored is None or stream.error is not None or self.reader is None:
+            return False
+        return stream.stored.is_due(self.state.positions[row], stream.finish_reason is not None)
 
     def store(self) -> None:
         """Add the states of streams that have ended, or reached a snapshot position, to the prefix store."""
         for row, stream in enumerate(self.streams):
-            if stream.stored is not None and stream.error is None and self.reader is not None:
-                ended = stream.finish_reason is not None
-                if stream.stored.is_due(self.state.positions[row], ended):
-                    stream.settle()
-                    stream.stored.save(self.state, row)
+            if self.is_due(row):
+                stream.settle()
+                assert stream.stored is not None
+                stream.stored.save(self.state, row)
 
     def fail(self, error: Exception) -> None:
         """End all streams because of an error."""

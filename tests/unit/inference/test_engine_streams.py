@@ -1,5 +1,7 @@
 """Streams of one engine: each gets the tokens that it gets alone, whatever joins, leaves or is read between."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small_models import EXAMPLES, small_decoder
@@ -9,8 +11,10 @@ from linnet.inference.decode import decode
 from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.sampling import Sampling
+from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted.policies import BankCache
 from linnet.model.decoder import Decoder
+from linnet.ops.native import library
 
 GREEDY = Sampling(temperature=0)
 REQUESTS = [
@@ -46,6 +50,37 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def tokens(stream: Stream) -> list[int]:
     return [event.token for event in stream]
+
+
+@pytest.mark.skipif(library(torch.device("cpu")) is None, reason="no compiler, or another processor")
+@pytest.mark.parametrize("request_", REQUESTS, ids=["greedy", "drawn", "top_k", "penalty"])
+def test_the_only_stream_has_its_native_steps_and_the_state_and_tokens_of_others(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+):
+    """Before, with and after a companion, which the only stream waits for no longer than before."""
+    decoder, whole = small_decoder(AttentionSpec(heads=2)).float(), []
+    step_all = Engine._step_all
+    monkeypatch.setattr(Engine, "_step_all", lambda engine: whole.append(1) or step_all(engine))
+    only = Engine(decoder).submit(replace(request_, logprobs=2))
+    events = list(only)
+    assert len(whole) <= 2  # the prompt, and the token with which the native step begins
+    plain = Engine(decoder)
+    monkeypatch.setattr(plain, "_decode_alone", lambda: False)
+    expected = plain.submit(replace(request_, logprobs=2))
+    assert list(expected) == events and len(whole) >= len(events)
+    assert only.finish_reason == expected.finish_reason == "length"
+    both = zip(only.state.tensors().values(), expected.state.tensors().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in both) and only.state.positions == expected.state.positions
+
+    engine = Engine(decoder)
+    joined = engine.submit(replace(request_, max_tokens=request_.max_tokens + 6))
+    first = [next(joined).token for _ in range(4)]
+    other = engine.submit(REQUESTS[0])
+    first.append(next(joined).token)
+    assert engine.running == 2
+    other.cancel()
+    assert [*first, *tokens(joined)] == alone(decoder, replace(request_, max_tokens=request_.max_tokens + 6))
+    assert engine.running == 0 and not engine.step()
 
 
 @pytest.mark.parametrize("kind", ["attention", "ted", "mamba2", "plga", "mlstm"])

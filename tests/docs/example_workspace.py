@@ -7,6 +7,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -58,6 +59,8 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.made: dict[str, Path] = {}
+        """The runs and the prepared text there are, by what they were made of: a second of the same is a copy."""
 
     def needed(self, example: str) -> list[str]:
         """The names that an example mentions, the longest first."""
@@ -134,7 +137,11 @@ def run_of_pairs(workspace: Workspace, path: Path) -> None:
 
 def data(workspace: Workspace, path: Path) -> None:
     """Prepared text."""
+    if "data" in workspace.made:
+        shutil.copytree(workspace.made["data"], path)
+        return
     linnet("prepare", workspace.path("stories.txt"), "--out", path, "--vocab-size", VOCABULARY)
+    workspace.made["data"] = path
 
 
 def run_of(preset: str) -> "Maker":
@@ -149,11 +156,16 @@ def run_of_small(preset: str) -> "Maker":
 
 def train(workspace: Workspace, path: Path, model: str | dict[str, Any], steps: int = 2) -> None:
     """A run of few steps, with two evaluations."""
+    key = json.dumps([model, steps])
+    if key in workspace.made:
+        shutil.copytree(workspace.made[key], path)
+        return
     training = {"steps": steps, "batch_size": 1, "threads": 1, "evaluate": {"every": 1, "tokens": 256}}
     config = path.with_suffix(".yaml")
     config.write_text(yaml.safe_dump({"model": model, "training": training}))
     linnet("train", "--config", config, "--data", workspace.path("data/stories"), "--out", path)
     config.unlink()
+    workspace.made[key] = path
 
 
 def run_of_llama(workspace: Workspace, path: Path) -> None:

@@ -272,3 +272,12 @@ def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
     text_bytes = (tmp_path / "2000.jsonl").stat().st_size
     assert text_bytes > 2_000_000
     assert peaks[1] - peaks[0] < 0.25 * text_bytes
+
+
+def test_exact_copies_need_no_other_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    path = write_lines(tmp_path / "in.jsonl", ["a b c", "A b c", "d"])
+    assert deduplicate([path], tmp_path / "out", EXACT_ONLY).kept.documents == 2
+    with pytest.raises(UserError, match=r"needs xxhash: pip install 'linnet\[data\]'"):
+        deduplicate([path], tmp_path / "near")
+    assert not (tmp_path / "near").exists()

@@ -15,6 +15,9 @@ from linnet.core.atomic import PARTIAL, is_leftover
 from linnet.core.checksum import read_checked_json
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -262,3 +265,33 @@ def test_killed_while_writing_leaves_nothing_half_written(
         assert prepare("a.txt", "--tokenizer", "bytes", "--out", "data")[0] == 0
         assert any(note.endswith(": left by a process that was broken off, removed") for note in told())
         assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "data"}
+
+
+def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_path: Path, prepare: Prepare) -> None:
+    tokenizer = Tokenizer.train("bytes", [])
+    block = {"repeat": 1, "mixer": {"kind": "attention", "heads": 1}, "feed_forward": {"kind": "glu", "hidden": 8}}
+    description = {"vocab_size": tokenizer.vocab_size, "d_model": 8, "context_length": 64, "blocks": [block]}
+    write_model(tmp_path / "model", Decoder(ModelSpec.parse(description, "test")), tokenizer, {})
+    (tmp_path / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    rows = [{"instruction": f"Who? {n}", "output": "Ben."} for n in range(40)]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = prepare("--chat", "chat.jsonl", "--model", "model", "--out", "data", "--json")
+    assert (code, err) == (0, "")
+    splits = json.loads(out)["splits"]
+    assert {name: split["targets"] / split["documents"] for name, split in splits.items()} == {
+        "train": 5.0,
+        "validation": 5.0,
+    }
+    for words, expected in (
+        (("--chat", "chat.jsonl"), "--model: expected it beside --chat"),
+        (("--model", "model"), "--chat: expected it beside --model"),
+        (("--chat", "no.jsonl", "--model", "model"), "--chat no.jsonl: expected a .jsonl file"),
+        (("--chat", "chat.jsonl", "--model", "model", "--field", "x"), "--field x: applies only to text"),
+        (("x.txt", "--chat", "chat.jsonl", "--model", "model"), "applies only to text, and not to conversations"),
+    ):
+        code, _, err = prepare(*words, "--out", "other")
+        assert code == 2 and expected in err and err.count("\n") == 1, err

@@ -72,6 +72,12 @@ def prepare(
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
     ] = False,
+    chat: Annotated[
+        Path | None, option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers.")
+    ] = None,
+    model: Annotated[
+        Path | None, option("DIR", "With --chat: the model whose tokenizer and chat template are used.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -89,6 +95,14 @@ def prepare(
     from linnet.data.prepare_tokens import prepare_token_files
     from linnet.data.token_files import is_token_file
 
+    if chat is not None or model is not None:
+        text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
+        others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
+        for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
+            if value is not None:
+                raise UserError("applies only to text, and not to conversations", field=name, value=value)
+        _report(_prepare_chat(chat, model, out, validation, overwrite), out, as_json)
+        return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     if any(map(is_token_file, files or ())):
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
@@ -144,6 +158,24 @@ def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
         write_json(manifest.model_dump())
     else:
         _print_table(manifest, out)
+
+
+def _prepare_chat(
+    chat: Path | None, model: Path | None, out: Path, validation: float | None, overwrite: bool
+) -> "Manifest":
+    from linnet.data.chat_template import ChatTemplate
+    from linnet.data.prepare_conversations import prepare_conversations
+    from linnet.data.tokenizer import TOKENIZER, Tokenizer
+    from linnet.model.folder import PUBLISHED, model_folder
+
+    if chat is None or model is None:
+        name, other = ("model", "chat") if chat is None else ("chat", "model")
+        raise UserError(field=other, accepted=f"it beside --{name}")
+    if not chat.is_file():
+        raise UserError(field="chat", value=chat, accepted="a .jsonl file of conversations")
+    folder = model_folder(model)
+    template, tokenizer = ChatTemplate.find(folder, folder / PUBLISHED), Tokenizer.load(folder / TOKENIZER)
+    return prepare_conversations(chat, out, template, tokenizer, validation, overwrite)
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

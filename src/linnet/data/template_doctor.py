@@ -143,6 +143,9 @@ CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
 }
 """The checks by name."""
 
+FATAL = ("stop token trained after every answer",)
+"""Checks without which nothing is prepared to train on; the others are told."""
+
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

@@ -135,3 +135,36 @@ def test_show_of_another_conversation_as_json_and_page(capsys, talked, tmp_path)
 def test_show_refuses(capsys, talked, options, expected):
     code, _, err = shown(capsys, talked, *options)
     assert code == 2 and expected in err and err.count("\n") == 1
+
+
+def test_mix_shows_the_sources_and_tells_one_without_held_out_documents(capsys, tmp_path):
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"a bird sang {n} times" for n in range(40)))
+    (tmp_path / "b.txt").write_text("b" * 3000)
+    sources = {name: {"inputs": str(tmp_path / f"{name}.txt"), "weight": 1} for name in "ab"}
+    mixture, data = tmp_path / "mixture.yaml", tmp_path / "data"
+    mixture.write_text(json.dumps({"sources": sources}))
+    assert main(["prepare", "--mixture", str(mixture), "--out", str(data), "--tokenizer", "bytes"]) == 0
+    capsys.readouterr()
+    assert main(["data", "mix", str(mixture), "--data", str(data), "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = {one["source"]: one for one in json.loads(out)}
+    assert found["a"]["held_out"] + found["a"]["documents"] == 40 and found["b"]["documents"] == 1
+    assert found["a"]["given"] == pytest.approx(0.5) and 0 < found["a"]["share"] < 0.5
+    assert main(["data", "mix", str(mixture), "--data", str(data)]) == 0
+    out, err = capsys.readouterr()
+    assert "held-out documents" in out and "note: b: no held-out documents" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--confirm"], "--confirm: is of a search; add --search"),
+        (["--search"], "--out: missing; a search needs a folder for its runs"),
+        (["--search", "--out", "x", "--target", "a=0"], "--target a=0: expected SOURCE=WEIGHT with a weight above 0"),
+    ],
+    ids=["confirm", "out", "target"],
+)
+def test_mistakes_of_mix_are_told_in_one_line(capsys, tmp_path, options, message):
+    (tmp_path / "mixture.yaml").write_text("sources: {a: {inputs: a.txt}}")
+    assert main(["data", "mix", str(tmp_path / "mixture.yaml"), "--data", str(tmp_path), *options]) == 2
+    assert message in capsys.readouterr().err

@@ -1,21 +1,26 @@
 """`linnet data`: text on its way to `linnet prepare`."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli.options import AsJson, option
+from linnet.cli.console import interruptions_reported, invocation, note, show_result
+from linnet.cli.options import AsJson, Changes, ExecutorName, SlurmOptions, Workers, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.data.deduplicate import DeduplicationReport, DeduplicationSpec
+    from linnet.data.mixture import MixtureSpec
 
 data = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Work on text before it is prepared: leave out what should not be trained on; look at conversations.
+    help="""Work on text before it is prepared: leave out what should not be trained on; look at conversations; find the
+    shares of sources.
 
     Example: linnet data dedup web.jsonl --out data/unique
     """,
@@ -188,3 +193,104 @@ def _print(report: "DeduplicationReport", out: Path) -> None:
         write(f"{example.reason.replace('_', ' ')}, {measure} {example.similarity:.2f}\n")
         write(f"  left out: {example.removed}\n  stays:    {example.stays}\n")
     write(f"written to {out}: {len(report.files):,} files\n")
+
+
+@data.command()
+def mix(
+    mixture: Annotated[Path, typer.Argument(metavar="FILE", help="A mixture.yaml.")],
+    *,
+    folder: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data folder that was prepared with it.")],
+    search: Annotated[
+        bool, typer.Option("--search", help="Train small models on many mixtures, and find the best shares.")
+    ] = False,
+    out: Annotated[Path | None, option("DIR", "Of --search: the folder of the runs and of the mixture found.")] = None,
+    model: Annotated[str, option("MODEL", "Of --search: the model to train, a preset or a file.")] = "tiny-attention",
+    runs: Annotated[int, typer.Option(min=2, metavar="N", help="Of --search: mixtures to train on.")] = 12,
+    target: Annotated[
+        list[str] | None,
+        option("SOURCE=WEIGHT", "Of --search: whose held-out text counts (repeatable). Default: all sources, equally."),
+    ] = None,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Of --search: train on the mixture found, too.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of --search: decides mixtures and trainings.")] = 0,
+    changes: Changes = None,
+    executor: ExecutorName = "local",
+    workers: Workers = 1,
+    slurm_options: SlurmOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the sources of a mixture; with --search find the shares with the lowest held-out loss.
+
+    Example: linnet data mix mixture.yaml --data data/mixed
+
+    Example: linnet data mix mixture.yaml --data data/mixed --search --runs 16 --set training.steps=500 --out runs/mix
+
+    A search trains a small model on each of several mixtures, drawn around the given one, and fits a law of the loss on
+    each source's held-out text (arXiv 2403.16952). The mixture with the lowest predicted mean is written to
+    DIR/mixture.yaml; its shares lie within those that were tried. The same command goes on where it was stopped; with
+    more --runs it adds to them.
+    """
+    from linnet.core.spec import read_yaml
+    from linnet.data.mixture import MixtureSpec
+
+    spec = MixtureSpec.parse(read_yaml(mixture), str(mixture))
+    if not search:
+        given = {"out": out, "target": target, "confirm": confirm or None, "set": changes}
+        for name, value in given.items():
+            if value is not None:
+                raise UserError("is of a search; add --search", field=name)
+        _show_sources(spec, folder, as_json)
+        return
+    from linnet.core.system import keep_freed_memory
+    from linnet.experiments.executors import make_executor
+    from linnet.experiments.jobs import Runner
+    from linnet.experiments.mixture_search import MixtureSearchSettings, search_mixture
+
+    if out is None:
+        raise UserError("missing; a search needs a folder for its runs", field="out")
+    settings = MixtureSearchSettings(model, runs, seed, _targets(target or ()) or None, confirm)
+    chosen = make_executor(executor, workers, slurm_options or ())
+    keep_freed_memory()
+    with interruptions_reported():
+        found = search_mixture(spec, folder, out, settings, changes or (), Runner(note, invocation()), chosen)
+    show_result(found, None, as_json)
+
+
+def _targets(typed: Sequence[str]) -> dict[str, float]:
+    """`code=2`: the weight of each target; without a number, 1."""
+    weights: dict[str, float] = {}
+    for text in typed:
+        name, _, number = text.rpartition("=") if "=" in text else (text, "", "1")
+        try:
+            weights[name] = float(number)
+        except ValueError:
+            weights[name] = -1
+        if not 0 < weights[name] < float("inf"):
+            raise UserError(field="target", value=text, accepted="SOURCE=WEIGHT with a weight above 0")
+    return weights
+
+
+def _show_sources(spec: "MixtureSpec", folder: Path, as_json: bool) -> None:
+    from linnet.data.mixed_batches import describe_sources
+    from linnet.data.token_data import TokenData
+    from linnet.present.table import Table
+
+    found = describe_sources(TokenData.open(folder), spec)
+    if as_json:
+        write_json([asdict(source) for source in found])
+        return
+    rows = [
+        (
+            one.source,
+            f"{one.documents:,}",
+            f"{one.tokens:,}",
+            f"{one.share:.1%}",
+            f"{one.given:.1%}",
+            f"{one.held_out:,}",
+        )
+        for one in found
+    ]
+    columns = ("source", "documents", "tokens", "of the tokens", "mixture's share", "held-out documents")
+    write_parts(Table("", columns, rows, f"the mixture's shares are of the {spec.by}"))
+    for one in found:
+        if not one.held_out:
+            note(f"note: {one.source}: no held-out documents, so no evaluation has its bits per byte")

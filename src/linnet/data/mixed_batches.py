@@ -65,6 +65,50 @@ def source_parts(data: TokenData, mixture: MixtureSpec) -> list[SourcePart]:
     return parts
 
 
+@dataclass(frozen=True)
+class SourceDescription:
+    """One source of a mixture in a data folder: its documents and tokens to train on, its share of these tokens, the
+    share that the mixture gives it, and its held-out documents.
+    """
+
+    source: str
+    documents: int
+    tokens: int
+    share: float
+    given: float
+    held_out: int
+
+
+def given_shares(mixture: MixtureSpec, parts: Sequence[SourcePart]) -> Floats:
+    """The share of each source before any curriculum, `[S]`, of bytes or tokens as the mixture counts them."""
+    shares_S = _shares(mixture, None, parts)  # of tokens
+    if mixture.by == "bytes":
+        shares_S = shares_S * [part.bytes_per_token for part in parts]
+    return np.asarray(shares_S / shares_S.sum(), dtype=np.float64)
+
+
+def describe_sources(data: TokenData, mixture: MixtureSpec) -> list[SourceDescription]:
+    """What a data folder has of each source of a mixture; `UserError` as from `source_parts`."""
+    parts = source_parts(data, mixture)
+    tokens = sum(len(part.sequence) for part in parts)
+    counts = {}
+    for split in ("train", "validation"):
+        sources_D = data.sources(split)
+        assert sources_D is not None, "source_parts has checked it"
+        counts[split] = Counter(data.source_names[place] for place in sources_D.tolist())
+    return [
+        SourceDescription(
+            part.name,
+            counts["train"][part.name],
+            len(part.sequence),
+            len(part.sequence) / tokens,
+            float(share),
+            counts["validation"][part.name],
+        )
+        for part, share in zip(parts, given_shares(mixture, parts), strict=True)
+    ]
+
+
 def _tokens_by_source(data: TokenData) -> NDArray[np.int64]:
     """Tokens of each source in both splits, `[S]`."""
     totals = np.zeros(len(data.source_names))

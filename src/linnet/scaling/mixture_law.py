@@ -20,7 +20,7 @@ FLOORS_F = np.concatenate([np.linspace(0, 0.9, 46), [0.925, 0.95, 0.97]])
 """Floors that are tried, relative to the lowest loss."""
 
 _RIDGE = 1e-6
-_DESCENT_STEPS, _DESCENT_RATE = 4000, 0.5
+_DESCENT_STEPS, _DESCENT_RATE = 1000, 0.5
 
 
 def fewest_runs(sources: int) -> int:
@@ -68,7 +68,7 @@ class MixtureLaw:
                 best_S, best = shares_S, value
             gradient_S = terms_T @ self.slopes_TS
             gradient_S = gradient_S - gradient_S.mean()
-            rate = _DESCENT_RATE / (1 + step / 100) / max(float(np.abs(gradient_S).max()), 1e-12)
+            rate = _DESCENT_RATE / (1 + step / 25) / max(float(np.abs(gradient_S).max()), 1e-12)
             moved_S = np.maximum(shares_S, 1e-9) * np.exp(-rate * gradient_S)
             shares_S = _within(moved_S / moved_S.sum(), lowest_S, highest_S)
         return best_S
@@ -79,7 +79,7 @@ def _within(shares_S: Floats, lowest_S: Floats, highest_S: Floats) -> Floats:
     low, high = 0.0, 1.0
     while np.clip(high * shares_S, lowest_S, highest_S).sum() < 1 and high < 1e12:
         high *= 2
-    for _ in range(60):
+    for _ in range(45):
         middle = (low + high) / 2
         low, high = (middle, high) if np.clip(middle * shares_S, lowest_S, highest_S).sum() < 1 else (low, middle)
     cut_S = np.clip(high * shares_S, lowest_S, highest_S)

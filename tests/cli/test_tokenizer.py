@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,53 @@ def test_a_sound_template_passes(capsys, folder):
 def test_a_missing_file_is_named(capsys, folder):
     assert main(["tokenizer", "doctor", "none.jsonl", "--model", str(folder / "model")]) == 2
     assert "none.jsonl: expected a .jsonl file of conversations" in capsys.readouterr().err
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("the bird sang to the tree and the tree was glad. " * 60)
+    return path
+
+
+def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    small, large = (str(tmp_path / f"{size}.json") for size in (260, 300))
+    assert main(["tokenizer", "train", str(text), "--vocab-size", "260", "--out", small]) == 0
+    assert main(["tokenizer", "train", str(text), "--kind", "unigram", "--vocab-size", "300", "--out", large]) == 0
+    assert Tokenizer.load(small).vocab_size == 260 and Tokenizer.load(large).kind == "unigram"
+    capsys.readouterr()
+
+    assert main(["tokenizer", "inspect", small, "--text", str(text)]) == 0
+    out = capsys.readouterr().out
+    assert "bytes per token" in out and "100.00% of the text's" in out
+    assert "all hard texts come back from their tokens" in out
+
+    assert main(["tokenizer", "compare", small, large, "--text", str(text), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["tokenizers"]
+    assert [row["vocab_size"] for row in found] == [260, Tokenizer.load(large).vocab_size]
+    assert found[0]["parameters"] < found[1]["parameters"]
+    more, fewer = sorted(found, key=lambda row: row["bytes_per_token"])
+    assert more["flops_per_byte"] > fewer["flops_per_byte"] and more["context_bytes"] < fewer["context_bytes"]
+
+    assert main(["tokenizer", "compare", small, large, "--text", str(text)]) == 0
+    assert f"fewest parameters: {small}" in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "TEXT", "--out", "TEXT"], "exists already; --overwrite replaces it"),
+        (["train", "TEXT", "--kind", "words", "--out", "new.json"], "words"),
+        (["train", "TEXT", "--vocab-size", "3", "--out", "new.json"], "3"),
+        (["inspect", "missing.json", "--text", "TEXT"], "missing.json"),
+        (["compare", "missing.json", "--text", "TEXT"], "expected two or more"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], expected: str, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tokenizer", *(str(text) if each == "TEXT" else each for each in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert expected in error and error.count("\n") == 1
+    assert not (tmp_path / "new.json").exists()

@@ -26,7 +26,7 @@ VERBS = {
     "plan": "Plan a training run; fit scaling laws to runs.",
     "design": "Find the shape of a model under a budget.",
     "data": "Leave out copies, evaluation text; show conversations.",
-    "tokenizer": "Check a tokenizer and a chat template.",
+    "tokenizer": "Train and compare tokenizers; check chat templates.",
     "prepare": "Turn text into token shards to train on.",
     "train": "Train a model, or continue an interrupted run.",
     "runs": "List runs, compare two, show their curves.",

@@ -1,7 +1,8 @@
-"""`linnet tokenizer`: a tokenizer and the chat template beside it."""
+"""`linnet tokenizer`: train, inspect and compare tokenizers; check the chat template beside one."""
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,19 +10,149 @@ from linnet.cli.options import AsJson, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
+if TYPE_CHECKING:
+    from linnet.data.tokenizer_report import PieceCount, TokenizerReport
+
 tokenizer = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Look at a tokenizer and the chat template of its model.
+    help="""Train tokenizers, look inside them, compare what they cost; check chat templates.
 
-    Example: linnet tokenizer doctor chat.jsonl --model runs/base
+    Example: linnet tokenizer inspect data/stories --text my.txt
     """,
 )
 
+Field = Annotated[str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")]
+Separator = Annotated[
+    str | None,
+    typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
+]
+Texts = Annotated[
+    list[str],
+    option("INPUT", "Text to encode, in every format of `linnet prepare` (repeatable)."),
+]
 
-@tokenizer.callback()
-def _group() -> None:
-    """Make a group even of a single command."""
+
+@tokenizer.command()
+def train(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="Files, folders or patterns, in every format of `linnet prepare`."),
+    ],
+    *,
+    out: Annotated[Path, option("FILE", "The tokenizer.json to write.")],
+    kind: Annotated[str, option("bytes|char|bpe|unigram", "The kind of tokenizer.")] = "bpe",
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
+    ] = None,
+    field: Field = None,
+    separator: Separator = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a tokenizer on text, and write a tokenizer.json.
+
+    Example: linnet tokenizer train my.txt --kind unigram --vocab-size 4096 --out tokenizer.json
+
+    bpe merges bytes within words, as GPT-2 does; unigram falls back to bytes and splits digits, as the PLDR-LLM paper
+    does. `linnet prepare` trains one in the same way, from the training side of its text alone.
+    """
+    from linnet.data.prepare import train_tokenizer
+
+    if out.exists() and not overwrite:
+        raise UserError("exists already; --overwrite replaces it", field="out", value=str(out))
+    trained = train_tokenizer(files, kind, vocab_size, field, separator)
+    trained.save(out)
+    if as_json:
+        write_json({"file": str(out), "kind": trained.kind, "vocab_size": trained.vocab_size, "hash": trained.hash})
+        return
+    write(f"{trained.kind}, {trained.vocab_size:,} tokens\n")
+    write(f"written to {out}\n")
+
+
+@tokenizer.command()
+def inspect(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="TOKENIZER", help="A tokenizer.json, or the folder of data, a model, a run."),
+    ],
+    *,
+    text: Texts,
+    field: Field = None,
+    separator: Separator = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a tokenizer does to a text: bytes per token, unknown and unused tokens, hard texts that it changes.
+
+    Example: linnet tokenizer inspect data/stories --text my.txt
+
+    Hard texts are twenty short ones with composed characters, emoji, control characters, line ends and the like: a
+    tokenizer that is lossless gives all of them back.
+    """
+    (report,) = _reports([path], text, field, separator)
+    if as_json:
+        write_json(report.to_dict())
+        return
+    _print_counts(report)
+    _print_pieces("tokens of most bytes", report.longest)
+    _print_pieces("tokens used most", report.most_used)
+    if not report.changed:
+        write("all hard texts come back from their tokens\n")
+    for changed in report.changed:
+        write(f"changed: {changed.name}: {changed.text!r} becomes {changed.decoded!r}\n")
+
+
+@tokenizer.command()
+def compare(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="TOKENIZER", help="tokenizer.json files, or folders of data, models, runs."),
+    ],
+    *,
+    text: Texts,
+    model: Annotated[
+        str, option("NAME|FILE", "The model that the vocabularies are for: a preset or a YAML file.")
+    ] = "tiny-attention",
+    field: Field = None,
+    separator: Separator = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare tokenizers on one text, and what each vocabulary costs a model.
+
+    Example: linnet tokenizer compare data/stories runs/ted --text my.txt --model tiny-attention
+
+    A larger vocabulary makes fewer tokens of a text, but the model's embedding and head are larger. The FLOPs of a
+    pass are those of the model with each vocabulary, over its whole context, for each byte of the text. How well a
+    model predicts the bytes is not foreseen: train one of each (`linnet compare`), and compare bits per byte.
+    """
+    from linnet.model.cost import model_cost
+    from linnet.model.spec import ModelSpec
+
+    if len(paths) < 2:
+        raise UserError("one tokenizer; expected two or more", field="TOKENIZER", value=str(paths[0]))
+    spec, rows = ModelSpec.load(model), []
+    for path, report in zip(paths, _reports(paths, text, field, separator), strict=True):
+        cost = model_cost(spec.replace(vocab_size=report.vocab_size))
+        flops = cost.flops_per_token(spec.context_length, with_head=True) / report.bytes_per_token
+        rows.append(
+            {
+                "tokenizer": str(path),
+                "kind": report.kind,
+                "vocab_size": report.vocab_size,
+                "tokens": report.tokens,
+                "bytes_per_token": report.bytes_per_token,
+                "unknown": report.unknown,
+                "changed_hard_texts": len(report.changed),
+                "parameters": cost.parameters,
+                "flops_per_byte": flops,
+                "context_bytes": round(spec.context_length * report.bytes_per_token),
+            }
+        )
+    if as_json:
+        write_json({"model": spec.name, "context_length": spec.context_length, "tokenizers": rows})
+    else:
+        _print_comparison(spec.name, rows)
 
 
 @tokenizer.command()
@@ -70,3 +201,71 @@ def doctor(
             write(f"{finding.check}: {finding.place}: {finding.problem}\n")
     if findings:
         raise typer.Exit(1)
+
+
+def _reports(paths: list[Path], inputs: list[str], field: str | None, separator: str | None) -> "list[TokenizerReport]":
+    from linnet.core.errors import note
+    from linnet.data.sources import describe_reading, open_sources
+    from linnet.data.tokenizer import Tokenizer
+    from linnet.data.tokenizer_report import report_on
+    from linnet.model.folder import find_model_folder
+    from linnet.present.progress import progress
+
+    tokenizers: list[Tokenizer] = [Tokenizer.load(find_model_folder(path) or path) for path in paths]
+    reports = []
+    with ExitStack() as stack:
+        sources = open_sources(stack, inputs, field, separator)
+        size = len(paths) * sum(source.size_bytes for source in sources)
+        with progress("tokens", size, "bytes") as advance:
+            for each in tokenizers:
+                reports.append(report_on(each, (text for source in sources for text in source.documents(advance))))
+        for line in describe_reading(sources):
+            note(line)
+    return reports
+
+
+def _print_counts(report: "TokenizerReport") -> None:
+    from linnet.present.table import Table
+
+    rows = [
+        ("kind", report.kind),
+        ("tokens of the vocabulary", f"{report.vocab_size:,}"),
+        ("  not in this text", f"{report.unused:,} ({report.unused / report.vocab_size:.1%})"),
+        ("documents", f"{report.documents:,}"),
+        ("bytes", f"{report.bytes:,}"),
+        ("tokens", f"{report.tokens:,}"),
+        ("bytes per token", f"{report.bytes_per_token:.3f}"),
+        ("unknown tokens", f"{report.unknown:,} ({report.unknown / max(1, report.tokens):.2%})"),
+        ("bytes that tokens stand for", f"{report.token_bytes / max(1, report.bytes):.2%} of the text's"),
+    ]
+    write_parts(Table("", ("", ""), rows))
+
+
+def _print_pieces(title: str, pieces: "tuple[PieceCount, ...]") -> None:
+    from linnet.present.table import Table
+
+    rows = [(piece.text, f"{piece.bytes:,}", f"{piece.uses:,}") for piece in pieces]
+    write_parts(Table(title, ("token", "bytes", "uses"), rows))
+
+
+def _print_comparison(model: str, rows: list[dict[str, Any]]) -> None:
+    from linnet.present import numbers
+    from linnet.present.table import Table
+
+    heads = ("tokenizer", "vocabulary", "bytes per token", "unknown", "parameters", "FLOPs per byte", "context, bytes")
+    table = [
+        (
+            row["tokenizer"],
+            f"{row['vocab_size']:,}",
+            f"{row['bytes_per_token']:.3f}",
+            f"{row['unknown'] / max(1, row['tokens']):.2%}",
+            numbers.metric(row["parameters"]),
+            numbers.metric(row["flops_per_byte"]),
+            f"{row['context_bytes']:,}",
+        )
+        for row in rows
+    ]
+    write_parts(Table(f"what a vocabulary costs {model}", heads, table))
+    cheapest = min(rows, key=lambda row: row["flops_per_byte"])
+    smallest = min(rows, key=lambda row: row["parameters"])
+    write(f"fewest FLOPs for a byte: {cheapest['tokenizer']}; fewest parameters: {smallest['tokenizer']}\n")

@@ -460,6 +460,33 @@ def _check_unchanged(path: Path) -> None:
         raise UserError(f"{folder / TOKENIZER}: {CHECKSUM_MISMATCH} from that in {MANIFEST}")
 
 
+def train_tokenizer(
+    inputs: Sequence[str],
+    kind: str,
+    vocab_size: int | None = None,
+    field: str | None = None,
+    separator: str | None = None,
+) -> Tokenizer:
+    """Train a tokenizer on all documents of files and folders; what the reading met besides is noted.
+
+    The arguments are those of `prepare`; of large texts a sample is read. `UserError` as from `prepare`.
+    """
+    if kind not in KINDS:
+        raise UserError(field="kind", value=kind, accepted=f"one of {', '.join(KINDS)}")
+    check_vocab_size(kind, vocab_size)
+    with ExitStack() as stack:
+        sources = open_sources(stack, inputs, field, separator)
+        divided, _ = _corpus_of(sources, None)
+
+        def documents() -> Iterator[Document]:  # nothing is held out
+            return (document._replace(side="train") for document in divided.documents())
+
+        trained = _train(_Corpus(documents, divided.sources), kind, vocab_size)
+        for line in describe_reading(sources):
+            note(line)
+    return trained
+
+
 def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
     """Second pass: the tokenizer, from the training side alone."""
     if kind == "bytes":

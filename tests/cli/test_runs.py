@@ -116,3 +116,21 @@ def test_mistakes_are_one_line(words, tmp_path, monkeypatch, capsys):
     assert main(["runs", *words]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: nothing: ") and err.count("\n") == 1
+
+
+def test_show_has_what_a_run_read_of_each_source_of_a_mixture(capsys, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("<|endoftext|>".join(f"{name} sang {n} times " * 5 for n in range(20)))
+    mixture = tmp_path / "mixture.yaml"
+    mixture.write_text(json.dumps({"sources": {n: {"inputs": str(tmp_path / f"{n}.txt"), "weight": 1} for n in "ab"}}))
+    data, out = str(tmp_path / "data"), str(tmp_path / "run")
+    assert main(["prepare", "--mixture", str(mixture), "--out", data, "--tokenizer", "bytes"]) == 0
+    settings = [f"training.mixture={mixture}", "model.d_model=16", "model.blocks.0.repeat=1"]
+    settings += [f"training.{one}" for one in ("steps=2", "batch_size=2", "context_length=16", "precision=float32")]
+    changes = [part for change in settings for part in ("--set", change)]
+    assert main(["train", "--model", "tiny-ted", "--data", data, "--out", out, *changes]) == 0
+    capsys.readouterr()
+    told = " ".join(answer(capsys, "show", out).split())
+    assert "source a 50.0% of the tokens, 50.0% of the bytes" in told and "source b 50.0% of the tokens" in told
+    sources = json.loads(answer(capsys, "show", out, "--json"))["sources"]
+    assert [(one["source"], one["tokens"]) for one in sources] == [("a", 32), ("b", 32)]

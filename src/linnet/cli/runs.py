@@ -153,7 +153,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
     folder, found, summary = RunFolder(run), as_listed.to_dict(), read_summary(run)
     lines = folder.metrics.read(folder.expected_steps(as_listed.step or 0))
     if as_json:
-        names = ("best", "extensions", "spikes", "embedding_from", "machine")
+        names = ("best", "extensions", "spikes", "embedding_from", "sources", "machine")
         recorded = {name: summary[name] for name in names if summary.get(name)}
         write_json({**found, **recorded, "lines": lines})
         return
@@ -163,6 +163,10 @@ def show(run: Run, as_json: AsJson = False) -> None:
     if vectors := summary.get("embedding_from"):
         count = f"{vectors['tokens_found']:,} of {vectors['tokens']:,} tokens"
         rows.append(("word vectors", f"of {vectors['file']}, for {count}"))
+    if sources := summary.get("sources"):
+        from linnet.data.mixed_batches import SourceShare
+
+        rows += [("source", SourceShare(**each).describe()) for each in sources]
     write_parts(Table("", ("", ""), rows, text=True))
     drawn = [line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
     if drawn:

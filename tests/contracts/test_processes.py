@@ -42,9 +42,9 @@ CASES = [
 
 
 @cache
-def of_one(name: str, precision: str, kind: str) -> Tensor:
+def of_one(name: str, precision: str, kind: str, steps: int) -> Tensor:
     spec = next(spec for spec in SHARED["every"] if name_of(spec) == name)
-    return torch.tensor(losses(spec, precision=precision, kind=kind))
+    return torch.tensor(losses(spec, precision=precision, kind=kind, steps=steps))
 
 
 @cache
@@ -64,7 +64,7 @@ def test_two_processes_give_the_losses_of_one(
 ):
     """With replicated and with sharded weights; for layers and for an encoder-decoder."""
     found = torch.tensor(of_two(which)[f"{name_of(example)} {shard} {precision} {kind}"])
-    expected = of_one(name_of(example), precision, kind)[: STEPS[which]]
+    expected = of_one(name_of(example), precision, kind, STEPS[which])
     if precision != "float64":
         found, expected = found[:, 0], expected[:, 0]
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)

@@ -168,3 +168,17 @@ def test_mistakes_of_mix_are_told_in_one_line(capsys, tmp_path, options, message
     (tmp_path / "mixture.yaml").write_text("sources: {a: {inputs: a.txt}}")
     assert main(["data", "mix", str(tmp_path / "mixture.yaml"), "--data", str(tmp_path), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_clean_prints_what_each_step_removed(capsys, files):
+    (files / "clean.yaml").write_text("steps: [{kind: gopher_quality, min_doc_words: 5}, {kind: pii}]")
+    arguments = ["data", "clean", str(files / "web.jsonl"), "--config", str(files / "clean.yaml")]
+    assert main([*arguments, "--out", str(files / "clean")]) == 0
+    printed = capsys.readouterr().out
+    assert "gopher_quality, gopher_short_doc: something else entirely" in printed
+    assert main([*arguments, "--out", str(files / "other"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["read"]["documents"] == 5
+    assert [step["step"] for step in report["steps"]] == ["gopher_quality", "pii"]
+    lines = (files / "clean/part-00000.jsonl").read_text().splitlines()
+    assert len(lines) == report["kept"]["documents"] < 5

@@ -391,6 +391,11 @@ def sentences(workspace: Workspace, path: Path) -> None:
     _write_lines(path, [{"sentence_good": f"Birds sing {n}.", "sentence_bad": f"Birds sings {n}."} for n in range(4)])
 
 
+def cleaning_steps(workspace: Workspace, path: Path) -> None:
+    """Steps of `linnet data clean` that short stories pass."""
+    path.write_text("steps: [{kind: gopher_quality, min_doc_words: 3, min_stop_words: null}, {kind: pii}]")
+
+
 def _write_lines(path: Path, rows: Sequence[object]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -411,6 +416,7 @@ MAKERS: dict[str, Maker] = {
     "runs/experts": run_of("tiny-experts"),
     "test.jsonl": evaluation_text,
     "pairs.jsonl": pairs,
+    "clean.yaml": cleaning_steps,
     "chat.jsonl": conversations,
     "runs/base": run_with_chat_template,
     "runs/pairs": run_of_pairs,

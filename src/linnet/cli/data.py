@@ -13,14 +13,15 @@ from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
+    from linnet.data.clean import CleaningReport
     from linnet.data.deduplicate import DeduplicationReport, DeduplicationSpec
     from linnet.data.mixture import MixtureSpec
 
 data = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Work on text before it is prepared: leave out what should not be trained on; look at conversations; find the
-    shares of sources.
+    help="""Work on text before it is prepared: clean it, leave out copies; look at conversations; find the shares of
+    sources.
 
     Example: linnet data dedup web.jsonl --out data/unique
     """,
@@ -115,6 +116,54 @@ def dedup(
         write_json({"out": str(out), **report.to_dict()})
     else:
         _print(report, out)
+
+
+@data.command()
+def clean(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="Files, folders or patterns, in every format of `linnet prepare`; - for the standard input.",
+        ),
+    ],
+    *,
+    config: Annotated[Path, option("FILE", "The steps and their options (YAML).")],
+    out: Annotated[Path, option("DIR", "The folder of .jsonl files to make.")],
+    field: Annotated[
+        str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
+    ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
+    ] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, metavar="N", help="Processes. Default: one a processor; one below 16 MB."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Leave out documents and lines that are no good text, by the filters of Gopher, C4 and FineWeb.
+
+    Example: linnet data clean web.jsonl --config clean.yaml --out data/clean
+
+    The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`. Steps:
+    gopher_repetition, gopher_quality, c4, fineweb_quality, pii. The result does not depend on the number of processes.
+    """
+    from linnet.core.spec import read_yaml
+    from linnet.data.clean import CleaningSpec
+    from linnet.data.clean import clean as clean_files
+
+    spec = CleaningSpec.parse(read_yaml(config), str(config))
+    report = clean_files(files, out, spec, field, separator, skip_invalid, workers, overwrite)
+    if as_json:
+        write_json({"out": str(out), **asdict(report)})
+    else:
+        _print_cleaning(report, out)
 
 
 @data.command()
@@ -294,3 +343,19 @@ def _show_sources(spec: "MixtureSpec", folder: Path, as_json: bool) -> None:
     for one in found:
         if not one.held_out:
             note(f"note: {one.source}: no held-out documents, so no evaluation has its bits per byte")
+
+
+def _print_cleaning(report: "CleaningReport", out: Path) -> None:
+    from linnet.present.table import Table
+
+    rows = [("read", f"{report.read.documents:,}", f"{report.read.bytes:,}", "")]
+    rows += [
+        (f"removed by {step.step}", f"{step.removed.documents:,}", f"{step.removed.bytes:,}", f"{step.trimmed_bytes:,}")
+        for step in report.steps
+    ]
+    rows.append(("kept", f"{report.kept.documents:,}", f"{report.kept.bytes:,}", ""))
+    write_parts(Table("", ("", "documents", "bytes", "bytes cut from others"), rows))
+    for step in report.steps:
+        for example in step.examples:
+            write(f"{step.step}, {example['reason']}: {example['text']}\n")
+    write(f"written to {out}: {len(report.files):,} files\n")

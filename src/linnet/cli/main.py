@@ -25,7 +25,7 @@ VERBS = {
     "spec": "List and describe models, and what they cost.",
     "plan": "Plan a training run; fit scaling laws to runs.",
     "design": "Find the shape of a model under a budget.",
-    "data": "Leave out copies, evaluation text; show conversations.",
+    "data": "Clean text, leave out copies; show conversations.",
     "tokenizer": "Train and compare tokenizers; check chat templates.",
     "prepare": "Turn text into token shards to train on.",
     "train": "Train a model, or continue an interrupted run.",

@@ -164,16 +164,18 @@ class ChatEncoder:
         """The content of an answer and what its message prints behind it, without white space at the end."""
         content = (conversation.messages[number].content or "").strip()
         own = [part for part in parts if part.message == number]
-        found = [part for part in own if content and text[part.start : part.stop].strip() == content]
-        if not found:
-            what = "the template does not print its content by itself"
-            raise UserError(
-                f"{conversation.place}: message {number}: {what}; expected "
-                f"{{% generation %}} around answers in {self.template.origin}"
-            )
-        first = found[-1]  # a role may read like the content, and stands before it
-        stop = first.start + len(text[first.start : own[-1].stop].rstrip())
-        return Span(first.start, max(first.stop, stop), number)
+        alone = [part for part in own if content and text[part.start : part.stop].strip() == content]
+        printed = text[own[0].start : own[-1].stop] if own else ""
+        if alone:  # a role may read like the content, and stands before it
+            start, stop = alone[-1].start, alone[-1].stop
+        elif content and printed.count(content) == 1:
+            start = own[0].start + printed.index(content)
+            stop = start + len(content)
+        else:
+            accepted = f"{{% generation %}} around answers in {self.template.origin}"
+            problem = "what the template prints does not show which part is its content"
+            raise UserError(f"{conversation.place}: message {number}: {problem}; expected {accepted}")
+        return Span(start, max(stop, start + len(text[start : own[-1].stop].rstrip())), number)
 
 
 def _owners(parts: tuple[Span, ...], offsets: list[tuple[int, int]]) -> Iterator[int | None]:

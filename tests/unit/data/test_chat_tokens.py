@@ -78,6 +78,13 @@ def test_a_token_across_the_border_of_an_answer_is_torn():
     assert found.torn == [1] and not any(found.trained)
 
 
+def test_a_content_that_is_joined_before_it_is_printed_is_found_where_it_stands_once():
+    source = "{% for m in messages %}{% set t = '<' ~ m.role ~ '>' ~ m.content ~ eos_token ~ '\n' %}{{ t }}{% endfor %}"
+    assert trained_texts(encoder(source).encode(ChatConversation(TALK.messages[:4], "f"))) == [f"Sø.{END}"]
+    with pytest.raises(UserError, match="message 4: what the template prints does not show"):
+        encoder(source).encode(TALK)
+
+
 def test_a_sum_of_numbers_is_printed_as_one():
     source = "{% for m in messages %}{{ 1 + loop.index }}{{ m.content ~ eos_token }}{% endfor %}"
     found = encoder(source).render(ChatConversation((ChatTurn("assistant", "So."),), "f"))
@@ -89,7 +96,10 @@ def test_a_sum_of_numbers_is_printed_as_one():
     [
         (MARKED.replace("{{ m.role }}", "{{ raise_exception('no') }}"), "f.jsonl, line 1: t.jinja: no"),
         ("{% macro a(m) %}{% generation %}{{ m }}{% endgeneration %}{% endmacro %}", "t.jinja: line 1: .* in a block"),
-        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "message 2: the template does not print"),
+        (
+            "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+            "message 2: what the template prints does not show",
+        ),
         ("{% for %}", "t.jinja: not a template"),
     ],
     ids=["refused", "macro", "changed", "broken"],

@@ -39,15 +39,15 @@ def reader(path, keep_case=False, tokenizer=None):
 
 @pytest.mark.parametrize("method", ["skipgram", "glove"])
 def test_words_of_the_same_contexts_are_neighbors_and_the_seed_decides(planted, method):
-    settings = VectorSettings(method=method, width=12, epochs=60 if method == "skipgram" else 40, seed=3)
+    settings = VectorSettings(method=method, width=12, epochs=60 if method == "skipgram" else 30, seed=3)
     trained = train_vectors(reader(planted), settings)
     for group in (FOODS, ROADS):
         for word in group:
             near = [neighbor.word for neighbor in trained.table.nearest(word, 19) if neighbor.word in FOODS + ROADS]
             assert set(near[:3]) == set(group) - {word}
-    again, other = (train_vectors(reader(planted), settings.model_copy(update={"seed": seed})) for seed in (3, 4))
-    assert np.array_equal(trained.table.vectors_WE, again.table.vectors_WE)
-    assert not np.array_equal(trained.table.vectors_WE, other.table.vectors_WE)
+    short = settings.model_copy(update={"epochs": 1})
+    one, again, other = (train_vectors(reader(planted), short.model_copy(update={"seed": n})).table for n in (3, 3, 4))
+    assert np.array_equal(one.vectors_WE, again.vectors_WE) and not np.array_equal(one.vectors_WE, other.vectors_WE)
 
 
 def test_the_vocabulary_is_in_the_order_of_frequency_without_rare_words(tmp_path):
@@ -95,8 +95,9 @@ def test_written_vectors_are_read_to_the_last_bit(tmp_path, name):
     drawn_WE = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     table = WordVectors(("a", "5", "ü"), drawn_WE)
     write_vectors(tmp_path / name, table)
-    first = (tmp_path / name).read_bytes()
     read = WordVectors.read(tmp_path / name)
     assert read.words == table.words and read.vectors_WE.tobytes() == drawn_WE.tobytes()
-    write_vectors(tmp_path / name, table)
-    assert (tmp_path / name).read_bytes() == first
+    if name.endswith(".gz"):
+        assert (tmp_path / name).read_bytes()[4:8] == bytes(4), (
+            "no time of writing, so that equal vectors are equal files"
+        )

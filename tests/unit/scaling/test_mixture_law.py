@@ -39,7 +39,7 @@ def test_errors_without_each_run_are_as_large_as_errors_on_new_runs():
     shares_NS, losses_NT = runs(30, noise=0.01)
     law, left_out_NT = fit_mixture_law(shares_NS, losses_NT), predictions_without(shares_NS, losses_NT)
     own, left_out = (np.square(found - losses_NT).mean() ** 0.5 for found in (law.predict(shares_NS), left_out_NT))
-    assert own < left_out < 0.02
+    assert 1.05 * own < left_out < 0.02
 
 
 @pytest.mark.parametrize("weights", [[1.0, 1.0], [1.0, 4.0]], ids=["equal", "unequal"])

@@ -144,7 +144,7 @@ def test_mix_shows_the_sources_and_tells_one_without_held_out_documents(capsys, 
     mixture, data = tmp_path / "mixture.yaml", tmp_path / "data"
     mixture.write_text(json.dumps({"sources": sources}))
     assert main(["prepare", "--mixture", str(mixture), "--out", str(data), "--tokenizer", "bytes"]) == 0
-    capsys.readouterr()
+    assert "note: no document of b is held out, so no evaluation" in capsys.readouterr().err
     assert main(["data", "mix", str(mixture), "--data", str(data), "--json"]) == 0
     out, err = capsys.readouterr()
     found = {one["source"]: one for one in json.loads(out)}

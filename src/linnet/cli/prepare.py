@@ -154,6 +154,8 @@ def _fill_in_the_middle(
 
 def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
     _warn_of_share(manifest)
+    if "mixture" in manifest.settings:
+        _note_sources_not_held_out(out)
     if as_json:
         write_json(manifest.model_dump())
     else:
@@ -203,6 +205,20 @@ def _warn_of_share(manifest: "Manifest") -> None:
         note(
             f"warning: {share:.2g} of the text's bytes are held out, not {requested:g}: {why}; a --document-separator"
             " that splits them further, more documents, or another --validation helps"
+        )
+
+
+def _note_sources_not_held_out(out: Path) -> None:
+    """Print a line if a source of a mixture has no held-out document."""
+    from linnet.data.token_data import TokenData
+
+    data = TokenData.open(out)
+    held_out_D = data.sources("validation")
+    places = set() if held_out_D is None else set(held_out_D.tolist())
+    if missing := [name for place, name in enumerate(data.source_names) if place not in places]:
+        names = ", ".join(missing)
+        note(
+            f"note: no document of {names} is held out, so no evaluation has its bits per byte; more --validation helps"
         )
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -198,8 +198,10 @@ def clean(
         total = sum(source.size_bytes for source in sources)
         with progress("cleaning", total, "bytes") as advance:
             texts = (text for source in sources for text in source.documents(advance))
-            batches = map_in_order(partial(clean_texts, spec=spec), batched_texts(texts), workers or _processes(total))
-            _write(folder, (outcome for batch in batches for outcome in batch), report, shard_bytes)
+            processes = workers or _processes(total)
+            batches: Any = map_in_order(partial(clean_texts, spec=spec), batched_texts(texts), processes)
+            with closing(batches):  # its processes end here, whatever happens
+                _write(folder, (cleaned for batch in batches for cleaned in batch), report, shard_bytes)
         for line in describe_reading(sources):
             note(line)
         if not report.kept.documents:

@@ -1,9 +1,11 @@
+import errno
 import json
+import multiprocessing
 
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.clean import CleaningSpec, clean, clean_texts
+from linnet.data.clean import CleaningReport, CleaningSpec, clean, clean_texts
 
 PROSE = """The birds of the valley sang to the trees until the evening came over the hills.
 Nobody in that village could have known what winter would bring with it.
@@ -129,3 +131,17 @@ def test_earlier_result_is_replaced_only_if_that_is_wanted(tmp_path):
 def test_all_steps_off_is_an_error(tmp_path):
     with pytest.raises(UserError, match="enabled: false"):
         clean([], tmp_path / "out", spec({"kind": "c4", "enabled": False}))
+
+
+def test_full_disk_ends_the_processes_and_leaves_nothing(tmp_path, monkeypatch):
+    source = write(tmp_path / "a.jsonl", [PROSE] * 1200)
+
+    def full(self, cleaned):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CleaningReport, "add", full)
+    with pytest.raises(Exception, match="No space left") as caught:
+        clean([source], tmp_path / "out", spec("pii"), workers=2)
+    assert caught.tb is not None  # it keeps what was not closed
+    assert not multiprocessing.active_children()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

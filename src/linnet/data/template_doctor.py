@@ -22,7 +22,7 @@ class TemplateFinding:
 
 
 @dataclass(frozen=True)
-class _Case:
+class ChatCase:
     """A conversation as the checks read it."""
 
     encoder: ChatEncoder
@@ -44,7 +44,7 @@ def doctor(
     encoder = ChatEncoder(template, tokenizer)
     found: dict[str, TemplateFinding] = {}
     for conversation in conversations:
-        case = _Case(encoder, conversation, encoder.encode(conversation))
+        case = ChatCase(encoder, conversation, encoder.encode(conversation))
         for check, look in CHECKS.items():
             problem = next(look(case), None)
             if problem is not None and check in found:
@@ -54,7 +54,7 @@ def doctor(
     return [found[check] for check in CHECKS if check in found]
 
 
-def _earlier_turns(case: _Case) -> Iterator[str]:
+def _earlier_turns(case: ChatCase) -> Iterator[str]:
     """A message must print the same whatever follows it: else the model is asked with other texts than it learned."""
     for answer in case.conversation.answers:
         shorter = _texts_of_messages(case, answer + 1)
@@ -64,7 +64,7 @@ def _earlier_turns(case: _Case) -> Iterator[str]:
                 yield f"message {number} prints {before}, and {_shown(text)} when the conversation goes on"
 
 
-def _texts_of_messages(case: _Case, messages: int | None) -> dict[int, str]:
+def _texts_of_messages(case: ChatCase, messages: int | None) -> dict[int, str]:
     rendered, texts = case.encoder.render(case.conversation, messages), dict[int, str]()
     for part in rendered.parts:
         if part.message is not None:
@@ -72,7 +72,7 @@ def _texts_of_messages(case: _Case, messages: int | None) -> dict[int, str]:
     return texts
 
 
-def _prefixes(case: _Case) -> Iterator[str]:
+def _prefixes(case: ChatCase) -> Iterator[str]:
     """The tokens up to an answer must not change when the conversation goes on: sessions keep what they have read."""
     for answer in case.conversation.answers:
         shorter = case.encoder.encode(case.conversation, answer + 1)
@@ -81,7 +81,7 @@ def _prefixes(case: _Case) -> Iterator[str]:
             yield f"the {what} of the first {answer + 1} messages is not the beginning of that of all"
 
 
-def _stops(case: _Case) -> Iterator[str]:
+def _stops(case: ChatCase) -> Iterator[str]:
     """The last token of every answer must be one that ends a text: else the model never learns to stop."""
     tokenizer, ids = case.encoder.tokenizer, case.tokens.ids
     answers, spans = case.conversation.answers, case.tokens.spans
@@ -93,7 +93,7 @@ def _stops(case: _Case) -> Iterator[str]:
             yield f"answer {number} ends with {tokenizer.describe_token(ids[stop - 1])}; expected a stop token: {ends}"
 
 
-def _beginnings(case: _Case) -> Iterator[str]:
+def _beginnings(case: ChatCase) -> Iterator[str]:
     """At most one token begins the text."""
     bos, eos = (case.encoder.template.special_tokens.get(name) for name in ("bos_token", "eos_token"))
     if bos and bos != eos and case.text.count(bos) > 1:
@@ -103,7 +103,7 @@ def _beginnings(case: _Case) -> Iterator[str]:
         yield f"{case.encoder.tokenizer.token_name(first[0])} begins the text twice"
 
 
-def _seams(case: _Case) -> Iterator[str]:
+def _seams(case: ChatCase) -> Iterator[str]:
     """No token lies across the border of an answer, and the tokens before it are those of the text before it."""
     tokenizer, tokens = case.encoder.tokenizer, case.tokens
     for place in tokens.torn:
@@ -114,7 +114,7 @@ def _seams(case: _Case) -> Iterator[str]:
             yield f"the text before {_shown(case.text[span.start : span.stop])} has other tokens by itself"
 
 
-def _padding(case: _Case) -> Iterator[str]:
+def _padding(case: ChatCase) -> Iterator[str]:
     """Programs that leave pad tokens out of the loss would leave out the stop token with them."""
     names = case.encoder.template.special_tokens
     pad = names.get("pad_token")
@@ -122,7 +122,7 @@ def _padding(case: _Case) -> Iterator[str]:
         yield f"pad_token is the eos_token, {pad}: programs that mask pads never train on it (linnet does)"
 
 
-def _prompts(case: _Case) -> Iterator[str]:
+def _prompts(case: ChatCase) -> Iterator[str]:
     """The text that asks for an answer must be the text before it in training."""
     dicts = [turn.as_dict() for turn in case.conversation.messages]
     for answer, span in zip(case.conversation.answers, case.tokens.rendered.trained, strict=False):
@@ -132,7 +132,7 @@ def _prompts(case: _Case) -> Iterator[str]:
             yield f"message {answer} is asked for by {_tail(asked)}, and trained on behind {_tail(before)}"
 
 
-CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
+CHECKS: dict[str, Callable[[ChatCase], Iterator[str]]] = {
     "no rewrite of earlier turns": _earlier_turns,
     "prefix-stable over turns": _prefixes,
     "stop token trained after every answer": _stops,

@@ -59,6 +59,8 @@ def test_every_token_knows_its_message():
         texts[part.message] += found.rendered.text[part.start : part.stop]
     assert texts[None] == "Be brief.end"
     assert texts[1] == "<user>Höw?\n" and texts[4] == f"<assistant>assistant{END}\n!"
+    first = [found.messages.index(number) for number in (1, 2, 3, 4)]
+    assert [found.ids[place] for place in first] == [ord("<")] * 4
     sizes = [found.messages.count(number) for number in (1, 2, 3, 4)]
     assert sizes == [len(texts[n].replace(END, "E").encode()) for n in (1, 2, 3, 4)]
 

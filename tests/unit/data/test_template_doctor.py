@@ -3,8 +3,9 @@
 import pytest
 
 from linnet.data.chat_template import PLAIN, ChatTemplate
+from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversations import ChatConversation, ChatTurn
-from linnet.data.template_doctor import CHECKS, doctor
+from linnet.data.template_doctor import CHECKS, ChatCase, doctor
 from linnet.data.tokenizer import Tokenizer
 
 END = "<|end|>"
@@ -66,6 +67,14 @@ def test_a_fault_is_found(check):
     assert check in found
     assert problem in found[check].problem
     assert found[check].place == TALK.place and found[check].conversations == 2
+
+
+def test_the_text_before_a_torn_answer_has_other_tokens_by_itself():
+    template = ChatTemplate(SOUND.replace("A:", "so"), "t.jinja", SPECIAL)
+    encoder = ChatEncoder(template, Tokenizer.train("bpe", ["soon " * 50]))
+    case = ChatCase(encoder, TALK, encoder.encode(TALK))
+    problems = list(CHECKS["no merge across the seam"](case))
+    assert "the text before 'on<|end|>' has other tokens by itself" in problems
 
 
 def test_an_end_token_in_front_of_the_text_is_one_too_many():

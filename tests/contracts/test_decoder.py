@@ -125,6 +125,14 @@ def feed(decoder: Decoder, tokens_BT: Tensor, bounds: list[int], padding: tuple[
     return torch.cat(out, dim=1)
 
 
+@cache
+def fed_at_once(decoder: Decoder) -> tuple[Tensor, Tensor]:
+    """Two rows of tokens, and the logits of a shared decoder for them, of the prompt and of the rest."""
+    tokens_BT = tokens(2)
+    with torch.no_grad():
+        return tokens_BT, feed(decoder, tokens_BT, [0, PROMPT, LENGTH])
+
+
 def test_predicted_parameters_equal_those_of_the_module(decoder: Decoder):
     assert model_cost(decoder.spec).parameters == sum(p.numel() for p in decoder.parameters())
 
@@ -132,8 +140,8 @@ def test_predicted_parameters_equal_those_of_the_module(decoder: Decoder):
 @torch.no_grad()
 @pytest.mark.parametrize("bounds", [[0, 5, 6, 7, 12], [0, 5, 9, 12], [0, 5, 7, 9, 11, 12]])
 def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(decoder: Decoder, bounds: list[int]):
-    tokens_BT = tokens(2)
-    torch.testing.assert_close(feed(decoder, tokens_BT, bounds), feed(decoder, tokens_BT, [0, PROMPT, LENGTH]))
+    tokens_BT, expected = fed_at_once(decoder)
+    torch.testing.assert_close(feed(decoder, tokens_BT, bounds), expected)
 
 
 @torch.no_grad()
@@ -152,18 +160,16 @@ def test_a_left_padded_row_gives_the_same_outputs_as_without_padding(decoder: De
 
 @torch.no_grad()
 def test_a_state_is_restored_from_its_tensors(decoder: Decoder):
-    tokens_BT = tokens(2)
-    expected = feed(decoder, tokens_BT, [0, PROMPT, LENGTH])[:, PROMPT:]
+    tokens_BT, expected = fed_at_once(decoder)
     state = decoder.initial_state(2, LENGTH)
     decoder(tokens_BT[:, :PROMPT], state)
     loaded = decoder.initial_state(2, LENGTH).with_tensors(state.fork().tensors())
-    torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], loaded), expected)
+    torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], loaded), expected[:, PROMPT:])
 
 
 @torch.no_grad()
 def test_a_cropped_state_continues_from_its_new_length(decoder: Decoder):
-    tokens_BT = tokens(2)
-    expected = feed(decoder, tokens_BT, [0, PROMPT, LENGTH])[:, PROMPT:]
+    tokens_BT, expected = fed_at_once(decoder)
     state = decoder.initial_state(2, LENGTH)
     decoder(tokens_BT[:, :PROMPT], state)
     decoder(tokens(2, 3), state)
@@ -172,7 +178,7 @@ def test_a_cropped_state_continues_from_its_new_length(decoder: Decoder):
             state.crop(PROMPT)
         return
     state.crop(PROMPT)
-    torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], state), expected)
+    torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], state), expected[:, PROMPT:])
 
 
 def test_a_full_state_is_refused_before_it_is_changed(decoder: Decoder):

@@ -124,6 +124,17 @@ def test_batch_is_the_same_as_one_by_one(kind: str) -> None:
     assert tokenizer.encode_batch([]) == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_with_offsets_are_those_of_encode_and_cover_the_text(kind: str) -> None:
+    tokenizer = Tokenizer.train(kind, ["the bird sang to the tree é " * 20]).parsing_special()
+    text = "the bird<|end|>é sang 日"
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    assert text[slice(*offsets[ids.index(tokenizer.end_id)])] == "<|end|>"
+    assert {place for start, stop in offsets for place in range(start, stop)} == set(range(len(text)))
+    assert offsets == sorted(offsets)
+
+
 def test_ids_of_bytes_are_their_values() -> None:
     tokenizer = TRAINED["bytes"]
     assert tokenizer.encode("é\n") == [0xC3, 0xA9, 0x0A]

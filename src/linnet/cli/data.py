@@ -13,7 +13,6 @@ from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
-    from linnet.data.clean import CleaningReport
     from linnet.data.deduplicate import DeduplicationReport, DeduplicationSpec
     from linnet.data.mixture import MixtureSpec
 
@@ -130,6 +129,7 @@ def clean(
     *,
     config: Annotated[Path, option("FILE", "The steps and their options (YAML).")],
     out: Annotated[Path, option("DIR", "The folder of .jsonl files to make.")],
+    page: Annotated[Path | None, option("DIR", "Also write report.html there: what each step removed, drawn.")] = None,
     field: Annotated[
         str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
     ] = None,
@@ -155,15 +155,20 @@ def clean(
     gopher_repetition, gopher_quality, c4, fineweb_quality, pii. The result does not depend on the number of processes.
     """
     from linnet.core.spec import read_yaml
-    from linnet.data.clean import CleaningSpec
+    from linnet.data.clean import CleaningResult, CleaningSpec
     from linnet.data.clean import clean as clean_files
+    from linnet.present.page import write_page
 
     spec = CleaningSpec.parse(read_yaml(config), str(config))
     report = clean_files(files, out, spec, field, separator, skip_invalid, workers, overwrite)
+    result = CleaningResult(report)
+    if page is not None:
+        write_page(result, page, invocation())
     if as_json:
-        write_json({"out": str(out), **asdict(report)})
+        write_json({"out": str(out), **result.to_dict()})
     else:
-        _print_cleaning(report, out)
+        write_parts(*result.tables())
+        write(f"written to {out}: {len(report.files):,} files\n")
 
 
 @data.command()
@@ -343,19 +348,3 @@ def _show_sources(spec: "MixtureSpec", folder: Path, as_json: bool) -> None:
     for one in found:
         if not one.held_out:
             note(f"note: {one.source}: no held-out documents, so no evaluation has its bits per byte")
-
-
-def _print_cleaning(report: "CleaningReport", out: Path) -> None:
-    from linnet.present.table import Table
-
-    rows = [("read", f"{report.read.documents:,}", f"{report.read.bytes:,}", "")]
-    rows += [
-        (f"removed by {step.step}", f"{step.removed.documents:,}", f"{step.removed.bytes:,}", f"{step.trimmed_bytes:,}")
-        for step in report.steps
-    ]
-    rows.append(("kept", f"{report.kept.documents:,}", f"{report.kept.bytes:,}", ""))
-    write_parts(Table("", ("", "documents", "bytes", "bytes cut from others"), rows))
-    for step in report.steps:
-        for example in step.examples:
-            write(f"{step.step}, {example['reason']}: {example['text']}\n")
-    write(f"written to {out}: {len(report.files):,} files\n")

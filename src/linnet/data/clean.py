@@ -23,7 +23,10 @@ from linnet.core.spec import Spec
 from linnet.data.deduplicate import EXAMPLES, SHARD_BYTES, Amount, batched_texts
 from linnet.data.sources import REPORT, describe_reading, open_sources
 from linnet.data.workers import map_in_order
+from linnet.present.flow import Flow
 from linnet.present.progress import progress
+from linnet.present.result import Picture, Result
+from linnet.present.table import Table
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
@@ -166,6 +169,41 @@ class CleaningReport:
                 step.examples.append({"reason": outcome.reason, "text": text})
         if outcome.reason is None:
             self.kept = Amount(self.kept.documents + 1, self.kept.bytes + outcome.bytes[-1])
+
+
+@dataclass(frozen=True)
+class CleaningResult(Result):
+    """A report as tables and a diagram."""
+
+    report: CleaningReport
+
+    def title(self) -> str:
+        return "Cleaning"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self.report)
+
+    def tables(self) -> list[Table]:
+        steps = self.report.steps
+        rows = [("read", f"{self.report.read.documents:,}", f"{self.report.read.bytes:,}", "")]
+        for step in steps:
+            removed = f"{step.removed.documents:,}", f"{step.removed.bytes:,}"
+            rows.append((f"removed by {step.step}", *removed, f"{step.trimmed_bytes:,}"))
+        rows.append(("kept", f"{self.report.kept.documents:,}", f"{self.report.kept.bytes:,}", ""))
+        examples = [(step.step, one["reason"], one["text"]) for step in steps for one in step.examples]
+        reasons = [(step.step, reason, f"{count:,}") for step in steps for reason, count in step.reasons.items()]
+        tables = [Table("Steps", ("", "documents", "bytes", "bytes cut from others"), rows)]
+        if examples:
+            tables.append(Table("Reasons", ("step", "reason", "documents"), reasons))
+            tables.append(Table("Removed, for example", ("step", "reason", "text"), examples, text=True))
+        return tables
+
+    def plots(self) -> list[Picture]:
+        report = self.report
+        taken = [(one.step, (one.removed.documents, one.removed.bytes + one.trimmed_bytes)) for one in report.steps]
+        flow = Flow(("documents", "bytes"), (report.read.documents, report.read.bytes), taken)
+        caption = "From left to right: what each step takes out of the text, to scale, and the share that stays."
+        return [Picture("flow", "Documents and bytes through the steps", flow, caption)]
 
 
 def clean(

@@ -21,11 +21,10 @@ from small_originals import write as write_original
 
 from linnet.cli.main import main
 from linnet.core.checksum import write_file_checksums
-from linnet.core.errors import UserError
 from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.interop.ted import END
 from linnet.interop.tensor_names import PLDR, TED
-from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS, model_folder
+from linnet.model.folder import CONFIG, RUN, TOKENIZER, WEIGHTS, model_folder, preset_names
 from linnet.model.spec import ModelSpec
 from linnet.stories import texts
 
@@ -48,10 +47,7 @@ def small(preset: str, context_length: int = 64) -> dict[str, Any]:
 
 def is_preset(name: str) -> bool:
     """Whether `--model NAME` and `--spec NAME` name one."""
-    try:
-        return bool(ModelSpec.load(name)) and not Path(name).suffix
-    except UserError:
-        return False
+    return name in preset_names()
 
 
 class Workspace:
@@ -112,6 +108,7 @@ def conversations(workspace: Workspace, path: Path) -> None:
 def run_with_chat_template(workspace: Workspace, path: Path) -> None:
     """A run whose model has a chat template."""
     run_of("tiny-attention")(workspace, path)
+    workspace.made = {key: made for key, made in workspace.made.items() if made != path}  # others have no template
     (model_folder(path) / CHAT_TEMPLATE).write_text(
         "{% for m in messages %}{% if m.role == 'assistant' %}Answer:{% generation %}{{ m.content }}<|end|>"
         "{% endgeneration %}{% else %}Question:{{ m.content }}{% endif %}{% endfor %}"

@@ -127,8 +127,8 @@ def clean(
         ),
     ],
     *,
-    config: Annotated[Path, option("FILE", "The steps and their options (YAML).")],
     out: Annotated[Path, option("DIR", "The folder of .jsonl files to make.")],
+    config: Annotated[Path | None, option("FILE", "The steps and their options (YAML). Default: FineWeb's.")] = None,
     page: Annotated[Path | None, option("DIR", "Also write report.html there: what each step removed, drawn.")] = None,
     field: Annotated[
         str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
@@ -151,7 +151,7 @@ def clean(
 
     Example: linnet data clean web.jsonl --config clean.yaml --out data/clean
 
-    The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`. Steps:
+    Without --config the steps are those of FineWeb. The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`. Steps:
     gopher_repetition, gopher_quality, c4, fineweb_quality, pii. The result does not depend on the number of processes.
     """
     from linnet.core.spec import read_yaml
@@ -159,7 +159,7 @@ def clean(
     from linnet.data.clean import clean as clean_files
     from linnet.present.page import write_page
 
-    spec = CleaningSpec.parse(read_yaml(config), str(config))
+    spec = CleaningSpec() if config is None else CleaningSpec.parse(read_yaml(config), str(config))
     report = clean_files(files, out, spec, field, separator, skip_invalid, workers, overwrite)
     result = CleaningResult(report)
     if page is not None:

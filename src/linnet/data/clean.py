@@ -110,9 +110,21 @@ Step = Annotated[GopherRepetition | GopherQuality | C4 | FineWebQuality | Person
 
 
 class CleaningSpec(Spec):
-    """What a document goes through, in order; a step with `enabled: false` is left out."""
+    """What a document goes through, in order; a step with `enabled: false` is left out.
 
-    steps: tuple[Step, ...] = Field(min_length=1)
+    The default is that of FineWeb (arXiv 2406.17557, section 3), without its filters of languages and addresses.
+    """
+
+    steps: tuple[Step, ...] = Field(
+        (
+            GopherRepetition(kind="gopher_repetition"),
+            GopherQuality(kind="gopher_quality"),
+            C4(kind="c4", filter_no_terminal_punct=False),
+            FineWebQuality(kind="fineweb_quality"),
+            PersonalData(kind="pii"),
+        ),
+        min_length=1,
+    )
 
 
 class CleanedText(NamedTuple):

@@ -145,3 +145,12 @@ def test_full_disk_ends_the_processes_and_leaves_nothing(tmp_path, monkeypatch):
     assert caught.tb is not None  # it keeps what was not closed
     assert not multiprocessing.active_children()
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_the_default_is_that_of_fineweb(tmp_path):
+    """Its C4 step keeps lines without a mark at their end."""
+    kinds = [step.kind for step in CleaningSpec().steps]
+    assert kinds == ["gopher_repetition", "gopher_quality", "c4", "fineweb_quality", "pii"]
+    outcomes = clean_texts([MIXED, REPEATED], CleaningSpec())
+    assert outcomes[0].text == MIXED and outcomes[0].reason is None
+    assert outcomes[1].reason is not None

@@ -151,8 +151,9 @@ def clean(
 
     Example: linnet data clean web.jsonl --config clean.yaml --out data/clean
 
-    Without --config the steps are those of FineWeb. The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`. Steps:
-    gopher_repetition, gopher_quality, c4, fineweb_quality, pii. The result does not depend on the number of processes.
+    The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`; without one
+    they are those of FineWeb. Steps: gopher_repetition, gopher_quality, c4, fineweb_quality, pii. The result does not
+    depend on the number of processes.
     """
     from linnet.core.spec import read_yaml
     from linnet.data.clean import CleaningResult, CleaningSpec

@@ -55,8 +55,9 @@ def train(
 
     Example: linnet tokenizer train my.txt --kind unigram --vocab-size 4096 --out tokenizer.json
 
-    bpe merges bytes within words, as GPT-2 does; unigram falls back to bytes and splits digits, as the PLDR-LLM paper
-    does. `linnet prepare` trains one in the same way, from the training side of its text alone.
+    bpe merges bytes within words, as GPT-2 does; unigram is a language model over the pieces of such words, whose
+    single bytes are pieces too. Both keep runs of digits together where they are frequent. `linnet prepare` trains one
+    in the same way, from the training side of its text alone.
     """
     from linnet.data.prepare import train_tokenizer
 

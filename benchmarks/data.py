@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 from harness import contest, gate, report
-from linnet.data.deduplicate import DeduplicationSpec, batched_texts, decide, describe
+from linnet.data.deduplicate import DeduplicationSpec, decide, describe
 from linnet.data.minhash import hash_shingles, hash_words, minhash
+from linnet.data.workers import batched_texts
 
 NEAR_LIMIT, EXACT_LIMIT = 2_000, 50_000
 """Documents a second on one core."""

@@ -4,8 +4,6 @@ The words and sentences that the filters count are found by regular expressions 
 tokenizers need spaCy or a download.
 """
 
-import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -20,9 +18,9 @@ from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note, one_line
 from linnet.core.files import write_json
 from linnet.core.spec import Spec
-from linnet.data.deduplicate import EXAMPLES, SHARD_BYTES, Amount, batched_texts
 from linnet.data.sources import REPORT, describe_reading, open_sources
-from linnet.data.workers import map_in_order
+from linnet.data.text_folder import EXAMPLES, SHARD_BYTES, Amount, TextFolderWriter, check_target
+from linnet.data.workers import batched_texts, default_workers, map_in_order
 from linnet.present.flow import Flow
 from linnet.present.progress import progress
 from linnet.present.result import Picture, Result
@@ -31,7 +29,7 @@ from linnet.present.table import Table
 _WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
 _EXAMPLE_CHARACTERS = 200
-_PROCESSES_FROM_BYTES = 16 << 20
+_HOLDS = "cleaned text"
 
 NGrams = tuple[tuple[PositiveInt, PositiveFloat], ...]
 """Lengths of n-grams in words, each with the greatest share of the characters."""
@@ -239,16 +237,16 @@ def clean(
     if not steps:
         raise UserError("every step has `enabled: false`; expected one that does something", field="steps")
     target = Path(out).resolve()
-    _check_target(target, overwrite)
+    check_target(target, overwrite, _HOLDS)
     _changes(spec)  # a missing package is said before anything is read
     report = CleaningReport([StepReport(step.kind) for step in steps])
     with atomic_directory(target) as folder, ExitStack() as stack:
-        _check_target(target, overwrite)  # another process may have been faster
+        check_target(target, overwrite, _HOLDS)  # another process may have been faster
         sources = open_sources(stack, inputs, field, separator, skip_invalid)
         total = sum(source.size_bytes for source in sources)
         with progress("cleaning", total, "bytes") as advance:
             texts = (text for source in sources for text in source.documents(advance))
-            processes = workers or _processes(total)
+            processes = workers or default_workers(total)
             batches: Any = map_in_order(partial(clean_texts, spec=spec), batched_texts(texts), processes)
             with closing(batches):  # its processes end here, whatever happens
                 _write(folder, (cleaned for batch in batches for cleaned in batch), report, shard_bytes)
@@ -346,36 +344,11 @@ def _simple_tokenizer() -> Any:
     return SimpleTokenizer()
 
 
-def _processes(total_bytes: int) -> int:
-    """As many as processors; one for little text, where their start takes longer than the work."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processors if total_bytes >= _PROCESSES_FROM_BYTES else 1
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    """`UserError` unless the folder is new or empty, or holds earlier results that may be replaced."""
-    if target.exists() and not target.is_dir():
-        raise UserError("is a file", field="out", value=target, accepted="a folder")
-    found = [path.name for path in target.iterdir()] if target.is_dir() else []
-    if [name for name in found if name != REPORT and not (name.startswith("part-") and name.endswith(".jsonl"))]:
-        accepted = "a new folder, or one with cleaned text only"
-        raise UserError("holds other files", field="out", value=target, accepted=accepted)
-    if found and not overwrite:
-        raise UserError("holds cleaned text already; `overwrite` replaces it", field="out", value=target)
-
-
 def _write(folder: Path, outcomes: Iterator[CleanedText], report: CleaningReport, shard_bytes: int) -> None:
     """Write the documents that stay, and fill the report."""
-    with ExitStack() as stack:
-        shard, written = None, 0
+    with TextFolderWriter(folder, shard_bytes) as writer:
         for outcome in outcomes:
             report.add(outcome)
-            if outcome.reason is not None:
-                continue
-            if shard is None or written >= shard_bytes:
-                stack.close()
-                report.files.append(f"part-{len(report.files):05}.jsonl")
-                shard, written = stack.enter_context((folder / report.files[-1]).open("wb")), 0
-            line = json.dumps({"text": outcome.text}, ensure_ascii=False).encode() + b"\n"
-            shard.write(line)
-            written += len(line)
+            if outcome.reason is None:
+                writer.write({"text": outcome.text})
+    report.files += writer.files

@@ -4,8 +4,6 @@ Three passes: a record of fixed size is made of each document (in several proces
 documents that stay are written. Memory grows with the number of documents, about 100 bytes each, not with their text.
 """
 
-import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,24 +22,19 @@ from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.minhash import Clusters, MinHashSpec, band_hashes, content_digest, hash_shingles, hash_words, minhash
 from linnet.data.signatures import Records, SignatureWriter, read_signatures, record_type
 from linnet.data.sources import REPORT, Source, describe_reading, expand_inputs, open_sources
-from linnet.data.workers import map_in_order
+from linnet.data.text_folder import EXAMPLES, SHARD_BYTES, Amount, TextFolderWriter, check_target
+from linnet.data.workers import batched_texts, default_workers, map_in_order
 from linnet.present.progress import Advance, progress
 
 REASONS = ("empty", "exact", "near", "evaluation_copy", "evaluation_overlap")
 """Why a document is left out: it has nothing but white space; an earlier document has the same text, or is a
 near-duplicate; an evaluation document is a copy or near-duplicate of it, or its n-grams are found in it."""
 
-EXAMPLES = 3
-SHARD_BYTES = 256 << 20
-
 _KEPT, _EMPTY, _EXACT, _NEAR, _COPY, _OVERLAP = range(6)
 _SIGNATURES = "signatures"
+_HOLDS = "deduplicated text"
 _LONG_BYTES = 20_000
 """More than most evaluation documents have."""
-
-_BATCH_TEXTS, _BATCH_CHARACTERS = 512, 1 << 20
-_PROCESSES_FROM_BYTES = 16 << 20
-"""Of less text the start of processes takes longer than the work."""
 
 
 class DeduplicationSpec(Spec):
@@ -49,19 +42,6 @@ class DeduplicationSpec(Spec):
 
     near: MinHashSpec | None = MinHashSpec()
     overlap: OverlapSpec = OverlapSpec()
-
-
-@dataclass
-class Amount:
-    """Documents, and the bytes of their text in UTF-8."""
-
-    documents: int = 0
-    bytes: int = 0
-
-    def add(self, text: str) -> None:
-        """Count a document."""
-        self.documents += 1
-        self.bytes += len(text.encode())
 
 
 class Example(NamedTuple):
@@ -133,9 +113,9 @@ def deduplicate(
     """
     spec = spec or DeduplicationSpec()
     target = Path(out).resolve()
-    _check_target(target, overwrite)
+    check_target(target, overwrite, _HOLDS)
     with atomic_directory(target) as folder, ExitStack() as stack:
-        _check_target(target, overwrite)  # another process may have been faster
+        check_target(target, overwrite, _HOLDS)  # another process may have been faster
         if not inputs:
             raise UserError("no files given; expected files or folders of text, or - for the standard input")
         opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid)
@@ -164,18 +144,6 @@ def _index(tests: list[Source], spec: OverlapSpec) -> EvaluationIndex:
             whole = f"{source.name} is one evaluation document: a text goes if it has {spec.share:g} of all its n-grams"
             note(f"{whole}; a --document-separator divides it")
     return index
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    """`UserError` unless the folder is new or empty, or holds earlier results that may be replaced."""
-    if target.exists() and not target.is_dir():
-        raise UserError("is a file", field="out", value=target, accepted="a folder")
-    found = [path.name for path in target.iterdir()] if target.is_dir() else []
-    if [name for name in found if name != REPORT and not (name.startswith("part-") and name.endswith(".jsonl"))]:
-        accepted = "a new folder, or one with deduplicated text only"
-        raise UserError("holds other files", field="out", value=target, accepted=accepted)
-    if found and not overwrite:
-        raise UserError("holds deduplicated text already; `overwrite` replaces it", field="out", value=target)
 
 
 def _texts(sources: Iterable[Source], advance: Advance = lambda *_: None) -> Iterator[str]:
@@ -237,28 +205,13 @@ def _describe_all(
 ) -> Records:
     """First pass: write the records of all documents in order, and open them."""
     total = sum(source.size_bytes for source in sources)
-    if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = workers if total >= _PROCESSES_FROM_BYTES else 1
+    workers = default_workers(total) if workers is None else workers
     near = spec.near or MinHashSpec()
     with SignatureWriter(path, near) as writer, progress("reading", total, "bytes") as advance:
         batches = batched_texts(_texts(sources, advance))
         for records in map_in_order(partial(describe, spec=spec, index=index), batches, workers):
             writer.write(records)
     return read_signatures(path, near)
-
-
-def batched_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of neighboring texts, of limited number and length."""
-    batch, characters = list[str](), 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if len(batch) == _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _write(
@@ -274,8 +227,8 @@ def _write(
     chosen = _chosen_examples(decisions, report.evaluation_documents)
     wanted = {number for pair in chosen for number in (pair, int(decisions.partners[pair]))}
     texts: dict[int, str] = {number: text for number, text in enumerate(_texts(tests)) if number in wanted}
-    number, shard, written = report.evaluation_documents, None, 0
-    with progress("writing", sum(source.size_bytes for source in sources), "bytes") as advance, ExitStack() as stack:
+    number, total = report.evaluation_documents, sum(source.size_bytes for source in sources)
+    with progress("writing", total, "bytes") as advance, TextFolderWriter(folder, shard_bytes) as writer:
         for source in sources:
             documents = source.counts.documents
             last = number + documents
@@ -288,17 +241,11 @@ def _write(
                 number += 1
                 report.read.add(text)
                 (report.removed[REASONS[reason - 1]] if reason else report.kept).add(text)
-                if reason:
-                    continue
-                if shard is None or written >= shard_bytes:
-                    stack.close()
-                    report.files.append(f"part-{len(report.files):05}.jsonl")
-                    shard, written = stack.enter_context((folder / report.files[-1]).open("wb")), 0
-                line = json.dumps({"text": text, "source": source.name}, ensure_ascii=False).encode() + b"\n"
-                shard.write(line)
-                written += len(line)
+                if not reason:
+                    writer.write({"text": text, "source": source.name})
             if number != last:
                 raise UserError(f"{source.name}: changed while it was read")
+    report.files += writer.files
     if not report.kept.documents:
         raise UserError(f"no document stays: {describe_removed(report)}")
     for pair in chosen:

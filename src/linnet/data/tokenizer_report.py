@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.data.tokenizer import Tokenizer
+from linnet.data.workers import batched_texts
 
 HARD_TEXTS = {
     "empty": "",
@@ -33,7 +34,6 @@ HARD_TEXTS = {
 }
 """Texts that tokenizers are known to change, by what is hard about them."""
 
-BATCH_DOCUMENTS = 256
 SHOWN = 10
 
 
@@ -94,7 +94,7 @@ def report_on(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
     counts_V = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     documents = text_bytes = token_bytes = 0
     byte_counts = tokenizer.byte_counts()
-    for some in _batches(texts):
+    for some in batched_texts(texts):
         for text, ids in zip(some, tokenizer.encode_batch(some), strict=True):
             ids_T = np.asarray(ids, dtype=np.int64)
             counts_V += np.bincount(ids_T, minlength=len(counts_V))
@@ -121,17 +121,6 @@ def report_on(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
         most_used=_shown(tokenizer, counts_V, counts_V, lengths_V),
         changed=tuple(_changed(tokenizer)),
     )
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    some: list[str] = []
-    for text in texts:
-        some.append(text)
-        if len(some) == BATCH_DOCUMENTS:
-            yield some
-            some = []
-    if some:
-        yield some
 
 
 def _shown(

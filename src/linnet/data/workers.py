@@ -15,6 +15,29 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
+_BATCH_TEXTS, _BATCH_CHARACTERS = 512, 1 << 20
+_PROCESSES_FROM_BYTES = 16 << 20
+"""Of less text the start of processes takes longer than the work."""
+
+
+def default_workers(total_bytes: int) -> int:
+    """As many processes as processors that may be used; one for little text."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors if total_bytes >= _PROCESSES_FROM_BYTES else 1
+
+
+def batched_texts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of neighboring texts, of limited number and length."""
+    batch, characters = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) == _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
 
 def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers: int) -> Iterator[Any]:
     """Apply a function to batches in several processes; the results come in order, and few batches are in memory.

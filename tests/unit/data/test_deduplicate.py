@@ -11,6 +11,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.data import deduplicate as module
+from linnet.data import workers as batching
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.deduplicate import DeduplicationSpec, decide, deduplicate, describe
 from linnet.data.minhash import MinHashSpec
@@ -78,7 +79,7 @@ def test_exact_copies_alone(tmp_path):
 
 
 def test_workers_and_files_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BATCH_TEXTS", 16)
+    monkeypatch.setattr(batching, "_BATCH_TEXTS", 16)
     texts, stay = planted(random.Random(3), 200)
     whole = write_lines(tmp_path / "in.jsonl", texts)
     parts = [
@@ -261,7 +262,7 @@ def test_a_file_that_changes_between_the_passes_is_refused(tmp_path, monkeypatch
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BATCH_CHARACTERS", 1 << 14)
+    monkeypatch.setattr(batching, "_BATCH_CHARACTERS", 1 << 14)
     source, peaks = random.Random(9), []
     for length in (200, 2000):
         path = write_lines(tmp_path / f"{length}.jsonl", [" ".join(words(source, length)) for _ in range(150)])

@@ -155,6 +155,37 @@ def tokens_per_slice(weight_VD: Tensor) -> int:
     return max(SLICE_TOKENS, elements // weight_VD.shape[0])
 
 
+class HeadGradients:
+    """Gradients of a sum over the logits `x W^T + b`, added up slice by slice of the tokens in the forward pass.
+
+    Until the backward pass only the gradients are held, and not `x` or `W`.
+    """
+
+    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> None:
+        self._dtype = weight_VD.dtype
+        # Sums of many slices would lose digits in half precision.
+        wide = torch.promote_types(weight_VD.dtype, torch.float32)
+        self._of_x_ND = torch.empty_like(x_ND)
+        self._of_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
+        self._of_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
+
+    def add(self, part: slice, x_ND: Tensor, weight_VD: Tensor, grad_nV: Tensor) -> None:
+        """Add a slice, with the gradient of its logits."""
+        grad_nV = grad_nV.to(self._dtype)
+        self._of_x_ND[part] = matmul(grad_nV, weight_VD)
+        if self._of_weight_VD.dtype == grad_nV.dtype:
+            self._of_weight_VD.addmm_(grad_nV.T, x_ND[part])
+        else:
+            self._of_weight_VD += grad_nV.T @ x_ND[part]
+        if self._of_bias_V is not None:
+            self._of_bias_V += grad_nV.sum(dim=0)
+
+    def scaled_(self, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The gradients of x, weight and bias, multiplied in place; they can be used once."""
+        bias_V = None if self._of_bias_V is None else self._of_bias_V.mul_(upstream).to(self._dtype)
+        return self._of_x_ND.mul_(upstream), self._of_weight_VD.mul_(upstream).to(self._dtype), bias_V
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -167,12 +198,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         z_loss: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
-        if needs_gradients:
-            grad_x_ND = torch.empty_like(x_ND)
-            # Sums of many slices would lose digits in half precision.
-            grad_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
-            grad_weight_VD = torch.zeros_like(weight_VD, dtype=grad_dtype)
-            grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=grad_dtype)
+        gradients = HeadGradients(x_ND, weight_VD, bias_V) if needs_gradients else None
         nats, squares = torch.zeros((2,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = tokens_per_slice(weight_VD)
@@ -193,22 +219,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if z_loss:
                 log_z_n1 = total_n1.log() + largest_n1
                 squares += log_z_n1.square().masked_fill(ignored_n1, 0.0).sum(dtype=wide)
-            if needs_gradients:
+            if gradients is not None:
                 logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
                 if z_loss:  # the derivative of log Z is the probability
                     logits_nV *= 1 + 2 * z_loss * log_z_n1
                 logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
-                grad_nV = (logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV)).to(weight_VD.dtype)
-                grad_x_ND[part] = matmul(grad_nV, weight_VD)
-                if grad_weight_VD.dtype == grad_nV.dtype:
-                    grad_weight_VD.addmm_(grad_nV.T, x_ND[part])
-                else:
-                    grad_weight_VD += grad_nV.T @ x_ND[part]
-                if grad_bias_V is not None:
-                    grad_bias_V += grad_nV.sum(dim=0)
-                del grad_nV  # before the logits of the next slice
-        ctx.gradients = (grad_x_ND, grad_weight_VD, grad_bias_V) if needs_gradients else None
-        ctx.dtype = weight_VD.dtype
+                grad_nV = logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV)
+                gradients.add(part, x_ND, weight_VD, grad_nV)
+        ctx.gradients = gradients
         ctx.mark_non_differentiable(correct, squares)
         return nats + z_loss * squares, correct, squares
 
@@ -217,10 +235,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(
         ctx: Any, upstream: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
-        grad_x, grad_weight, grad_bias = ctx.gradients
+        gradients = ctx.gradients
         ctx.gradients = None
-        grad_bias = None if grad_bias is None else grad_bias.mul_(upstream).to(ctx.dtype)
-        return grad_x.mul_(upstream), grad_weight.mul_(upstream).to(ctx.dtype), grad_bias, None, None, None
+        return *gradients.scaled_(upstream), None, None, None
 
 
 @torch.no_grad()

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.cross_entropy import IGNORE_INDEX, apply_soft_cap, soft_cap_, tokens_per_slice
-from linnet.ops.linear import linear_product, matmul
+from linnet.ops.cross_entropy import IGNORE_INDEX, HeadGradients, apply_soft_cap, row_max, soft_cap_, tokens_per_slice
+from linnet.ops.linear import linear_product
 from linnet.ops.support import accumulation_dtype, to_autocast_dtype
 
 
@@ -105,12 +105,7 @@ class _LinearDistillation(torch.autograd.Function):
         soft_cap: float | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
-        if needs_gradients:
-            grad_x_ND = torch.empty_like(x_ND)
-            # Sums of many slices would lose digits in half precision.
-            grad_dtype = torch.promote_types(weight_VD.dtype, torch.float32)
-            grad_weight_VD = torch.zeros_like(weight_VD, dtype=grad_dtype)
-            grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=grad_dtype)
+        gradients = HeadGradients(x_ND, weight_VD, bias_V) if needs_gradients else None
         nats, divergence = torch.zeros((2,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = tokens_per_slice(weight_VD)
@@ -120,17 +115,12 @@ class _LinearDistillation(torch.autograd.Function):
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
             slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
             sums, grad_nV = _slice_loss(logits_nV, targets_N[part], soft_targets, part)
-            nats += sums.nats.to(wide)
-            divergence += sums.divergence.to(wide)
+            nats += sums.nats
+            divergence += sums.divergence
             correct += sums.correct
-            if needs_gradients:
-                grad_nV = (grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV)).to(weight_VD.dtype)
-                grad_x_ND[part] = matmul(grad_nV, weight_VD)
-                grad_weight_VD += grad_nV.T @ x_ND[part]
-                if grad_bias_V is not None:
-                    grad_bias_V += grad_nV.sum(dim=0)
-        ctx.gradients = (grad_x_ND, grad_weight_VD, grad_bias_V) if needs_gradients else None
-        ctx.dtype = weight_VD.dtype
+            if gradients is not None:
+                gradients.add(part, x_ND, weight_VD, grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV))
+        ctx.gradients = gradients
         ctx.mark_non_differentiable(nats, correct, divergence)
         total = (1 - soft_targets.weight) * nats + soft_targets.weight * divergence
         return total, nats, correct, divergence
@@ -140,10 +130,9 @@ class _LinearDistillation(torch.autograd.Function):
     def backward(
         ctx: Any, upstream: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
-        grad_x, grad_weight, grad_bias = ctx.gradients
+        gradients = ctx.gradients
         ctx.gradients = None
-        grad_bias = None if grad_bias is None else grad_bias.mul_(upstream).to(ctx.dtype)
-        return grad_x.mul_(upstream), grad_weight.mul_(upstream).to(ctx.dtype), grad_bias, None, None, None
+        return *gradients.scaled_(upstream), None, None, None
 
 
 class _SliceSums(NamedTuple):
@@ -161,7 +150,7 @@ def _slice_loss(
     targets_n1 = targets_n[:, None].masked_fill(ignored_n1, 0)
     log_p_nV = logits_nV.log_softmax(dim=-1)
     nats_n1 = log_p_nV.gather(1, targets_n1).neg()
-    correct = ((logits_nV.argmax(dim=-1, keepdim=True) == targets_n1) & ~ignored_n1).sum()
+    correct = ((row_max(logits_nV)[1] == targets_n1) & ~ignored_n1).sum()
     log_q_nV = soft_targets.logits(part).to(logits_nV.dtype).div(temperature).log_softmax(dim=-1)
     softened_nV = log_p_nV if temperature == 1 else (logits_nV / temperature).log_softmax(dim=-1)
     q_nV = log_q_nV.exp()
@@ -169,5 +158,6 @@ def _slice_loss(
     # The derivatives: p - onehot of the cross-entropy, T (p_T - q_T) of the divergence.
     grad_nV = log_p_nV.exp().scatter_add_(1, targets_n1, torch.full_like(nats_n1, -1.0)).mul_(1 - share)
     grad_nV.add_(softened_nV.exp().sub_(q_nV), alpha=share * temperature).masked_fill_(ignored_n1, 0.0)
-    nats, divergence = (each.masked_fill(ignored_n1, 0.0).double().sum() for each in (nats_n1, divergence_n1))
+    wide = accumulation_dtype(logits_nV.device)
+    nats, divergence = (each.masked_fill(ignored_n1, 0.0).sum(dtype=wide) for each in (nats_n1, divergence_n1))
     return _SliceSums(nats, correct, divergence), grad_nV

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import interruptions_reported, invocation, note, show_result
-from linnet.cli.options import AsJson, Changes, ExecutorName, SlurmOptions, Workers, option
+from linnet.cli.options import AsJson, Changes, ExecutorName, Separator, SlurmOptions, TextField, Workers, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -27,6 +27,24 @@ data = typer.Typer(
 )
 
 
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files, folders or patterns, in every format of `linnet prepare`; - for the standard input.",
+    ),
+]
+TextFolder = Annotated[Path, option("DIR", "The folder of .jsonl files to make.")]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, max=1024, metavar="N", help="Processes. Default: one a processor; one below 16 MB."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")]
+
+
 @data.callback()
 def _group() -> None:
     """Make a group even of a single command."""
@@ -34,15 +52,9 @@ def _group() -> None:
 
 @data.command()
 def dedup(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT...",
-            help="Files, folders or patterns, in every format of `linnet prepare`; - for the standard input.",
-        ),
-    ],
+    files: Inputs,
     *,
-    out: Annotated[Path, option("DIR", "The folder of .jsonl files to make.")],
+    out: TextFolder,
     against: Annotated[
         list[str] | None,
         option("FILE", "Evaluation files (repeatable): documents that are copies of theirs, or overlap them, go."),
@@ -77,21 +89,11 @@ def dedup(
             help="Share of an evaluation document's n-grams that is too much; 0: one n-gram is. Default: 0.5.",
         ),
     ] = None,
-    field: Annotated[
-        str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
-    ] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
-    ] = None,
-    skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, metavar="N", help="Processes. Default: one a processor; one below 16 MB."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    field: TextField = None,
+    separator: Separator = None,
+    skip_invalid: SkipInvalid = False,
+    workers: Processes = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Leave out exact copies and near-duplicates, and what a model is evaluated on.
@@ -119,32 +121,16 @@ def dedup(
 
 @data.command()
 def clean(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT...",
-            help="Files, folders or patterns, in every format of `linnet prepare`; - for the standard input.",
-        ),
-    ],
+    files: Inputs,
     *,
-    out: Annotated[Path, option("DIR", "The folder of .jsonl files to make.")],
+    out: TextFolder,
     config: Annotated[Path | None, option("FILE", "The steps and their options (YAML). Default: FineWeb's.")] = None,
     page: Annotated[Path | None, option("DIR", "Also write report.html there: what each step removed, drawn.")] = None,
-    field: Annotated[
-        str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
-    ] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
-    ] = None,
-    skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, metavar="N", help="Processes. Default: one a processor; one below 16 MB."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    field: TextField = None,
+    separator: Separator = None,
+    skip_invalid: SkipInvalid = False,
+    workers: Processes = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Leave out documents and lines that are no good text, by the filters of Gopher, C4 and FineWeb.

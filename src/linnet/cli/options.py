@@ -34,6 +34,13 @@ def option(metavar: str, text: str, **limits: Any) -> Any:
     return typer.Option(metavar=metavar, help=text, **limits)
 
 
+TextField = Annotated[
+    str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
+]
+Separator = Annotated[
+    str | None,
+    typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=20, max=MAX_RESAMPLES, metavar="N", help="Resamples behind the intervals.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.options import AsJson, option
+from linnet.cli.options import AsJson, Separator, TextField, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -22,11 +22,6 @@ tokenizer = typer.Typer(
     """,
 )
 
-Field = Annotated[str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")]
-Separator = Annotated[
-    str | None,
-    typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
-]
 Texts = Annotated[
     list[str],
     option("INPUT", "Text to encode, in every format of `linnet prepare` (repeatable)."),
@@ -46,7 +41,7 @@ def train(
         int | None,
         typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
     ] = None,
-    field: Field = None,
+    field: TextField = None,
     separator: Separator = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     as_json: AsJson = False,
@@ -80,7 +75,7 @@ def inspect(
     ],
     *,
     text: Texts,
-    field: Field = None,
+    field: TextField = None,
     separator: Separator = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +110,7 @@ def compare(
     model: Annotated[
         str, option("NAME|FILE", "The model that the vocabularies are for: a preset or a YAML file.")
     ] = "tiny-attention",
-    field: Field = None,
+    field: TextField = None,
     separator: Separator = None,
     as_json: AsJson = False,
 ) -> None:

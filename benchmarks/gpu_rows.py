@@ -30,7 +30,8 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.machine import peak_flops_per_s, peak_memory_bytes
-from linnet.training.objectives import Objective, next_token_loss
+from linnet.training.objectives import Objective
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec

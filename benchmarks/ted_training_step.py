@@ -21,7 +21,7 @@ from linnet.data.pieces import ByteCounts
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.sums import decay_chunked
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec

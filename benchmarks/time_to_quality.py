@@ -26,7 +26,7 @@ from linnet.data.loader import Batches
 from linnet.data.pieces import ByteCounts
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.spec import RunSpec

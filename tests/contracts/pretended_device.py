@@ -40,7 +40,7 @@ from linnet.model.spec import ModelSpec
 from linnet.ops.decay.rates import rate_bank
 from linnet.ops.decay.sums import default_chunk
 from linnet.training import distributed
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec

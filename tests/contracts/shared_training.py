@@ -18,7 +18,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training import gradient_sums
 from linnet.training.distributed import SINGLE_PROCESS, Processes, join_processes
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec

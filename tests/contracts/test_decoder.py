@@ -30,7 +30,7 @@ from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.ops.linear import can_pack_bfloat16
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import split_by_decay
 from on_device import DEVICE
 

@@ -27,7 +27,7 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import split_by_decay
 from on_device import DEVICE
 

@@ -7,8 +7,8 @@ Legend: `B` rows of a batch, `T` tokens of the longest row, `N` examples, `D` do
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -33,8 +33,9 @@ class Batch:
     document_starts: for each row the places at which documents begin, ascending; None: not asked for.
     prefix_lengths: for each row the number of tokens before the first target that counts, which a model with a prefix
         or an encoder reads as a whole; None: the rows are windows, which have no prefix.
+    extras: what an objective reads besides, by name, `[B, ...]` each, such as what another model thinks of a row.
 
-    The last two are plain numbers, so that their use never waits for a device.
+    Document starts and prefix lengths are plain numbers, so that their use never waits for a device.
     """
 
     tokens: Tensor
@@ -42,6 +43,7 @@ class Batch:
     weights: Tensor | None = None
     document_starts: tuple[tuple[int, ...], ...] | None = None
     prefix_lengths: tuple[int, ...] | None = None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def from_labels(cls, tokens: Tensor, labels: Tensor, prefix_lengths: tuple[int, ...] | None = None) -> "Batch":
@@ -70,13 +72,15 @@ class Batch:
             None if self.weights is None else self.weights[part],
             None if self.document_starts is None else self.document_starts[part],
             None if self.prefix_lengths is None else self.prefix_lengths[part],
+            {name: tensor[part] for name, tensor in self.extras.items()},
         )
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; copies need not be finished."""
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         tokens, targets = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.targets))
-        return replace(self, tokens=tokens, targets=targets, weights=weights)
+        extras = {name: tensor.to(device, non_blocking=True) for name, tensor in self.extras.items()}
+        return replace(self, tokens=tokens, targets=targets, weights=weights, extras=extras)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,14 @@ from linnet.model.stack import Block, Layer, build_blocks, run_blocks
 from linnet.model.state import DecoderState, padding_counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
-from linnet.ops.cross_entropy import SummedLoss, TokenLosses, apply_soft_cap, linear_cross_entropy, token_cross_entropy
+from linnet.ops.cross_entropy import (
+    SummedLoss,
+    TokenLosses,
+    apply_soft_cap,
+    linear_cross_entropy,
+    linear_token_nats,
+    token_cross_entropy,
+)
 from linnet.ops.distillation import SoftTargets, linear_distillation
 from linnet.ops.linear import linear
 from linnet.ops.rotary import sinusoidal, sinusoidal_range
@@ -348,6 +355,12 @@ class Decoder(nn.Module):
         weight, bias = self._head_map()
         losses = token_cross_entropy(x_BTD.flatten(0, 1), weight, bias, targets_BT.flatten(), self.spec.head.soft_cap)
         return TokenLosses(losses.nats.view(targets_BT.shape), losses.correct.view(targets_BT.shape))
+
+    def token_nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """`-log p(target)` of each target in nats, `[B, T]`, 0 where ignored; with gradients (`linear_token_nats`)."""
+        weight, bias = self._head_map()
+        nats_N = linear_token_nats(x_BTD.flatten(0, 1), weight, bias, targets_BT.flatten(), self.spec.head.soft_cap)
+        return nats_N.view(targets_BT.shape)
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
         """The head's matrix `[V, D]`, if it is tied the embedding's `[V, E]`, and its bias `[V]`."""

@@ -75,6 +75,28 @@ def example_losses(
     return ExampleLosses(decoder.each_loss(hidden, batch.labels), batch.tokens, batch.labels)
 
 
+def example_nats(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    labels_BT: Tensor,
+    prefix_lengths: Sequence[int] | None = None,
+    *,
+    document_starts: Sequence[Sequence[int]] | None = None,
+    record: AuxiliaryOutputs | None = None,
+) -> Tensor:
+    """`-log p` of each label that `example_loss` sums, with gradients, in nats `[B, U]`, 0 where it is ignored.
+
+    U is T unless the model has an encoder, whose decoder reads shorter rows. The arguments are those of
+    `example_loss`.
+    """
+    batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
+    memory = None if batch.inputs is None else decoder.encode(*batch.inputs, record)
+    hidden = decoder.hidden(
+        batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory, record=record
+    )
+    return decoder.token_nats(hidden, batch.labels)
+
+
 @torch.no_grad()
 def example_logits(
     decoder: Decoder,

@@ -262,3 +262,66 @@ def token_cross_entropy(
         parts.append((widen(nats_n1[:, 0]).masked_fill(ignored_n1[:, 0], 0.0), correct_n1[:, 0]))
     nats, correct = zip(*parts, strict=True)
     return TokenLosses(torch.cat(nats), torch.cat(correct))
+
+
+def linear_token_nats_reference(
+    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
+) -> Tensor:
+    """The definition of `linear_token_nats`, with all logits in memory."""
+    logits_NV = F.linear(x_ND, weight_VD, bias_V)
+    wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    if soft_cap is not None:
+        wide_NV = apply_soft_cap(wide_NV, soft_cap)
+    return F.cross_entropy(wide_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="none")
+
+
+def linear_token_nats(
+    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
+) -> Tensor:
+    """`-log p(target)` of each target in nats, `[N]`, with gradients; 0 where ignored.
+
+    For objectives whose weight of a target depends on the likelihoods themselves (preferences, rewards). The logits of
+    a slice are computed in the forward pass and again in the backward pass, so memory is that of a slice; where the
+    weights are known before, `linear_cross_entropy` computes them once. float64 (`support.accumulation_dtype`). Under
+    autocast the products are in autocast's precision, all else in float32.
+    """
+    weight, bias = to_autocast_dtype(weight_VD, bias_V)
+    assert weight is not None, "a head without a matrix"
+    bias = None if bias is None else bias.to(weight.dtype)
+    with torch.autocast(x_ND.device.type, enabled=False):
+        nats_N: Tensor = _LinearTokenNats.apply(x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap)  # type: ignore[no-untyped-call]
+    return nats_N
+
+
+class _LinearTokenNats(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        soft_cap: float | None,
+    ) -> Tensor:
+        ctx.save_for_backward(x_ND, weight_VD, bias_V, targets_N)
+        ctx.soft_cap = soft_cap
+        return token_cross_entropy(x_ND, weight_VD, bias_V, targets_N, soft_cap).nats
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream_N: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        x_ND, weight_VD, bias_V, targets_N = ctx.saved_tensors
+        gradients = HeadGradients(x_ND, weight_VD, bias_V)
+        step = tokens_per_slice(weight_VD)
+        for first in range(0, x_ND.shape[0], step):
+            part = slice(first, first + step)
+            logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
+            logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+            slopes_nV = None if ctx.soft_cap is None else soft_cap_(logits_nV, ctx.soft_cap)
+            ignored_n1 = targets_N[part, None] == IGNORE_INDEX
+            targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
+            grad_nV = logits_nV.softmax(dim=-1)
+            grad_nV.scatter_add_(1, targets_n1, grad_nV.new_full(targets_n1.shape, -1.0))
+            grad_nV.mul_(upstream_N[part, None].to(grad_nV.dtype)).masked_fill_(ignored_n1, 0.0)
+            gradients.add(part, x_ND, weight_VD, grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV))
+        return *gradients.scaled_(x_ND.new_ones(())), None, None

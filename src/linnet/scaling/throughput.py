@@ -19,7 +19,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 from linnet.training.machine import configured_precision, measure_precision, peak_flops_per_s
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.runs import training_flops_per_token

@@ -21,7 +21,8 @@ from linnet.training.data import check_data, fit_to_data, vocabulary_note
 from linnet.training.distributed import StopRequest, join_processes
 from linnet.training.machine import threads
 from linnet.training.metrics import CONFIG, DIVERGED, finished_summary
-from linnet.training.objectives import Objective, next_token_loss
+from linnet.training.objectives import Objective
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
 from linnet.training.run_folder import PAIRS, DivergedError, RunFolder, is_longer

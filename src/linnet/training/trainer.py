@@ -54,7 +54,8 @@ from linnet.training.machine import (
     measure_precision,
     too_short_to_measure,
 )
-from linnet.training.objectives import Objective, configure_objective
+from linnet.training.objectives import Objective
+from linnet.training.objectives.configure import configure_objective
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel, with_fitting_shard
 from linnet.training.reporter import Reporter

@@ -416,3 +416,11 @@ def test_labels_make_weights() -> None:
     labels = torch.tensor([[4, IGNORE_INDEX], [IGNORE_INDEX, 0]])
     batch = Batch.from_labels(torch.zeros(2, 2, dtype=torch.int64), labels)
     assert torch.equal(batch.labels, labels) and batch.count == 2
+
+
+def test_extras_of_a_batch_follow_its_rows():
+    tokens = torch.arange(6).view(3, 2)
+    batch = Batch(tokens, tokens, extras={"score": torch.tensor([1.0, 2.0, 3.0])})
+    part = batch.rows(slice(1, 3)).to(torch.device("cpu"))
+    assert part.extras["score"].tolist() == [2.0, 3.0]
+    assert batch.to(torch.device("meta")).extras["score"].is_meta

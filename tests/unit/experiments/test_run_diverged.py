@@ -13,7 +13,8 @@ from linnet.cli.main import main
 from linnet.core.checksum import read_checked_json
 from linnet.experiments import jobs
 from linnet.experiments.recorded import recorded
-from linnet.training.objectives import Loss, next_token_loss
+from linnet.training.objectives import Loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.run import train_run
 
 TOO_FAST = {"training.optimizer.lr": 1e38, "training.schedule.warmup_steps": 0}

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from linnet.model.decoder import Decoder
-from linnet.model.example_loss import example_logits, example_loss, split_prefixes
+from linnet.model.example_loss import example_logits, example_loss, example_nats, split_prefixes
 from linnet.model.spec import ModelSpec
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.ops.distillation import SoftTargets
@@ -76,6 +76,17 @@ def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
     targets = torch.cat([own[:, 1:], end], dim=1)
     expected = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="sum")
     torch.testing.assert_close(example_loss(decoder, *rows_of(ROWS[:1])).nats, expected)
+
+
+def test_the_nats_of_single_labels_add_up_to_the_loss_and_its_gradients(decoder: Decoder):
+    tokens, labels, prefixes = rows_of(ROWS)
+    nats_BU = example_nats(decoder, tokens, labels, prefixes)
+    loss = example_loss(decoder, tokens, labels, prefixes).total
+    assert [int((row > 0).sum()) for row in nats_BU] == [int((row != IGNORE_INDEX).sum()) for row in labels]
+    torch.testing.assert_close(nats_BU.sum(), loss)
+    parameters = list(decoder.parameters())
+    found, expected = (torch.autograd.grad(each, parameters, allow_unused=True) for each in (nats_BU.sum(), loss))
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_model_does_not_differ_from_itself_as_a_teacher(decoder: Decoder):

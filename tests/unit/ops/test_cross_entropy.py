@@ -11,6 +11,8 @@ from linnet.ops.cross_entropy import (
     apply_soft_cap,
     linear_cross_entropy,
     linear_cross_entropy_reference,
+    linear_token_nats,
+    linear_token_nats_reference,
     row_max,
     row_max_reference,
     soft_cap_,
@@ -52,6 +54,20 @@ def test_the_z_loss_is_added_and_reported():
     torch.testing.assert_close(found.total, plain.nats + 0.5 * squares)
     torch.testing.assert_close(found.nats, plain.nats.detach())
     assert not found.nats.requires_grad and plain.squared_log_z is None and plain.total is plain.nats
+
+
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("slice_tokens", [1, 4, 100])
+def test_nats_of_single_targets_have_the_gradients_of_the_definition(slice_tokens, with_bias, soft_cap, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
+    x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
+    targets = torch.randint(7, (9,))
+    targets[[0, 5]] = IGNORE_INDEX
+    fast, slow = (form(x, weight, bias, targets, soft_cap) for form in (linear_token_nats, linear_token_nats_reference))
+    inputs = tuple(tensor for tensor in (x, weight, bias) if tensor is not None)
+    assert fast[0] == fast[5] == 0
+    assert_same_with_gradients(fast, slow, inputs)
 
 
 @pytest.mark.parametrize("slice_tokens", [4, 100])

@@ -21,7 +21,7 @@ from linnet.training.machine import (
     peak_memory_bytes,
     threads,
 )
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.sections import OptimizerSpec
 

@@ -9,7 +9,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training import machine
 from linnet.training.machine import Precision, configured_precision, measure_precision, pass_s
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
 from linnet.training.spec import TrainingSpec

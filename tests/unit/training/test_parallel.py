@@ -5,7 +5,7 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batch
 from linnet.model.decoder import Decoder
 from linnet.training.distributed import SINGLE_PROCESS, Processes
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.parallel import ParallelModel, check_shard, recompute, with_fitting_shard
 from linnet.training.sections import ParallelSpec
 from linnet.training.spec import TrainingSpec

@@ -9,7 +9,8 @@ from linnet.data.pieces import ByteCounts
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.distributed import Stopped
-from linnet.training.objectives import Loss, next_token_loss
+from linnet.training.objectives import Loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec
 from linnet.training.step import NonFiniteError, Stepper

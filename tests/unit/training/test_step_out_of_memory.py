@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.run import train_run
 from linnet.training.step import REFINEMENTS, largest_that_fits
 

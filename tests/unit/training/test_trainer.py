@@ -22,7 +22,8 @@ from linnet.present import numbers
 from linnet.training.callbacks import saving
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.metrics import DIVERGED
-from linnet.training.objectives import Loss, next_token_loss
+from linnet.training.objectives import Loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
 from linnet.training.run_folder import DivergedError, RunFolder

@@ -28,7 +28,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.initialize import without_calibration_file
 from linnet.model.spec import ModelSpec
-from linnet.training.objectives import mean_losses
+from linnet.training.objectives.language_modelling import mean_losses
 
 IGNORED_LABEL = -100
 CACHE = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithPast)} else "past_key_values"

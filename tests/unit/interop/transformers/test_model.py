@@ -12,7 +12,7 @@ from linnet.data.loader import Batch
 from linnet.interop.transformers import LinnetConfig, LinnetForCausalLM
 from linnet.model.decoder import Decoder
 from linnet.model.folder import read_description
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 
 NEW = 6
 

@@ -17,7 +17,7 @@ from linnet.interop.transformers_convert import import_transformers
 from linnet.model.decoder import Decoder
 from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from linnet.model.store import write_model
-from linnet.training.objectives import next_token_loss
+from linnet.training.objectives.language_modelling import next_token_loss
 
 TEXT = "A little bird sang to the old tree, and the old tree was glad of it. "
 

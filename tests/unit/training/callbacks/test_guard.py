@@ -16,7 +16,8 @@ from runs_alike import metrics_of, weights_of
 from linnet.model.store import load_decoder
 from linnet.training.callbacks.guard import Guard, GuardState
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.objectives import Loss, next_token_loss
+from linnet.training.objectives import Loss
+from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.reporter import Reporter
 from linnet.training.run import train_run
 from linnet.training.run_folder import DivergedError

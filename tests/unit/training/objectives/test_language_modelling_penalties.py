@@ -8,7 +8,7 @@ from linnet.data.loader import Batch
 from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
-from linnet.training.objectives import check_penalties, next_token_loss
+from linnet.training.objectives.language_modelling import check_penalties, next_token_loss
 from linnet.training.run import train_run
 from linnet.training.run_folder import DivergedError
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from linnet.core.errors import UserError
 from linnet.data.readers import decompressed, format_of, lines_of, valid
@@ -20,7 +20,8 @@ from linnet.data.sources import open_source
 from linnet.present.progress import Advance
 
 ASSISTANT = "assistant"
-ROLES = ("system", "developer", "user", ASSISTANT, "tool")
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = get_args(Role)
 SHAREGPT_ROLES = {
     "system": "system",
     "human": "user",

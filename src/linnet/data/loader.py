@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ class Batch:
     """Rows of tokens and what to predict in them.
 
     tokens, targets: int64 `[B, T]`; a target is what follows the tokens up to its place.
-    weights: bool `[B, T]`, True where a target counts in the loss; None: all count.
+    weights: bool `[B, T]`, True where a target counts in the loss, or float32, how much it does (0: not at all); None:
+        all count.
     document_starts: for each row the places at which documents begin, ascending; None: not asked for.
     prefix_lengths: for each row the number of tokens before the first target that counts, which a model with a prefix
         or an encoder reads as a whole; None: the rows are windows, which have no prefix.
@@ -57,12 +58,23 @@ class Batch:
     @property
     def labels(self) -> Tensor:
         """The targets, `IGNORE_INDEX` where they do not count: what a cross-entropy reads."""
-        return self.targets if self.weights is None else self.targets.masked_fill(~self.weights, IGNORE_INDEX)
+        return self.targets if self.weights is None else self.targets.masked_fill(self.weights == 0, IGNORE_INDEX)
 
     @property
     def count(self) -> int:
-        """The number of targets that count."""
-        return self.targets.numel() if self.weights is None else int(self.weights.sum())
+        """The number of targets that count, however much."""
+        return self.targets.numel() if self.weights is None else int(self.weights.count_nonzero())
+
+    @property
+    def loss_weights(self) -> Tensor | None:
+        """The weights if they are other than 0 and 1, which the labels tell; else None."""
+        return None if self.weights is None or self.weights.dtype == torch.bool else self.weights
+
+    @property
+    def total_weight(self) -> float:
+        """What the loss of the batch is divided by for its mean: the number of targets that count, or their weights."""
+        weights = self.loss_weights
+        return float(self.count) if weights is None else float(weights.sum(dtype=torch.float64))
 
     def rows(self, part: slice) -> "Batch":
         """Some of the rows."""
@@ -156,11 +168,11 @@ def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
 
 
 def document_rows(sequence: TokenSequence) -> Spans:
-    """Each document as one example, whatever its length; what counts in it is what the sequence's mask says."""
+    """Each document as one example, whatever its length; what counts in it is what the sequence's weights say."""
     starts_D, lengths_D = sequence.document_starts, np.diff(sequence.document_bounds)
     counts_D = lengths_D
-    if sequence.mask is not None and len(starts_D):
-        counted = sequence.mask.read(1, len(sequence) - 1)
+    if not sequence.all_count and len(starts_D):
+        counted = sequence.read_weights(1, len(sequence) - 1) != 0
         counts_D = np.add.reduceat(counted, starts_D, dtype=np.int64)
     return Spans(starts_D, lengths_D, counts_D, rows=True)
 
@@ -193,16 +205,20 @@ def read_batch(
     tokens = np.full((len(starts), width + 1), sequence.end_id)
     targets = tokens[:, 1:] if sequence.targets is None else np.full((len(starts), width), sequence.end_id)
     partial = bool((lengths < width).any())
-    weights = np.arange(width) < lengths[:, None] if partial or sequence.mask is not None else None
+    weights: NDArray[Any] | None = None
+    if partial or not sequence.all_count:
+        weights = (np.arange(width) < lengths[:, None]).astype(sequence.weights_dtype)
     for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         count = length if rows else min(width, len(sequence) - 1 - start)
         tokens[row, : count + 1] = sequence.read(start, count + 1)
         if sequence.targets is not None:
             targets[row, :count] = sequence.targets.read(start + 1, count)
-        if sequence.mask is not None and weights is not None:
-            weights[row, :count] &= sequence.mask.read(start + 1, count)
+        if not sequence.all_count and weights is not None:
+            weights[row, :count] *= sequence.read_weights(start + 1, count)
     begins = None
-    if document_starts:
+    if document_starts and rows:  # what fills a row up is read apart
+        begins = tuple((0, length) if length < width else (0,) for length in lengths.tolist())
+    elif document_starts:
         bounds = np.searchsorted(sequence.document_starts, [starts, starts + width]).T.tolist()
         parts = (sequence.document_starts[low:high] for low, high in bounds)
         begins = tuple(tuple((part - start).tolist()) for part, start in zip(parts, starts.tolist(), strict=True))
@@ -211,7 +227,7 @@ def read_batch(
         torch.from_numpy(targets).contiguous(),
         None if weights is None else torch.from_numpy(weights),
         begins,
-        tuple((weights.argmax(axis=1) + 1).tolist()) if rows and weights is not None else None,
+        tuple(((weights != 0).argmax(axis=1) + 1).tolist()) if rows and weights is not None else None,
     )
 
 
@@ -222,6 +238,9 @@ class Batches:
     one epoch to the next, across batches. Without `spans` the examples are windows of `context_length` targets, side by
     side from an offset that is drawn for each epoch too, so that no token is predicted twice in an epoch.
     """
+
+    counted_share = 1.0
+    """The share of the places of windows whose targets count in the loss."""
 
     def __init__(
         self,
@@ -324,7 +343,7 @@ class StagedBatches:
     content. A long window that is cut last in a stage, or in an epoch of it, may have pieces left that are not read.
     """
 
-    mean_lengths = None  # as `Batches.mean_lengths` of windows
+    mean_lengths, counted_share = None, 1.0  # as those of `Batches` of windows
 
     def __init__(self, full: Batches, stages: Sequence[BatchStage], seed: int) -> None:
         """Without `starts` the context length of a stage must divide that of `full`."""

@@ -183,7 +183,7 @@ class MixedBatches:
     Each source has epochs of its own, as `Batches` has.
     """
 
-    mean_lengths = None  # as `Batches.mean_lengths` of windows
+    mean_lengths, counted_share = None, 1.0  # as those of `Batches` of windows
 
     def __init__(
         self,

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch, BatchStage, Indices
@@ -141,13 +142,16 @@ def read_packed(
     """Windows as a batch `[B, T]`, padded with end tokens. document_starts: padding begins like a document too."""
     shape = len(windows), context_length
     tokens, targets = (np.full(shape, sequence.end_id, dtype=np.int64) for _ in range(2))
-    weights, begins = np.zeros(shape, dtype=np.bool_), list[tuple[int, ...]]()
+    weights: NDArray[Any] = np.zeros(shape, dtype=sequence.weights_dtype)
+    begins = list[tuple[int, ...]]()
     for row, pieces in enumerate(windows):
         ends = np.cumsum(pieces.lengths_P).tolist()
         for start, length, end in zip(pieces.starts_P.tolist(), pieces.lengths_P.tolist(), ends, strict=True):
             read, place = sequence.read(start, length + 1), slice(end - length, end)
-            tokens[row, place], targets[row, place] = read[:-1], read[1:]
-            weights[row, place] = True if sequence.mask is None else sequence.mask.read(start + 1, length)
+            others = sequence.targets
+            tokens[row, place] = read[:-1]
+            targets[row, place] = read[1:] if others is None else others.read(start + 1, length)
+            weights[row, place] = sequence.read_weights(start + 1, length)
         begins.append((0, *(end for end in ends if end < context_length)))
     read_tokens, read_targets = torch.from_numpy(tokens), torch.from_numpy(targets)
     return Batch(read_tokens, read_targets, torch.from_numpy(weights), tuple(begins) if document_starts else None)
@@ -184,14 +188,22 @@ class PackedBatches:
         """Targets of a window, without padding."""
         return (len(self.sequence) - 1) / self.examples_per_epoch
 
+    @cached_property
+    def counted_share(self) -> float:
+        """The share of the places of all windows whose targets count in the loss."""
+        sequence, places = self.sequence, self.examples_per_epoch * self.context_length
+        targets = len(sequence) - 1
+        counted = targets if sequence.all_count else np.count_nonzero(sequence.read_weights(1, targets))
+        return int(counted) / places
+
     def describe(self) -> str:
-        """The fill rate of the windows, and how many documents are cut, in one line."""
+        """The fill rate of the windows, how many documents are cut and what share counts, in one line."""
         documents, fill = len(self.sequence.document_starts), self.mean_targets / self.context_length
         cut = int((np.diff(self.sequence.document_bounds) > self.context_length).sum())
         return (
             f"{documents:,} documents in {self.examples_per_epoch:,} windows of {self.context_length:,} tokens, filled"
             f" to {fill:.2%}; {cut:,} of them are longer than a window and cut"
-        )
+        ) + ("" if self.sequence.all_count else f"; {self.counted_share:.1%} of all places count in the loss")
 
     def batch(self, number: int) -> Batch:
         """Batch `number`, from 0."""
@@ -235,6 +247,7 @@ class StagedPackedBatches:
     mean_lengths = None  # as `Batches.mean_lengths` of windows
 
     def __init__(self, full: PackedBatches, stages: Sequence[BatchStage], seed: int) -> None:
+        self.counted_share = full.counted_share
         self.full, self._stages, self._seed = full, tuple(stages), seed
         self._ends = list(accumulate(stage.batches for stage in stages))
         self._latest: dict[tuple[int, int], PackedWindows] = {}

@@ -2,6 +2,7 @@
 
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversations import ChatConversation, read_conversations
 from linnet.data.prepare import checked_target, describe_folder, new_folder
-from linnet.data.shards import Manifest, ShardWriter, SourceInfo, SplitInfo
+from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo
 from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
+from linnet.data.target_weights import role_numbers
 from linnet.data.template_doctor import FATAL, doctor
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
@@ -31,7 +33,8 @@ def prepare_conversations(
 ) -> Manifest:
     """Turn a file of conversations (`read_conversations`) into a data folder of rows, and return its manifest.
 
-    A row is one conversation, of which the answers and the stop tokens after them count in the loss. Conversations
+    A row is one conversation, of which the answers and the stop tokens after them count in the loss; the role of each
+    token is kept beside them (`target_weights`). Conversations
     that begin with the same messages up to the first answer are on the same side. validation: the fraction of the bytes
     to hold out. `UserError` for a template without a stop token after every answer (`template_doctor`); what else the
     checks find is told.
@@ -75,14 +78,15 @@ def _write_side(
     """Write the conversations of one side, one after the other."""
     tokenizer, text_bytes = encoder.tokenizer, 0
     byte_counts = tokenizer.byte_counts()
-    with ShardWriter(folder, side, tokenizer.vocab_size, parts=("mask",)) as writer:
+    with ShardWriter(folder, side, tokenizer.vocab_size, parts=("mask", "roles")) as writer:
         for conversation in read_conversations(path, advance):
             if holdout.side(_identity(conversation)) == side:
                 found = encoder.encode(conversation)
                 ids_T = np.array(found.ids)
-                writer.write(ids_T, {"mask": np.array(found.trained)}, begins=True)
+                columns: dict[Part, Any] = {"mask": np.array(found.trained), "roles": role_numbers(conversation, found)}
+                writer.write(ids_T, columns, begins=True)
                 text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
-        writer.write(np.array([tokenizer.end_id]), {"mask": np.array([False])})
+        writer.write(np.array([tokenizer.end_id]), {"mask": np.array([False]), "roles": np.array([0])})
         return writer.info(text_bytes)
 
 

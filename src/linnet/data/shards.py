@@ -1,12 +1,13 @@
 """Token shards: written as a stream, read through memory maps.
 
-A data folder holds `manifest.json`, `tokenizer.json` and, for each split, shards of up to four files. Each file is an
+A data folder holds `manifest.json`, `tokenizer.json` and, for each split, shards of up to five files. Each file is an
 array of little-endian numbers and nothing else:
 
     train-00000.bin            token ids (uint16, or uint32 where the vocabulary has more than 65,536)
     train-00000.starts.bin     the places in the shard where documents begin (uint32)
     train-00000.mask.bin       1 where a token counts as a target, else 0 (uint8); without this file every token counts
     train-00000.targets.bin    the token to predict at each position, if it is not the token at that position
+    train-00000.roles.bin      of conversations: the role that wrote each token (uint8, `target_weights.ROLE_NUMBERS`)
 
 A document begins with the end token, and one end token closes the split: so the end of each document is predicted once.
 A block of a file is checked against its checksum in the manifest when it is first read.
@@ -17,6 +18,7 @@ Legend: `N` tokens, `D` documents.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -30,6 +32,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, digest, write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
+from linnet.data.conversations import ROLES
 from linnet.data.split import Split
 
 SHARD_TOKENS = 100_000_000
@@ -37,11 +40,11 @@ BLOCK_BYTES = 1 << 20
 """Bytes of a file under one checksum: few enough to check for one window, many enough for a short manifest."""
 
 VERSION = 2
-Part = Literal["tokens", "starts", "mask", "targets"]
+Part = Literal["tokens", "starts", "mask", "targets", "roles"]
 Dtype = Literal["uint16", "uint32"]
 Tokens = NDArray[np.int64]
 
-_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}(\.(starts|mask|targets))?\.bin")
+_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}(\.(starts|mask|targets|roles))?\.bin")
 
 
 class ShardInfo(Spec):
@@ -147,7 +150,7 @@ def token_dtype(vocab_size: int) -> Dtype:
 
 def part_dtype(part: Part, tokens: Dtype) -> np.dtype[Any]:
     """The type of the numbers in the file of a part."""
-    return np.dtype({"starts": "uint32", "mask": "uint8"}.get(part, tokens)).newbyteorder("<")
+    return np.dtype({"starts": "uint32", "mask": "uint8", "roles": "uint8"}.get(part, tokens)).newbyteorder("<")
 
 
 class ShardWriter:
@@ -279,7 +282,7 @@ class CheckedArray:
         number_type = part_dtype(part, dtype)
         # An empty file cannot be mapped.
         values = np.memmap(path, number_type, "r") if count else np.empty(0, number_type)
-        limit = {"starts": shard.tokens, "mask": 2}.get(part, vocab_size)
+        limit = {"starts": shard.tokens, "mask": 2, "roles": len(ROLES) + 1}.get(part, vocab_size)
         return cls(values, str(path), limit, shard.blocks[part])
 
     def __len__(self) -> int:
@@ -340,7 +343,8 @@ class TokenSequence:
     """One split as one long sequence: tokens, document starts and, where the data has them, loss mask and targets.
 
     mask: a `Column` of bool, True where the token at a place counts as a target; None: all count. targets: the token to
-    predict at each position; None: the token at that position.
+    predict at each position; None: the token at that position. roles: of conversations, the number of the role that
+    wrote the token at a place (`target_weights`); None: unknown.
     """
 
     def __init__(
@@ -351,11 +355,14 @@ class TokenSequence:
         starts: Callable[[], Tokens],
         mask: Sequence[CheckedArray] | None = None,
         targets: Sequence[CheckedArray] | None = None,
+        roles: Sequence[CheckedArray] | None = None,
     ) -> None:
         """starts: returns the places where documents begin, ascending; called when they are first needed."""
         self.name, self.end_id, self._tokens, self._find_starts = name, end_id, Column(tokens), starts
         self.mask = None if mask is None else Column(mask, np.bool_)
         self.targets = None if targets is None else Column(targets)
+        self.roles = None if roles is None else Column(roles, np.uint8)
+        self._weigh: Weigh | None = None
 
     @classmethod
     def in_memory(
@@ -366,13 +373,14 @@ class TokenSequence:
         mask: NDArray[Any] | None = None,
         targets: NDArray[Any] | None = None,
         starts: Tokens | None = None,
+        roles: NDArray[Any] | None = None,
     ) -> "TokenSequence":
         """A sequence of arrays `[N]`. starts: None: a document begins at each end token but a closing one."""
 
         def find_starts() -> Tokens:
             return np.flatnonzero(tokens[:-1] == end_id) if starts is None else starts
 
-        columns = ([CheckedArray(column)] if column is not None else None for column in (mask, targets))
+        columns = ([CheckedArray(column)] if column is not None else None for column in (mask, targets, roles))
         return cls(name, end_id, [CheckedArray(tokens)], find_starts, *columns)
 
     def part(self, name: str, begin: int, end: int) -> "TokenSequence":
@@ -391,6 +399,30 @@ class TokenSequence:
         """Tokens `[count]` from place `start`; they must exist."""
         return self._tokens.read(start, count)
 
+    def read_mask(self, start: int, count: int) -> NDArray[np.bool_]:
+        """Which of the tokens from place `start` count as targets, `[count]`."""
+        return np.ones(count, dtype=np.bool_) if self.mask is None else self.mask.read(start, count)
+
+    def weighted(self, weigh: "Weigh") -> "TokenSequence":
+        """The same rows, whose `read_weights` are those of `weigh`."""
+        rows = copy(self)
+        rows._weigh = weigh
+        return rows
+
+    @property
+    def all_count(self) -> bool:
+        """True if each token counts as a target as much as any other."""
+        return self.mask is None and self._weigh is None
+
+    @property
+    def weights_dtype(self) -> type:
+        """What `read_weights` returns: bool, or float32."""
+        return np.bool_ if self._weigh is None else np.float32
+
+    def read_weights(self, start: int, count: int) -> NDArray[Any]:
+        """How much the targets from place `start` count, `[count]`: the mask, or for whole rows their weights."""
+        return self.read_mask(start, count) if self._weigh is None else self._weigh(self, start, count)
+
     @cached_property
     def document_starts(self) -> Tokens:
         """The places of the end tokens with which documents begin, `[D]`, ascending."""
@@ -400,6 +432,10 @@ class TokenSequence:
     def document_bounds(self) -> Tokens:
         """`[D + 1]`: document `d` reaches from bound `d` to bound `d + 1`, the end token behind it."""
         return np.append(self.document_starts, len(self) - 1)
+
+
+Weigh = Callable[[TokenSequence, int, int], NDArray[np.float32]]
+"""The weights of the targets of one row, `(rows, place of the first target, count) -> [count]`."""
 
 
 def describe_runs(runs: Sequence[tuple[int, int]]) -> str:

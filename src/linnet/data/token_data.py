@@ -121,6 +121,7 @@ class TokenData:
             lambda: read_starts(self.folder, shards, dtype, vocab_size),
             column("mask"),
             column("targets"),
+            column("roles"),
         )
 
     def spans(self, sequence: TokenSequence, context_length: int, separate_prefix: bool = False) -> Spans:

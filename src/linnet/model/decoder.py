@@ -226,6 +226,7 @@ class Decoder(nn.Module):
         record: AuxiliaryOutputs | None = None,
         z_loss: float = 0.0,
         soft_targets: SoftTargets | None = None,
+        target_weights: Tensor | None = None,
     ) -> Tensor | SummedLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, computed without holding all logits.
 
@@ -237,6 +238,7 @@ class Decoder(nn.Module):
         inputs: the arguments of `encode`, instead of `memory`.
         record: collects auxiliary losses and outputs.
         z_loss: see `ops.cross_entropy`. soft_targets: of a teacher (`ops.distillation`), without a z-loss.
+        target_weights: of the targets in the total loss, `[B, T]`; None: 1 each.
 
         `ValueError` if the state has no room for `T` more tokens, or the model does not support an argument.
         """
@@ -245,7 +247,9 @@ class Decoder(nn.Module):
         x_BTD = self.hidden(
             tokens_BT, state, padding=padding, documents=documents, prefixes=prefixes, memory=memory, record=record
         )
-        return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets, z_loss, soft_targets)
+        if targets is None:
+            return self.logits(x_BTD)
+        return self.token_loss(x_BTD, targets, z_loss, soft_targets, target_weights)
 
     def hidden(
         self,
@@ -339,15 +343,24 @@ class Decoder(nn.Module):
         return logits if soft_cap is None else apply_soft_cap(logits, soft_cap)
 
     def token_loss(
-        self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0, soft_targets: SoftTargets | None = None
+        self,
+        x_BTD: Tensor,
+        targets_BT: Tensor,
+        z_loss: float = 0.0,
+        soft_targets: SoftTargets | None = None,
+        weights_BT: Tensor | None = None,
     ) -> SummedLoss:
-        """The summed loss of the targets in nats, from the output of `hidden`, without holding all logits."""
+        """The summed loss of the targets in nats, from the output of `hidden`, without holding all logits.
+
+        weights_BT: of the targets in the total; None: 1 each.
+        """
         weight, bias = self._head_map()
         x_ND, targets_N, soft_cap = x_BTD.flatten(0, 1), targets_BT.flatten(), self.spec.head.soft_cap
+        weights_N = None if weights_BT is None else weights_BT.flatten()
         if soft_targets is None:
-            return linear_cross_entropy(x_ND, weight, bias, targets_N, soft_cap, z_loss)
+            return linear_cross_entropy(x_ND, weight, bias, targets_N, soft_cap, z_loss, weights_N)
         assert not z_loss, "a z-loss beside a teacher"
-        found = linear_distillation(x_ND, weight, bias, targets_N, soft_targets, soft_cap)
+        found = linear_distillation(x_ND, weight, bias, targets_N, soft_targets, soft_cap, weights_N)
         return SummedLoss(found.nats, found.correct, found.total, divergence=found.divergence)
 
     def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLosses:

@@ -37,12 +37,15 @@ def example_loss(
     record: AuxiliaryOutputs | None = None,
     z_loss: float = 0.0,
     soft_targets: SoftTargets | None = None,
+    weights_BT: Tensor | None = None,
 ) -> SummedLoss:
     """The summed loss of the labels that are not `IGNORE_INDEX`, in nats.
 
     prefix_lengths: the tokens of each row before its first label that counts; needed where the model reads prefixes
-    (`ModelSpec.prefix_field`). The other arguments are those of `Decoder.forward`.
+    (`ModelSpec.prefix_field`). weights_BT: of the labels in the total, for a model without an encoder. The other
+    arguments are those of `Decoder.forward`.
     """
+    assert weights_BT is None or decoder.encoder is None, "weights of the rest of a row behind its prefix"
     batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
     loss: SummedLoss = decoder(
         batch.tokens,
@@ -53,6 +56,7 @@ def example_loss(
         record=record,
         z_loss=z_loss,
         soft_targets=soft_targets,
+        target_weights=weights_BT,
     )
     return loss
 

@@ -35,9 +35,9 @@ GROUP = 64
 class SummedLoss(NamedTuple):
     """Summed `-log p(target)` in nats, and how many targets were the most likely token.
 
-    total: `nats` plus the z-loss; carries the graph (and so does `nats`, if they are the same tensor).
-    squared_log_z: the sum of `log^2 Z` over the targets, if there is a z-loss. divergence: from a teacher, if there is
-    one (`ops.distillation`).
+    total: `nats` plus the z-loss, each target times its weight; carries the graph (and so does `nats`, if they are the
+    same tensor). All else is without weights. squared_log_z: the sum of `log^2 Z` over the targets, if there is a
+    z-loss. divergence: from a teacher, if there is one (`ops.distillation`).
     """
 
     nats: Tensor
@@ -104,19 +104,22 @@ def linear_cross_entropy_reference(
     targets_N: Tensor,
     soft_cap: float | None = None,
     z_loss: float = 0.0,
+    weights_N: Tensor | None = None,
 ) -> SummedLoss:
     """The definition, with all logits in memory."""
     logits_NV = F.linear(x_ND, weight_VD, bias_V)
     if soft_cap is not None:
         logits_NV = apply_soft_cap(logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), soft_cap)
     wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-    nats = F.cross_entropy(wide_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
     correct = (logits_NV.argmax(dim=-1) == targets_N).sum()
-    if not z_loss:
+    nats_N = F.cross_entropy(wide_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="none")
+    nats = nats_N.sum()
+    if not z_loss and weights_N is None:
         return SummedLoss(nats, correct, nats)
-    log_z_N = logits_NV.to(nats.dtype).logsumexp(dim=-1)
-    squares = log_z_N.square().masked_fill(targets_N == IGNORE_INDEX, 0.0).sum()
-    return SummedLoss(nats.detach(), correct, nats + z_loss * squares, squares.detach())
+    squares_N = wide_NV.logsumexp(dim=-1).square().masked_fill(targets_N == IGNORE_INDEX, 0.0)
+    total_N = nats_N + z_loss * squares_N if z_loss else nats_N
+    total = (total_N if weights_N is None else weights_N * total_N).sum()
+    return SummedLoss(nats.detach(), correct, total, squares_N.sum().detach() if z_loss else None)
 
 
 def linear_cross_entropy(
@@ -126,27 +129,28 @@ def linear_cross_entropy(
     targets_N: Tensor,
     soft_cap: float | None = None,
     z_loss: float = 0.0,
+    weights_N: Tensor | None = None,
 ) -> SummedLoss:
     """`linear_cross_entropy_reference` in slices; targets int64 `[N]`, some of them possibly `IGNORE_INDEX`.
 
     soft_cap: of the logits, if not None. z_loss: the coefficient of `log^2 Z` in `total`, where Z is the normalizer of
-    the probabilities (Chowdhery et al., PaLM, arXiv 2204.02311, section 5). `total` is float64. Gradients are computed
-    in the forward pass and can be used once. Under autocast the products are in autocast's precision, all else in
-    float32.
+    the probabilities (Chowdhery et al., PaLM, arXiv 2204.02311, section 5). weights_N: of the targets in `total`,
+    without a gradient; None: 1 each. `total` is float64. Gradients are computed in the forward pass and can be used
+    once. Under autocast the products are in autocast's precision, all else in float32.
     """
     if torch.compiler.is_compiling():
-        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap, z_loss)
+        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap, z_loss, weights_N)
     device = x_ND.device.type
     weight, bias = to_autocast_dtype(weight_VD, bias_V)
     assert weight is not None, "a head without a matrix"
     bias = None if bias is None else bias.to(weight.dtype)
     with torch.autocast(device, enabled=False):
-        total, correct, squares = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap, z_loss
+        total, nats, correct, squares = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap, z_loss, weights_N
         )
-    if not z_loss:
+    if not z_loss and weights_N is None:
         return SummedLoss(total, correct, total)
-    return SummedLoss(total.detach() - z_loss * squares, correct, total, squares)
+    return SummedLoss(nats, correct, total, squares if z_loss else None)
 
 
 def tokens_per_slice(weight_VD: Tensor) -> int:
@@ -196,10 +200,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets_N: Tensor,
         soft_cap: float | None,
         z_loss: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        weights_N: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
         gradients = HeadGradients(x_ND, weight_VD, bias_V) if needs_gradients else None
-        nats, squares = torch.zeros((2,), dtype=wide, device=x_ND.device)
+        total, nats, squares = torch.zeros((3,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = tokens_per_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
@@ -214,30 +219,37 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Softmax and loss of the slice, in the memory of its logits.
             logits_nV -= largest_n1
             target_logit_n1 = logits_nV.gather(1, targets_n1)
-            total_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True)
-            nats += (total_n1.log() - target_logit_n1).masked_fill(ignored_n1, 0.0).sum(dtype=wide)
+            sum_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True)
+            loss_n1 = (sum_n1.log() - target_logit_n1).masked_fill(ignored_n1, 0.0)
+            nats += loss_n1.sum(dtype=wide)
             if z_loss:
-                log_z_n1 = total_n1.log() + largest_n1
-                squares += log_z_n1.square().masked_fill(ignored_n1, 0.0).sum(dtype=wide)
+                log_z_n1 = sum_n1.log() + largest_n1
+                square_n1 = log_z_n1.square().masked_fill(ignored_n1, 0.0)
+                squares += square_n1.sum(dtype=wide)
+                loss_n1 = loss_n1 + z_loss * square_n1
+            weights_n1 = None if weights_N is None else weights_N[part, None].to(logits_nV.dtype)
+            total += (loss_n1 if weights_n1 is None else weights_n1 * loss_n1).sum(dtype=wide)
             if gradients is not None:
-                logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
+                logits_nV /= sum_n1.masked_fill(ignored_n1, torch.inf)
                 if z_loss:  # the derivative of log Z is the probability
                     logits_nV *= 1 + 2 * z_loss * log_z_n1
                 logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
-                grad_nV = logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV)
-                gradients.add(part, x_ND, weight_VD, grad_nV)
+                for factor in (slopes_nV, weights_n1):
+                    if factor is not None:
+                        logits_nV *= factor
+                gradients.add(part, x_ND, weight_VD, logits_nV)
         ctx.gradients = gradients
-        ctx.mark_non_differentiable(correct, squares)
-        return nats + z_loss * squares, correct, squares
+        ctx.mark_non_differentiable(nats, correct, squares)
+        return total, nats, correct, squares
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, upstream: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
         gradients = ctx.gradients
         ctx.gradients = None
-        return *gradients.scaled_(upstream), None, None, None
+        return *gradients.scaled_(upstream), None, None, None, None
 
 
 @torch.no_grad()

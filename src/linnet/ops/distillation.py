@@ -36,7 +36,8 @@ class SoftTargets(NamedTuple):
 class DistilledLoss(NamedTuple):
     """Sums over the targets that are not ignored: `total` carries the graph, the others are detached.
 
-    nats: the cross-entropy. correct: how many targets were the most likely token. divergence: `T^2 KL(q_T || p_T)`.
+    Only `total` has the weights of the targets. nats: the cross-entropy. correct: how many targets were the most likely
+    token. divergence: `T^2 KL(q_T || p_T)`.
     """
 
     total: Tensor
@@ -52,21 +53,23 @@ def linear_distillation_reference(
     targets_N: Tensor,
     soft_targets: SoftTargets,
     soft_cap: float | None = None,
+    weights_N: Tensor | None = None,
 ) -> DistilledLoss:
     """The definition, with all logits in memory."""
     logits_NV = F.linear(x_ND, weight_VD, bias_V)
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     if soft_cap is not None:
         logits_NV = apply_soft_cap(logits_NV, soft_cap)
-    nats = F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
+    nats_N = F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="none")
     correct = (logits_NV.argmax(dim=-1) == targets_N).sum()
     temperature = soft_targets.temperature
     teacher_NV = soft_targets.logits(slice(None)).to(logits_NV.dtype)
     log_p_NV, log_q_NV = (each.div(temperature).log_softmax(dim=-1) for each in (logits_NV, teacher_NV))
     divergence_N = F.kl_div(log_p_NV, log_q_NV, reduction="none", log_target=True).sum(dim=-1)
-    divergence = temperature**2 * divergence_N.masked_fill(targets_N == IGNORE_INDEX, 0.0).sum()
-    total = (1 - soft_targets.weight) * nats + soft_targets.weight * divergence
-    return DistilledLoss(total, nats.detach(), correct, divergence.detach())
+    divergence_N = temperature**2 * divergence_N.masked_fill(targets_N == IGNORE_INDEX, 0.0)
+    total_N = (1 - soft_targets.weight) * nats_N + soft_targets.weight * divergence_N
+    total = (total_N if weights_N is None else weights_N * total_N).sum()
+    return DistilledLoss(total, nats_N.sum().detach(), correct, divergence_N.sum().detach())
 
 
 def linear_distillation(
@@ -76,20 +79,23 @@ def linear_distillation(
     targets_N: Tensor,
     soft_targets: SoftTargets,
     soft_cap: float | None = None,
+    weights_N: Tensor | None = None,
 ) -> DistilledLoss:
     """`linear_distillation_reference` in slices; targets int64 `[N]`, some of them possibly `IGNORE_INDEX`.
 
-    soft_cap: of the student's logits, if not None; the teacher's are capped already. `total` is float64. Gradients are
-    computed in the forward pass and can be used once; the teacher receives none. Under autocast the products are in
-    autocast's precision, all else in float32.
+    soft_cap: of the student's logits, if not None; the teacher's are capped already. weights_N: of the targets in
+    `total`; None: 1 each. `total` is float64. Gradients are computed in the forward pass and can be used once; the
+    teacher receives none. Under autocast the products are in autocast's precision, all else in float32.
     """
     if torch.compiler.is_compiling():
-        return linear_distillation_reference(x_ND, weight_VD, bias_V, targets_N, soft_targets, soft_cap)
+        return linear_distillation_reference(x_ND, weight_VD, bias_V, targets_N, soft_targets, soft_cap, weights_N)
     weight, bias = to_autocast_dtype(weight_VD, bias_V)
     assert weight is not None, "a head without a matrix"
     bias = None if bias is None else bias.to(weight.dtype)
     with torch.autocast(x_ND.device.type, enabled=False):
-        found = _LinearDistillation.apply(x_ND.to(weight.dtype), weight, bias, targets_N, soft_targets, soft_cap)  # type: ignore[no-untyped-call]
+        found = _LinearDistillation.apply(  # type: ignore[no-untyped-call]
+            x_ND.to(weight.dtype), weight, bias, targets_N, soft_targets, soft_cap, weights_N
+        )
     return DistilledLoss(*found)
 
 
@@ -103,10 +109,11 @@ class _LinearDistillation(torch.autograd.Function):
         targets_N: Tensor,
         soft_targets: SoftTargets,
         soft_cap: float | None,
+        weights_N: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
         gradients = HeadGradients(x_ND, weight_VD, bias_V) if needs_gradients else None
-        nats, divergence = torch.zeros((2,), dtype=wide, device=x_ND.device)
+        total, nats, divergence = torch.zeros((3,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = tokens_per_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
@@ -114,7 +121,9 @@ class _LinearDistillation(torch.autograd.Function):
             logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
             slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
-            sums, grad_nV = _slice_loss(logits_nV, targets_N[part], soft_targets, part)
+            weights_n1 = None if weights_N is None else weights_N[part, None].to(logits_nV.dtype)
+            sums, grad_nV = _slice_loss(logits_nV, targets_N[part], soft_targets, part, weights_n1)
+            total += sums.total
             nats += sums.nats
             divergence += sums.divergence
             correct += sums.correct
@@ -122,27 +131,27 @@ class _LinearDistillation(torch.autograd.Function):
                 gradients.add(part, x_ND, weight_VD, grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV))
         ctx.gradients = gradients
         ctx.mark_non_differentiable(nats, correct, divergence)
-        total = (1 - soft_targets.weight) * nats + soft_targets.weight * divergence
         return total, nats, correct, divergence
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, upstream: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
         gradients = ctx.gradients
         ctx.gradients = None
-        return *gradients.scaled_(upstream), None, None, None
+        return *gradients.scaled_(upstream), None, None, None, None
 
 
 class _SliceSums(NamedTuple):
+    total: Tensor
     nats: Tensor
     correct: Tensor
     divergence: Tensor
 
 
 def _slice_loss(
-    logits_nV: Tensor, targets_n: Tensor, soft_targets: SoftTargets, part: slice
+    logits_nV: Tensor, targets_n: Tensor, soft_targets: SoftTargets, part: slice, weights_n1: Tensor | None
 ) -> tuple[_SliceSums, Tensor]:
     """The sums of a slice, and the gradient of its total with respect to the student's logits, `[n, V]`."""
     share, temperature = soft_targets.weight, soft_targets.temperature
@@ -158,6 +167,10 @@ def _slice_loss(
     # The derivatives: p - onehot of the cross-entropy, T (p_T - q_T) of the divergence.
     grad_nV = log_p_nV.exp().scatter_add_(1, targets_n1, torch.full_like(nats_n1, -1.0)).mul_(1 - share)
     grad_nV.add_(softened_nV.exp().sub_(q_nV), alpha=share * temperature).masked_fill_(ignored_n1, 0.0)
+    nats_n1, divergence_n1 = (each.masked_fill(ignored_n1, 0.0) for each in (nats_n1, divergence_n1))
+    total_n1 = (1 - share) * nats_n1 + share * divergence_n1
+    if weights_n1 is not None:
+        total_n1, grad_nV = weights_n1 * total_n1, grad_nV.mul_(weights_n1)
     wide = accumulation_dtype(logits_nV.device)
-    nats, divergence = (each.masked_fill(ignored_n1, 0.0).sum(dtype=wide) for each in (nats_n1, divergence_n1))
-    return _SliceSums(nats, correct, divergence), grad_nV
+    total, nats, divergence = (each_n1.sum(dtype=wide) for each_n1 in (total_n1, nats_n1, divergence_n1))
+    return _SliceSums(total, nats, correct, divergence), grad_nV

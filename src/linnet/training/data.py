@@ -10,7 +10,9 @@ from linnet.data.packing import PackedBatches, StagedPackedBatches
 from linnet.data.shards import TokenSequence
 from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost
+from linnet.model.decoder import meta_decoder
 from linnet.present import numbers
+from linnet.training.sections import TargetsSpec
 from linnet.training.spec import RunSpec, TrainingSpec
 
 TrainingBatches = Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches
@@ -24,27 +26,51 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     """
     data.check_prefixes(run.model.prefix_field)
     if data.is_rows:
-        check_training_on_pairs(run.training)
+        check_training_on_rows(run)
+    elif run.training.targets != TargetsSpec():
+        raise UserError(f"training.targets: applies only to rows, such as conversations; {data.folder} holds text")
     vocab_size = data.tokenizer.vocab_size
     if run.model.vocab_size != vocab_size and run.start_from is None:
         run = run.model_copy(update={"model": run.model.replace(vocab_size=vocab_size)})
     return run.resolved()
 
 
-def check_training_on_pairs(spec: TrainingSpec) -> None:
-    """`UserError` for fields of training that apply to text and not to pairs."""
-    plain = TrainingSpec()
+def check_training_on_rows(run: RunSpec) -> None:
+    """`UserError` for fields of training that apply to text and not to rows, or to rows of another model."""
+    spec, plain = run.training, TrainingSpec()
+    packed = {"windows", "document_mask"} if spec.windows == "packed" else set()
     for field, why in (
-        ("tokens", "pairs are of different lengths; `training.steps` says how long"),
-        ("windows", "a pair is a row, and no window of a text"),
-        ("document_mask", "a pair is a row of its own"),
-        ("growth", "a pair is a row of its own length"),
-        ("mixture", "pairs have no sources"),
-        ("compile", "pairs are of other shapes in each batch"),
+        ("tokens", "rows are of different lengths; `training.steps` says how long"),
+        ("windows", "a row is no window of a text; `packed` puts several into one"),
+        ("document_mask", "a row is read by itself; it needs `training.windows` packed"),
+        ("growth", "a row has its own length"),
+        ("mixture", "rows have no sources"),
+        ("compile", "rows are of other shapes in each batch"),
     ):
         value = getattr(spec, field)
-        if value != getattr(plain, field):
+        if value != getattr(plain, field) and field not in packed:
             raise UserError(f"training.{field}: {value}: applies only to text: {why}")
+    for field, value, is_given in (
+        ("windows", "packed", bool(packed)),
+        ("targets", spec.targets.model_dump(), spec.targets != plain.targets),
+    ):
+        if is_given and run.model.prefix_field is not None:
+            problem = f"the model reads the prefix of a row as a whole ({run.model.prefix_field})"
+            raise UserError(f"training.{field}: {value}: {problem}; expected the default")
+    if packed:
+        _check_packed_rows(run)
+
+
+def _check_packed_rows(run: RunSpec) -> None:
+    """`UserError` unless rows in one window are read as each alone."""
+    if not run.training.document_mask:
+        problem = "False: rows in one window would see each other"
+        raise UserError(f"training.document_mask: {problem}; expected true (`set` training.document_mask=true)")
+    for sublayer in meta_decoder(run.model).sublayers:
+        # Such a layer decides in training by all tokens of a window, whatever document they are of.
+        if sublayer.traits.window == 1 and not sublayer.traits.same_in_training:
+            problem = f"{type(sublayer).__name__} treats a token in training by all tokens of its window"
+            raise UserError(f"training.windows: packed: {problem}; expected the default, a row of its own")
 
 
 def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
@@ -55,8 +81,7 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
     sequence = data.split("train")
     assert spec.context_length is not None, "an unresolved run"
     if data.is_rows:
-        rows = data.spans(sequence, spec.context_length, run.model.encoder is not None)
-        return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows)
+        return _batches_of_rows(data, sequence, run)
 
     full = _batches_of_windows(sequence, spec)
     smaller = []
@@ -71,6 +96,19 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
     if isinstance(full, PackedBatches):
         return StagedPackedBatches(full, smaller, spec.seed)
     return StagedBatches(full, smaller, spec.seed)
+
+
+def _batches_of_rows(data: TokenData, sequence: TokenSequence, run: RunSpec) -> Batches | PackedBatches:
+    spec, separate_prefix = run.training, run.model.encoder is not None
+    assert spec.context_length is not None, "an unresolved run"
+    if spec.targets != TargetsSpec():
+        sequence = spec.targets.weights.applied(sequence)
+    rows = data.spans(sequence, spec.context_length, separate_prefix)
+    if spec.windows == "packed":
+        return _batches_of_windows(sequence, spec)
+    # A layer that sees later tokens would see those that fill a row up.
+    apart = run.model.prefix_field is None and not meta_decoder(run.model).causal
+    return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows, apart)
 
 
 def _batches_of_mixture(data: TokenData, mixture: MixtureSpec, spec: TrainingSpec) -> MixedBatches:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from linnet.core.spec import Amount, Count, Extent, Spec
+from linnet.data.conversations import ASSISTANT, Role
+from linnet.data.target_weights import TargetWeights
 from linnet.evaluation.models import CalibrationText
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -68,6 +70,34 @@ class DistillationSpec(Spec):
     teacher: Path
     weight: Fraction = 0.5
     temperature: PositiveFloat = 1.0
+
+
+class TargetsSpec(Spec):
+    """How much the targets of rows count in the loss (`data.target_weights`).
+
+    roles: the weight of the tokens of each role's messages; the answers of the `assistant` count 1 and others 0 unless
+    they are given. average: the loss is the mean over all targets of a step (`token`), or over its rows
+    (`conversation`), in each of which it is the mean over the targets: a long answer then counts as much as a short
+    one. Both are means with these weights.
+    """
+
+    roles: dict[Role, NonNegativeFloat] = Field(default_factory=dict)
+    average: Literal["token", "conversation"] = "token"
+
+    @model_validator(mode="after")
+    def _some_count(self) -> Self:
+        if not any(self._by_role.values()):
+            raise ValueError("roles: all weights are 0; expected one above 0")
+        return self
+
+    @property
+    def weights(self) -> TargetWeights:
+        """The weights of the targets of rows."""
+        return TargetWeights(self._by_role if self.roles else None, self.average == "conversation")
+
+    @property
+    def _by_role(self) -> dict[str, float]:
+        return {ASSISTANT: 1.0, **dict[str, float](self.roles.items())}
 
 
 class LoraSpec(Spec):

@@ -34,6 +34,7 @@ from linnet.training.sections import (
     OptimizerSpec,
     ParallelSpec,
     ScheduleSpec,
+    TargetsSpec,
 )
 
 DEFAULT_STEPS = 1000
@@ -66,6 +67,7 @@ class TrainingSpec(Spec):
     With `packed` a window is filled with whole documents and padding (`data.packing`): each epoch predicts every token
     once, and only documents longer than a window are cut. `tokens` then counts the padding.
     document_mask: true: documents in the same window do not see each other.
+    targets: how much the targets of rows (conversations, pairs) count in the loss.
     mixture: the share of each source of the data, or a file with it (`data.mixture`); null: the text as it is, once in
     an epoch. It cannot be combined with `growth`.
     embedding_from: a file of static word vectors (`data.word_vectors`), from which the tokens with a word in it start,
@@ -88,6 +90,7 @@ class TrainingSpec(Spec):
     context_length: Amount | None = None
     windows: Literal["stream", "documents", "packed"] = "stream"
     document_mask: bool = False
+    targets: TargetsSpec = TargetsSpec()
     steps: Amount | None = None
     tokens: Amount | None = None
     mixture: MixtureField | None = None

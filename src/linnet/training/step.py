@@ -1,4 +1,6 @@
-"""One optimization step: gradients of the mean over all tokens of the accumulated batches, clipped and applied.
+"""One optimization step: gradients of the mean over all targets of the accumulated batches, clipped and applied.
+
+Where targets have weights, it is the weighted mean: the sum over all of them, divided by the sum of their weights.
 
 If a step runs out of memory, the largest batch that fits is found by steps that are really taken (`too_large`).
 
@@ -82,11 +84,11 @@ class Stepper:
         batches; if it raises `Stopped` between two of them, the step has no effect. `NonFiniteError`, before anything
         is updated, if the loss or the gradient norm is not finite.
         """
-        tokens = sum(batch.count for batch in batches)
+        tokens, weight = sum(batch.count for batch in batches), math.fsum(batch.total_weight for batch in batches)
         assert tokens, "a step without targets"
         own = [self.model.processes.shard_batch(batch) for batch in batches]
         try:
-            sums, names = self._accumulate(iterate(own), len(own), tokens)
+            sums, names = self._accumulate(iterate(own), len(own), weight)
         except Stopped:
             self.optimizer.zero_grad()
             raise
@@ -96,7 +98,7 @@ class Stepper:
         norm = self.model.norm([parameter.grad for parameter in parameters if parameter.grad is not None])
         # The only wait for the device in a step: the measured values decide whether the update is made.
         total, nats, bytes_of_text, *terms, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
-        loss = total / tokens
+        loss = total / weight
         problem = None if self.check_update is None else self.check_update(loss, gradient_norm)
         if problem is None and not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             problem = NonFiniteError(loss, lr, gradient_norm)
@@ -109,8 +111,8 @@ class Stepper:
         self.optimizer.zero_grad()
         return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm, dict(zip(names, terms, strict=True)))
 
-    def _accumulate(self, batches: Iterable[Batch], count: int, tokens: int) -> tuple[Tensor, tuple[str, ...]]:
-        """Add up the gradients of the mean over `tokens` of `count` batches.
+    def _accumulate(self, batches: Iterable[Batch], count: int, weight: float) -> tuple[Tensor, tuple[str, ...]]:
+        """Add up the gradients of the mean over `count` batches, whose targets have so much weight together.
 
         Returns the sums of objective, nats, bytes and the objective's terms, float64, and the names of the terms.
         """
@@ -124,7 +126,7 @@ class Stepper:
                 loss = self.objective(decoder, on_device)
             if number == count:
                 self.model.begin_last_pass()
-            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+            (loss.total / weight).backward()  # type: ignore[no-untyped-call]
             bytes_of_text = text_bytes(on_device.tokens, on_device.labels, self.byte_counts)
             names = tuple(loss.terms)
             measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())

@@ -370,6 +370,12 @@ def test_rows_are_padded_and_weighted() -> None:
     assert mean == (2.5, 3.0)
 
 
+def test_what_fills_a_row_up_may_begin_like_a_document() -> None:
+    batch = Batches(ROWS, 2, 100, 0, document_rows(ROWS), document_starts=True).batch(0)
+    lengths = [int(row[1]) == 5 for row in batch.tokens]
+    assert batch.document_starts == tuple((0, 5) if shorter else (0,) for shorter in lengths)
+
+
 def test_a_row_that_is_too_long_is_named() -> None:
     rows = document_rows(ROWS)
     check_row_lengths(ROWS, rows, 6, separate_prefix=False)
@@ -410,6 +416,15 @@ def test_some_rows_of_a_batch_are_a_batch() -> None:
     whole = document_rows(ROWS).read(ROWS, [0, 1])
     part = whole.rows(slice(1, 2))
     assert len(part) == 1 and part.prefix_lengths == (3,) and torch.equal(part.labels, whole.labels[1:])
+
+
+def test_weights_other_than_one_add_up_to_what_a_loss_is_divided_by() -> None:
+    tokens = torch.ones(1, 3, dtype=torch.int64)
+    batch = Batch(tokens, tokens, torch.tensor([[0.5, 0.0, 2.0]]))
+    assert batch.count == 2 and batch.total_weight == 2.5 and batch.loss_weights is batch.weights
+    assert batch.labels.tolist() == [[1, IGNORE_INDEX, 1]]
+    plain = Batch(tokens, tokens, torch.tensor([[True, False, True]]))
+    assert plain.total_weight == 2 and plain.loss_weights is None and Batch(tokens, tokens).total_weight == 3
 
 
 def test_labels_make_weights() -> None:

@@ -11,6 +11,7 @@ from linnet.data.chat_template import PLAIN, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversations import read_conversations
 from linnet.data.prepare_conversations import prepare_conversations
+from linnet.data.target_weights import ROLE_NUMBERS
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 
@@ -77,3 +78,12 @@ def test_conversations_that_all_begin_alike_cannot_be_divided(chat, tmp_path):
     chat.write_text(chat.read_text().splitlines()[0])
     with pytest.raises(UserError, match="all conversations begin with the same messages"):
         prepare_conversations(chat, tmp_path / "data", TEMPLATE, TOKENIZER)
+
+
+def test_the_roles_of_tokens_are_kept(chat, tmp_path):
+    prepare_conversations(chat, tmp_path / "data", TEMPLATE, TOKENIZER, validation=0.2)
+    sequence = TokenData.open(tmp_path / "data").split("train")
+    tokens, roles = sequence.read(0, len(sequence)), sequence.roles.read(0, len(sequence))
+    assert np.array_equal(roles == ROLE_NUMBERS["assistant"], sequence.mask.read(0, len(sequence)))
+    text = bytes(tokens[roles == ROLE_NUMBERS["user"]].tolist()).decode()
+    assert text.startswith("U:Who?") and "A" not in text and set(roles.tolist()) == {0, 3, 4}

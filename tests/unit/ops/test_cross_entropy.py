@@ -46,6 +46,29 @@ def test_linear_cross_entropy(
     assert_same_with_gradients(fast.total, slow.total, inputs)
 
 
+@pytest.mark.parametrize("z_loss", [0.0, 0.3])
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
+@pytest.mark.parametrize("slice_tokens", [4, 100])
+def test_weights_of_targets_have_the_gradients_of_the_definition(slice_tokens, soft_cap, z_loss, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
+    inputs, targets = (double(9, 4), double(7, 4), double(7)), torch.randint(7, (9,))
+    targets[[0, 5]], weights = IGNORE_INDEX, torch.rand(9)
+    weights[3] = 0.0
+    forms = linear_cross_entropy, linear_cross_entropy_reference
+    fast, slow = (form(*inputs, targets, soft_cap, z_loss, weights) for form in forms)
+    plain = linear_cross_entropy(*inputs, targets, soft_cap, z_loss)
+    one_by_one = sum(
+        weights[n] * linear_cross_entropy(inputs[0][n : n + 1], *inputs[1:], targets[n : n + 1], soft_cap, z_loss).total
+        for n in range(9)
+    )
+    torch.testing.assert_close(fast.total, one_by_one)
+    for name in ("nats", "correct", "squared_log_z"):
+        torch.testing.assert_close(getattr(fast, name), getattr(plain, name), msg=f"{name} has no weights")
+        torch.testing.assert_close(getattr(slow, name), getattr(plain, name), msg=f"{name} has no weights")
+    assert not fast.nats.requires_grad
+    assert_same_with_gradients(fast.total, slow.total, inputs)
+
+
 def test_the_z_loss_is_added_and_reported():
     x, weight, targets = double(9, 4), double(7, 4), torch.randint(7, (9,))
     plain, found = (linear_cross_entropy(x, weight, None, targets, z_loss=z_loss) for z_loss in (0.0, 0.5))
@@ -128,21 +151,22 @@ def test_linear_cross_entropy_without_gradients():
     torch.testing.assert_close(fast.nats.float(), slow.nats)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("soft_cap", [None, 2.0])
 @pytest.mark.parametrize("slice_tokens", [4, 100])
 def test_linear_cross_entropy_under_autocast(
-    slice_tokens: int, soft_cap: float | None, monkeypatch: pytest.MonkeyPatch
+    slice_tokens: int, soft_cap: float | None, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ):
     torch.manual_seed(0)
     monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
-    targets = torch.randint(7, (40,))
+    targets, weights = torch.randint(7, (40,)), torch.rand(40) if weighted else None
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
         with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
-            loss = linear_cross_entropy(x, weight, None, targets, soft_cap)
-        assert loss.nats.dtype == torch.float64
-        gradients.append(torch.autograd.grad(loss.nats, (x, weight)))
+            loss = linear_cross_entropy(x, weight, None, targets, soft_cap, weights_N=weights)
+        assert loss.nats.dtype == loss.total.dtype == torch.float64
+        gradients.append(torch.autograd.grad(loss.total, (x, weight)))
     for rough, exact in zip(*gradients, strict=True):
         assert rough.dtype == torch.float32
         torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)

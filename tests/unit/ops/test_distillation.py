@@ -9,6 +9,7 @@ from linnet.ops.distillation import SoftTargets, linear_distillation, linear_dis
 
 @pytest.mark.parametrize(("weight", "temperature"), [(0.0, 1.0), (0.3, 1.0), (1.0, 2.5), (0.6, 0.5)])
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("slice_tokens", [4, 100])
@@ -16,6 +17,7 @@ def test_linear_distillation(
     with_bias: bool,
     slice_tokens: int,
     ignored: list[int],
+    weighted: bool,
     soft_cap: float | None,
     weight: float,
     temperature: float,
@@ -28,11 +30,27 @@ def test_linear_distillation(
     targets[ignored] = IGNORE_INDEX
     soft_targets = SoftTargets(teacher_NV.__getitem__, weight, temperature)
     forms = linear_distillation, linear_distillation_reference
-    fast, slow = (form(x, matrix, bias, targets, soft_targets, soft_cap) for form in forms)
+    weights = torch.rand(9) if weighted else None
+    fast, slow = (form(x, matrix, bias, targets, soft_targets, soft_cap, weights) for form in forms)
     assert fast.correct == slow.correct
     torch.testing.assert_close(fast.nats, slow.nats)
     torch.testing.assert_close(fast.divergence, slow.divergence)
     assert_same_with_gradients(fast.total, slow.total, tuple(each for each in (x, matrix, bias) if each is not None))
+
+
+def test_weights_of_targets_are_in_the_total_alone():
+    x, matrix, targets, weights = double(9, 4), double(7, 4), torch.randint(7, (9,)), torch.rand(9).double()
+    soft_targets = SoftTargets(double(9, 7).detach().__getitem__, 0.3, 2.0)
+    plain, found = (linear_distillation(x, matrix, None, targets, soft_targets, weights_N=w) for w in (None, weights))
+    alone = [
+        linear_distillation(
+            x[n : n + 1], matrix, None, targets[n : n + 1],
+            soft_targets._replace(logits=lambda part, n=n: soft_targets.logits(slice(n, n + 1))),
+        ).total
+        for n in range(9)
+    ]  # fmt: skip
+    torch.testing.assert_close(found.total, weights @ torch.stack(alone))
+    torch.testing.assert_close((found.nats, found.divergence), (plain.nats, plain.divergence))
 
 
 def test_a_student_that_equals_its_teacher_has_no_divergence_and_no_gradient_from_it():

@@ -1,14 +1,22 @@
+import json
+import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from runs_alike import same
 
 from linnet.core.errors import UserError
+from linnet.data.chat_template import ChatTemplate
 from linnet.data.loader import document_windows
 from linnet.data.mixture import MixtureSpec
 from linnet.data.prepare import prepare
+from linnet.data.prepare_conversations import prepare_conversations
 from linnet.data.token_data import TokenData
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.spec import ModelSpec
+from linnet.training.callbacks.log import Workload
 from linnet.training.data import check_data, fit_to_data, packing_note, training_batches, vocabulary_note
 from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import train_run
@@ -125,3 +133,93 @@ def test_a_run_without_the_mixture_of_its_data_says_so(tmp_path, tiny_run, two_s
 def test_a_mixture_cannot_grow(tiny_run, two_sources):
     with pytest.raises(UserError, match="mixture: cannot be combined with growth; expected one of the two"):
         tiny_run(mixture=two_sources, growth={"batch_size": [[0.5, 1]]})
+
+
+SOUND = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory) -> Path:
+    """A data folder of conversations of 7 to 12 tokens."""
+    folder = tmp_path_factory.mktemp("chat")
+    rows = [{"instruction": f"{n}", "output": "yes"[: 1 + n % 3]} for n in range(40)]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template, tokenizer = ChatTemplate(SOUND, "t.jinja", {}), Tokenizer.train("bytes", [])
+    prepare_conversations(folder / "chat.jsonl", folder / "data", template, tokenizer, validation=0.2)
+    return folder / "data"
+
+
+PACKED = {"windows": "packed", "document_mask": True}
+
+
+def test_conversations_are_packed_whole_and_a_run_resumes(tmp_path, tiny_run, chat, quick):
+    run = tiny_run(**PACKED, steps=5, targets={"roles": {"user": 0.1}, "average": "conversation"}, log={"every": 1})
+    run, whole = run.model_copy(update={"data": chat}), Notes()
+    straight = train_run(run, tmp_path / "whole", whole)
+    train_run(run, tmp_path / "parts", Notes(stop_after=3))
+    assert same(train_run(run, tmp_path / "parts", Notes()).folder, straight.folder)
+    (line,) = (text for text in whole.texts if text.startswith("training.windows: packed: "))
+    assert re.search("0 of them are longer than a window and cut; [0-9.]+% of all places count in the loss", line)
+    batches, sequence = training_batches(TokenData.open(chat), run.resolved()), TokenData.open(chat).split("train")
+    counted = sum(batches.examples([number]).count for number in range(batches.examples_per_epoch))
+    assert counted == int((sequence.roles.read(1, len(sequence) - 1) > 0).sum())
+    assert batches.counted_share == counted / (batches.examples_per_epoch * 16)
+    assert straight.summary["tokens"] == sum(batches.batch(number).count for number in range(5))
+
+
+def test_a_run_on_packed_conversations_knows_how_long_it_takes(tiny_run, chat):
+    run = tiny_run(**PACKED, steps=5).model_copy(update={"data": chat}).resolved()
+    batches = training_batches(TokenData.open(chat), run)
+    workload, text = Workload(run, batches), Workload(run, SimpleNamespace(mean_lengths=None, counted_share=1.0))
+    assert workload.tokens(1, 4) == round(batches.counted_share * text.tokens(1, 4)) < text.tokens(1, 4)
+    assert workload.flops_per_token == pytest.approx(text.flops_per_token / batches.counted_share)
+
+
+def test_conversations_may_be_rows_whose_layers_do_not_see_what_fills_them_up(tiny_run, chat):
+    data = TokenData.open(chat)
+    for mixer, apart in (("attention", False), ("plga", True)):
+        run = tiny_run(mixer).model_copy(update={"data": chat}).resolved()
+        batches = [training_batches(data, run).batch(number) for number in range(6)]
+        assert all((batch.document_starts is not None) == apart for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "message"),
+    [
+        ({"windows": "packed"}, {}, "document_mask: False: rows in one window would see each other; expected true"),
+        ({"document_mask": True}, {}, "document_mask: True: applies only to text: .*; it needs `training.windows`"),
+        ({"windows": "documents"}, {}, "windows: documents: applies only to text: .*`packed` puts several into one"),
+        ({**PACKED, "growth": {"batch_size": [[2, 1]]}}, {}, "growth: .*: applies only to text"),
+        (
+            PACKED,
+            {"prefix": True},
+            r"packed: the model reads the prefix of a row as a whole \(model.prefix: true",
+        ),
+        ({"targets": {"average": "conversation"}}, {"prefix": True}, "targets: .*: the model reads the prefix"),
+        (PACKED, {"experts": True}, "windows: packed: Experts treats a token in training by all tokens of its window"),
+        ({**PACKED, "context_length": 8}, {}, r"train: row \d+: .* tokens: more than the context of 8"),
+    ],
+    ids=["mask", "rows", "documents", "growth", "prefix", "weights", "experts", "long"],
+)
+def test_what_rows_cannot_have_is_refused(fields, model, message, tiny_run, chat):
+    run = tiny_run(**fields).model_copy(update={"data": chat})
+    plain = run.model.model_dump(mode="json")
+    if "experts" in model:
+        feed_forward = {"kind": "experts", "hidden": 8, "experts": 2, "capacity": 1.0}
+        plain["blocks"] = [{**plain["blocks"][0], "feed_forward": feed_forward}]
+    if "prefix" in model:
+        plain["prefix"] = True
+    run, data = run.model_copy(update={"model": ModelSpec.parse(plain, "test")}), TokenData.open(chat)
+    with pytest.raises(UserError, match=message):
+        training_batches(data, fit_to_data(run, data))
+
+
+def test_weights_of_targets_are_for_rows(tiny_run, tiny_data):
+    run = tiny_run(targets={"average": "conversation"})
+    with pytest.raises(UserError, match=r"training.targets: applies only to rows, .*; .* holds text"):
+        fit_to_data(run, TokenData.open(tiny_data))
+    with pytest.raises(UserError, match="roles: all weights are 0; expected one above 0"):
+        tiny_run(targets={"roles": {"assistant": 0}})

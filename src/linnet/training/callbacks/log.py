@@ -63,14 +63,14 @@ class Workload:
 
     def __init__(self, run: RunSpec, batches: TrainingBatches) -> None:
         self._run, self._growth, self._cost = run, run.growth, model_cost(run.model)
-        self._pairs = batches.mean_lengths
+        self._pairs, self._counted_share = batches.mean_lengths, batches.counted_share
         assert run.training.context_length is not None, "an unresolved run"
         self.flops_per_token = self._flops_per_token(run.training.context_length)
 
     def _flops_per_token(self, length: int) -> float:
         """FLOPs of a forward pass per predicted token, in windows of a length, or for a pair of mean lengths."""
         if self._pairs is None:
-            return self._cost.flops_per_token(length, with_head=True)
+            return self._cost.flops_per_token(length, with_head=True) / self._counted_share
         inputs, targets = (max(1, round(mean)) for mean in self._pairs)
         if self._run.model.encoder is not None:
             return self._cost.flops(targets, with_head=True, inputs=inputs) / targets
@@ -85,7 +85,7 @@ class Workload:
         if self._pairs is not None:
             spec = self._run.training
             return round((last - first) * spec.gradient_accumulation * spec.batch_size * self._pairs[1])
-        return self._growth.tokens(first, last)
+        return round(self._growth.tokens(first, last) * self._counted_share)
 
 
 def share_of_peak(tokens_per_s: float, peak_tokens_per_s: float | None) -> float | None:

@@ -15,6 +15,7 @@ from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_loss
 from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.ops.support import accumulation_dtype
 from linnet.training.objectives import Loss
 from linnet.training.objectives.teacher import Teacher
 
@@ -31,10 +32,10 @@ def next_token_loss(
 ) -> Loss:
     """The cross-entropy of each target given what precedes it in its row, in nats, and the losses of sublayers.
 
-    Never holds all logits at once. Each added loss counts once per target, as the cross-entropy does. Documents do not
-    see what precedes them if the batch says where they start. z_loss: the coefficient of `log^2 Z`
-    (`ops.cross_entropy`), which is a term of its own. teacher: the model learns its predictions as well; the divergence
-    from them is a term.
+    Never holds all logits at once. Each added loss counts once per target, as the cross-entropy does; the weights of a
+    batch hold for both in the total, and in nothing else. Documents do not see what precedes them if the batch says
+    where they start. z_loss: the coefficient of `log^2 Z` (`ops.cross_entropy`), which is a term of its own. teacher:
+    the model learns its predictions as well; the divergence from them is a term.
     """
     auxiliary = AuxiliaryOutputs(requested_penalties=penalties, training=True)
     labels_BT = batch.labels
@@ -47,16 +48,17 @@ def next_token_loss(
         record=auxiliary,
         z_loss=z_loss,
         soft_targets=None if teacher is None else teacher.soft_targets(batch),
+        weights_BT=batch.loss_weights,
     )
     measured = {"z_loss": loss.squared_log_z, "distillation": loss.divergence}
     nats, head_terms = loss.nats.detach(), {name: value for name, value in measured.items() if value is not None}
     if not auxiliary.losses:
         return Loss(loss.total, nats, head_terms)
-    count = (labels_BT != IGNORE_INDEX).sum()
-    terms = {name: count * value for name, value in mean_losses(auxiliary.losses).items()}
+    means, count = mean_losses(auxiliary.losses), (labels_BT != IGNORE_INDEX).sum()
+    weight = count if batch.loss_weights is None else batch.loss_weights.sum(dtype=accumulation_dtype(count.device))
     coefficients = {loss.name: loss.coefficient for loss in auxiliary.losses}
-    total = loss.total + sum(coefficients[name] * term for name, term in terms.items() if coefficients[name])
-    return Loss(total, nats, head_terms | {name: term.detach() for name, term in terms.items()})
+    total = loss.total + sum(coefficients[name] * (weight * mean) for name, mean in means.items() if coefficients[name])
+    return Loss(total, nats, head_terms | {name: (count * mean).detach() for name, mean in means.items()})
 
 
 def mean_losses(losses: list[AuxiliaryLoss]) -> dict[str, Tensor]:

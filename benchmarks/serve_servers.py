@@ -33,6 +33,9 @@ STORED = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "q4_0"}
 CONTEXT = 16384
 """Tokens that the descriptions name: all positions are relative or none."""
 
+GGUF_GROUP = 32
+"""Numbers that llama.cpp's 8-bit and 4-bit forms store together; a row of weights has a multiple of them."""
+
 SLOTS = 32
 """Streams that a server runs at the same time."""
 
@@ -95,8 +98,12 @@ class RunningServer:
             raise SystemExit(f"{self.name}: {path}: {error}: {error.read()[:300]!r}") from None
 
     def wait_for_builds(self) -> None:
-        """Wait until the server compiles no steps in the background."""
-        while psutil.Process(self.process.pid).children():
+        """Wait until the server compiles no steps in the background.
+
+        A child that has ended stays in the list until the server asks about it, which it does at the next step.
+        """
+        ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        while any(child.status() not in ended for child in psutil.Process(self.process.pid).children()):
             time.sleep(0.5)
 
 
@@ -117,12 +124,16 @@ VOCABULARY = _vocabulary()
 
 
 def spec_of(preset: str, mixer: dict[str, Any] | None = None) -> ModelSpec:
-    """The description of a preset for long texts; with another mixer in place of its own."""
+    """The description of a preset for long texts; with another mixer in place of its own.
+
+    The hidden width of the feed-forwards is rounded up to what llama.cpp's 8-bit and 4-bit forms store.
+    """
     spec = ModelSpec.load(preset).replace(context_length=CONTEXT)
+    block = spec.blocks[0].model_dump()
+    block["feed_forward"]["hidden"] += -block["feed_forward"]["hidden"] % GGUF_GROUP
     if mixer is None:
-        return spec
-    block = spec.blocks[0].model_dump() | {"mixer": mixer}
-    return spec.replace(name=f"{mixer['kind']}-{preset.rpartition('-')[2]}", blocks=[block])
+        return spec.replace(blocks=[block])
+    return spec.replace(name=f"{mixer['kind']}-{preset.rpartition('-')[2]}", blocks=[block | {"mixer": mixer}])
 
 
 def model_folder(folder: Path, spec: ModelSpec) -> Path:

@@ -187,6 +187,8 @@ class Engine:
             spent = 0
             while (prompt := self._next_prompt(spent)) is not None:
                 spent += self._read(prompt)
+            if spent:
+                self._join_batches()
             return bool(batches or spent)
 
     def _decode(self, batch: StreamBatch) -> None:
@@ -338,7 +340,8 @@ class Engine:
         self._forget(prompt)
         self._settle(prompt)
         if prompt.streams:
-            self._join(prompt)
+            with self._lock:
+                self._batches = [*self._batches, prompt]
         return piece
 
     def _new_reader(self, request: Request) -> CachedReader:
@@ -350,17 +353,26 @@ class Engine:
             state = state.fork() if state is request.state and not request.hands_over_state else state
         return CachedReader(self.decoder, state, context=EMPTY if state.position else request.context)
 
-    def _join(self, prompt: StreamBatch) -> None:
-        """Let the streams of a prompt run, in a batch with others if their states can be joined."""
-        batch = next((batch for batch in self._batches if batch.can_join(prompt)), None)
-        if batch is None:
-            with self._lock:
-                self._batches = [*self._batches, prompt]
-            return
-        try:
-            batch.join(prompt)
-        except Exception as error:  # no memory for the larger batch
-            prompt.fail(error)
+    def _join_batches(self) -> None:
+        """Let streams run in one batch where their states can be joined, all that are new in this step at once."""
+        groups: list[list[StreamBatch]] = []
+        for batch in self._batches:
+            group = next((group for group in groups if group[0].can_join(batch)), None)
+            if group is None:
+                groups.append([batch])
+            else:
+                group.append(batch)
+        with self._lock:
+            self._batches = [group[0] for group in groups]
+        for first, *rest in groups:
+            if not rest:
+                continue
+            try:
+                first.join(rest)
+            except Exception as error:  # no memory for the larger batch
+                for batch in (first, *rest):
+                    batch.fail(error)
+                    self._settle(batch)
 
     def _forget(self, prompt: StreamBatch) -> None:
         """Take a prompt out of the queue."""

@@ -304,14 +304,21 @@ class StreamBatch:
             return False
         return self.state.form == other.state.form
 
-    def join(self, other: "StreamBatch") -> None:
-        """Add the streams of another batch."""
-        assert self.reader is not None
-        for stream in (*self.streams, *other.streams):
+    def join(self, others: Sequence["StreamBatch"]) -> None:
+        """Add the streams of other batches, which are not used any more; after an error this one is not either."""
+        batches = (self, *others)
+        streams = [stream for batch in batches for stream in batch.streams]
+        for stream in streams:
             stream.settle()
-        self.reader = CachedReader(self.reader.decoder, self.state.join(other.state))
-        self.streams = self.streams + other.streams
-        self.allocated = len(self.streams)
+        assert self.reader is not None
+        decoder, states = self.reader.decoder, [batch.state for batch in batches]
+        for batch in batches:  # what steps hold of the tensors goes with their readers
+            batch.reader = None
+        for stream in streams:
+            stream.rows = None
+        self.reader = CachedReader(decoder, states[0].absorb(*states[1:]))
+        self.streams = streams
+        self.allocated = len(streams)
         self.place()
 
 

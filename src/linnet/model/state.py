@@ -1,7 +1,7 @@
 """The decode state of a whole decoder: its sublayers' states and the position of each row."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -122,10 +122,29 @@ class DecoderState:
 
     def join(self, *others: "DecoderState") -> "DecoderState":
         """A copy with the streams of the others after its own, with the largest capacity."""
-        together = [self, *others]
-        states = (first.join(rest) for first, *rest in zip(*(state.sublayers for state in together), strict=True))
+        first, *rest = (replace(state) for state in (self, *others))
+        return first.absorb(*rest)
+
+    def absorb(self, *others: "DecoderState") -> "DecoderState":
+        """`join` without a second copy of everything: what is joined is freed sublayer by sublayer.
+
+        None of the states may be used afterwards, also after an error; they are left empty.
+        """
+        together, layers = (self, *others), len(self.layers)
+        parts = [list(state.sublayers) for state in together]
+        for state in together:
+            state.layers = state.feed_forwards = state.cross_attentions = ()
+        joined = list[State]()
+        for number in range(len(parts[0])):
+            first, *rest = (sublayers[number] for sublayers in parts)
+            for sublayers in parts:
+                sublayers[number] = NoState()
+            joined.append(first.join(rest))
         positions = tuple(position for state in together for position in state.positions)
-        return self._replace(states, max(state.capacity for state in together), positions)
+        capacity = max(state.capacity for state in together)
+        return DecoderState(
+            tuple(joined[:layers]), tuple(joined[layers:-layers]), tuple(joined[-layers:]), capacity, positions
+        )
 
     def _map(self, change: Callable[[State], State], capacity: int, positions: Counts) -> "DecoderState":
         return self._replace(map(change, self.sublayers), capacity, positions)

@@ -1,5 +1,6 @@
 """Streams of one engine: each gets the tokens that it gets alone, whatever joins, leaves or is read between."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from linnet.inference.sampling import Sampling
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted.policies import BankCache
 from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
 from linnet.ops.native import library
 
 GREEDY = Sampling(temperature=0)
@@ -97,6 +99,56 @@ def test_streams_that_join_one_after_another_get_the_tokens_that_they_get_alone(
         assert stream.state.positions == (len(request.prompt) + request.max_tokens - 1,)
     assert (engine.running, engine.waiting) == (0, 0)
     assert not engine.step()
+
+
+@pytest.fixture
+def joins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of states of each join so far, of which none is left when it has been made."""
+    counts, absorb = list[int](), DecoderState.absorb
+
+    def counted(self: DecoderState, *others: DecoderState) -> DecoderState:
+        tensors = [weakref.ref(tensor) for state in (self, *others) for tensor in state.tensors().values()]
+        joined = absorb(self, *others)
+        assert tensors and not any(tensor() is not None for tensor in tensors)
+        counts.append(1 + len(others))
+        return joined
+
+    monkeypatch.setattr(DecoderState, "absorb", counted)
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["attention", "ted"])
+def test_prompts_that_are_read_in_one_step_join_at_once_and_their_states_are_freed(kind: str, joins: list[int]):
+    decoder = first_of(kind)
+    engine = Engine(decoder, prefixes=PrefixStore(1 << 20, snapshot_tokens=4))
+    request = Request([3, 1, 4, 1, 5, 9, 2, 6, 5], 6, GREEDY)
+    first = engine.submit(request)
+    engine.step()
+    streams = [first, *(engine.submit(request) for _ in range(4))]
+    while engine.step():
+        pass
+    assert joins == [5]
+    assert {tuple(tokens(stream)) for stream in streams} == {tuple(alone(decoder, request))}
+
+
+def test_streams_whose_join_fails_end_with_its_error_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder()
+    engine = Engine(decoder)
+    running = [engine.submit(REQUESTS[0])]
+    engine.step()
+    running.append(engine.submit(REQUESTS[2]))
+
+    def fails(self: DecoderState, *others: DecoderState) -> DecoderState:
+        raise MemoryError("no memory for the larger batch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecoderState, "absorb", fails)
+        engine.step()
+    for stream in running:
+        with pytest.raises(MemoryError, match="larger batch"):
+            tokens(stream)
+    assert engine.running == 0
+    assert tokens(engine.submit(REQUESTS[0])) == alone(decoder, REQUESTS[0])
 
 
 def test_a_stream_ends_before_a_stop_id_and_its_state_has_read_all_before_it():

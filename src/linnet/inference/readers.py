@@ -85,9 +85,10 @@ class CachedReader:
         if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
             self._step = self.native = None  # they may hold tensors of the state
             return self._pass(tokens_BT)
+        # Not a method of this reader: a reference to itself would keep its state until the next garbage collection.
+        ordinary = partial(_ordinary_step, self.decoder, self.state)
         if self._step is None and can_record(self.decoder, self.state):
             if self._graphs is None:
-                ordinary = partial(_ordinary_step, self.decoder, self.state)
                 self._graphs = GraphSteps(self.decoder, self.state, ordinary)
             self._step = self._graphs.logits
         if self._step is None:
@@ -95,9 +96,9 @@ class CachedReader:
             if self.native is not None:
                 self._step = self.native.logits
             elif can_compile(self.decoder, self.state):
-                self._step = CompiledSteps(self.decoder, self.state, self._pass).logits
+                self._step = CompiledSteps(self.decoder, self.state, ordinary).logits
             else:
-                self._step = self._pass
+                self._step = ordinary
         return self._step(tokens_BT)
 
     def release(self) -> None:

@@ -1,5 +1,6 @@
 """Streams of one engine: each gets the tokens that it gets alone, whatever joins, leaves or is read between."""
 
+import gc
 import weakref
 from dataclasses import replace
 
@@ -129,6 +130,22 @@ def test_prompts_that_are_read_in_one_step_join_at_once_and_their_states_are_fre
         pass
     assert joins == [5]
     assert {tuple(tokens(stream)) for stream in streams} == {tuple(alone(decoder, request))}
+
+
+@pytest.mark.parametrize("kind", ["attention", "ted", "mamba2"])
+def test_states_are_freed_when_their_streams_end_and_not_at_the_next_garbage_collection(kind: str):
+    engine = Engine(first_of(kind))
+    streams = [engine.submit(replace(request, keep_state=False)) for request in REQUESTS[:3]]
+    tensors = list[weakref.ref[torch.Tensor]]()
+    gc.disable()
+    try:
+        while engine.step():
+            states = {id(stream.rows): stream.rows for stream in streams if stream.rows is not None}
+            tensors += [weakref.ref(tensor) for state in states.values() for tensor in state.tensors().values()]
+        states = {}
+        assert len(tensors) > 3 and not any(tensor() is not None for tensor in tensors)
+    finally:
+        gc.enable()
 
 
 def test_streams_whose_join_fails_end_with_its_error_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch):

@@ -91,9 +91,36 @@ def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.Ca
     assert f"fewest parameters: {small}" in capsys.readouterr().out.replace("\n", "")
 
 
+def test_import_is_held_to_the_original_library(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    from tokenizers import Tokenizer as Library
+
+    source, out = tmp_path / "any", tmp_path / "tokenizer.json"
+    trained = Tokenizer.train("bpe", ["the bird sang to the bird"])
+    trained.save(source)
+    assert main(["tokenizer", "import", str(source), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"tokenizer.json: {trained.vocab_size} tokens, end token <|end|>\n" in printed
+    assert "texts have the ids of tokenizers" in printed and Tokenizer.load(out).hash == trained.hash
+
+    assert main(["tokenizer", "import", str(source), "--out", str(out)]) == 2
+    assert "exists already; --overwrite replaces it" in capsys.readouterr().err
+
+    from_file = Library.from_file
+    monkeypatch.setattr(
+        "tokenizers.Tokenizer.from_file", lambda path: from_file(str(Path(path).with_name("other.json")))
+    )
+    Tokenizer.train("bytes", []).save(tmp_path / "other.json")
+    assert main(["tokenizer", "import", str(source), "--out", str(out), "--overwrite", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["source"] == "tokenizer.json" and found["end"] == ["<|end|>"] and found["notes"] == []
+    assert 0 < len(found["compared"]["differences"]) < found["compared"]["texts"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["import", "TEXT", "--out", "new.json"], "no tokenizer; expected a tokenizer.json"),
+        (["import", "missing", "--out", "new.json"], "missing: no such file"),
         (["train", "TEXT", "--out", "TEXT"], "exists already; --overwrite replaces it"),
         (["train", "TEXT", "--kind", "words", "--out", "new.json"], "words"),
         (["train", "TEXT", "--vocab-size", "3", "--out", "new.json"], "3"),

@@ -276,6 +276,12 @@ def pieces(workspace: Workspace, path: Path) -> None:
     )  # fmt: skip
 
 
+def ranks(workspace: Workspace, path: Path) -> None:
+    """Ranks of tiktoken: every byte, and a few words."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" the", b" bi", b" bird"]
+    path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)))
+
+
 def pldr_tensors(preset: str) -> dict[str, torch.Tensor]:
     """A checkpoint of a small version of a preset, with `PIECES` tokens, under its published names."""
     spec = ModelSpec.parse(small(preset), preset)
@@ -441,6 +447,7 @@ MAKERS: dict[str, Maker] = {
     "story.safetensors": state,
     "space.yaml": space,
     "pieces.model": pieces,
+    "cl100k_base.tiktoken": ranks,
     "checkpoint.pth": pth("pldr-v51-110m-1"),
     "v51g.pth": pth("pldr-v51g-106m-1"),
     "downloaded": pth_folder("pldr-v51-110m-1"),

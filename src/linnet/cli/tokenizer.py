@@ -1,4 +1,4 @@
-"""`linnet tokenizer`: train, inspect and compare tokenizers; check the chat template beside one."""
+"""`linnet tokenizer`: train, import, inspect and compare tokenizers; check the chat template beside one."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +12,14 @@ from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.data.tokenizer_report import PieceCount, TokenizerReport
+    from linnet.interop.tokenizer_readers import Proof
+
+SHOWN_DIFFERENCES = 5
 
 tokenizer = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Train tokenizers, look inside them, compare what they cost; check chat templates.
+    help="""Train and import tokenizers, look inside them, compare what they cost; check chat templates.
 
     Example: linnet tokenizer inspect data/stories --text my.txt
     """,
@@ -65,6 +68,69 @@ def train(
         return
     write(f"{trained.kind}, {trained.vocab_size:,} tokens\n")
     write(f"written to {out}\n")
+
+
+@tokenizer.command("import")
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A SentencePiece model, a tokenizer.json, ranks of tiktoken, or a folder of Transformers.",
+        ),
+    ],
+    *,
+    out: Annotated[Path, option("FILE", "The tokenizer.json to write.")],
+    pattern: Annotated[
+        str | None,
+        option(
+            "NAME|REGEX",
+            "How tiktoken's ranks split a text: gpt2, p50k, cl100k, o200k, llama3 (with the special tokens of that "
+            "encoding), or an expression.",
+        ),
+    ] = None,
+    end: Annotated[
+        list[str] | None,
+        option("TOKEN", "An end token, that between documents first (repeatable). Default: as the source says."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import a tokenizer as a tokenizer.json, and hold its ids to those of the library that it comes from.
+
+    Example: linnet tokenizer import pieces.model --out tokenizer.json
+
+    What the source is, its content decides, not its name. The ids of hard texts, of pieces of the vocabulary and of
+    random characters are compared with those of sentencepiece, tokenizers, transformers or tiktoken, where that is
+    installed. The exit code is 1 if any differ.
+    """
+    from linnet.interop.tokenizer_import import import_tokenizer
+    from linnet.interop.tokenizer_readers import prove
+    from linnet.present.progress import progress
+
+    if out.exists() and not overwrite:
+        raise UserError("exists already; --overwrite replaces it", field="out", value=str(out))
+    with progress("importing", 3, "steps") as advance:
+        found = import_tokenizer(source, pattern, end or ())
+        advance(1, "comparing")
+        made = found.tokenizer
+        proof = prove(made, source, pattern)
+        advance(1, "writing")
+        made.save(out)
+        advance(1)
+    ends = [made.token_name(token) for token in made.end_ids]
+    if as_json:
+        plain = {"file": str(out), "source": found.kind, "vocab_size": made.vocab_size, "end": ends}
+        compared = {"by": proof.by, "texts": proof.texts, "differences": [each._asdict() for each in proof.differences]}
+        write_json({**plain, "hash": made.hash, "notes": found.notes, "compared": compared})
+    else:
+        write(f"{found.kind}: {made.vocab_size:,} tokens, end token {', '.join(ends)}\n")
+        for line in found.notes:
+            write(f"note: {line}\n")
+        _print_proof(proof)
+        write(f"written to {out}\n")
+    if proof.differences:
+        raise typer.Exit(1)
 
 
 @tokenizer.command()
@@ -218,6 +284,16 @@ def _reports(paths: list[Path], inputs: list[str], field: str | None, separator:
         for line in describe_reading(sources):
             note(line)
     return reports
+
+
+def _print_proof(proof: "Proof") -> None:
+    if proof.by is None:
+        write(f"not compared with the original library: {proof.missing}\n")
+        return
+    same = proof.texts - len(proof.differences)
+    write(f"{same} of {proof.texts} texts have the ids of {proof.by}\n")
+    for difference in proof.differences[:SHOWN_DIFFERENCES]:
+        write(f"differs: {difference}\n")
 
 
 def _print_counts(report: "TokenizerReport") -> None:

@@ -103,16 +103,21 @@ class Tokenizer:
         if path.is_dir():
             path = path / TOKENIZER
         definition = read_json(path)
+        named: dict[int | str, str] = {name: "end" for name in ends}  # noqa: C420 (its type is that of a name alone)
+        if not named and path.name == TOKENIZER and isinstance(definition, dict):
+            with _shapes_reported(path):
+                named = {} if _stored_ends(definition) else ends_beside(path.parent)
+        return cls.parse(definition, path, named)
+
+    @classmethod
+    def parse(
+        cls, definition: Any, path: str | Path, ends: Mapping[int | str, str] = MappingProxyType({})
+    ) -> "Tokenizer":
+        """Make one of the data of a tokenizer.json; `UserError` names `path` and what is wrong with it."""
         if not isinstance(definition, dict) or not isinstance(definition.get("model"), dict):
             raise UserError(f"{path}: not a tokenizer.json (no field 'model')")
-        try:
-            named: dict[int | str, str] = {name: "end" for name in ends}  # noqa: C420 (its type is that of a name alone)
-            if not named and path.name == TOKENIZER and not _stored_ends(definition):
-                named = ends_beside(path.parent)
-            return cls(definition, str(path), named)
-        except (LookupError, TypeError, AttributeError) as error:  # fields of another shape than the library's
-            problem = f"{type(error).__name__}: {error}"
-            raise UserError(f"{path}: not a tokenizer.json that can be read ({problem})") from error
+        with _shapes_reported(path):
+            return cls(definition, str(path), ends)
 
     @property
     def definition(self) -> Mapping[str, Any]:
@@ -414,6 +419,16 @@ class Tokenizer:
         if not is_kept_out:
             library.pre_tokenizer = unsplit
         return is_kept_out
+
+
+@contextmanager
+def _shapes_reported(path: str | Path) -> Iterator[None]:
+    """`UserError` where fields of a tokenizer.json have another shape than the library's."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path}: not a tokenizer.json that can be read ({problem})") from error
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What a tokenizer does to a text: bytes per token, unknown and unused tokens, and whether hard texts come back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ HARD_TEXTS = {
 
 SHOWN = 10
 
+_CONTEXT_CHARACTERS, _CONTEXT_TOKENS = 30, 5
+
 
 class PieceCount(NamedTuple):
     """A token, its text as it is shown, the bytes it stands for, and how often it is in the text."""
@@ -54,14 +56,32 @@ class Changed(NamedTuple):
     decoded: str
 
 
+class Difference(NamedTuple):
+    """Where the ids of a text first differ from those of another reader.
+
+    name: the text. place: the number of the token, from 0. before: the end of the text so far. ours, theirs: the next
+    tokens, as they are shown, by id.
+    """
+
+    name: str
+    place: int
+    before: str
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        ours, theirs = (" ".join(tokens) or "the end" for tokens in (self.ours, self.theirs))
+        return f"{self.name}: token {self.place:,} behind {self.before!r}: {ours}; there: {theirs}"
+
+
 @dataclass(frozen=True)
 class TokenizerReport:
     """A tokenizer on a text.
 
     bytes: of the text, UTF-8. token_bytes: those that its tokens stand for; equal to `bytes` where nothing is lost.
     unknown: tokens that stand for unknown text. unused: ids that are not in the text, special and end tokens left out.
-    longest, most_used: tokens of most bytes, and of most uses. changed: hard texts (`HARD_TEXTS`) that do not come
-    back.
+    longest, most_used: tokens of most bytes, and of most uses. longest_unused: unused ones of most bytes. changed: hard
+    texts (`HARD_TEXTS`) that do not come back.
     """
 
     kind: str
@@ -74,6 +94,7 @@ class TokenizerReport:
     unused: int
     longest: tuple[PieceCount, ...]
     most_used: tuple[PieceCount, ...]
+    longest_unused: tuple[PieceCount, ...]
     changed: tuple[Changed, ...]
 
     @property
@@ -84,7 +105,7 @@ class TokenizerReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON data, with the bytes per token."""
         plain = asdict(self)
-        for name in ("longest", "most_used", "changed"):
+        for name in ("longest", "most_used", "longest_unused", "changed"):
             plain[name] = [each._asdict() for each in getattr(self, name)]
         return {**plain, "bytes_per_token": self.bytes_per_token}
 
@@ -119,8 +140,27 @@ def report_on(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
         unused=int(idle_V.sum()),
         longest=_shown(tokenizer, lengths_V, counts_V, lengths_V),
         most_used=_shown(tokenizer, counts_V, counts_V, lengths_V),
+        longest_unused=_shown(tokenizer, np.where(idle_V, lengths_V, 0), counts_V, lengths_V),
         changed=tuple(_changed(tokenizer)),
     )
+
+
+def first_difference(tokenizer: Tokenizer, name: str, text: str, theirs: Sequence[int]) -> Difference | None:
+    """Compare the ids of a text with another reader's; None if they are the same. name: of the text."""
+    ours = tokenizer.encode(text)
+    if ours == list(theirs):
+        return None
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    place = next((at for at, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
+    before = tokenizer.decode(ours[:place])[-_CONTEXT_CHARACTERS:]
+    shown = [
+        tuple(_shown_id(tokenizer, token) for token in ids[place : place + _CONTEXT_TOKENS]) for ids in (ours, theirs)
+    ]
+    return Difference(name, place, before, *shown)
+
+
+def _shown_id(tokenizer: Tokenizer, token: int) -> str:
+    return f"{token}={tokenizer.describe_token(token)}" if 0 <= token < tokenizer.vocab_size else str(token)
 
 
 def _shown(

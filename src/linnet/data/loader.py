@@ -35,6 +35,8 @@ class Batch:
     prefix_lengths: for each row the number of tokens before the first target that counts, which a model with a prefix
         or an encoder reads as a whole; None: the rows are windows, which have no prefix.
     extras: what an objective reads besides, by name, `[B, ...]` each, such as what another model thinks of a row.
+    rows_per_example: so many rows, one after the other, are one example and stay together: a pair, or a group.
+    mean_over_examples: the loss of a step is the mean over its examples; else over the targets that count.
 
     Document starts and prefix lengths are plain numbers, so that their use never waits for a device.
     """
@@ -45,6 +47,8 @@ class Batch:
     document_starts: tuple[tuple[int, ...], ...] | None = None
     prefix_lengths: tuple[int, ...] | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    rows_per_example: int = 1
+    mean_over_examples: bool = False
 
     @classmethod
     def from_labels(cls, tokens: Tensor, labels: Tensor, prefix_lengths: tuple[int, ...] | None = None) -> "Batch":
@@ -71,20 +75,32 @@ class Batch:
         return None if self.weights is None or self.weights.dtype == torch.bool else self.weights
 
     @property
+    def examples(self) -> int:
+        """The number of examples: of rows, or of pairs or groups of them."""
+        return len(self) // self.rows_per_example
+
+    @property
     def total_weight(self) -> float:
-        """What the loss of the batch is divided by for its mean: the number of targets that count, or their weights."""
+        """What the loss of the batch is divided by for its mean.
+
+        The number of targets that count, or their weights; or the number of examples (`mean_over_examples`).
+        """
+        if self.mean_over_examples:
+            return float(self.examples)
         weights = self.loss_weights
         return float(self.count) if weights is None else float(weights.sum(dtype=torch.float64))
 
-    def rows(self, part: slice) -> "Batch":
-        """Some of the rows."""
-        return Batch(
-            self.tokens[part],
-            self.targets[part],
-            None if self.weights is None else self.weights[part],
-            None if self.document_starts is None else self.document_starts[part],
-            None if self.prefix_lengths is None else self.prefix_lengths[part],
-            {name: tensor[part] for name, tensor in self.extras.items()},
+    def part(self, first: int, last: int) -> "Batch":
+        """The examples from number `first` to before `last`."""
+        rows = slice(first * self.rows_per_example, last * self.rows_per_example)
+        return replace(
+            self,
+            tokens=self.tokens[rows],
+            targets=self.targets[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            document_starts=None if self.document_starts is None else self.document_starts[rows],
+            prefix_lengths=None if self.prefix_lengths is None else self.prefix_lengths[rows],
+            extras={name: tensor[rows] for name, tensor in self.extras.items()},
         )
 
     def to(self, device: torch.device) -> "Batch":

@@ -170,9 +170,9 @@ class Processes:
         return value
 
     def shard_batch(self, batch: Batch) -> Batch:
-        """The `B / count` rows of a batch `[B, T]` that belong to this process, in the order of the ranks."""
-        own = len(batch) // self.count
-        return batch.rows(slice(self.rank * own, (self.rank + 1) * own))
+        """The examples of a batch that belong to this process, equally many in each, in the order of the ranks."""
+        own = batch.examples // self.count
+        return batch.part(self.rank * own, (self.rank + 1) * own)
 
     def share_work(self, stop: StopRequest, items: Iterable[Item]) -> Iterator[Item]:
         """Every `count`-th item, for this process; `Stopped` in all processes if a stop is requested meanwhile."""

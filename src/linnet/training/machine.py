@@ -280,17 +280,17 @@ def measure_precision(
     if bfloat16_s > MAX_RELATIVE_TIME * float32_s:
         times = f"a product takes {bfloat16_s / float32_s:.2g} times as long in bfloat16 on this processor"
         return Precision(name="float32", reason=times, measured=True)
-    # As many sequences as take about `PASS_S` in float32; the first pass in each precision does not count.
+    # As many examples as take about `PASS_S` in float32; the first pass in each precision does not count.
     tokens = batch.tokens.shape[1]
-    flops = model_cost(decoder.spec).training_flops(tokens, with_head=True)
-    rows = max(1, min(len(batch), int(PASS_S * peak_flops_per_s(decoder.device, torch.float32) / flops)))
-    part = batch.rows(slice(rows))
+    flops = batch.rows_per_example * model_cost(decoder.spec).training_flops(tokens, with_head=True)
+    examples = max(1, min(batch.examples, int(PASS_S * peak_flops_per_s(decoder.device, torch.float32) / flops)))
+    part = batch.part(0, examples)
     times_s = [
         [pass_s(decoder, objective, part, dtype) for dtype in (torch.float32, torch.bfloat16)]
         for _ in range(1 + MEASURED_PASSES)
     ]
     float32_s, bfloat16_s = map(min, zip(*times_s[1:], strict=True))
-    reason = f"{rows} x {tokens} tokens take {bfloat16_s:.2g} s in bfloat16, {float32_s:.2g} s in float32"
+    reason = f"{len(part)} x {tokens} tokens take {bfloat16_s:.2g} s in bfloat16, {float32_s:.2g} s in float32"
     faster = bfloat16_s <= MAX_RELATIVE_TIME * float32_s
     return Precision(name="bfloat16" if faster else "float32", reason=reason, measured=True)
 

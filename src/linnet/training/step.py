@@ -47,7 +47,8 @@ class NonFiniteError(ArithmeticError):
 class StepResult:
     """One step: nats (summed, without other terms of the objective), predicted tokens, and bytes of their text.
 
-    gradient_norm: the joint norm before clipping. terms: those of the objective, summed over the tokens. elapsed_s: the
+    gradient_norm: the joint norm before clipping. terms: those of the objective, summed over the tokens; example_terms:
+    summed over the examples. elapsed_s: the
     whole step; of that data_wait_s: until its batches were read, and orthogonalizing_s: in Muon's iteration.
     """
 
@@ -57,6 +58,8 @@ class StepResult:
     lr: float
     gradient_norm: float
     terms: dict[str, float] = field(default_factory=dict)
+    examples: int = 0
+    example_terms: dict[str, float] = field(default_factory=dict)
     elapsed_s: float = 0.0
     data_wait_s: float = 0.0
     orthogonalizing_s: float = 0.0
@@ -88,7 +91,7 @@ class Stepper:
         assert tokens, "a step without targets"
         own = [self.model.processes.shard_batch(batch) for batch in batches]
         try:
-            sums, names = self._accumulate(iterate(own), len(own), weight)
+            sums, *names = self._accumulate(iterate(own), len(own), weight)
         except Stopped:
             self.optimizer.zero_grad()
             raise
@@ -109,16 +112,24 @@ class Stepper:
         set_learning_rate(self.optimizer, lr)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm, dict(zip(names, terms, strict=True)))
+        values = iter(terms)
+        of_tokens, of_examples = ({name: next(values) for name in each} for each in names)
+        examples = sum(batch.examples for batch in batches)
+        return StepResult(
+            nats, tokens, int(bytes_of_text), lr, gradient_norm, of_tokens, examples, example_terms=of_examples
+        )
 
-    def _accumulate(self, batches: Iterable[Batch], count: int, weight: float) -> tuple[Tensor, tuple[str, ...]]:
+    def _accumulate(
+        self, batches: Iterable[Batch], count: int, weight: float
+    ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
         """Add up the gradients of the mean over `count` batches, whose targets have so much weight together.
 
-        Returns the sums of objective, nats, bytes and the objective's terms, float64, and the names of the terms.
+        Returns the sums of objective, nats, bytes and the objective's terms, float64, and the names of the terms: of
+        those of tokens, and of those of examples.
         """
         decoder = self.model.decoder
         device = decoder.device
-        names: tuple[str, ...] = ()
+        names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         sums = torch.zeros((), dtype=torch.float64, device=device)
         for number, batch in enumerate(batches, 1):
             on_device = batch.to(device)
@@ -128,10 +139,11 @@ class Stepper:
                 self.model.begin_last_pass()
             (loss.total / weight).backward()  # type: ignore[no-untyped-call]
             bytes_of_text = text_bytes(on_device.tokens, on_device.labels, self.byte_counts)
-            names = tuple(loss.terms)
-            measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())
+            names = tuple(loss.terms), tuple(loss.example_terms)
+            terms = (*loss.terms.values(), *loss.example_terms.values())
+            measured = (loss.total.detach(), loss.nats, bytes_of_text, *terms)
             sums = sums + torch.stack([value.double() for value in measured])
-        return sums, names
+        return sums, *names
 
 
 def largest_that_fits(fits: Callable[[int], bool], failed: int) -> int:
@@ -152,7 +164,7 @@ def largest_that_fits(fits: Callable[[int], bool], failed: int) -> int:
 
 def fits(step: Stepper, batches: Sequence[Batch], sequences: int) -> bool:
     """True if a step with `sequences` sequences of each batch fits in memory. Taking it changes weights and moments."""
-    part = [batch.rows(slice(sequences)) for batch in batches]
+    part = [batch.part(0, sequences) for batch in batches]
     # Release what the failed step held.
     step.model.abandon_step()
     step.optimizer.zero_grad()

@@ -414,7 +414,7 @@ def test_batches_have_document_starts(lengths: list[int], context: int, seed: in
 
 def test_some_rows_of_a_batch_are_a_batch() -> None:
     whole = document_rows(ROWS).read(ROWS, [0, 1])
-    part = whole.rows(slice(1, 2))
+    part = whole.part(1, 2)
     assert len(part) == 1 and part.prefix_lengths == (3,) and torch.equal(part.labels, whole.labels[1:])
 
 
@@ -436,6 +436,18 @@ def test_labels_make_weights() -> None:
 def test_extras_of_a_batch_follow_its_rows():
     tokens = torch.arange(6).view(3, 2)
     batch = Batch(tokens, tokens, extras={"score": torch.tensor([1.0, 2.0, 3.0])})
-    part = batch.rows(slice(1, 3)).to(torch.device("cpu"))
+    part = batch.part(1, 3).to(torch.device("cpu"))
     assert part.extras["score"].tolist() == [2.0, 3.0]
     assert batch.to(torch.device("meta")).extras["score"].is_meta
+
+
+def test_rows_of_an_example_stay_together():
+    tokens = torch.arange(12).view(6, 2)
+    batch = Batch(tokens, tokens, extras={"score": torch.arange(6)}, rows_per_example=2, mean_over_examples=True)
+    assert (batch.examples, batch.total_weight) == (3, 3.0)
+    part = batch.part(1, 3)
+    assert (part.examples, part.tokens[:, 0].tolist(), part.extras["score"].tolist()) == (
+        2,
+        [4, 6, 8, 10],
+        [2, 3, 4, 5],
+    )

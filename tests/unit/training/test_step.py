@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,6 +70,28 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
     assert result.gradient_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in gradients.values())))
     for name, weight in stepper.model.decoder.named_parameters():
         torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_a_loss_of_examples_is_their_mean_and_so_are_its_terms(stepper_of):
+    def first_row_less_second(decoder, batch):
+        each = next_token_loss(decoder, batch)
+        logits = decoder(batch.tokens).flatten(0, 1)
+        nats = F.cross_entropy(logits, batch.targets.flatten(), reduction="none").view_as(batch.targets).sum(dim=1)
+        margins = nats[0::2] - nats[1::2]
+        return Loss(margins.square().sum(), each.nats, example_terms={"margin": margins.detach().sum()})
+
+    def pairs(batch):
+        return replace(batch, rows_per_example=2, mean_over_examples=True)
+
+    parts, whole = _batches(2, 4), stepper_of(objective=first_row_less_second)
+    accumulated = stepper_of(objective=first_row_less_second)
+    batch = Batch(torch.cat([part.tokens for part in parts]), torch.cat([part.targets for part in parts]))
+    one, other = whole([pairs(batch)], lr=0.1), accumulated([pairs(part) for part in parts], lr=0.1)
+    assert one.examples == other.examples == 4
+    assert one.example_terms == pytest.approx(other.example_terms) and set(one.example_terms) == {"margin"}
+    assert one.gradient_norm == pytest.approx(other.gradient_norm) and one.gradient_norm > 1e-3
+    for name, weight in whole.model.decoder.named_parameters():
+        torch.testing.assert_close(weight, _weights(accumulated)[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_ignored_targets_do_not_count(stepper_of):

@@ -46,6 +46,8 @@ class Meter:
     data_wait_s: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
     orthogonalizing_s: float = 0.0
+    examples: int = 0
+    example_terms: dict[str, float] = field(default_factory=dict)
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
 
@@ -146,10 +148,11 @@ class Log(Callback):
 
     def after_update(self, result: StepResult) -> None:
         meter = self.state.meter
-        for name in ("nats", "tokens", "bytes", "elapsed_s", "data_wait_s", "orthogonalizing_s"):
+        for name in ("nats", "tokens", "bytes", "elapsed_s", "data_wait_s", "orthogonalizing_s", "examples"):
             setattr(meter, name, getattr(meter, name) + getattr(result, name))
-        for name, value in result.terms.items():
-            meter.terms[name] = meter.terms.get(name, 0.0) + value
+        for sums, terms in ((meter.terms, result.terms), (meter.example_terms, result.example_terms)):
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0.0) + value
         self.state.orthogonalizing_s += result.orthogonalizing_s
         self._stats.add(result)
         self._pace.add(result.elapsed_s, result.tokens)
@@ -204,8 +207,10 @@ class Log(Callback):
             line["orthogonalizing_share"] = meter.orthogonalizing_s / meter.elapsed_s
         for callback in self.context.callbacks:
             line |= callback.line_fields()
-        if meter.terms:
-            line["terms"] = {name: value / meter.tokens for name, value in meter.terms.items()}
+        means = {name: value / meter.tokens for name, value in meter.terms.items()}
+        means |= {name: value / meter.examples for name, value in meter.example_terms.items()}
+        if means:
+            line["terms"] = means
         line |= self._stats.figures(since_last_line=True)
         if evaluated:
             line["validation"] = progress.validation

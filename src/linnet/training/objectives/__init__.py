@@ -14,12 +14,13 @@ class Loss(NamedTuple):
     """Sums over the targets: `total` is minimized and carries the graph; `nats` is its likelihood part, detached.
 
     terms: other values to log, by name, detached, and summed over the targets as well (a term that is a mean over the
-    batch counts once for each).
+    batch counts once for each). example_terms: the same, summed over the examples of the batch.
     """
 
     total: Tensor
     nats: Tensor
     terms: Mapping[str, Tensor] = MappingProxyType({})
+    example_terms: Mapping[str, Tensor] = MappingProxyType({})
 
 
 Objective = Callable[[Decoder, Batch], Loss]

@@ -203,6 +203,19 @@ def test_documents_to_fill_in_the_middle(tmp_path: Path, prepare: Prepare) -> No
         assert code == 2 and errors.startswith(f"error: {error}") and errors.count("\n") == 1, errors
 
 
+def test_numbers_are_split(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    arguments = ["a.txt", "--vocab-size", "290", "--overwrite", "--out"]
+    for split, longest in ((None, 2), ("one", 1)):
+        options = [] if split is None else ["--split-digits", split]
+        code, out, _ = prepare(*arguments, "data", *options, "--json")
+        texts = (text.strip() for text in TokenData.open(tmp_path / "data").tokenizer.texts() if text)
+        assert code == 0 and json.loads(out)["settings"].get("split_digits") == split
+        assert max(len(text) for text in texts if text.isdigit()) == longest
+    code, _, errors = prepare(*arguments, "data", "--split-digits", "one", "--tokenizer", "bytes")
+    assert code == 2 and errors.startswith("error: --split-digits one: the tokenizer bytes has digits of its own")
+
+
 def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     foreign = Tokenizer.train("bytes", []).definition

@@ -75,6 +75,11 @@ def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.Ca
     assert Tokenizer.load(small).vocab_size == 260 and Tokenizer.load(large).kind == "unigram"
     capsys.readouterr()
 
+    capsys.readouterr()
+    digits = ["--split-digits", "three", "--out", str(tmp_path / "digits.json"), "--json"]
+    assert main(["tokenizer", "train", str(text), *digits]) == 0
+    assert json.loads(capsys.readouterr().out)["split_digits"] == Tokenizer.load(digits[3]).split_digits == "three"
+
     assert main(["tokenizer", "inspect", small, "--text", str(text)]) == 0
     out = capsys.readouterr().out
     assert "bytes per token" in out and "100.00% of the text's" in out
@@ -124,6 +129,7 @@ def test_import_is_held_to_the_original_library(tmp_path: Path, capsys: pytest.C
         (["train", "TEXT", "--out", "TEXT"], "exists already; --overwrite replaces it"),
         (["train", "TEXT", "--kind", "words", "--out", "new.json"], "words"),
         (["train", "TEXT", "--vocab-size", "3", "--out", "new.json"], "3"),
+        (["train", "TEXT", "--kind", "char", "--split-digits", "one", "--out", "new.json"], "--split-digits one: the"),
         (["inspect", "missing.json", "--text", "TEXT"], "missing.json"),
         (["compare", "missing.json", "--text", "TEXT"], "expected two or more"),
     ],

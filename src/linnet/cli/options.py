@@ -41,6 +41,13 @@ Separator = Annotated[
     str | None,
     typer.Option("--document-separator", help="The separator of documents in a text file. Default: <|endoftext|>."),
 ]
+SplitDigits = Annotated[
+    Literal["one", "three"] | None,
+    typer.Option(
+        help="Split numbers into single digits, or into groups of three, before bpe and unigram make tokens of them. "
+        "Default: neither."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=20, max=MAX_RESAMPLES, metavar="N", help="Resamples behind the intervals.")

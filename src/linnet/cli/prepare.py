@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import AsJson, option
+from linnet.cli.options import AsJson, SplitDigits, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -40,6 +40,7 @@ def prepare(
         int | None,
         typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
     ] = None,
+    split_digits: SplitDigits = None,
     field: Annotated[
         str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
     ] = None,
@@ -97,6 +98,7 @@ def prepare(
 
     if chat is not None or model is not None:
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
+        text_alone["split-digits"] = split_digits
         others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
         for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
             if value is not None:
@@ -106,6 +108,7 @@ def prepare(
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     if any(map(is_token_file, files or ())):
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
+        text_alone["split-digits"] = split_digits
         for name, value in {**text_alone, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to token files", field=name, value=value)
@@ -125,6 +128,7 @@ def prepare(
         end=end or (),
         skip_invalid=skip_invalid,
         fill_in_the_middle=fill,
+        split_digits=split_digits,
     )
     _report(manifest, out, as_json)
     if mixture is not None and not as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.options import AsJson, Separator, TextField, option
+from linnet.cli.options import AsJson, Separator, SplitDigits, TextField, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -44,6 +44,7 @@ def train(
         int | None,
         typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
     ] = None,
+    split_digits: SplitDigits = None,
     field: TextField = None,
     separator: Separator = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
@@ -54,19 +55,21 @@ def train(
     Example: linnet tokenizer train my.txt --kind unigram --vocab-size 4096 --out tokenizer.json
 
     bpe merges bytes within words, as GPT-2 does; unigram is a language model over the pieces of such words, whose
-    single bytes are pieces too. Both keep runs of digits together where they are frequent. `linnet prepare` trains one
-    in the same way, from the training side of its text alone.
+    single bytes are pieces too. Both keep runs of digits together where they are frequent, unless --split-digits says
+    otherwise. `linnet prepare` trains one in the same way, from the training side of its text alone.
     """
     from linnet.data.prepare import train_tokenizer
 
     if out.exists() and not overwrite:
         raise UserError("exists already; --overwrite replaces it", field="out", value=str(out))
-    trained = train_tokenizer(files, kind, vocab_size, field, separator)
+    trained = train_tokenizer(files, kind, vocab_size, field, separator, split_digits)
     trained.save(out)
     if as_json:
-        write_json({"file": str(out), "kind": trained.kind, "vocab_size": trained.vocab_size, "hash": trained.hash})
+        plain = {"file": str(out), "kind": trained.kind, "vocab_size": trained.vocab_size, "hash": trained.hash}
+        write_json({**plain, "split_digits": trained.split_digits})
         return
-    write(f"{trained.kind}, {trained.vocab_size:,} tokens\n")
+    digits = f", numbers split by {trained.split_digits}" if trained.split_digits else ""
+    write(f"{trained.kind}, {trained.vocab_size:,} tokens{digits}\n")
     write(f"written to {out}\n")
 
 

@@ -41,7 +41,7 @@ from linnet.data.sources import Source, describe_reading, open_source, open_sour
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash, cut_last_part
 from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
+from linnet.data.tokenizer_training import KINDS, check_digits, check_vocab_size, cut_before_words
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import Advance, progress
 
@@ -108,6 +108,7 @@ def prepare(
     skip_invalid: bool = False,
     mixture: str | Path | MixtureSpec | None = None,
     fill_in_the_middle: FillInTheMiddle | None = None,
+    split_digits: str | None = None,
 ) -> Manifest:
     """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
@@ -119,10 +120,12 @@ def prepare(
     `skip_invalid` leaves out documents that cannot be read, and counts them. `mixture`, or the path of its YAML, names
     the inputs instead, by source; each source has its own field and separator. `fill_in_the_middle` rearranges
     documents to train on; a tokenizer that is trained here gets its control tokens, another has to have them.
+    `split_digits`: of a tokenizer that is trained here, see `Tokenizer.train`.
     """
     mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
     out = checked_target(out, overwrite)
     check_fraction(validation)
+    check_digits(tokenizer, split_digits)
     ready = load_tokenizer(tokenizer, vocab_size, end)
     with new_folder(out, overwrite) as folder, ExitStack() as stack:
         if mixed is None:
@@ -142,9 +145,10 @@ def prepare(
             "validation": fraction,
             "end": list(end),
             "skip_invalid": skip_invalid,
+            **({} if split_digits is None else {"split_digits": split_digits}),
             **({} if mixed is None else {"mixture": mixed.model_dump(mode="json")}),
         }
-        encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size), None
+        encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size, split_digits), None
         if fill_in_the_middle is not None:
             settings["fill_in_the_middle"] = fill_in_the_middle.model_dump(mode="json")
             encoder = ready or encoder.with_special(fill_in_the_middle.tokens)
@@ -466,6 +470,7 @@ def train_tokenizer(
     vocab_size: int | None = None,
     field: str | None = None,
     separator: str | None = None,
+    split_digits: str | None = None,
 ) -> Tokenizer:
     """Train a tokenizer on all documents of files and folders; what the reading met besides is noted.
 
@@ -474,6 +479,7 @@ def train_tokenizer(
     if kind not in KINDS:
         raise UserError(field="kind", value=kind, accepted=f"one of {', '.join(KINDS)}")
     check_vocab_size(kind, vocab_size)
+    check_digits(kind, split_digits)
     with ExitStack() as stack:
         sources = open_sources(stack, inputs, field, separator)
         divided, _ = _corpus_of(sources, None)
@@ -481,13 +487,13 @@ def train_tokenizer(
         def documents() -> Iterator[Document]:  # nothing is held out
             return (document._replace(side="train") for document in divided.documents())
 
-        trained = _train(_Corpus(documents, divided.sources), kind, vocab_size)
+        trained = _train(_Corpus(documents, divided.sources), kind, vocab_size, split_digits)
         for line in describe_reading(sources):
             note(line)
     return trained
 
 
-def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
+def _train(corpus: _Corpus, kind: str, vocab_size: int | None, split_digits: str | None = None) -> Tokenizer:
     """Second pass: the tokenizer, from the training side alone."""
     if kind == "bytes":
         return Tokenizer.train(kind, [], vocab_size)
@@ -501,7 +507,7 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
                         yield part
                     advance(len(part.encode()))
 
-        return Tokenizer.train(kind, sample(), vocab_size)
+        return Tokenizer.train(kind, sample(), vocab_size, split_digits)
 
 
 class _Totals:

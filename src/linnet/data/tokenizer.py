@@ -22,7 +22,15 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
 from linnet.data.pieces import ByteCounts, ByteReader, TextStream, TokenBytes
 from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
-from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
+from linnet.data.tokenizer_training import (
+    END,
+    KINDS,
+    TRAINERS,
+    check_digits,
+    check_vocab_size,
+    cut_before_words,
+    words_and_digits,
+)
 
 TOKENIZER = "tokenizer.json"
 _SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
@@ -80,17 +88,21 @@ class Tokenizer:
             raise UserError(f"{origin}: the end token {self.describe_token(unknown)} {problem}")
 
     @classmethod
-    def train(cls, kind: str, texts: Iterable[str], vocab_size: int | None = None) -> "Tokenizer":
+    def train(
+        cls, kind: str, texts: Iterable[str], vocab_size: int | None = None, split_digits: str | None = None
+    ) -> "Tokenizer":
         """Make a tokenizer of `kind` bytes, char, bpe or unigram.
 
         vocab_size: counts the 256 bytes and the end token; None: 2048 for bpe and unigram, the number needed for
-        char. Texts too small to fill it give a smaller tokenizer. The same texts, in any order, give the same
+        char. Texts too small to fill it give a smaller tokenizer. split_digits: of bpe and unigram, how numbers are
+        split (`DIGITS`): one, three; None: runs of digits are words. The same texts, in any order, give the same
         tokenizer.
         """
         if kind not in TRAINERS:
             raise UserError(f"tokenizer: {kind!r}: expected one of {', '.join(KINDS)}")
         check_vocab_size(kind, vocab_size)
-        return cls(TRAINERS[kind](texts, vocab_size), kind)
+        check_digits(kind, split_digits)
+        return cls(TRAINERS[kind](texts, vocab_size, split_digits), kind)
 
     @classmethod
     def load(cls, path: str | Path, ends: Sequence[str] = ()) -> "Tokenizer":
@@ -127,6 +139,12 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Write a tokenizer.json, atomically."""
         write_json(path, self._definition)
+
+    @property
+    def split_digits(self) -> str | None:
+        """How numbers are split before words (`DIGITS`); None: not at all, or in a way of an imported tokenizer."""
+        before = self._definition.get("pre_tokenizer")
+        return words_and_digits(before)[1] if before and self.kind != "imported" else None
 
     @property
     def vocab_size(self) -> int:
@@ -524,13 +542,12 @@ def _kind(definition: dict[str, Any], pieces: TokenBytes) -> str:
     if not before:
         spells_bytes = [step["type"] for step in decoder.get("decoders") or []] == ["ByteFallback", "Fuse"]
         return "char" if is_single and model.get("byte_fallback") and spells_bytes else "imported"
-    if before["type"] != "ByteLevel" or before["add_prefix_space"] or decoder["type"] != "ByteLevel":
+    if decoder.get("type") != "ByteLevel":
         return "imported"
-    if is_single:
+    if before["type"] == "ByteLevel" and not before["add_prefix_space"] and is_single:
         return "bytes"
-    if before.get("use_regex", True):
-        return {"BPE": "bpe", "Unigram": "unigram"}.get(model["type"], "imported")
-    return "imported"
+    kind = {"BPE": "bpe", "Unigram": "unigram"}.get(model["type"], "imported")
+    return kind if words_and_digits(before)[0] else "imported"
 
 
 def _utf8(text: str) -> bytes:

@@ -164,9 +164,9 @@ def test_tokenizer_is_trained_on_a_sample_of_a_large_text(tmp_path: Path, monkey
     seen: list[str] = []
     original = Tokenizer.train
 
-    def watched(kind: str, texts: Any, vocab_size: int | None) -> Tokenizer:
+    def watched(kind: str, texts: Any, vocab_size: int | None, split_digits: str | None) -> Tokenizer:
         seen.extend(texts)
-        return original(kind, seen, vocab_size)
+        return original(kind, seen, vocab_size, split_digits)
 
     texts = [f"{text} {n}" for n in range(20) for text in STORIES]
     size = sum(len(text.encode()) for text in texts)

@@ -141,6 +141,47 @@ def test_ids_of_bytes_are_their_values() -> None:
     assert (tokenizer.vocab_size, tokenizer.end_id) == (257, 256)
 
 
+NUMBERS = "In 2024 and 1234567, 3.14159 km or ٣٤٥ ½ 二0٣1"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("split", "groups"),
+    [(None, ["2024", "1234567"]), ("three", ["202", "4", "123", "456", "7"]), ("one", list("20241234567"))],
+)
+def test_numbers_are_split_as_the_file_says(kind: str, split: str | None, groups: list[str], tmp_path: Path):
+    """No token reaches beyond a group; without a rule frequent numbers are one token."""
+    texts = [f"{NUMBERS} {word}\n" for word in ("a", "b", "cd", "ef")] * 30
+    Tokenizer.train(kind, texts, 420, split).save(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.kind, tokenizer.split_digits) == (kind, split)
+    assert tokenizer.hash == Tokenizer.train(kind, texts[::-1], 420, split).hash
+    pieces = [
+        piece.decode().strip() for piece in map(tokenizer.pieces.table.__getitem__, tokenizer.encode(NUMBERS[:20]))
+    ]
+    assert [piece for piece in pieces if piece.isdigit()] == groups
+    longest = max(len(text.strip()) for text in tokenizer.texts() if text and text.strip().isnumeric())
+    assert longest == max(map(len, groups))
+    for text in [NUMBERS, *NASTY, "x1y22z333 4444  5\n6"]:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text and ids == tokenizer._library.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_long_text_with_split_numbers_is_encoded_as_if_in_one(kind: str):
+    tokenizer = Tokenizer.train(kind, TRAINING, 400, "three")
+    text = " ".join(random.Random(0).choices(["Lily", "12345", "\n\n", " ", "  7", "😀", "1234"], k=20_000))
+    assert len(tokenizer.cut(text)) > 2
+    assert tokenizer.encode(text) == tokenizer._library.encode(text, add_special_tokens=False).ids
+
+
+def test_digits_of_other_kinds_are_not_split():
+    with pytest.raises(UserError, match="split_digits: one: the tokenizer char has digits of its own; expected bpe"):
+        Tokenizer.train("char", ["a"], None, "one")
+    with pytest.raises(UserError, match="split_digits: two: expected one, three"):
+        Tokenizer.train("bpe", ["a"], None, "two")
+
+
 def test_char_has_one_token_per_character_seen_and_bytes_for_others() -> None:
     tokenizer = Tokenizer.train("char", ["aé", "é😀"])
     assert tokenizer.vocab_size == 257 + 3

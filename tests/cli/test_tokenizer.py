@@ -85,6 +85,13 @@ def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.Ca
     assert "bytes per token" in out and "100.00% of the text's" in out
     assert "all hard texts come back from their tokens" in out
 
+    inspect = ["tokenizer", "inspect", small, "--text", str(text), "--against"]
+    assert main([*inspect, small]) == 0
+    assert "texts have the ids of tokenizers" in capsys.readouterr().out
+    assert main([*inspect, large, "--json"]) == 1
+    compared = json.loads(capsys.readouterr().out)["compared"]
+    assert compared["differences"][0]["name"] == f"{text}, document 1" and compared["differing"] > 50
+
     assert main(["tokenizer", "compare", small, large, "--text", str(text), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["tokenizers"]
     assert [row["vocab_size"] for row in found] == [260, Tokenizer.load(large).vocab_size]
@@ -131,6 +138,8 @@ def test_import_is_held_to_the_original_library(tmp_path: Path, capsys: pytest.C
         (["train", "TEXT", "--vocab-size", "3", "--out", "new.json"], "3"),
         (["train", "TEXT", "--kind", "char", "--split-digits", "one", "--out", "new.json"], "--split-digits one: the"),
         (["inspect", "missing.json", "--text", "TEXT"], "missing.json"),
+        (["inspect", "TEXT", "--text", "TEXT", "--against", "missing.json"], "missing.json: no such file"),
+        (["inspect", "TEXT", "--text", "TEXT", "--pattern", "gpt2"], "--pattern gpt2: expected --against beside it"),
         (["compare", "missing.json", "--text", "TEXT"], "expected two or more"),
     ],
 )

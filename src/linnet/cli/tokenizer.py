@@ -1,6 +1,7 @@
 """`linnet tokenizer`: train, import, inspect and compare tokenizers; check the chat template beside one."""
 
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +13,7 @@ from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.data.tokenizer_report import PieceCount, TokenizerReport
-    from linnet.interop.tokenizer_readers import Proof
-
-SHOWN_DIFFERENCES = 5
+    from linnet.interop.tokenizer_readers import LibraryReader, Proof
 
 tokenizer = typer.Typer(
     add_completion=False,
@@ -124,15 +123,14 @@ def import_(
     ends = [made.token_name(token) for token in made.end_ids]
     if as_json:
         plain = {"file": str(out), "source": found.kind, "vocab_size": made.vocab_size, "end": ends}
-        compared = {"by": proof.by, "texts": proof.texts, "differences": [each._asdict() for each in proof.differences]}
-        write_json({**plain, "hash": made.hash, "notes": found.notes, "compared": compared})
+        write_json({**plain, "hash": made.hash, "notes": found.notes, "compared": proof.to_dict()})
     else:
         write(f"{found.kind}: {made.vocab_size:,} tokens, end token {', '.join(ends)}\n")
         for line in found.notes:
             write(f"note: {line}\n")
         _print_proof(proof)
         write(f"written to {out}\n")
-    if proof.differences:
+    if proof.differing:
         raise typer.Exit(1)
 
 
@@ -144,6 +142,13 @@ def inspect(
     ],
     *,
     text: Texts,
+    against: Annotated[
+        Path | None,
+        option("OTHER", "A file or folder that its own library reads too (see `import`): where are its ids others?"),
+    ] = None,
+    pattern: Annotated[
+        str | None, option("NAME|REGEX", "With --against: how tiktoken's ranks split a text, as of `import`.")
+    ] = None,
     field: TextField = None,
     separator: Separator = None,
     as_json: AsJson = False,
@@ -153,15 +158,33 @@ def inspect(
     Example: linnet tokenizer inspect data/stories --text my.txt
 
     Hard texts are twenty short ones with composed characters, emoji, control characters, line ends and the like: a
-    tokenizer that is lossless gives all of them back.
+    tokenizer that is lossless gives all of them back. --json lists all unused tokens. --against compares the ids of
+    the text's documents and of hard texts with those of sentencepiece, tokenizers, transformers or tiktoken, and shows
+    the first places where they differ; the exit code is then 1.
     """
+    from linnet.interop.tokenizer_readers import open_reader
+
+    if pattern is not None and against is None:
+        raise UserError(field="pattern", value=pattern, accepted="--against beside it")
+    reader = None if against is None else open_reader(against, pattern)
     (report,) = _reports([path], text, field, separator)
+    proof = None if reader is None else _hold_to(reader, path, text, field, separator)
     if as_json:
-        write_json(report.to_dict())
-        return
+        write_json({**report.to_dict(), **({} if proof is None else {"compared": proof.to_dict()})})
+    else:
+        _print_report(report)
+        if proof is not None:
+            _print_proof(proof)
+    if proof is not None and proof.differing:
+        raise typer.Exit(1)
+
+
+def _print_report(report: "TokenizerReport") -> None:
     _print_counts(report)
     _print_pieces("tokens of most bytes", report.longest)
     _print_pieces("tokens used most", report.most_used)
+    if report.unused_pieces:
+        _print_pieces("tokens of most bytes that are not used", report.unused_pieces[: len(report.longest)])
     if not report.changed:
         write("all hard texts come back from their tokens\n")
     for changed in report.changed:
@@ -289,13 +312,34 @@ def _reports(paths: list[Path], inputs: list[str], field: str | None, separator:
     return reports
 
 
+def _hold_to(
+    reader: "LibraryReader", path: Path, inputs: list[str], field: str | None, separator: str | None
+) -> "Proof":
+    """Compare a tokenizer with another reader on the documents of a text and on hard texts."""
+    from linnet.data.sources import open_sources
+    from linnet.data.tokenizer import Tokenizer
+    from linnet.interop.tokenizer_readers import hold_to, proof_texts
+    from linnet.model.folder import find_model_folder
+    from linnet.present.progress import progress
+
+    own = Tokenizer.load(find_model_folder(path) or path)
+    with ExitStack() as stack:
+        sources = open_sources(stack, inputs, field, separator)
+        with progress("comparing", sum(source.size_bytes for source in sources), "bytes") as advance:
+            texts = (
+                (f"{source.name}, document {number:,}", text)
+                for source in sources
+                for number, text in enumerate(source.documents(advance), 1)
+            )
+            return hold_to(reader, own, chain(texts, proof_texts(own)))
+
+
 def _print_proof(proof: "Proof") -> None:
     if proof.by is None:
         write(f"not compared with the original library: {proof.missing}\n")
         return
-    same = proof.texts - len(proof.differences)
-    write(f"{same} of {proof.texts} texts have the ids of {proof.by}\n")
-    for difference in proof.differences[:SHOWN_DIFFERENCES]:
+    write(f"{proof.texts - proof.differing:,} of {proof.texts:,} texts have the ids of {proof.by}\n")
+    for difference in proof.differences:
         write(f"differs: {difference}\n")
 
 

@@ -80,8 +80,8 @@ class TokenizerReport:
 
     bytes: of the text, UTF-8. token_bytes: those that its tokens stand for; equal to `bytes` where nothing is lost.
     unknown: tokens that stand for unknown text. unused: ids that are not in the text, special and end tokens left out.
-    longest, most_used: tokens of most bytes, and of most uses. longest_unused: unused ones of most bytes. changed: hard
-    texts (`HARD_TEXTS`) that do not come back.
+    longest, most_used: tokens of most bytes, and of most uses. unused_pieces: all unused ones, those of most bytes
+    first. changed: hard texts (`HARD_TEXTS`) that do not come back.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class TokenizerReport:
     unused: int
     longest: tuple[PieceCount, ...]
     most_used: tuple[PieceCount, ...]
-    longest_unused: tuple[PieceCount, ...]
+    unused_pieces: tuple[PieceCount, ...]
     changed: tuple[Changed, ...]
 
     @property
@@ -105,7 +105,7 @@ class TokenizerReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON data, with the bytes per token."""
         plain = asdict(self)
-        for name in ("longest", "most_used", "longest_unused", "changed"):
+        for name in ("longest", "most_used", "unused_pieces", "changed"):
             plain[name] = [each._asdict() for each in getattr(self, name)]
         return {**plain, "bytes_per_token": self.bytes_per_token}
 
@@ -140,7 +140,7 @@ def report_on(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
         unused=int(idle_V.sum()),
         longest=_shown(tokenizer, lengths_V, counts_V, lengths_V),
         most_used=_shown(tokenizer, counts_V, counts_V, lengths_V),
-        longest_unused=_shown(tokenizer, np.where(idle_V, lengths_V, 0), counts_V, lengths_V),
+        unused_pieces=_shown(tokenizer, np.where(idle_V, 1 + lengths_V, 0), counts_V, lengths_V, len(counts_V)),
         changed=tuple(_changed(tokenizer)),
     )
 
@@ -164,10 +164,14 @@ def _shown_id(tokenizer: Tokenizer, token: int) -> str:
 
 
 def _shown(
-    tokenizer: Tokenizer, by_V: NDArray[np.int64], counts_V: NDArray[np.int64], lengths_V: NDArray[np.int64]
+    tokenizer: Tokenizer,
+    by_V: NDArray[np.int64],
+    counts_V: NDArray[np.int64],
+    lengths_V: NDArray[np.int64],
+    most: int = SHOWN,
 ) -> tuple[PieceCount, ...]:
     """The tokens with the largest numbers in `by_V`, those without any left out; of equal ones the lower id first."""
-    order = np.lexsort((np.arange(len(by_V)), -by_V))[:SHOWN].tolist()
+    order = np.lexsort((np.arange(len(by_V)), -by_V))[:most].tolist()
     return tuple(
         PieceCount(token, tokenizer.describe_token(token), int(lengths_V[token]), int(counts_V[token]))
         for token in order

@@ -1,8 +1,8 @@
 """Tokenizers as their own libraries read them, and texts on which an import is held to them."""
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ PROOF_TEXTS = {
 }
 """Texts beside `HARD_TEXTS`, by what they are about."""
 
+MOST_DIFFERENCES = 5
+"""Texts with other ids that are shown."""
+
 _RANDOM_TEXTS, _PIECES = 40, 4000
 
 
@@ -39,16 +42,21 @@ class LibraryReader:
 
 @dataclass(frozen=True)
 class Proof:
-    """An import held to its own library.
+    """A tokenizer held to another reader.
 
     by: the library; None: it is not installed (`missing` says so), and nothing was compared. texts: how many were
-    compared. differences: those whose ids are others.
+    compared. differing: how many of them have other ids. differences: the first of these.
     """
 
     by: str | None
     texts: int
+    differing: int = 0
     differences: tuple[Difference, ...] = ()
     missing: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON data."""
+        return {**asdict(self), "differences": [difference._asdict() for difference in self.differences]}
 
 
 def open_reader(source: str | Path, pattern: str | None = None) -> LibraryReader:
@@ -68,9 +76,20 @@ def prove(tokenizer: Tokenizer, source: str | Path, pattern: str | None = None) 
         reader = open_reader(source, pattern)
     except MissingLibraryError as error:
         return Proof(None, 0, missing=str(error))
-    texts = dict(proof_texts(tokenizer))
-    found = (first_difference(tokenizer, name, text, reader.encode(text)) for name, text in texts.items())
-    return Proof(reader.name, len(texts), tuple(difference for difference in found if difference is not None))
+    return hold_to(reader, tokenizer, proof_texts(tokenizer))
+
+
+def hold_to(
+    reader: LibraryReader, tokenizer: Tokenizer, texts: Iterable[tuple[str, str]], most: int = MOST_DIFFERENCES
+) -> Proof:
+    """Compare the ids of texts, each with a name, with another reader's. most: how many differences are returned."""
+    compared, differing, first = 0, 0, list[Difference]()
+    for name, text in texts:
+        compared += 1
+        if difference := first_difference(tokenizer, name, text, reader.encode(text)):
+            differing += 1
+            first.extend([difference][: most - len(first)])
+    return Proof(reader.name, compared, differing, tuple(first))
 
 
 def proof_texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,10 @@ def test_sums_are_those_of_the_encodings(kind: str):
     assert report.bytes_per_token == report.bytes / report.tokens
     assert report.unknown == 0 and report.changed == ()
     assert report.unused == tokenizer.vocab_size - 1 - len(set(uses))  # but for the end token
+    assert {each.token for each in report.unused_pieces} == set(range(tokenizer.vocab_size)) - {*uses, tokenizer.end_id}
+    assert [each.bytes for each in report.unused_pieces] == sorted(
+        (e.bytes for e in report.unused_pieces), reverse=True
+    )
     most = report.most_used[0]
     assert most.uses == uses.count(most.token) == max(map(uses.count, set(uses)))
     assert report.longest[0].bytes == max(tokenizer.token_bytes()[: tokenizer.vocab_size])

@@ -10,7 +10,7 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.tiktoken import ENCODINGS
 from linnet.interop.tokenizer_import import import_tokenizer
-from linnet.interop.tokenizer_readers import open_reader, proof_texts, prove
+from linnet.interop.tokenizer_readers import LibraryReader, hold_to, open_reader, proof_texts, prove
 
 
 def make(kind: str, folder: Path) -> tuple[Path, str | None]:
@@ -40,8 +40,20 @@ def test_another_tokenizer_is_told_apart(tmp_path: Path):
     """Its merges are the same; only how it splits a text differs."""
     path = write_ranks(tmp_path / "ranks")
     proof = prove(import_tokenizer(path, "cl100k").tokenizer, path, "gpt2")
-    names = {difference.name for difference in proof.differences}
-    assert "bytes as characters" in names and "empty" not in names and len(names) < proof.texts
+    assert 0 < len(proof.differences) <= proof.differing < proof.texts
+    assert proof.differences[0].name == "bytes as characters"
+
+
+def test_the_first_place_is_shown_with_what_is_before_it():
+    tokenizer = Tokenizer.train("bytes", [])
+    reader = LibraryReader("here", lambda text: [*b"the ", 300, 5] if "bird" in text else list(text.encode()))
+    proof = hold_to(reader, tokenizer, [("one", "a tree"), ("two", "the bird"), ("three", "a bird")], most=1)
+    assert (proof.texts, proof.differing, len(proof.differences)) == (3, 2, 1)
+    found = proof.differences[0]
+    assert (found.name, found.place, found.before) == ("two", 4, "the ")
+    assert found.ours == ("98='b'", "105='i'", "114='r'", "100='d'") and found.theirs == ("300", "5='\\x05'")
+    shorter = hold_to(LibraryReader("here", lambda text: [97]), tokenizer, [("one", "ab")]).differences[0]
+    assert (shorter.place, shorter.theirs) == (1, ()) and str(shorter).endswith("98='b'; there: the end")
 
 
 def test_a_model_in_a_folder_is_read_by_sentencepiece(tmp_path: Path):

@@ -6,12 +6,16 @@ Shapes: `B` batch, `T` tokens of the chunk, `D` width, `N` segments that are rea
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs, BatchLayout, Counts, DocumentSegment, to_device
 from linnet.layers.contract import Sublayer
 from linnet.layers.state import State
+
+CALL_TOKENS, CALL_TOKENS_DEVICE = 64, 2048
+"""What a call of a layer costs besides its tokens, in tokens; on a GPU, where many tokens keep it busy, more."""
 
 
 def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
@@ -42,6 +46,8 @@ def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLay
 class SegmentIndices:
     """Where the segments of a chunk `[B, T]` are, to read them as rows `[N, L]` with padding before the shorter ones.
 
+    Or behind them, where no layer that reads them sees it (`padding` is None then, too).
+
     rows_NL, places_NL: the row and the place in the chunk that is read; at padding any place. real_M: the flat indices
     in `[N, L]` of tokens that are not padding; chunk_M: the flat indices of the same tokens in `[B, T]`. padding: of
     each row; None for none.
@@ -54,21 +60,23 @@ class SegmentIndices:
     padding: Counts | None
 
     @classmethod
-    def of(cls, parts: Sequence[DocumentSegment], length: int, device: torch.device) -> "SegmentIndices":
+    def of(
+        cls, parts: Sequence[DocumentSegment], length: int, device: torch.device, pads_end: bool = False
+    ) -> "SegmentIndices":
         """Each segment as a row. Everything is computed on the CPU, so that nothing waits for the device."""
         longest = max(part.end - part.begin for part in parts)
         parts_N3 = torch.tensor([(part.row, part.begin, part.end) for part in parts])
         rows_N1, begins_N1, ends_N1 = (parts_N3[:, [column]] for column in range(3))
-        places_NL = ends_N1 - longest + torch.arange(longest)
-        real_M = (places_NL >= begins_N1).flatten().nonzero().flatten()
+        places_NL = (begins_N1 if pads_end else ends_N1 - longest) + torch.arange(longest)
+        real_M = ((places_NL >= begins_N1) & (places_NL < ends_N1)).flatten().nonzero().flatten()
         chunk_M = (rows_N1 * length + places_NL).flatten()[real_M]
         padding = tuple(longest - part.end + part.begin for part in parts)
         return cls(
             to_device(rows_N1.expand_as(places_NL).contiguous(), device),
-            to_device(places_NL.clamp(min=0), device),
+            to_device(places_NL.clamp(min=0, max=length - 1), device),
             to_device(real_M, device),
             to_device(chunk_M, device),
-            padding if any(padding) else None,
+            padding if any(padding) and not pads_end else None,
         )
 
 
@@ -88,11 +96,13 @@ def _run_segments(
     state: State | None,
     layout: BatchLayout,
     position: int,
+    pads_end: bool = False,
 ) -> SegmentOutput:
-    """Run segments that begin at the same position; `state`: the state of their rows."""
+    """Run segments that begin at the same position; `state`: the state of their rows. pads_end: padding comes last."""
     length, device = x_BTD.shape[1], x_BTD.device
     # The same for all layers of a pass.
-    indices = layout.remember(("places", tuple(parts), device), lambda: SegmentIndices.of(parts, length, device))
+    key = tuple(parts), device, pads_end
+    indices = layout.remember(("places", *key), lambda: SegmentIndices.of(parts, length, device, pads_end))
     record = None
     if layout.record is not None:
         values = {name: x[indices.rows_NL, indices.places_NL] for name, x in layout.record.values.items()}
@@ -102,9 +112,7 @@ def _run_segments(
     x_NLD, tokens_NL = x_BTD[indices.rows_NL, indices.places_NL], layout.tokens_BT
     if tokens_NL is not None:
         tokens_BT = tokens_NL
-        tokens_NL = layout.remember(
-            ("tokens", tuple(parts), device), lambda: tokens_BT[indices.rows_NL, indices.places_NL]
-        )
+        tokens_NL = layout.remember(("tokens", *key), lambda: tokens_BT[indices.rows_NL, indices.places_NL])
     out_NLD = run(sublayer, x_NLD, state, BatchLayout(position, indices.padding, record=record, tokens_BT=tokens_NL))
     return SegmentOutput(indices, out_NLD, record)
 
@@ -142,12 +150,40 @@ def _merge(pieces: Sequence[SegmentOutput], x_BTD: Tensor, record: AuxiliaryOutp
 
 
 def _run_documents(sublayer: Sublayer, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
-    """Run every document as a row of its own, similar lengths together: at most half of such a batch is padding."""
-    by_size: dict[int, list[DocumentSegment]] = {}
-    for part in layout.parts(*x_BTD.shape[:2]):
-        by_size.setdefault((part.end - part.begin).bit_length(), []).append(part)
-    pieces = [_run_segments(sublayer, parts, x_BTD, None, layout, 0) for parts in by_size.values()]
+    """Run every document as a row of its own, similar lengths together.
+
+    No token of a causal layer sees the padding behind its document, which so needs no mask; but it would show in
+    auxiliary outputs and losses.
+    """
+    watched = layout.record is not None and (layout.record.outputs is not None or layout.record.requested_penalties)
+    pads_end = sublayer.traits.causal and not watched
+    shape, call_tokens = x_BTD.shape[:2], CALL_TOKENS if x_BTD.device.type == "cpu" else CALL_TOKENS_DEVICE
+    groups = layout.remember(("groups", *shape), lambda: similar_lengths(list(layout.parts(*shape)), call_tokens))
+    pieces = [_run_segments(sublayer, parts, x_BTD, None, layout, 0, pads_end) for parts in groups]
     return _merge(pieces, x_BTD, layout.record)
+
+
+def similar_lengths(parts: Sequence[DocumentSegment], call_tokens: int) -> list[list[DocumentSegment]]:
+    """Groups of segments that are padded to the longest of each, so that all cost least together.
+
+    A group costs its tokens, padding included, and `call_tokens` more. Segments of consecutive lengths are together, so
+    the best groups of all follow from those of the shorter ones.
+    """
+    by_length: dict[int, list[DocumentSegment]] = {}
+    for part in sorted(parts, key=lambda part: part.end - part.begin):
+        by_length.setdefault(part.end - part.begin, []).append(part)
+    lengths, costs, firsts = list(by_length), np.zeros(len(by_length) + 1), list[int]()
+    before = np.cumsum([0, *(len(alike) for alike in by_length.values())])
+    for number, length in enumerate(lengths, 1):
+        of_first = costs[:number] + (before[number] - before[:number]) * length + call_tokens
+        firsts.append(int(of_first.argmin()))
+        costs[number] = of_first[firsts[-1]]
+    groups, end = list[list[DocumentSegment]](), len(lengths)
+    while end:
+        begin = firsts[end - 1]
+        groups.append([part for length in lengths[begin:end] for part in by_length[length]])
+        end = begin
+    return groups
 
 
 def _run_rows(sublayer: Sublayer, x_BTD: Tensor, state: State, layout: BatchLayout) -> Tensor:

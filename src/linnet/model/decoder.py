@@ -22,6 +22,7 @@ from linnet.model.state import DecoderState, padding_counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
 from linnet.ops.cross_entropy import (
+    IGNORE_INDEX,
     SummedLoss,
     TokenLosses,
     apply_soft_cap,
@@ -358,6 +359,12 @@ class Decoder(nn.Module):
         x_ND, targets_N, soft_cap = x_BTD.flatten(0, 1), targets_BT.flatten(), self.spec.head.soft_cap
         weights_N = None if weights_BT is None else weights_BT.flatten()
         if soft_targets is None:
+            if x_ND.device.type == "cpu" and not torch.compiler.is_compiling():
+                # No logits for what is ignored; a GPU would have to wait for the number of the others.
+                places_M = (targets_N != IGNORE_INDEX).nonzero().flatten()
+                if len(places_M) < len(targets_N):
+                    x_ND, targets_N = x_ND[places_M], targets_N[places_M]
+                    weights_N = None if weights_N is None else weights_N[places_M]
             return linear_cross_entropy(x_ND, weight, bias, targets_N, soft_cap, z_loss, weights_N)
         assert not z_loss, "a z-loss beside a teacher"
         found = linear_distillation(x_ND, weight, bias, targets_N, soft_targets, soft_cap, weights_N)

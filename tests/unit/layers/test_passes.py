@@ -1,8 +1,14 @@
 """The overhead of passes that are split."""
 
+from itertools import pairwise, product
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from linnet.layers import passes
+from linnet.layers.batch_layout import DocumentSegment
 from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.spec import ModelSpec
 
@@ -25,9 +31,36 @@ def test_documents_in_a_row_are_read_without_waiting_for_the_device(mixer: dict)
 
 
 def test_indices_of_documents_are_computed_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from linnet.layers import passes
-
     counts, of = [], passes.SegmentIndices.of
     monkeypatch.setattr(passes.SegmentIndices, "of", lambda parts, *rest: counts.append(len(parts)) or of(parts, *rest))
     Decoder(spec_of(MIXERS[0]))(torch.zeros(2, 64, dtype=torch.int64), documents=[[5, 9, 40], [1]])
     assert sum(counts) == 4 + 2, "each document once, for two layers"
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.integers(0, 30))
+def test_groups_of_segments_cost_least(lengths: list[int], call_tokens: int) -> None:
+    parts = [DocumentSegment(row, row, row + length, True, 0) for row, length in enumerate(lengths)]
+    groups = passes.similar_lengths(parts, call_tokens)
+    assert sorted(part.row for group in groups for part in group) == list(range(len(parts)))
+
+    def cost(divided: list[list[int]]) -> int:
+        return sum(len(group) * max(group) + call_tokens for group in divided)
+
+    ordered, least = sorted(lengths), []
+    for cuts in product([False, True], repeat=len(lengths) - 1):
+        bounds = [0, *(place for place, cut in enumerate(cuts, 1) if cut), len(lengths)]
+        least.append(cost([ordered[begin:end] for begin, end in pairwise(bounds)]))
+    assert cost([[part.end - part.begin for part in group] for group in groups]) == min(least)
+
+
+@pytest.mark.parametrize("kind", ["attention", "plga"])
+def test_causal_layers_need_no_mask_for_documents_of_other_lengths(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the padding behind them; layers that see a whole sequence do not."""
+    layouts, decoder = [], Decoder(spec_of({"kind": kind, "heads": 2}))
+    mixer = type(decoder.mixers[0])
+    forward = mixer.forward
+    monkeypatch.setattr(
+        mixer, "forward", lambda self, x, state, layout: layouts.append(layout) or forward(self, x, state, layout)
+    )
+    decoder(torch.zeros(1, 64, dtype=torch.int64), documents=[[0, 20]])
+    assert [layout.padding for layout in layouts] == [None if kind == "attention" else (24, 0)] * 2

@@ -16,6 +16,12 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder, Embedding, Inputs
 from linnet.model.spec import EmbeddingSpec, ModelSpec
 from linnet.model.state import rows_to_take
+from linnet.ops.cross_entropy import (
+    IGNORE_INDEX,
+    SummedLoss,
+    linear_cross_entropy,
+    linear_cross_entropy_reference,
+)
 
 
 @pytest.mark.parametrize("width", [1, 6, 7])
@@ -318,3 +324,25 @@ def test_losses_of_the_encoder_are_added_and_its_values_stay_in_it():
     decoder, record = Decoder(described(encoder=encoder)), AuxiliaryOutputs(training=True)
     decoder(tokens(2, 4), inputs=Inputs(tokens(2, 5)), record=record)
     assert record.losses and not record.values
+
+
+def test_ignored_targets_have_no_logits(monkeypatch: pytest.MonkeyPatch):
+    block = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 8}}
+    plain = {"name": "tiny", "vocab_size": 11, "d_model": 8, "context_length": 16, "blocks": [block]}
+    model, seen = Decoder(ModelSpec.parse(plain, "test")).double(), []
+    tokens, targets = torch.randint(11, (2, 2, 6))
+    targets[0, :4], weights = IGNORE_INDEX, torch.rand(2, 6)
+    hidden = model.hidden(tokens).detach().requires_grad_()
+    matrix, rows = model.embedding.tokens.weight, (hidden.flatten(0, 1), targets.flatten())
+    expected = linear_cross_entropy_reference(rows[0], matrix, None, rows[1], weights_N=weights.flatten()).total
+
+    def counting(x_ND: Tensor, *rest: Tensor) -> SummedLoss:
+        seen.append(len(x_ND))
+        return linear_cross_entropy(x_ND, *rest)
+
+    monkeypatch.setattr("linnet.model.decoder.linear_cross_entropy", counting)
+    found = model.token_loss(hidden, targets, weights_BT=weights).total
+    assert seen == [8]
+    torch.testing.assert_close(found, expected)
+    for mine, wanted in zip(*(torch.autograd.grad(each, (hidden, matrix)) for each in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, wanted)

@@ -100,7 +100,14 @@ def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.Ca
     assert more["flops_per_byte"] > fewer["flops_per_byte"] and more["context_bytes"] < fewer["context_bytes"]
 
     assert main(["tokenizer", "compare", small, large, "--text", str(text)]) == 0
-    assert f"fewest parameters: {small}" in capsys.readouterr().out.replace("\n", "")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"fewest parameters: {small}" in printed and "bits per byte are not estimated" in printed
+    budget = ["--width", "64", "--max-parameters", "100k"]
+    assert main(["tokenizer", "compare", small, large, "--text", str(text), *budget, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["max_parameters"], found["tokenizers"][0]["budget_share"]) == (
+        "64 wide", 100_000, 260 * 64 / 100_000
+    )  # fmt: skip
 
 
 def test_import_is_held_to_the_original_library(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
@@ -141,6 +148,13 @@ def test_import_is_held_to_the_original_library(tmp_path: Path, capsys: pytest.C
         (["inspect", "TEXT", "--text", "TEXT", "--against", "missing.json"], "missing.json: no such file"),
         (["inspect", "TEXT", "--text", "TEXT", "--pattern", "gpt2"], "--pattern gpt2: expected --against beside it"),
         (["compare", "missing.json", "--text", "TEXT"], "expected two or more"),
+        (
+            ["compare", "a", "b", "--text", "TEXT", "--width", "64", "--model", "tiny-ted"],
+            "--width 64: cannot be",
+        ),
+        (["compare", "a", "b", "--text", "TEXT", "--width", "9"], "--width 9: expected a multiple of 8"),
+        (["compare", "a", "b", "--text", "TEXT", "--flops", "1e9"], "--flops 1e9: expected --out beside it"),
+        (["compare", "a", "b", "--text", "TEXT", "--out", "runs"], "--out runs: expected --flops beside it"),
     ],
 )
 def test_errors_are_one_line(

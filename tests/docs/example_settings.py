@@ -24,6 +24,7 @@ SMALL = {
     "plan fit": "--bootstrap 20",
     "evaluate --shots": "--limit 2",
     "generate": "--max-tokens 8",
+    "tokenizer compare --flops": "--flops 3e9",
     "vectors train": "--epochs 1 --width 4 --min-count 2",
     "inspect caches": "--tokens 8",
     "inspect contexts": "--windows 2",

@@ -3,10 +3,11 @@
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linnet.cli.console import interruptions_reported, show_result
 from linnet.cli.options import AsJson, Separator, SplitDigits, TextField, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
@@ -200,8 +201,22 @@ def compare(
     *,
     text: Texts,
     model: Annotated[
-        str, option("NAME|FILE", "The model that the vocabularies are for: a preset or a YAML file.")
-    ] = "tiny-attention",
+        str | None,
+        option(
+            "NAME|FILE", "The model that the vocabularies are for: a preset or a YAML file. Default: tiny-attention."
+        ),
+    ] = None,
+    width: Annotated[
+        int | None, option("D", "In place of --model: a decoder of attention, D wide, with a layer for each 64 of it.")
+    ] = None,
+    max_parameters: Annotated[
+        str | None, option("N", "A budget of parameters, as in 60M: which share of it does a vocabulary take?")
+    ] = None,
+    flops: Annotated[
+        str | None, option("N", "Train a model for each tokenizer with so many FLOPs, and measure bits per byte.")
+    ] = None,
+    out: Annotated[Path | None, option("DIR", "Of --flops: the folder of data and runs.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of --flops: trainings for each tokenizer.")] = 1,
     field: TextField = None,
     separator: Separator = None,
     as_json: AsJson = False,
@@ -211,36 +226,44 @@ def compare(
     Example: linnet tokenizer compare data/stories runs/ted --text my.txt --model tiny-attention
 
     A larger vocabulary makes fewer tokens of a text, but the model's embedding and head are larger. The FLOPs of a
-    pass are those of the model with each vocabulary, over its whole context, for each byte of the text. How well a
-    model predicts the bytes is not foreseen: train one of each (`linnet compare`), and compare bits per byte.
+    pass are those of the model with each vocabulary, over its whole context, for each byte of the text. These are
+    exact. How well a model predicts the bytes is not foreseen: --flops trains one of each on the text, by the recipe
+    `auto`, and measures bits per byte on the same held-out documents; the same command goes on where it was stopped.
     """
-    from linnet.model.cost import model_cost
+    from dataclasses import replace
+
+    from linnet.core.system import keep_freed_memory
+    from linnet.core.units import parse_amount
+    from linnet.experiments.tokenizer_comparison import (
+        TokenizerTraining,
+        VocabularyComparison,
+        plain_decoder,
+        vocabulary_cost,
+    )
+    from linnet.model.folder import find_model_folder
     from linnet.model.spec import ModelSpec
+    from linnet.training.reporter import terminal_reporter
 
     if len(paths) < 2:
         raise UserError("one tokenizer; expected two or more", field="TOKENIZER", value=str(paths[0]))
-    spec, rows = ModelSpec.load(model), []
-    for path, report in zip(paths, _reports(paths, text, field, separator), strict=True):
-        cost = model_cost(spec.replace(vocab_size=report.vocab_size))
-        flops = cost.flops_per_token(spec.context_length, with_head=True) / report.bytes_per_token
-        rows.append(
-            {
-                "tokenizer": str(path),
-                "kind": report.kind,
-                "vocab_size": report.vocab_size,
-                "tokens": report.tokens,
-                "bytes_per_token": report.bytes_per_token,
-                "unknown": report.unknown,
-                "changed_hard_texts": len(report.changed),
-                "parameters": cost.parameters,
-                "flops_per_byte": flops,
-                "context_bytes": round(spec.context_length * report.bytes_per_token),
-            }
-        )
-    if as_json:
-        write_json({"model": spec.name, "context_length": spec.context_length, "tokenizers": rows})
-    else:
-        _print_comparison(spec.name, rows)
+    if model is not None and width is not None:
+        raise UserError("cannot be combined with --model; give one of the two", field="width", value=width)
+    if (flops is None) != (out is None):
+        name, other = ("out", "flops") if flops is None else ("flops", "out")
+        raise UserError(field=name, value=flops or out, accepted=f"--{other} beside it")
+    spec = ModelSpec.load(model or "tiny-attention") if width is None else plain_decoder(width)
+    most = None if max_parameters is None else int(parse_amount(max_parameters, "--max-parameters"))
+    amount = None if flops is None else parse_amount(flops, "--flops")
+    reports = _reports(paths, text, field, separator)
+    costs = [vocabulary_cost(str(path), report, spec, most) for path, report in zip(paths, reports, strict=True)]
+    if amount is not None and out is not None:
+        keep_freed_memory()
+        training = TokenizerTraining(text, out, amount, seeds, field, separator)
+        with interruptions_reported():
+            for number, path in enumerate(paths):
+                found = training.measure(number, find_model_folder(path) or path, spec, terminal_reporter)
+                costs[number] = replace(costs[number], bits_per_byte=found)
+    show_result(VocabularyComparison(spec, tuple(costs), most, amount), None, as_json)
 
 
 @tokenizer.command()
@@ -365,26 +388,3 @@ def _print_pieces(title: str, pieces: "tuple[PieceCount, ...]") -> None:
 
     rows = [(piece.text, f"{piece.bytes:,}", f"{piece.uses:,}") for piece in pieces]
     write_parts(Table(title, ("token", "bytes", "uses"), rows))
-
-
-def _print_comparison(model: str, rows: list[dict[str, Any]]) -> None:
-    from linnet.present import numbers
-    from linnet.present.table import Table
-
-    heads = ("tokenizer", "vocabulary", "bytes per token", "unknown", "parameters", "FLOPs per byte", "context, bytes")
-    table = [
-        (
-            row["tokenizer"],
-            f"{row['vocab_size']:,}",
-            f"{row['bytes_per_token']:.3f}",
-            f"{row['unknown'] / max(1, row['tokens']):.2%}",
-            numbers.metric(row["parameters"]),
-            numbers.metric(row["flops_per_byte"]),
-            f"{row['context_bytes']:,}",
-        )
-        for row in rows
-    ]
-    write_parts(Table(f"what a vocabulary costs {model}", heads, table))
-    cheapest = min(rows, key=lambda row: row["flops_per_byte"])
-    smallest = min(rows, key=lambda row: row["parameters"])
-    write(f"fewest FLOPs for a byte: {cheapest['tokenizer']}; fewest parameters: {smallest['tokenizer']}\n")

@@ -53,6 +53,14 @@ def train(
             'Instead of --data: lines {"input": "...", "target": "..."}; the loss is that of the targets alone.',
         ),
     ] = None,
+    chat: Annotated[
+        list[Path] | None,
+        option(
+            "FILE.jsonl",
+            "Instead of --data: conversations (repeatable); with --from, whose chat template and tokenizer are used. "
+            "The loss is that of the answers alone.",
+        ),
+    ] = None,
     config: Annotated[Path | None, option("FILE", "YAML with the sections model, data, training.")] = None,
     recipe: Annotated[
         str | None,
@@ -122,6 +130,10 @@ def train(
     --pairs trains an encoder-decoder, a model with prefix: true, or any decoder on targets that follow from inputs. The
     pairs become a data folder, RUN/pairs, with a tokenizer as large as the model's vocabulary (--from: the model's).
 
+    --chat trains on the answers of conversations (docs/conversations.md), which become a data folder, RUN/chat.
+
+    Example: linnet train --from runs/base --chat chat.jsonl --out runs/chat
+
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
     Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --lr 1e-4
@@ -140,6 +152,7 @@ def train(
     """
     from linnet.core.system import keep_freed_memory
     from linnet.training.distributed import LostProcessError, PeerError, join_processes
+    from linnet.training.run_files import given_files
     from linnet.training.run_folder import DivergedError
 
     keep_freed_memory()
@@ -151,7 +164,8 @@ def train(
         raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
-    description = (config, model, data, changes or (), recipe, start_from, None, pairs)
+    files = given_files({"pairs": pairs, "chat": chat})
+    description = (config, model, data, changes or (), recipe, start_from, None, files)
     if verify_resume:
         refuse_distributed("--verify-resume")
         _verify(_resolve(out, description), out, verify_steps, as_json)
@@ -178,14 +192,18 @@ def train(
 
 
 def _resolve(out: Path, description: tuple[Any, ...], processes: "Processes | None" = None) -> "RunSpec":
-    """Return the run, and make the data folder of a file of pairs. processes: the group; None: this process alone."""
+    """Return the run, and make the data folder of its files.
+
+    processes: the group; None: this process alone.
+    """
     from linnet.training.distributed import SINGLE_PROCESS
-    from linnet.training.run import prepare_run_pairs, resolve_run_config
+    from linnet.training.run import resolve_run_config
+    from linnet.training.run_files import prepare_run_files
 
     processes = processes or SINGLE_PROCESS
-    run, model, pairs = resolve_run_config(out, *description), description[1], description[-1]
-    if pairs is not None:
-        processes.broadcast_from_rank0(lambda: prepare_run_pairs(run, pairs))
+    run, model, files = resolve_run_config(out, *description), description[1], description[-1]
+    if files is not None:
+        processes.broadcast_from_rank0(lambda: prepare_run_files(run, files))
     if processes.is_rank0 and model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     return run

@@ -1,6 +1,7 @@
-"""From a file of conversations to a data folder: rows of tokens, of which those that a model is to write count."""
+"""From files of conversations to a data folder: rows of tokens, of which those that a model is to write count."""
 
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversations import ChatConversation, read_conversations
 from linnet.data.prepare import checked_target, describe_folder, new_folder
-from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo
+from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo, describe_runs
 from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
 from linnet.data.target_weights import role_numbers
 from linnet.data.template_doctor import FATAL, doctor
@@ -20,52 +21,72 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
 
 CHECKED_CONVERSATIONS = 200
-"""How many conversations, from the first on, the template is checked on before any is prepared."""
+"""How many conversations of each file, from the first on, the template is checked on before any is prepared."""
+
+CHAT = "chat"
+"""In the settings of a manifest: the hash of the files of conversations that the folder was made of."""
+
+Files = str | Path | Sequence[str | Path]
 
 
 def prepare_conversations(
-    path: str | Path,
+    files: Files,
     out: str | Path,
     template: ChatTemplate,
     tokenizer: Tokenizer,
     validation: float | None = None,
     overwrite: bool = False,
+    checked: bool = False,
 ) -> Manifest:
-    """Turn a file of conversations (`read_conversations`) into a data folder of rows, and return its manifest.
+    """Turn files of conversations (`read_conversations`) into a data folder of rows, and return its manifest.
 
     A row is one conversation, of which the answers and the stop tokens after them count in the loss; the role of each
-    token is kept beside them (`target_weights`). Conversations
-    that begin with the same messages up to the first answer are on the same side. validation: the fraction of the bytes
-    to hold out. `UserError` for a template without a stop token after every answer (`template_doctor`); what else the
+    token is kept beside them (`target_weights`). Conversations that begin with the same messages up to the first answer
+    are on the same side. validation: the fraction of the bytes to hold out. checked: the template has been checked
+    already. `UserError` for a template without a stop token after every answer (`template_doctor`); what else the
     checks find is told.
     """
-    path, out = Path(path), checked_target(out, overwrite)
+    paths, out = _paths(files), checked_target(out, overwrite)
     check_fraction(validation)
-    check_chat_template(path, template, tokenizer)
-    survey, count, text_bytes = Survey(), 0, 0
-    with progress("reading", path.stat().st_size, "bytes") as advance:
-        for conversation in read_conversations(path, advance):
-            size = sum(len((turn.content or "").encode()) for turn in conversation.messages)
-            survey.count(_identity(conversation), size)
-            count, text_bytes = count + 1, text_bytes + size
+    if not checked:
+        check_chat_template(paths, template, tokenizer)
+    survey, sources, size_bytes = Survey(), list[SourceInfo](), sum(path.stat().st_size for path in paths)
+    with progress("reading", size_bytes, "bytes") as advance:
+        for path in paths:
+            before = survey.documents, survey.text_bytes
+            for conversation in read_conversations(path, advance):
+                content_bytes = sum(len((turn.content or "").encode()) for turn in conversation.messages)
+                survey.count(_identity(conversation), content_bytes)
+            documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
+            sources.append(SourceInfo(file=str(path), documents=documents, bytes=text_bytes))
     holdout = survey.holdout(validation)
     if holdout.held_out is None:
-        raise UserError(f"{path}: all conversations begin with the same messages; expected others to hold out")
+        names = ", ".join(map(str, paths))
+        raise UserError(f"{names}: all conversations begin with the same messages; expected others to hold out")
     encoder = ChatEncoder(template, tokenizer)
     with new_folder(out, overwrite) as folder:
         splits: dict[Split, SplitInfo] = {}
-        with progress("encoding", 2 * path.stat().st_size, "bytes") as advance:
+        with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, path, holdout, encoder, advance)
-        settings = {"chat": sha256_of(path), "chat_template": template.source, "validation": holdout.fraction}
-        source = SourceInfo(file=str(path), documents=count, bytes=text_bytes)
-        return describe_folder(folder, tokenizer, splits, [source], settings, layout="rows")
+                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)
+        settings = {CHAT: hash_of_files(paths), "chat_template": template.source, "validation": holdout.fraction}
+        return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
 
 
-def check_chat_template(path: Path, template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Check a template on the first conversations of a file: `UserError` or a note for each check that fails."""
-    findings = doctor(template, tokenizer, islice(read_conversations(path), CHECKED_CONVERSATIONS))
-    for finding in findings:
+def _paths(files: Files) -> list[Path]:
+    return [Path(each) for each in ([files] if isinstance(files, str | Path) else files)]
+
+
+def hash_of_files(files: Files) -> str | list[str]:
+    """The SHA-256 of a file, or of each of several, in hexadecimal."""
+    found = [sha256_of(path) for path in _paths(files)]
+    return found[0] if len(found) == 1 else found
+
+
+def check_chat_template(files: Files, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    """Check a template on the first conversations of each file: `UserError` or a note for each check that fails."""
+    first = (islice(read_conversations(path), CHECKED_CONVERSATIONS) for path in _paths(files))
+    for finding in doctor(template, tokenizer, chain.from_iterable(first)):
         if finding.check in FATAL:
             advice = f"; {CHAT_TEMPLATE} in the model folder sets another template" if template.is_plain else ""
             raise UserError(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}{advice}")
@@ -73,21 +94,30 @@ def check_chat_template(path: Path, template: ChatTemplate, tokenizer: Tokenizer
 
 
 def _write_side(
-    folder: Path, side: Split, path: Path, holdout: Holdout, encoder: ChatEncoder, advance: Advance
+    folder: Path, side: Split, paths: list[Path], holdout: Holdout, encoder: ChatEncoder, advance: Advance
 ) -> SplitInfo:
     """Write the conversations of one side, one after the other."""
-    tokenizer, text_bytes = encoder.tokenizer, 0
+    tokenizer, text_bytes, numbers = encoder.tokenizer, 0, list[int]()
     byte_counts = tokenizer.byte_counts()
     with ShardWriter(folder, side, tokenizer.vocab_size, parts=("mask", "roles")) as writer:
-        for conversation in read_conversations(path, advance):
+        for number, conversation in _numbered(paths, advance):
             if holdout.side(_identity(conversation)) == side:
                 found = encoder.encode(conversation)
                 ids_T = np.array(found.ids)
                 columns: dict[Part, Any] = {"mask": np.array(found.trained), "roles": role_numbers(conversation, found)}
                 writer.write(ids_T, columns, begins=True)
                 text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
+                numbers.append(number)
         writer.write(np.array([tokenizer.end_id]), {"mask": np.array([False]), "roles": np.array([0])})
-        return writer.info(text_bytes)
+        runs = [(number, len(list(each))) for number, each in groupby(numbers)]
+        return writer.info(text_bytes, describe_runs(runs) if len(paths) > 1 else None)
+
+
+def _numbered(paths: list[Path], advance: Advance) -> Iterator[tuple[int, ChatConversation]]:
+    """The conversations of files, each with the number of its file."""
+    for number, path in enumerate(paths):
+        for conversation in read_conversations(path, advance):
+            yield number, conversation
 
 
 def _identity(conversation: ChatConversation) -> bytes:

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnet.core.checksum import MANIFEST, write_checked_json
+from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.files import sha256_of
 from linnet.core.spec import read_assignment
 from linnet.core.system import keep_freed_memory
-from linnet.data.prepare import PAIRS as SOURCE
-from linnet.data.prepare import prepare_pairs
-from linnet.data.token_data import TokenData, read_manifest
-from linnet.model.folder import TOKENIZER, model_folder
+from linnet.data.token_data import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.training.callbacks import Callback
 from linnet.training.data import check_data, fit_to_data, vocabulary_note
@@ -25,7 +21,8 @@ from linnet.training.objectives import Objective
 from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
-from linnet.training.run_folder import PAIRS, DivergedError, RunFolder, is_longer
+from linnet.training.run_files import Paths, RunFiles, given_files, prepare_run_files
+from linnet.training.run_folder import DivergedError, RunFolder, is_longer
 from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval, read_run, run_of
 from linnet.training.trainer import Trainer
 
@@ -60,6 +57,7 @@ def train(
     recipe: str | Path | None = None,
     reporter: Reporter | None = None,
     pairs: str | Path | None = None,
+    chat: Paths | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train a model into the run folder `out`, or resume where an earlier call with the same settings stopped.
@@ -70,17 +68,19 @@ def train(
     `prepare`. training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md). start_from: a
     model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
     training, which the other arguments change. recipe: how a published model was trained. reporter: receives
-    the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). callbacks: your own.
+    the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). chat: instead of data,
+    a file of conversations, or several (docs/conversations.md). callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
     field, and `DivergedError` if a loss is not finite.
     """
     keep_freed_memory()
-    run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, pairs)
+    files = given_files({"pairs": pairs, "chat": chat})
+    run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)
     with join_processes() as processes:
-        if pairs is not None:
-            processes.broadcast_from_rank0(lambda: prepare_run_pairs(run, pairs))
+        if files is not None:
+            processes.broadcast_from_rank0(lambda: prepare_run_files(run, files))
         return train_run(run, out, reporter, callbacks=callbacks)
 
 
@@ -93,18 +93,19 @@ def resolve_run_config(
     recipe: str | Path | None = None,
     start_from: str | Path | None = None,
     training: Mapping[str, Any] | None = None,
-    pairs: str | Path | None = None,
+    files: RunFiles | None = None,
 ) -> RunSpec:
     """The run that the arguments describe: as `read_run`, or the run in `out` if they describe none.
 
-    pairs: a file from which `prepare_run_pairs` makes the data. For a run in `out`, `data` is where its data is now;
+    files: from which `prepare_run_files` makes the data. For a run in `out`, `data` is where its data is now;
     `training` and `assignments` change its fields (more steps extend it, other changes are refused later).
     `UserError` names what is wrong.
     """
-    if pairs is not None:
+    if files is not None:
         if data is not None:
-            raise UserError("cannot be combined with `data`; give one of the two", field="pairs", value=pairs)
-        data = Path(out) / PAIRS
+            names = ", ".join(map(str, files.files))
+            raise UserError("cannot be combined with `data`; give one of the two", field=files.kind, value=names)
+        data = files.data(out)
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
         return read_run(config, model, data, list(assignments), recipe, start_from, training)
@@ -122,23 +123,6 @@ def resolve_run_config(
     if data is not None:
         plain["data"] = str(data)
     return run_of(plain, list(assignments), str(Path(out) / CONFIG))
-
-
-def prepare_run_pairs(run: RunSpec, pairs: str | Path) -> None:
-    """Make the data folder of a run from a file of pairs, unless it exists; `UserError` if it is of another file.
-
-    The tokenizer is that of the model that the run starts from, or is trained on the pairs, as large as the model's
-    vocabulary.
-    """
-    if (run.data / MANIFEST).is_file():
-        if read_manifest(run.data).settings.get(SOURCE) != sha256_of(pairs):
-            problem = f"not the file that {run.data} was made from; choose another `out`"
-            raise UserError(problem, field="pairs", value=pairs)
-        return
-    if run.start_from is None:
-        prepare_pairs(pairs, run.data, "bpe", run.model.vocab_size)
-    else:
-        prepare_pairs(pairs, run.data, str(model_folder(run.start_from) / TOKENIZER))
 
 
 def train_run(

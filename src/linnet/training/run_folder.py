@@ -1,9 +1,9 @@
 """The run folder: what a run leaves behind, and what it needs to be resumed.
 
 `config.yaml` (resolved), `files.json` (hashes of files that the model began with), `extensions.json` (extensions to
-more steps), `precision.json` (if it was measured), `diverged.json` (if the run diverged), `pairs/` (a data folder, if
-the run was given a file of pairs), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the
-weights of the last step.
+more steps), `precision.json` (if it was measured), `diverged.json` (if the run diverged), `pairs/` or `chat/` (a data
+folder, if the run was given files of this kind), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model
+folder with the weights of the last step.
 """
 
 from collections.abc import Iterator
@@ -46,11 +46,9 @@ from linnet.training.metrics import (
     Metrics,
     plain_configuration,
 )
+from linnet.training.run_files import KINDS
 from linnet.training.schedule import Extension, StepBudget, read_budget
 from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval
-
-PAIRS = "pairs"
-"""The data folder of a run that was given a file of pairs."""
 
 STEPS = "training.steps"
 
@@ -289,4 +287,4 @@ def is_longer(run: RunSpec, known: RunSpec) -> bool:
 
 def _is_own(path: Path) -> bool:
     """True for what linnet makes before a run has its configuration."""
-    return path.name in (LOCK, PAIRS) or is_leftover(path)
+    return path.name in (LOCK, *KINDS) or is_leftover(path)

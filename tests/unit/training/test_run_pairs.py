@@ -12,7 +12,8 @@ from linnet.evaluation.text import evaluate_folder
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.training.data import fit_to_data
-from linnet.training.run import prepare_run_pairs, resolve_run_config
+from linnet.training.run import resolve_run_config
+from linnet.training.run_files import given_files, prepare_run_files
 from linnet.training.verification import verify_resume
 
 WORDS = ["red", "blue", "green", "cat", "dog", "sun", "moon", "tree"]
@@ -137,8 +138,9 @@ def test_fine_tuning_on_pairs_uses_the_tokenizer_of_the_model(run: Path, pairs: 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_a_run_on_pairs_resumes_bit_for_bit(kind: str, pairs: Path, tmp_path: Path):
-    asked = resolve_run_config(tmp_path / "run", model=model(kind), pairs=pairs, training=TRAINING)
-    prepare_run_pairs(asked, pairs)
+    files = given_files({"pairs": pairs})
+    asked = resolve_run_config(tmp_path / "run", model=model(kind), files=files, training=TRAINING)
+    prepare_run_files(asked, files)
     assert verify_resume(asked, tmp_path / "run", 5).same
 
 
@@ -147,8 +149,9 @@ def test_a_run_on_pairs_resumes_bit_for_bit(kind: str, pairs: Path, tmp_path: Pa
 )
 def test_fields_for_text_are_refused_for_pairs(field: dict, pairs: Path, tmp_path: Path):
     training = {**TRAINING, "steps": None, **field}
-    asked = resolve_run_config(tmp_path / "run", model=model("causal"), pairs=pairs, training=training)
-    prepare_run_pairs(asked, pairs)
+    files = given_files({"pairs": pairs})
+    asked = resolve_run_config(tmp_path / "run", model=model("causal"), files=files, training=training)
+    prepare_run_files(asked, files)
     with pytest.raises(UserError, match=f"training.{next(iter(field))}: .*: applies only to text"):
         fit_to_data(asked, TokenData.open(asked.data))
 

@@ -1,0 +1,141 @@
+"""Files that a run prepares its data from, instead of a data folder: pairs, conversations.
+
+Each kind of file is one entry of `KINDS`. The data folder of a run is `RUN/KIND`. It is made when the run begins; each
+later start of the run is held to the same files and options.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linnet.core.checksum import MANIFEST
+from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
+from linnet.data.chat_template import ChatTemplate
+from linnet.data.prepare import PAIRS, prepare_pairs
+from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
+from linnet.data.token_data import read_manifest
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
+from linnet.training.spec import RunSpec
+
+Paths = str | Path | Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files that a run was given. kind: a name in `KINDS`. options: those of the kind that were given."""
+
+    kind: str
+    files: tuple[Path, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self, out: str | Path) -> Path:
+        """The data folder of the run `out`."""
+        return Path(out) / self.kind
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """How a run uses one kind of file.
+
+    prepare: makes the data folder `run.data`. settings: what its manifest has to say of files and options; a folder
+    that says otherwise is refused. check: runs at each start of the run, before anything is made. options: the names of
+    the options that the kind has. several: whether more than one file is accepted.
+    """
+
+    prepare: Callable[[RunSpec, RunFiles], None]
+    settings: Callable[[RunSpec, RunFiles], dict[str, Any]]
+    check: Callable[[RunSpec, RunFiles], None] = lambda run, files: None
+    options: tuple[str, ...] = ()
+    several: bool = False
+
+
+def given_files(by_kind: Mapping[str, Paths | None], options: Mapping[str, Any] | None = None) -> RunFiles | None:
+    """The files of the kind that was given; None if none was.
+
+    by_kind: the files by a name in `KINDS`. options: by name; None: not given. `UserError` for files of two kinds,
+    a file that is missing, and an option of another kind.
+    """
+    given = {kind: files for kind, files in by_kind.items() if files}
+    chosen = {name: value for name, value in (options or {}).items() if value is not None}
+    kind = next(iter(given), None)
+    for other in list(given)[1:]:
+        raise UserError(
+            f"cannot be combined with `{kind}`; give one of the two", field=other, value=_shown(given[other])
+        )
+    for name, value in chosen.items():
+        if kind is None or name not in KINDS[kind].options:
+            owners = " or ".join(f"`{each}`" for each, entry in KINDS.items() if name in entry.options)
+            raise UserError(field=name, value=value, accepted=f"{owners} beside it")
+    if kind is None:
+        return None
+    files = given[kind]
+    paths = tuple(map(Path, [files] if isinstance(files, str | Path) else files))
+    if len(paths) > 1 and not KINDS[kind].several:
+        raise UserError(field=kind, value=_shown(files), accepted="one file")
+    for path in paths:
+        if not path.is_file():
+            raise UserError(field=kind, value=path, accepted="a .jsonl file")
+    return RunFiles(kind, paths, chosen)
+
+
+def _shown(files: Paths) -> str:
+    return str(files) if isinstance(files, str | Path) else ", ".join(map(str, files))
+
+
+def prepare_run_files(run: RunSpec, given: RunFiles) -> None:
+    """Make the data folder of a run from the files that it was given, unless it exists.
+
+    `UserError` if the folder was made of other files or with other options.
+    """
+    kind = KINDS[given.kind]
+    kind.check(run, given)
+    if not (run.data / MANIFEST).is_file():
+        kind.prepare(run, given)
+        return
+    known = read_manifest(run.data).settings
+    for name, value in kind.settings(run, given).items():
+        if known.get(name) == value:
+            continue
+        if name == given.kind:
+            problem = f"not the file that {run.data} was made from; choose another `out`"
+            raise UserError(problem, field=given.kind, value=_shown(given.files))
+        raise UserError(f"{run.data} was made with another `{name}`; choose another `out`", field=given.kind)
+
+
+def _prepare_pairs(run: RunSpec, given: RunFiles) -> None:
+    """With the tokenizer of the model that the run starts from, or one that is as large as the model's vocabulary."""
+    if run.start_from is None:
+        prepare_pairs(given.files[0], run.data, "bpe", run.model.vocab_size)
+    else:
+        prepare_pairs(given.files[0], run.data, str(model_folder(run.start_from) / TOKENIZER))
+
+
+def _chat_of(run: RunSpec) -> tuple[ChatTemplate, Tokenizer]:
+    """The chat template and the tokenizer of the model that a run starts from; `UserError` if it starts from none."""
+    if run.start_from is None:
+        accepted = "`start_from` beside it: a model, whose tokenizer and chat template are used"
+        raise UserError(field=CHAT, accepted=accepted)
+    folder = model_folder(run.start_from)
+    return ChatTemplate.find(folder, folder / PUBLISHED), Tokenizer.load(folder / TOKENIZER)
+
+
+def _prepare_chat(run: RunSpec, given: RunFiles) -> None:
+    prepare_conversations(given.files, run.data, *_chat_of(run), checked=True)
+
+
+def _check_chat(run: RunSpec, given: RunFiles) -> None:
+    check_chat_template(given.files, *_chat_of(run))
+
+
+def _chat_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
+    return {CHAT: hash_of_files(given.files), "chat_template": _chat_of(run)[0].source}
+
+
+KINDS: dict[str, FileKind] = {
+    PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
+    CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, several=True),
+}
+"""The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

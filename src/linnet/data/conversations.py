@@ -78,20 +78,29 @@ def read_conversations(path: str | Path, advance: Advance = lambda *_: None) -> 
     advance: gets the number of bytes that were read. `UserError` names the file, the line and the field of what is
     wrong, and a file without any conversation.
     """
+    for place, line in read_objects(path, "conversations", _EXAMPLE, advance):
+        yield parse_conversation(line, place)
+
+
+def read_objects(path: str | Path, what: str, example: str, advance: Advance) -> Iterator[tuple[str, str]]:
+    """The lines of a .jsonl file, each behind its place; `UserError` for a file of another kind, or without lines.
+
+    what: what the lines are, in errors.
+    """
     path = Path(path)
     kind, compression = format_of(path)
     if kind != "jsonl":
-        raise UserError(f"{path}: not a file of conversations; expected .jsonl, one conversation a line")
+        raise UserError(f"{path}: not a file of {what}; expected .jsonl, one {what.removesuffix('s')} a line")
     found = False
     with open_source(path) as handle, decompressed(handle, compression, str(path)) as content:
         position = 0
         for place, line in lines_of(content, str(path)):
             advance(handle.tell() - position)
             position = handle.tell()
-            yield parse_conversation(valid(line), place)
+            yield place, valid(line)
             found = True
     if not found:
-        raise UserError(f"{path}: no conversations; expected lines like {_EXAMPLE}")
+        raise UserError(f"{path}: no {what}; expected lines like {example}")
 
 
 _EXAMPLE = json.dumps({"messages": [{"role": "user", "content": "..."}, {"role": ASSISTANT, "content": "..."}]})
@@ -99,13 +108,7 @@ _EXAMPLE = json.dumps({"messages": [{"role": "user", "content": "..."}, {"role":
 
 def parse_conversation(line: str, place: str) -> ChatConversation:
     """Read a conversation from the JSON text of one line; `place` names the line in errors."""
-    try:
-        row = json.loads(line)
-        line.encode()
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not valid JSON ({getattr(error, 'msg', 'nesting beyond limits')})") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{place}: {_shown(row)}: expected a JSON object, {_EXAMPLE}")
+    row = parse_object(line, place, _EXAMPLE)
     formats = [name for name in _FORMATS if name in row]
     if len(formats) != 1:
         names = ", ".join(map(repr, _FORMATS))
@@ -114,13 +117,26 @@ def parse_conversation(line: str, place: str) -> ChatConversation:
     turns = _FORMATS[formats[0]](row, place)
     if not any(turn.role == ASSISTANT for turn in turns):
         raise UserError(f"{place}: field {formats[0]!r}: no message of the assistant; expected at least one answer")
-    return ChatConversation(turns, place, _variables(row, place))
+    return ChatConversation(turns, place, parse_variables(row, place))
 
 
-def _messages(row: dict[str, Any], place: str) -> tuple[ChatTurn, ...]:
+def parse_object(line: str, place: str, example: str) -> dict[str, Any]:
+    """Read one JSON object; `UserError` shows an `example` where the line is none."""
+    try:
+        row = json.loads(line)
+        line.encode()
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not valid JSON ({getattr(error, 'msg', 'nesting beyond limits')})") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{place}: {_shown(row)}: expected a JSON object, {example}")
+    return row
+
+
+def parse_messages(row: dict[str, Any], place: str) -> tuple[ChatTurn, ...]:
+    """The messages of a row, in order."""
     turns = []
     for name, message in _objects(row, "messages", place):
-        role = _text(message, "role", name, place)
+        role = text_field(message, "role", name, place)
         if role not in ROLES:
             raise UserError(f"{place}: {name}.role: {_shown(role)}: expected one of {', '.join(ROLES)}")
         others = {key: value for key, value in message.items() if key not in ("role", "content")}
@@ -136,35 +152,35 @@ def _content(message: Mapping[str, Any], name: str, place: str) -> str:
     """The text of a message: a string, or the parts of type `text` of a list, as OpenAI writes them."""
     parts = message.get("content")
     if not isinstance(parts, list):
-        return _text(message, "content", name, place)
+        return text_field(message, "content", name, place)
     texts = []
     for number, part in enumerate(parts):
         if not isinstance(part, dict) or part.get("type") != "text":
             accepted = '{"type": "text", "text": "..."}'
             raise UserError(f"{place}: {name}.content.{number}: {_shown(part)}: expected {accepted}")
-        texts.append(_text(part, "text", f"{name}.content.{number}", place))
+        texts.append(text_field(part, "text", f"{name}.content.{number}", place))
     return "".join(texts)
 
 
 def _instruction(row: dict[str, Any], place: str) -> tuple[ChatTurn, ...]:
     """Alpaca: the input, if there is one, follows the instruction behind an empty line."""
-    question = _text(row, "instruction", "", place)
-    answer = _text(row, "output", "", place)
+    question = text_field(row, "instruction", "", place)
+    answer = text_field(row, "output", "", place)
     if not question or not answer:
         raise UserError(f"{place}: field {'output' if question else 'instruction'!r}: empty; expected some text")
     if row.get("input"):
-        question = f"{question}\n\n{_text(row, 'input', '', place)}"
-    system = [ChatTurn("system", _text(row, "system", "", place))] if row.get("system") else []
+        question = f"{question}\n\n{text_field(row, 'input', '', place)}"
+    system = [ChatTurn("system", text_field(row, "system", "", place))] if row.get("system") else []
     return (*system, ChatTurn("user", question), ChatTurn(ASSISTANT, answer))
 
 
 def _sharegpt(row: dict[str, Any], place: str) -> tuple[ChatTurn, ...]:
-    turns = [ChatTurn("system", _text(row, "system", "", place))] if row.get("system") else []
+    turns = [ChatTurn("system", text_field(row, "system", "", place))] if row.get("system") else []
     for name, message in _objects(row, "conversations", place):
-        sender = _text(message, "from", name, place)
+        sender = text_field(message, "from", name, place)
         if sender not in SHAREGPT_ROLES:
             raise UserError(f"{place}: {name}.from: {_shown(sender)}: expected one of {', '.join(SHAREGPT_ROLES)}")
-        content = _text(message, "value", name, place)
+        content = text_field(message, "value", name, place)
         if SHAREGPT_ROLES[sender] == ASSISTANT and not content:
             raise UserError(f"{place}: {name}.value: empty; expected an answer")
         turns.append(ChatTurn(SHAREGPT_ROLES[sender], content))
@@ -172,14 +188,14 @@ def _sharegpt(row: dict[str, Any], place: str) -> tuple[ChatTurn, ...]:
 
 
 _FORMATS: dict[str, Callable[[dict[str, Any], str], tuple[ChatTurn, ...]]] = {
-    "messages": _messages,
+    "messages": parse_messages,
     "instruction": _instruction,
     "conversations": _sharegpt,
 }
 """The field by which each format is known, and what reads it."""
 
 
-def _variables(row: dict[str, Any], place: str) -> dict[str, Any]:
+def parse_variables(row: dict[str, Any], place: str) -> dict[str, Any]:
     """What the template reads beside the messages: `tools`, a list or its JSON text."""
     tools = row.get("tools")
     if isinstance(tools, str) and tools:
@@ -203,7 +219,8 @@ def _objects(row: Mapping[str, Any], name: str, place: str) -> Iterator[tuple[st
         yield f"{name}.{number}", item
 
 
-def _text(row: Mapping[str, Any], key: str, parent: str, place: str) -> str:
+def text_field(row: Mapping[str, Any], key: str, parent: str, place: str) -> str:
+    """The text of a field. parent: the path of what has it, `messages.0`; empty for the row itself."""
     path = f"{parent}.{key}" if parent else f"field {key!r}"
     if key not in row:
         raise UserError(f"{place}: {path}: missing; there is {', '.join(map(repr, row)) or 'nothing'}")

@@ -1,0 +1,96 @@
+"""Prompts whose answers can be judged, in files of JSON lines: each with a checker, or with the right answer.
+
+    {"messages": [{"role": "user", "content": "..."}], "checker": {"kind": "number", "value": 7}, "type": "sums"}
+    {"prompt": "...", "answer": "..."}
+
+A last message of the assistant is the reference answer and not part of the prompt. Without a checker the answer is
+compared as a text, or as a number if it is one (`data.checkers`). `type` is the name under which rows are counted.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linnet.core.errors import UserError
+from linnet.data.checkers import Checker, parse_checker
+from linnet.data.conversations import (
+    ASSISTANT,
+    ChatTurn,
+    parse_messages,
+    parse_object,
+    parse_variables,
+    read_objects,
+    text_field,
+)
+from linnet.present.progress import Advance
+
+CHECKER, REFERENCE, TYPE = "checker", "answer", "type"
+_EXAMPLE = '{"messages": [...], "checker": {"kind": "exact", "answer": "..."}} or {"prompt": "...", "answer": "..."}'
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """The messages before an answer, and the checker that judges it.
+
+    reference: an answer that the checker should pass; None if the row has none. type: the name under which rows are
+    counted. variables: what else the template reads (`tools`). place: file and line, for messages. row: the whole line.
+    """
+
+    messages: tuple[ChatTurn, ...]
+    checker: Checker
+    place: str
+    reference: str | None = None
+    type: str = ""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_prompts(path: str | Path, advance: Advance = lambda *_: None) -> Iterator[ChatPrompt]:
+    """Read a .jsonl file of prompts, which may be compressed, as a stream.
+
+    advance: gets the number of bytes that were read. `UserError` names the file, the line and the field of what is
+    wrong, and a file without any prompt.
+    """
+    for place, line in read_objects(path, "prompts", _EXAMPLE, advance):
+        yield parse_prompt(line, place)
+
+
+def parse_prompt(line: str, place: str) -> ChatPrompt:
+    """Read a prompt from the JSON text of one line; `place` names the line in errors."""
+    row = parse_object(line, place, _EXAMPLE)
+    return prompt_of(row, place)
+
+
+def prompt_of(row: dict[str, Any], place: str) -> ChatPrompt:
+    """Read a prompt from plain data."""
+    if ("messages" in row) == ("prompt" in row):
+        names = ", ".join(map(repr, row)) or "none"
+        raise UserError(f"{place}: fields {names}: expected exactly one of 'messages' and 'prompt'")
+    if "messages" in row:
+        turns = parse_messages(row, place)
+    else:
+        turns = (ChatTurn("user", text_field(row, "prompt", "", place)),)
+    reference = text_field(row, REFERENCE, "", place) if REFERENCE in row else None
+    if turns[-1].role == ASSISTANT:
+        reference = turns[-1].content if reference is None else reference
+        turns = turns[:-1]
+    if not turns or turns[-1].role == ASSISTANT or not turns[-1].content:
+        where = "messages" if "messages" in row else "prompt"
+        raise UserError(f"{place}: field {where!r}: nothing to answer; expected a message before the answer")
+    kind = text_field(row, TYPE, "", place) if TYPE in row else ""
+    checker = _checker(row, reference, place)
+    return ChatPrompt(turns, checker, place, reference, kind, parse_variables(row, place), row)
+
+
+def _checker(row: Mapping[str, Any], reference: str | None, place: str) -> Checker:
+    """The checker of a row, or the comparison with its answer."""
+    if CHECKER in row:
+        return parse_checker(row[CHECKER], place)
+    if not reference or not reference.strip():
+        raise UserError(f"{place}: field {CHECKER!r}: missing, and there is no answer to compare with; one is required")
+    try:
+        number = float(reference.replace(",", ""))
+        return parse_checker({"kind": "number", "value": number}, place)
+    except ValueError:  # also a number that is not finite
+        return parse_checker({"kind": "exact", "answer": reference}, place)

@@ -42,6 +42,7 @@ from linnet.data.split import Split, Survey, below, check_fraction, content_hash
 from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_digits, check_vocab_size, cut_before_words
+from linnet.data.workers import computed_ahead
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import Advance, progress
 
@@ -618,15 +619,16 @@ def _write_documents(
     end = np.array([tokenizer.end_id])
     counted = False  # True if the previous text counts: then the end token after it counts, too
     before = end  # the last token
-    for batch in _pieces(documents, tokenizer, rearranger):
+
+    def encode(batch: list[_Piece]) -> list[list[int]]:
+        return tokenizer.encode_batch([piece.text for piece in batch])
+
+    for batch, encoded in computed_ahead(encode, _pieces(documents, tokenizer, rearranger)):
         written, sizes_bytes = [before], [len(piece.text.encode()) for piece in batch]
-        encoded = tokenizer.encode_batch([piece.text for piece in batch])
         for piece, size_bytes, tokens in zip(batch, sizes_bytes, encoded, strict=True):
-            ids, mask = np.array(tokens, dtype=np.int64), np.full(len(tokens), piece.counts)
-            if piece.before:
-                ids = np.concatenate([piece.before, ids])
-                mask = np.concatenate([np.full(len(piece.before), counted), mask])
-            columns: dict[Part, Any] = {"mask": mask} if pairs else {}
+            ids = np.array([*piece.before, *tokens], dtype=np.int64)
+            mask = [counted] * len(piece.before) + [piece.counts] * len(tokens) if pairs else []
+            columns: dict[Part, Any] = {"mask": np.array(mask, dtype=bool)} if pairs else {}
             writer.write(ids, columns, piece.begins)
             written.append(ids)
             counted = piece.counts

@@ -1,6 +1,6 @@
-"""Several processes that work on batches, with results in order.
+"""Several processes, or a thread, that work on batches, with results in order.
 
-They end with the process that started them, however that ends, and leave Ctrl-C to it.
+The processes end with the one that started them, however that ends, and leave Ctrl-C to it.
 """
 
 import multiprocessing
@@ -9,11 +9,14 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _BATCH_TEXTS, _BATCH_CHARACTERS = 512, 1 << 20
 _PROCESSES_FROM_BYTES = 16 << 20
@@ -37,6 +40,25 @@ def batched_texts(texts: Iterable[str]) -> Iterator[list[str]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def computed_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Each item with the function's result; while the caller works on one, a thread computes that of the next.
+
+    This saves time where the function leaves Python, as encoding by a library does. At most two results are in memory.
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        before: tuple[T, Future[R]] | None = None
+        for item in items:
+            running = item, pool.submit(function, item)
+            if before is not None:
+                yield before[0], before[1].result()
+            before = running
+        if before is not None:
+            yield before[0], before[1].result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers: int) -> Iterator[Any]:

@@ -3,13 +3,15 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 
 import psutil
 import pytest
 
-from linnet.data.workers import map_in_order
+from linnet.core.errors import UserError
+from linnet.data.workers import computed_ahead, map_in_order
 
 
 def test_results_come_in_order_and_batches_are_read_as_they_are_needed():
@@ -24,6 +26,40 @@ def test_results_come_in_order_and_batches_are_read_as_they_are_needed():
     assert next(lengths) == 1
     assert len(read) <= 6
     assert list(lengths) == list(range(2, 41))
+
+
+def test_the_next_result_is_computed_while_the_caller_works():
+    begun = {number: threading.Event() for number in range(4)}
+
+    def square(number):
+        begun[number].set()
+        return number * number
+
+    results = []
+    for number, result in computed_ahead(square, iter(range(4))):
+        if number < 3:
+            assert begun[number + 1].wait(10)
+        results.append((number, result))
+    assert results == [(0, 0), (1, 1), (2, 4), (3, 9)]
+    assert list(computed_ahead(square, [])) == []
+
+
+def test_errors_of_the_thread_reach_the_caller_and_no_further_item_is_computed():
+    computed = []
+
+    def fail_at_two(number):
+        computed.append(number)
+        if number == 2:
+            raise UserError("two")
+        return number
+
+    with pytest.raises(UserError, match="two"):
+        list(computed_ahead(fail_at_two, iter(range(9))))
+    assert computed[:3] == [0, 1, 2] and len(computed) <= 4
+    threads, stopped = threading.active_count(), computed_ahead(fail_at_two, iter([5, 6, 7, 8, 9]))
+    assert next(stopped) == (5, 5)
+    stopped.close()
+    assert 9 not in computed and threading.active_count() == threads
 
 
 def has_ended(pid):

@@ -117,6 +117,20 @@ def test_the_fill_is_told() -> None:
         PackedBatches(TokenSequence.in_memory("places", 0, np.array([0])), 1, 4, 0)
 
 
+def test_rows_are_packed_with_their_mask_and_their_own_targets() -> None:
+    tokens, mask = np.array([0, 5, 6, 0, 7, 0, 1, 0, 2, 0]), np.array([0, 0, 0, 0, 1, 1, 0, 0, 1, 1])
+    targets, starts = np.arange(20, 30), np.array([0, 5])
+    for own in (None, targets):
+        rows = TokenSequence.in_memory("pairs", 0, tokens, mask, own, starts)
+        batches = PackedBatches(rows, 1, 6, 0, document_starts=True)
+        found = {batch.tokens[0, 1].item(): batch.labels[0].tolist() for batch in epoch_of(batches, 0)}
+        first, second = ([24, 25], [28, 29]) if own is not None else ([7, 0], [2, 0])
+        assert found == {5: [-100, -100, -100, *first, -100], 1: [-100, -100, *second, -100, -100]}
+        assert batches.counted_share == 4 / 12 and batches.describe().endswith(
+            "; 33.3% of all places count in the loss"
+        )
+
+
 STAGES = st.lists(
     st.tuples(st.integers(1, 6), st.integers(1, 4), st.sampled_from([2, 4, 8, 16])), min_size=1, max_size=3
 )

@@ -7,7 +7,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.data.chat_template import ChatTemplate
-from linnet.data.chat_tokens import ChatEncoder
+from linnet.data.chat_tokens import ChatEncoder, ChatTokens, RenderedChat
 from linnet.data.conversations import parse_conversation
 from linnet.data.loader import document_rows
 from linnet.data.shards import TokenSequence
@@ -83,3 +83,10 @@ def test_the_role_of_a_token_is_that_of_its_message():
     # The end token and `<` are of no message, `A:` is printed around an answer.
     assert "".join(letters[number] for number in numbers) == "..sssuuu..aaauuu..aaaa"
     assert (numbers == ANSWER).tolist() == found.trained
+
+
+def test_a_token_across_the_border_of_an_answer_has_no_role():
+    talk = parse_conversation(json.dumps({"instruction": "a", "output": "b"}), "line 1")
+    rendered, offsets = RenderedChat("", (), ()), [(0, 0)] * 5
+    found = ChatTokens(rendered, [0] * 5, offsets, [None, 0, 0, 1, 1], [False, False, False, False, True], [2], [])
+    assert role_numbers(talk, found).tolist() == [0, USER, 0, 0, ANSWER]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.layers import passes
-from linnet.layers.batch_layout import DocumentSegment
+from linnet.layers.batch_layout import AuxiliaryOutputs, DocumentSegment
 from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.spec import ModelSpec
 
@@ -55,7 +55,7 @@ def test_groups_of_segments_cost_least(lengths: list[int], call_tokens: int) -> 
 
 @pytest.mark.parametrize("kind", ["attention", "plga"])
 def test_causal_layers_need_no_mask_for_documents_of_other_lengths(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have the padding behind them; layers that see a whole sequence do not."""
+    """They have the padding behind them, unless it would show; layers that see a whole sequence do not."""
     layouts, decoder = [], Decoder(spec_of({"kind": kind, "heads": 2}))
     mixer = type(decoder.mixers[0])
     forward = mixer.forward
@@ -64,3 +64,6 @@ def test_causal_layers_need_no_mask_for_documents_of_other_lengths(kind: str, mo
     )
     decoder(torch.zeros(1, 64, dtype=torch.int64), documents=[[0, 20]])
     assert [layout.padding for layout in layouts] == [None if kind == "attention" else (24, 0)] * 2
+    layouts.clear()
+    decoder(torch.zeros(1, 64, dtype=torch.int64), documents=[[0, 20]], record=AuxiliaryOutputs(outputs=[]))
+    assert [layout.padding for layout in layouts] == [(24, 0)] * 2

@@ -39,6 +39,15 @@ def test_terms_are_added_with_their_coefficients_and_logged_without(decoder):
     torch.testing.assert_close(loss.total, plain.total + 0.5 * a_lm + 2.0 * g)
 
 
+def test_terms_have_the_weight_of_the_targets_in_the_total_alone(decoder):
+    inputs, targets = torch.randint(257, (2, 2, 16), generator=torch.Generator().manual_seed(1))
+    weights, penalties = torch.rand(2, 16) + 0.1, check_penalties(decoder, {"dag": {"a_lm": 0, "a_p": 0, "g": 2.0}})
+    plain, found = (next_token_loss(decoder, Batch(inputs, targets, weights), each) for each in ({}, penalties))
+    g = mean(deductive_outputs(decoder, inputs), "g")
+    torch.testing.assert_close(found.total, plain.total + 2.0 * weights.sum() * g)
+    torch.testing.assert_close(found.terms, {"dag_g": 32 * g.detach()})
+
+
 def test_a_small_step_along_the_gradient_reduces_the_loss(decoder):
     decoder, inputs = decoder.double(), torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(1))
 

@@ -6,11 +6,9 @@ and the seed determine its content, so the position in the data is one integer.
 Legend: `B` rows of a batch, `T` tokens of the longest row, `N` examples, `D` documents.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -327,116 +325,6 @@ class Batches:
             order = random.permutation(len(spans))
             self._latest[number] = spans.starts_N[order], spans.lengths_N[order]
         return self._latest[number]
-
-
-class BatchStage(NamedTuple):
-    """A number of batches of `batch_size` windows of `context_length` targets.
-
-    starts: of all windows of that length that begin with documents, ascending; None: long windows are cut evenly.
-    """
-
-    batches: int
-    batch_size: int
-    context_length: int
-    starts: Indices | None = None
-
-
-class _Segment(NamedTuple):
-    """The long windows from place `first` to `last` of an epoch's order, which a stage cuts into `windows`."""
-
-    epoch: int
-    first: int
-    last: int
-    windows: int
-
-
-class StagedBatches:
-    """Batches that grow: stages of shorter windows and smaller batches, then, without end, the batches of `full`.
-
-    Together the stages read the text once: the long windows of `full` come in its order; an earlier stage takes as
-    many of them as its tokens need, cuts them, and reads the pieces in an order of its own; the next stage continues
-    after them. So within an epoch no token is predicted twice, and a batch's number and the seed determine its
-    content. A long window that is cut last in a stage, or in an epoch of it, may have pieces left that are not read.
-    """
-
-    mean_lengths, counted_share = None, 1.0  # as those of `Batches` of windows
-
-    def __init__(self, full: Batches, stages: Sequence[BatchStage], seed: int) -> None:
-        """Without `starts` the context length of a stage must divide that of `full`."""
-        self._full, self._stages, self._seed = full, tuple(stages), seed
-        self._ends = list(accumulate(stage.batches for stage in stages))
-        self._segments: list[list[_Segment]] = []
-        self._begins = 0
-        for stage in stages:
-            self._segments.append(self._taken(stage, self._begins))
-            last = self._segments[-1][-1]
-            self._begins = last.epoch * full.examples_per_epoch + last.last
-        self._latest: dict[tuple[int, int], Indices] = {}
-
-    def batch(self, number: int) -> Batch:
-        """Batch `number`, from 0."""
-        full, index = self._full, bisect_right(self._ends, number)
-        place = number - (self._ends[index - 1] if index else 0)
-        if index == len(self._stages):
-            first = self._begins + place * full.batch_size
-            return full.examples(range(first, first + full.batch_size))
-        stage = self._stages[index]
-        places = range(place * stage.batch_size, (place + 1) * stage.batch_size)
-        starts = np.array([self._start(index, at) for at in places])
-        return read_batch(
-            full.sequence, starts, np.full(len(starts), stage.context_length), False, full.document_starts
-        )
-
-    def _taken(self, stage: BatchStage, begin: int) -> list[_Segment]:
-        """The long windows that a stage takes, from number `begin` of all epochs on."""
-        missing, segments, whole = stage.batches * stage.batch_size, list[_Segment](), self._full.examples_per_epoch
-        while missing > 0:
-            epoch, first = divmod(begin, whole)
-            # How many short windows each long one of the epoch is cut into, in its order.
-            if stage.starts is None or stage.context_length == self._full.context_length:
-                pieces = np.full(whole, self._full.context_length // stage.context_length)
-            else:
-                pieces = np.bincount(self._owners(stage.starts, epoch), minlength=whole)
-            totals = np.cumsum(pieces[first:])
-            count = min(len(totals), int(np.searchsorted(totals, missing)) + 1)
-            windows = min(missing, int(totals[count - 1]))
-            segments.append(_Segment(epoch, first, first + count, windows))
-            missing, begin = missing - windows, begin + count
-        return segments
-
-    def _owners(self, starts: Indices, epoch: int) -> Indices:
-        """For each short window the place, in the epoch's order, of the long one within which it starts."""
-        long_starts, _ = self._full.epoch(epoch)
-        ascending = np.argsort(long_starts, kind="stable")
-        owners: Indices = ascending[np.searchsorted(long_starts[ascending], starts, side="right") - 1]
-        return owners
-
-    def _start(self, index: int, place: int) -> int:
-        """Where window `place` of a stage starts."""
-        number = 0
-        while place >= self._segments[index][number].windows:
-            place -= self._segments[index][number].windows
-            number += 1
-        # The orders of the last two segments are kept.
-        if (index, number) not in self._latest:
-            if len(self._latest) == 2:
-                del self._latest[next(iter(self._latest))]
-            self._latest[index, number] = self._ordered(self._stages[index], self._segments[index][number])
-        return int(self._latest[index, number][place])
-
-    def _ordered(self, stage: BatchStage, segment: _Segment) -> Indices:
-        """Where the windows of a segment start, in their order."""
-        long_starts = self._full.epoch(segment.epoch)[0][segment.first : segment.last]
-        if stage.context_length == self._full.context_length:
-            return long_starts
-        if stage.starts is None:
-            starts = long_starts[:, None] + np.arange(0, self._full.context_length, stage.context_length)
-        else:
-            owners = self._owners(stage.starts, segment.epoch)
-            starts = stage.starts[(owners >= segment.first) & (owners < segment.last)]
-        drawn_from = [self._seed, segment.epoch, stage.context_length, segment.first]
-        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(drawn_from)))
-        return random.permutation(starts.reshape(-1))
 
 
 def validation_batches(

@@ -8,11 +8,10 @@ every token of the sequence but its first exactly once.
 Legend: `P` pieces, `N` windows, `T` tokens of a window.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
-from linnet.data.loader import Batch, BatchStage, Indices
+from linnet.data.loader import Batch, Indices
 from linnet.data.shards import TokenSequence
 
 
@@ -225,88 +224,3 @@ class PackedBatches:
             random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, number])))
             self._latest[number] = packed(self._pieces, self.context_length, random)
         return self._latest[number]
-
-
-class _Repacked(NamedTuple):
-    """The windows from `first` to before `last` of an epoch, of whose pieces a stage reads `windows` shorter ones."""
-
-    epoch: int
-    first: int
-    last: int
-    windows: int
-
-
-class StagedPackedBatches:
-    """Batches that grow, as `loader.StagedBatches`: first shorter windows and smaller batches, then those of `full`.
-
-    A stage takes as many of the long windows as its targets need, and packs their pieces into windows of its own
-    length; the next stage continues after them. So within an epoch no token is predicted twice. Of the windows that a
-    stage makes, in an epoch, some of the last may not be read.
-    """
-
-    mean_lengths = None  # as `Batches.mean_lengths` of windows
-
-    def __init__(self, full: PackedBatches, stages: Sequence[BatchStage], seed: int) -> None:
-        self.counted_share = full.counted_share
-        self.full, self._stages, self._seed = full, tuple(stages), seed
-        self._ends = list(accumulate(stage.batches for stage in stages))
-        self._latest: dict[tuple[int, int], PackedWindows] = {}
-        self._parts: list[list[_Repacked]] = []
-        self._begins = 0
-        for stage in stages:
-            self._parts.append(self._taken(stage, self._begins))
-            last = self._parts[-1][-1]
-            self._begins = last.epoch * full.examples_per_epoch + last.last
-
-    def batch(self, number: int) -> Batch:
-        """Batch `number`, from 0."""
-        full, index = self.full, bisect_right(self._ends, number)
-        place = number - (self._ends[index - 1] if index else 0)
-        if index == len(self._stages):
-            first = self._begins + place * full.batch_size
-            return full.examples(range(first, first + full.batch_size))
-        stage = self._stages[index]
-        places = range(place * stage.batch_size, (place + 1) * stage.batch_size)
-        windows = [self._window(index, at) for at in places]
-        return read_packed(full.sequence, windows, stage.context_length, full.document_starts)
-
-    def _taken(self, stage: BatchStage, begin: int) -> list[_Repacked]:
-        """The long windows that a stage takes, from number `begin` of all epochs on."""
-        missing, parts = stage.batches * stage.batch_size, list[_Repacked]()
-        while missing > 0:
-            epoch, first = divmod(begin, self.full.examples_per_epoch)
-            if stage.context_length == self.full.context_length:
-                last = min(self.full.examples_per_epoch, first + missing)
-            else:
-                before_N = self.full.epoch(epoch).targets_before_N
-                # More targets than all short windows but one hold need all of them.
-                needed = (missing - 1) * stage.context_length + 1
-                last = min(len(before_N) - 1, int(np.searchsorted(before_N, before_N[first] + needed)))
-            made = len(self._repacked(stage, epoch, first, last))
-            parts.append(_Repacked(epoch, first, last, min(missing, made)))
-            missing, begin = missing - parts[-1].windows, epoch * self.full.examples_per_epoch + last
-        return parts
-
-    def _window(self, index: int, place: int) -> Pieces:
-        """The pieces of window `place` of a stage."""
-        number = 0
-        while place >= self._parts[index][number].windows:
-            place -= self._parts[index][number].windows
-            number += 1
-        # The last two parts are kept.
-        if (index, number) not in self._latest:
-            if len(self._latest) == 2:
-                del self._latest[next(iter(self._latest))]
-            part = self._parts[index][number]
-            self._latest[index, number] = self._repacked(self._stages[index], part.epoch, part.first, part.last)
-        return self._latest[index, number].of_window(place)
-
-    def _repacked(self, stage: BatchStage, epoch: int, first: int, last: int) -> PackedWindows:
-        long_windows = self.full.epoch(epoch)
-        pieces = long_windows.of_windows(first, last)
-        if stage.context_length == self.full.context_length:
-            return PackedWindows(pieces, long_windows.bounds_N[first : last + 1] - long_windows.bounds_N[first])
-        pieces = cut_pieces(pieces, stage.context_length)
-        drawn_from = [self._seed, epoch, stage.context_length, first]
-        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(drawn_from)))
-        return packed(pieces, stage.context_length, random)

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from linnet.core.errors import UserError
-from linnet.data.loader import Batches, BatchStage, Spans, StagedBatches, document_windows
+from linnet.data.batch_stages import BatchStage, StagedBatches, StagedPackedBatches
+from linnet.data.loader import Batches, Spans, document_windows
 from linnet.data.mixed_batches import MixedBatches, mixed_batches, source_parts
 from linnet.data.mixture import MixtureSpec
-from linnet.data.packing import PackedBatches, StagedPackedBatches
+from linnet.data.packing import PackedBatches
 from linnet.data.shards import TokenSequence
 from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost

@@ -3,16 +3,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.data.loader import (
     Batch,
     Batches,
-    BatchStage,
     Spans,
-    StagedBatches,
     check_row_lengths,
     document_rows,
     document_windows,
@@ -259,97 +257,6 @@ def test_whole_windows_have_room_for_their_last_target() -> None:
     assert windows.whole_windows(sequence, 8).starts_N.tolist() == [0, 4]  # [8] has no room: the end is read from 4
     assert windows.whole_windows(sequence, 4).starts_N.tolist() == [0, 8]
     assert windows.whole_windows(sequence, 11).starts_N.tolist() == [0, 1]
-
-
-LONG = 8
-
-
-def _staged(length, stages, documents=False, seed=3, rows=4):
-    sequence = counting(length)
-
-    def windows(context):
-        return document_windows(sequence, context).whole_windows(sequence, context) if documents else None
-
-    full = Batches(sequence, rows, LONG, seed, windows(LONG))
-    cut = [windows(context) for _, _, context in stages]
-    made = [BatchStage(*stage, own and own.starts_N) for stage, own in zip(stages, cut, strict=True)]
-    return full, StagedBatches(full, made, seed)
-
-
-STAGES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5), st.sampled_from([1, 2, 4, 8])), max_size=4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(60, 400), STAGES, st.booleans(), st.integers(0, 5))
-def test_each_batch_has_its_shape_and_its_targets_follow(length, stages, documents, seed):
-    _, batches = _staged(length, stages, documents, seed)
-    shapes = [shape[1:] for shape in stages for _ in range(shape[0])] + [(4, LONG)] * 3
-    for number, shape in enumerate(shapes):
-        batch = batches.batch(number)
-        assert batch.tokens.shape == batch.targets.shape == shape
-        assert torch.equal(batch.targets, batch.tokens + 1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(400, 900), STAGES, st.integers(0, 5))
-def test_within_an_epoch_no_token_is_predicted_twice(length, stages, seed):
-    full, batches = _staged(length, stages, seed=seed)
-    epoch = full.examples_per_epoch * LONG
-    left_out = (len(stages) + 1) * LONG
-    seen = []
-    for number in range(1000):
-        targets = batches.batch(number).targets.flatten().tolist()
-        if len(seen) + len(targets) > epoch - left_out:
-            break
-        seen += targets
-    assert len(set(seen)) == len(seen) > 0
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(60, 200), STAGES, st.booleans())
-def test_the_number_of_a_batch_decides_its_content(length, stages, documents):
-    _, one = _staged(length, stages, documents)
-    _, other = _staged(length, stages, documents)
-    count = sum(stage[0] for stage in stages) + 5
-    backwards = {number: one.batch(number) for number in reversed(range(count))}
-    for number in range(count):
-        assert torch.equal(other.batch(number).tokens, backwards[number].tokens)
-
-
-def test_larger_batches_alone_leave_the_order_as_it_is():
-    full, batches = _staged(500, [(3, 1, LONG), (4, 2, LONG)])
-    rows = torch.cat([batches.batch(number).tokens for number in range(12)])
-    assert torch.equal(rows, torch.cat([full.batch(number).tokens for number in range(8)])[: len(rows)])
-    assert rows.shape == (3 + 8 + 5 * 4, LONG)
-
-
-def test_each_stage_continues_after_the_previous_one():
-    full, batches = _staged(500, [(4, 4, 2)])  # 16 windows of 2: four long ones
-    taken, following = full.examples(range(4)), full.examples(range(4, 8))
-    read = torch.cat([batches.batch(number).targets.flatten() for number in range(4)])
-    assert sorted(read.tolist()) == sorted(taken.targets.flatten().tolist())
-    assert read.tolist() != taken.targets.flatten().tolist(), "in an order of its own"
-    assert torch.equal(batches.batch(4).tokens, following.tokens)
-
-
-def test_windows_begin_with_documents_in_every_stage():
-    _, batches = _staged(400, [(6, 3, 4)], documents=True)
-    starts = {int(row[0]) for number in range(6) for row in batches.batch(number).tokens}
-    short = document_windows(counting(400), 4).whole_windows(counting(400), 4).starts_N
-    assert starts <= set(short.tolist())
-    assert any(start % 7 == 0 for start in starts)
-
-
-def test_another_seed_is_another_order():
-    one, other = (_staged(500, [(6, 3, 4)], seed=seed)[1].batch(0).tokens for seed in (1, 2))
-    assert not torch.equal(one, other)
-
-
-@pytest.mark.parametrize("documents", [False, True])
-def test_stages_continue_over_epochs(documents):
-    _, batches = _staged(60, [(40, 3, 2)], documents=documents)  # 240 tokens of 59
-    counts = np.bincount(torch.cat([batches.batch(n).targets.flatten() for n in range(40)]).numpy(), minlength=60)
-    assert counts[LONG:-LONG].min() >= 2
 
 
 ROWS = TokenSequence.in_memory(

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.data.loader import Batch, BatchStage
-from linnet.data.packing import PackedBatches, StagedPackedBatches, best_fit
+from linnet.data.loader import Batch
+from linnet.data.packing import PackedBatches, best_fit
 from linnet.data.shards import TokenSequence
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_loss
@@ -129,52 +129,6 @@ def test_rows_are_packed_with_their_mask_and_their_own_targets() -> None:
         assert batches.counted_share == 4 / 12 and batches.describe().endswith(
             "; 33.3% of all places count in the loss"
         )
-
-
-STAGES = st.lists(
-    st.tuples(st.integers(1, 6), st.integers(1, 4), st.sampled_from([2, 4, 8, 16])), min_size=1, max_size=3
-)
-
-
-def staged(lengths: list[int], stages, seed: int = 1) -> StagedPackedBatches:
-    return StagedPackedBatches(
-        PackedBatches(places(lengths), 3, 16, seed), [BatchStage(*each) for each in stages], seed
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 40), min_size=30, max_size=60), STAGES, st.integers(0, 3))
-def test_stages_have_their_shapes_and_read_no_token_twice_in_an_epoch(lengths, stages, seed) -> None:
-    batches, seen = staged(lengths, stages, seed), list[int]()
-    for number, shape in enumerate(each[1:] for each in stages for _ in range(each[0])):
-        batch = batches.batch(number)
-        assert batch.tokens.shape == shape
-        seen += counted(batch)
-    assert seen
-    if all(part.epoch == 0 for parts in batches._parts for part in parts):
-        assert len(set(seen)) == len(seen)
-    later = sum(stage[0] for stage in stages)
-    first = batches._begins
-    assert torch.equal(batches.batch(later).tokens, batches.full.examples(range(first, first + 3)).tokens)
-    backwards = staged(lengths, stages, seed)
-    for number in reversed(range(later)):
-        assert torch.equal(backwards.batch(number).tokens, batches.batch(number).tokens)
-
-
-def test_a_stage_packs_the_documents_of_the_long_windows_anew() -> None:
-    batches = staged([8] * 8, [(2, 4, 8)])  # 8 windows of 8: four of 16
-    found = sorted(target for number in range(2) for target in counted(batches.batch(number)))
-    assert found == list(range(1, 65))
-    assert all(bool(batches.batch(number).weights.all()) for number in range(2))
-
-
-def test_stages_continue_over_epochs() -> None:
-    batches = staged([5, 7, 3, 9, 4], [(30, 2, 4)])  # 240 places for 28 targets
-    counts = np.bincount([target for number in range(30) for target in counted(batches.batch(number))])
-    assert counts[1:].min() >= 5
-    (parts,) = batches._parts
-    assert [part.epoch for part in parts] == list(range(len(parts))) and len(parts) > 5, "one part of each epoch"
-    assert all((part.first, part.last) == (0, batches.full.examples_per_epoch) for part in parts[:-1])
 
 
 MIXERS = {

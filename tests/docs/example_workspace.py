@@ -105,6 +105,11 @@ def conversations(workspace: Workspace, path: Path) -> None:
     _write_lines(path, [{"instruction": f"Who sang {n} times?", "output": "The bird."} for n in range(40)])
 
 
+def preferences(workspace: Workspace, path: Path) -> None:
+    """Two answers to a question as JSON lines."""
+    _write_lines(path, [{"prompt": f"Sing {n} times?", "chosen": "Yes.", "rejected": "No!"} for n in range(40)])
+
+
 def run_with_chat_template(workspace: Workspace, path: Path) -> None:
     """A run whose model has a chat template."""
     run_of("tiny-attention")(workspace, path)
@@ -421,7 +426,8 @@ MAKERS: dict[str, Maker] = {
     "pairs.jsonl": pairs,
     "clean.yaml": cleaning_steps,
     "chat.jsonl": conversations,
-    "runs/base": run_with_chat_template,
+    **dict.fromkeys(("runs/base", "runs/chat"), run_with_chat_template),
+    "preferences.jsonl": preferences,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/llama": run_of_llama,

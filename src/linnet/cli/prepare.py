@@ -76,8 +76,12 @@ def prepare(
     chat: Annotated[
         Path | None, option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers.")
     ] = None,
+    preferences: Annotated[
+        Path | None, option("FILE", "A .jsonl file of chosen and rejected answers instead of inputs.")
+    ] = None,
     model: Annotated[
-        Path | None, option("DIR", "With --chat: the model whose tokenizer and chat template are used.")
+        Path | None,
+        option("DIR", "With --chat or --preferences: the model with tokenizer and chat template."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
@@ -96,14 +100,14 @@ def prepare(
     from linnet.data.prepare_tokens import prepare_token_files
     from linnet.data.token_files import is_token_file
 
-    if chat is not None or model is not None:
+    if chat is not None or preferences is not None or model is not None:
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
         text_alone["split-digits"] = split_digits
         others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
         for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to conversations", field=name, value=value)
-        _report(_prepare_chat(chat, model, out, validation, overwrite), out, as_json)
+        _report(_prepare_chat(chat, preferences, model, out, validation, overwrite), out, as_json)
         return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     if any(map(is_token_file, files or ())):
@@ -167,21 +171,33 @@ def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
 
 
 def _prepare_chat(
-    chat: Path | None, model: Path | None, out: Path, validation: float | None, overwrite: bool
+    chat: Path | None,
+    preferences: Path | None,
+    model: Path | None,
+    out: Path,
+    validation: float | None,
+    overwrite: bool,
 ) -> "Manifest":
+    """Prepare conversations or pairs of answers with the chat template and the tokenizer of a model."""
     from linnet.data.chat_template import ChatTemplate
+    from linnet.data.preferences import prepare_preferences
     from linnet.data.prepare_conversations import prepare_conversations
     from linnet.data.tokenizer import TOKENIZER, Tokenizer
     from linnet.model.folder import PUBLISHED, model_folder
 
-    if chat is None or model is None:
-        name, other = ("model", "chat") if chat is None else ("chat", "model")
-        raise UserError(field=other, accepted=f"it beside --{name}")
-    if not chat.is_file():
-        raise UserError(field="chat", value=chat, accepted="a .jsonl file of conversations")
+    if chat is not None and preferences is not None:
+        raise UserError("cannot be combined with `chat`; give one of the two", field="preferences", value=preferences)
+    kind, file = ("preferences", preferences) if chat is None else ("chat", chat)
+    if model is None:
+        raise UserError(field="model", accepted=f"it beside --{kind}")
+    if file is None:
+        raise UserError(field="chat", accepted="it, or --preferences, beside --model")
+    if not file.is_file():
+        raise UserError(field=kind, value=file, accepted="a .jsonl file")
     folder = model_folder(model)
     template, tokenizer = ChatTemplate.find(folder, folder / PUBLISHED), Tokenizer.load(folder / TOKENIZER)
-    return prepare_conversations(chat, out, template, tokenizer, validation, overwrite)
+    prepare = prepare_conversations if chat is not None else prepare_preferences
+    return prepare(file, out, template, tokenizer, validation, overwrite)
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

@@ -61,6 +61,14 @@ def train(
             "The loss is that of the answers alone.",
         ),
     ] = None,
+    preferences: Annotated[
+        list[Path] | None,
+        option(
+            "FILE.jsonl",
+            "Instead of --data: pairs of a chosen and a rejected answer (repeatable); with --from. The objective is "
+            "training.preference: dpo, ipo or orpo.",
+        ),
+    ] = None,
     config: Annotated[Path | None, option("FILE", "YAML with the sections model, data, training.")] = None,
     recipe: Annotated[
         str | None,
@@ -134,6 +142,11 @@ def train(
 
     Example: linnet train --from runs/base --chat chat.jsonl --out runs/chat
 
+    --preferences makes the chosen answers of pairs likelier than the rejected ones (docs/preferences.md); RUN gets the
+    data folder preferences, and reference.safetensors with what the model at the start thinks of all answers.
+
+    Example: linnet train --from runs/chat --preferences preferences.jsonl --out runs/dpo --lr 1e-5
+
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
     Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --lr 1e-4
@@ -164,7 +177,7 @@ def train(
         raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
-    files = given_files({"pairs": pairs, "chat": chat})
+    files = given_files({"pairs": pairs, "chat": chat, "preferences": preferences})
     description = (config, model, data, changes or (), recipe, start_from, None, files)
     if verify_resume:
         refuse_distributed("--verify-resume")

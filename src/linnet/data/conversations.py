@@ -132,10 +132,10 @@ def parse_object(line: str, place: str, example: str) -> dict[str, Any]:
     return row
 
 
-def parse_messages(row: dict[str, Any], place: str) -> tuple[ChatTurn, ...]:
-    """The messages of a row, in order."""
+def parse_messages(row: dict[str, Any], place: str, field: str = "messages") -> tuple[ChatTurn, ...]:
+    """The messages of a field of a row, in order."""
     turns = []
-    for name, message in _objects(row, "messages", place):
+    for name, message in _objects(row, field, place):
         role = text_field(message, "role", name, place)
         if role not in ROLES:
             raise UserError(f"{place}: {name}.role: {_shown(role)}: expected one of {', '.join(ROLES)}")

@@ -125,10 +125,14 @@ class Spans:
     def __len__(self) -> int:
         return len(self.starts_N)
 
-    def read(self, sequence: TokenSequence, numbers: Sequence[int]) -> Batch:
-        """The examples of these numbers as a batch."""
+    def read(self, sequence: TokenSequence, numbers: Sequence[int], document_starts: bool = False) -> Batch:
+        """The examples of these numbers as a batch. document_starts: it says where documents begin."""
         chosen = list(numbers)
-        return read_batch(sequence, self.starts_N[chosen], self.lengths_N[chosen], self.rows)
+        return read_batch(sequence, self.starts_N[chosen], self.lengths_N[chosen], self.rows, document_starts)
+
+    def every_second(self) -> "Spans":
+        """The first example, the third, and so on: of preferences those that are preferred."""
+        return replace(self, starts_N=self.starts_N[::2], lengths_N=self.lengths_N[::2], counts_N=self.counts_N[::2])
 
     def whole_windows(self, sequence: TokenSequence, context_length: int) -> "Spans":
         """The windows as training reads them: each has `context_length` targets, so windows may overlap.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from linnet.data.mixture import MixtureSpec
 from linnet.data.readers import json_field, lines_of, valid
 from linnet.data.shards import (
     SHARD_TOKENS,
+    Layout,
     Manifest,
     Part,
     ShardWriter,
@@ -323,7 +324,7 @@ def describe_folder(
     splits: dict[Split, SplitInfo],
     sources: list[SourceInfo],
     settings: Mapping[str, Any],
-    layout: Literal["stream", "rows"],
+    layout: Layout,
 ) -> Manifest:
     """Write tokenizer and manifest of a data folder."""
     manifest = Manifest(

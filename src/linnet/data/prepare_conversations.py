@@ -16,7 +16,7 @@ from linnet.data.prepare import checked_target, describe_folder, new_folder
 from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo, describe_runs
 from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
 from linnet.data.target_weights import role_numbers
-from linnet.data.template_doctor import FATAL, doctor
+from linnet.data.template_doctor import FATAL, TemplateFinding, doctor
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
 
@@ -46,7 +46,7 @@ def prepare_conversations(
     already. `UserError` for a template without a stop token after every answer (`template_doctor`); what else the
     checks find is told.
     """
-    paths, out = _paths(files), checked_target(out, overwrite)
+    paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
     if not checked:
         check_chat_template(paths, template, tokenizer)
@@ -73,20 +73,26 @@ def prepare_conversations(
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
 
 
-def _paths(files: Files) -> list[Path]:
+def paths_of(files: Files) -> list[Path]:
+    """One path or several, as a list."""
     return [Path(each) for each in ([files] if isinstance(files, str | Path) else files)]
 
 
 def hash_of_files(files: Files) -> str | list[str]:
     """The SHA-256 of a file, or of each of several, in hexadecimal."""
-    found = [sha256_of(path) for path in _paths(files)]
+    found = [sha256_of(path) for path in paths_of(files)]
     return found[0] if len(found) == 1 else found
 
 
 def check_chat_template(files: Files, template: ChatTemplate, tokenizer: Tokenizer) -> None:
     """Check a template on the first conversations of each file: `UserError` or a note for each check that fails."""
-    first = (islice(read_conversations(path), CHECKED_CONVERSATIONS) for path in _paths(files))
-    for finding in doctor(template, tokenizer, chain.from_iterable(first)):
+    first = (islice(read_conversations(path), CHECKED_CONVERSATIONS) for path in paths_of(files))
+    check_findings(doctor(template, tokenizer, chain.from_iterable(first)), template)
+
+
+def check_findings(findings: list[TemplateFinding], template: ChatTemplate) -> None:
+    """`UserError` for a finding without which nothing is trained; the others are told."""
+    for finding in findings:
         if finding.check in FATAL:
             advice = f"; {CHAT_TEMPLATE} in the model folder sets another template" if template.is_plain else ""
             raise UserError(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}{advice}")

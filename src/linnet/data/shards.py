@@ -109,15 +109,18 @@ class TokenizerInfo(Spec):
     hash: str
 
 
+Layout = Literal["stream", "rows", "preferences"]
+
+
 class Manifest(Spec):
     """What a data folder holds and how it was made.
 
     layout: `stream`: documents follow one another, and examples are windows of the stream; `rows`: each document is one
-    example, whatever its length.
+    example, whatever its length; `preferences`: two documents are one, a preferred answer and another one.
     """
 
     version: Literal[2] = 2
-    layout: Literal["stream", "rows"] = "stream"
+    layout: Layout = "stream"
     tokenizer: TokenizerInfo
     dtype: Dtype
     splits: dict[Split, SplitInfo]

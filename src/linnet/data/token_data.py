@@ -78,7 +78,12 @@ class TokenData:
     @property
     def is_rows(self) -> bool:
         """True if each document is one example, False if examples are windows of the stream."""
-        return self.manifest.layout == "rows"
+        return self.manifest.layout != "stream"
+
+    @property
+    def is_preferences(self) -> bool:
+        """True if two documents are one example: a preferred answer, then another one."""
+        return self.manifest.layout == "preferences"
 
     @property
     def hash(self) -> str:

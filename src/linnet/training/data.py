@@ -2,21 +2,26 @@
 
 from pathlib import Path
 
+import torch
+
 from linnet.core.errors import UserError
 from linnet.data.batch_stages import BatchStage, StagedBatches, StagedPackedBatches
 from linnet.data.loader import Batches, Spans, document_windows
 from linnet.data.mixed_batches import MixedBatches, mixed_batches, source_parts
 from linnet.data.mixture import MixtureSpec
 from linnet.data.packing import PackedBatches
+from linnet.data.preferences import PreferenceBatches
 from linnet.data.shards import TokenSequence
+from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost
 from linnet.model.decoder import meta_decoder
 from linnet.present import numbers
+from linnet.training.objectives.preference import REFERENCE
 from linnet.training.sections import TargetsSpec
 from linnet.training.spec import RunSpec, TrainingSpec
 
-TrainingBatches = Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches
+TrainingBatches = Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches | PreferenceBatches
 
 
 def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
@@ -26,6 +31,7 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     the model cannot read the data, or a field does not apply to it.
     """
     data.check_prefixes(run.model.prefix_field)
+    _check_preferences(run, data)
     if data.is_rows:
         check_training_on_rows(run)
     elif run.training.targets != TargetsSpec():
@@ -34,6 +40,19 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     if run.model.vocab_size != vocab_size and run.start_from is None:
         run = run.model_copy(update={"model": run.model.replace(vocab_size=vocab_size)})
     return run.resolved()
+
+
+def _check_preferences(run: RunSpec, data: TokenData) -> None:
+    """`UserError` unless pairs of answers meet an objective for them; the default one is `dpo`."""
+    preference, spec = run.training.preference, run.training
+    if preference is None and data.is_preferences:
+        problem = f"null: {data.folder} holds pairs of answers"
+        raise UserError(f"training.preference: {problem}; expected a kind (`set` training.preference.kind=dpo)")
+    if preference is not None and not data.is_preferences:
+        raise UserError(f"training.preference: applies only to pairs of answers, and not to what {data.folder} holds")
+    if preference is not None and (spec.windows != "stream" or spec.targets != TargetsSpec()):
+        field = "windows" if spec.windows != "stream" else "targets"
+        raise UserError(f"training.{field}: cannot be combined with training.preference; expected the default")
 
 
 def check_training_on_rows(run: RunSpec) -> None:
@@ -81,6 +100,8 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
         return _batches_of_mixture(data, spec.mixture, spec)
     sequence = data.split("train")
     assert spec.context_length is not None, "an unresolved run"
+    if data.is_preferences:
+        return preference_batches(data, run, "train")
     if data.is_rows:
         return _batches_of_rows(data, sequence, run)
 
@@ -99,6 +120,22 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
     return StagedBatches(full, smaller, spec.seed)
 
 
+def preference_batches(data: TokenData, run: RunSpec, side: Split) -> PreferenceBatches:
+    """The pairs of a split, whose reference is 0 until it is computed; `UserError` for one beyond the context."""
+    spec, sequence = run.training, data.split(side)
+    assert spec.context_length is not None, "an unresolved run"
+    rows = data.spans(sequence, spec.context_length, run.model.encoder is not None)
+    batches = PreferenceBatches(sequence, rows, spec.batch_size, spec.context_length, spec.seed, _reads_apart(run))
+    if spec.preference is not None and spec.preference.has_reference:
+        batches.extras_D = {REFERENCE: torch.zeros(len(rows), dtype=torch.float64)}
+    return batches
+
+
+def _reads_apart(run: RunSpec) -> bool:
+    """True if a layer sees later tokens, and so would see those that fill a row up."""
+    return run.model.prefix_field is None and not meta_decoder(run.model).causal
+
+
 def _batches_of_rows(data: TokenData, sequence: TokenSequence, run: RunSpec) -> Batches | PackedBatches:
     spec, separate_prefix = run.training, run.model.encoder is not None
     assert spec.context_length is not None, "an unresolved run"
@@ -107,9 +144,7 @@ def _batches_of_rows(data: TokenData, sequence: TokenSequence, run: RunSpec) -> 
     rows = data.spans(sequence, spec.context_length, separate_prefix)
     if spec.windows == "packed":
         return _batches_of_windows(sequence, spec)
-    # A layer that sees later tokens would see those that fill a row up.
-    apart = run.model.prefix_field is None and not meta_decoder(run.model).causal
-    return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows, apart)
+    return Batches(sequence, spec.batch_size, spec.context_length, spec.seed, rows, _reads_apart(run))
 
 
 def _batches_of_mixture(data: TokenData, mixture: MixtureSpec, spec: TrainingSpec) -> MixedBatches:

@@ -32,6 +32,9 @@ EXTENSIONS, PRECISION = "extensions.json", "precision.json"
 DIVERGED = "diverged.json"
 """Where a run diverged and why. Training that run again tries it again; a comparison that contains it does not."""
 
+REFERENCE_LOG_PROBABILITIES = "reference.safetensors"
+"""What the model that a run starts from thinks of the answers of its data (`callbacks.preferences`)."""
+
 DAMAGED = "metrics.damaged.jsonl"
 """Lines of `metrics.jsonl` that could not be read when the run was resumed."""
 

@@ -10,6 +10,7 @@ from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.spec import read_assignment
 from linnet.core.system import keep_freed_memory
+from linnet.data.preferences import PREFERENCES
 from linnet.data.token_data import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.training.callbacks import Callback
@@ -23,6 +24,7 @@ from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
 from linnet.training.run_files import Paths, RunFiles, given_files, prepare_run_files
 from linnet.training.run_folder import DivergedError, RunFolder, is_longer
+from linnet.training.sections import PreferenceSpec
 from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval, read_run, run_of
 from linnet.training.trainer import Trainer
 
@@ -58,6 +60,7 @@ def train(
     reporter: Reporter | None = None,
     pairs: str | Path | None = None,
     chat: Paths | None = None,
+    preferences: Paths | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train a model into the run folder `out`, or resume where an earlier call with the same settings stopped.
@@ -69,14 +72,15 @@ def train(
     model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
     training, which the other arguments change. recipe: how a published model was trained. reporter: receives
     the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). chat: instead of data,
-    a file of conversations, or several (docs/conversations.md). callbacks: your own.
+    a file of conversations, or several (docs/conversations.md). preferences: the same of pairs of answers
+    (docs/preferences.md). callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
     field, and `DivergedError` if a loss is not finite.
     """
     keep_freed_memory()
-    files = given_files({"pairs": pairs, "chat": chat})
+    files = given_files({"pairs": pairs, "chat": chat, "preferences": preferences})
     run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)
     with join_processes() as processes:
         if files is not None:
@@ -108,7 +112,10 @@ def resolve_run_config(
         data = files.data(out)
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
-        return read_run(config, model, data, list(assignments), recipe, start_from, training)
+        run = read_run(config, model, data, list(assignments), recipe, start_from, training)
+        if files is None or files.kind != PREFERENCES or run.training.preference is not None:
+            return run
+        return run.model_copy(update={"training": run.training.model_copy(update={"preference": PreferenceSpec()})})
     known = RunFolder(out).configuration()
     plain, fields = known.to_dict(), dict(training or {})
     assigned = {read_assignment(each)[0] for each in assignments}

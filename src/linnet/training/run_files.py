@@ -1,4 +1,4 @@
-"""Files that a run prepares its data from, instead of a data folder: pairs, conversations.
+"""Files that a run prepares its data from, instead of a data folder: pairs, conversations, preferences.
 
 Each kind of file is one entry of `KINDS`. The data folder of a run is `RUN/KIND`. It is made when the run begins; each
 later start of the run is held to the same files and options.
@@ -13,6 +13,7 @@ from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.chat_template import ChatTemplate
+from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
 from linnet.data.prepare import PAIRS, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
 from linnet.data.token_data import read_manifest
@@ -113,29 +114,42 @@ def _prepare_pairs(run: RunSpec, given: RunFiles) -> None:
         prepare_pairs(given.files[0], run.data, str(model_folder(run.start_from) / TOKENIZER))
 
 
-def _chat_of(run: RunSpec) -> tuple[ChatTemplate, Tokenizer]:
+def _chat_of(run: RunSpec, given: RunFiles) -> tuple[ChatTemplate, Tokenizer]:
     """The chat template and the tokenizer of the model that a run starts from; `UserError` if it starts from none."""
     if run.start_from is None:
         accepted = "`start_from` beside it: a model, whose tokenizer and chat template are used"
-        raise UserError(field=CHAT, accepted=accepted)
+        raise UserError(field=given.kind, value=_shown(given.files), accepted=accepted)
     folder = model_folder(run.start_from)
     return ChatTemplate.find(folder, folder / PUBLISHED), Tokenizer.load(folder / TOKENIZER)
 
 
 def _prepare_chat(run: RunSpec, given: RunFiles) -> None:
-    prepare_conversations(given.files, run.data, *_chat_of(run), checked=True)
+    prepare_conversations(given.files, run.data, *_chat_of(run, given), checked=True)
 
 
 def _check_chat(run: RunSpec, given: RunFiles) -> None:
-    check_chat_template(given.files, *_chat_of(run))
+    check_chat_template(given.files, *_chat_of(run, given))
 
 
 def _chat_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {CHAT: hash_of_files(given.files), "chat_template": _chat_of(run)[0].source}
+    return {CHAT: hash_of_files(given.files), "chat_template": _chat_of(run, given)[0].source}
+
+
+def _prepare_preferences(run: RunSpec, given: RunFiles) -> None:
+    prepare_preferences(given.files, run.data, *_chat_of(run, given), checked=True)
+
+
+def _check_preferences(run: RunSpec, given: RunFiles) -> None:
+    check_preference_template(given.files, *_chat_of(run, given))
+
+
+def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
+    return {PREFERENCES: hash_of_files(given.files), "chat_template": _chat_of(run, given)[0].source}
 
 
 KINDS: dict[str, FileKind] = {
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
     CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, several=True),
+    PREFERENCES: FileKind(_prepare_preferences, _preference_settings, _check_preferences, several=True),
 }
 """The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

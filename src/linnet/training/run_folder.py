@@ -1,9 +1,10 @@
 """The run folder: what a run leaves behind, and what it needs to be resumed.
 
 `config.yaml` (resolved), `files.json` (hashes of files that the model began with), `extensions.json` (extensions to
-more steps), `precision.json` (if it was measured), `diverged.json` (if the run diverged), `pairs/` or `chat/` (a data
-folder, if the run was given files of this kind), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model
-folder with the weights of the last step.
+more steps), `precision.json` (if it was measured), `reference.safetensors` (of a run on preferences: log-probabilities
+by the model that it starts from), `diverged.json` (if the run diverged), `pairs/`, `chat/` or `preferences/` (a data
+folder, if the run was given such files), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder
+with the weights of the last step.
 """
 
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from linnet.training.metrics import (
     LOCK,
     METRICS,
     PRECISION,
+    REFERENCE_LOG_PROBABILITIES,
     Metrics,
     plain_configuration,
 )
@@ -89,7 +91,7 @@ class RunFolder:
         The data may have moved. Files that the run began with are compared by content, whatever their names.
         """
         names = (CONFIG, FILES, EXTENSIONS, EXTENSIONS_0_1, PRECISION, DIVERGED, METRICS, DAMAGED, CURVES)
-        for name in (*names, CHECKPOINTS, MODEL):
+        for name in (*names, REFERENCE_LOG_PROBABILITIES, CHECKPOINTS, MODEL):
             refuse_link(self.path / name)
         if not (self.path / CONFIG).is_file():
             if self.path.exists() and (not self.path.is_dir() or not all(map(_is_own, self.path.iterdir()))):

@@ -100,6 +100,31 @@ class TargetsSpec(Spec):
         return {ASSISTANT: 1.0, **dict[str, float](self.roles.items())}
 
 
+class PreferenceSpec(Spec):
+    """How a model learns from pairs of a preferred answer and another one (`training.objectives.preference`).
+
+    kind: `dpo` and `ipo` compare with the model that the run starts from, whose log-probabilities are computed once;
+    `orpo` does not, and trains on the preferred answers as well. beta: how much it costs to leave the reference (dpo,
+    ipo), or the weight of the odds ratio beside the cross-entropy (orpo). label_smoothing: of dpo: the share of pairs
+    that are thought to be the wrong way round.
+    """
+
+    kind: Literal["dpo", "ipo", "orpo"] = "dpo"
+    beta: PositiveFloat = 0.1
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+
+    @model_validator(mode="after")
+    def _smoothing_is_used(self) -> Self:
+        if self.label_smoothing and self.kind != "dpo":
+            raise ValueError(f"label_smoothing: {self.label_smoothing:g}: needs kind: dpo")
+        return self
+
+    @property
+    def has_reference(self) -> bool:
+        """True if the loss compares with the model that the run starts from."""
+        return self.kind != "orpo"
+
+
 class LoraSpec(Spec):
     """Low-rank adaptation of the model that the run starts from (`training.lora`); its own weights are not trained.
 

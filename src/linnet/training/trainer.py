@@ -25,6 +25,7 @@ from linnet import __version__
 from linnet.core.errors import is_out_of_memory
 from linnet.data.loader import Batch
 from linnet.data.mixed_batches import MixedBatches
+from linnet.data.preferences import PreferenceBatches
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.folder import published_files
@@ -33,6 +34,7 @@ from linnet.training.callbacks import Callback, SkipStepError, TrainingContext
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
 from linnet.training.callbacks.log import Log, MixtureReport, ProcessStats, Steadiness, Workload
+from linnet.training.callbacks.preferences import Preferences
 from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
@@ -139,6 +141,11 @@ class Trainer:
             Steadiness(torch.get_num_threads(), on_one_cpu),
             *([] if guard is None else [guard]),
             evaluate,
+            *(
+                [Preferences(context.run, context.data, self.batches, evaluate, self.precision.dtype)]
+                if isinstance(self.batches, PreferenceBatches)
+                else []
+            ),
             *([MixtureReport(self.batches)] if isinstance(self.batches, MixedBatches) else []),
             Log(evaluate, workload, ProcessStats(processes, context.device, peak), total),
             Trackers(spec.trackers if processes.is_rank0 else (), context.folder, context.run),

@@ -1,0 +1,201 @@
+"""The losses of pairs against their definitions, and runs that learn from preferences."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs_alike import same
+
+import linnet
+from linnet.core.errors import UserError
+from linnet.data.chat_template import CHAT_TEMPLATE
+from linnet.data.loader import Batch
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.store import write_model
+from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
+from linnet.training.objectives.preference import REFERENCE, AnswerScores, answer_scores, pair_losses, preference_loss
+from linnet.training.sections import PreferenceSpec
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+TRAINING = {
+    "steps": 6, "batch_size": 4, "precision": "float32", "log": {"every": 1}, "evaluate": {"every": 3},
+    "checkpoint": {"every": 3}, "optimizer": {"lr": 3e-3}, "schedule": {"kind": "constant", "warmup_steps": 0},
+}  # fmt: skip
+
+
+MIXERS = {
+    "attention": {"kind": "attention", "heads": 2},
+    "ted": {"kind": "ted"},
+    "mamba2": {"kind": "mamba2", "head_dim": 8, "state": 4},
+}
+
+
+def log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x))
+
+
+def by_definition(spec: PreferenceSpec, chosen: float, rejected: float, n: int, m: int, r: float, s: float) -> float:
+    """chosen, rejected: log-probabilities of `n` and `m` tokens; r, s: those by the reference."""
+    if spec.kind == "orpo":
+        odds = [math.log(math.exp(mean) / (1 - math.exp(mean))) for mean in (chosen / n, rejected / m)]
+        return -chosen / n - spec.beta * log_sigmoid(odds[0] - odds[1])
+    if spec.kind == "ipo":
+        return ((chosen - r) / n - (rejected - s) / m - 1 / (2 * spec.beta)) ** 2
+    h = spec.beta * (chosen - r - rejected + s)
+    return -(1 - spec.label_smoothing) * log_sigmoid(h) - spec.label_smoothing * log_sigmoid(-h)
+
+
+nats = st.floats(-20, -0.5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([PreferenceSpec(), PreferenceSpec(label_smoothing=0.2, beta=0.5), PreferenceSpec(kind="ipo"),
+                     PreferenceSpec(kind="orpo", beta=0.3)]),
+    st.tuples(nats, nats, st.integers(1, 9), st.integers(1, 9), nats, nats),
+)  # fmt: skip
+def test_losses_are_those_of_the_papers(spec: PreferenceSpec, values: tuple[float, float, int, int, float, float]):
+    chosen, rejected, n, m, r, s = values
+    sums = torch.tensor([chosen, rejected], dtype=torch.float64)
+    losses, terms = pair_losses(spec, AnswerScores(sums, torch.tensor([n, m])), torch.tensor([r, s]).double())
+    assert float(losses[0]) == pytest.approx(by_definition(spec, *values), rel=1e-6)
+    assert (float(terms["chosen"][0]), float(terms["rejected"][0])) == (chosen, rejected)
+
+
+def test_equal_models_begin_at_ln_2_without_a_margin():
+    sums = torch.tensor([-3.0, -9.0, -1.0, -2.0])
+    losses, terms = pair_losses(PreferenceSpec(), AnswerScores(sums, torch.full((4,), 2)), sums)
+    torch.testing.assert_close(losses, torch.full((2,), math.log(2)))
+    assert terms["margin"].tolist() == [0, 0] and terms["accuracy"].tolist() == [0.5, 0.5]
+
+
+def batch_of(lengths: list[tuple[int, int]], width: int, seed: int = 0) -> Batch:
+    """Rows of two random tokens and an answer of each length, filled up to a width."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens, weights = torch.zeros(2 * len(lengths), width + 1, dtype=torch.long), torch.zeros(2 * len(lengths), width)
+    for row, length in enumerate(length for pair in lengths for length in pair):
+        tokens[row, : 2 + length] = torch.randint(1, 257, (2 + length,), generator=generator)
+        weights[row, 1 : 1 + length] = 1
+    return Batch(
+        tokens[:, :-1], tokens[:, 1:], weights.bool(), rows_per_example=2, mean_over_examples=True,
+        extras={REFERENCE: -3.0 * torch.arange(len(tokens), dtype=torch.float64)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("kind", ["dpo", "ipo", "orpo"])
+def test_the_loss_is_the_same_whatever_padding_order_and_parts(kind: str, mixer: str, tiny_model):
+    torch.manual_seed(0)
+    block = {"mixer": MIXERS[mixer], "feed_forward": {"kind": "glu", "hidden": 24}}
+    decoder, spec = Decoder(tiny_model(blocks=[block])).double(), PreferenceSpec(kind=kind)
+    parameters = list(decoder.parameters())
+    lengths = [(3, 5), (1, 2), (6, 4)]
+    narrow, wide = batch_of(lengths, 8), batch_of(lengths, 12)
+    parts = [narrow.part(2, 3), narrow.part(0, 2)]
+    wholes = [[narrow], [wide], parts]
+    found = [sum(preference_loss(decoder, each, spec).total for each in batches) for batches in wholes]
+    gradients = [torch.autograd.grad(each, parameters, allow_unused=True) for each in found]
+    for total, gradient in zip(found[1:], gradients[1:], strict=True):
+        torch.testing.assert_close(total, found[0], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-6, atol=1e-8)
+
+
+def test_a_step_along_the_gradient_prefers_the_chosen_answers(tiny_model):
+    torch.manual_seed(0)
+    decoder, batch = Decoder(tiny_model()).double(), batch_of([(3, 5), (4, 2)], 8)
+    batch = replace(batch, extras={REFERENCE: answer_scores(decoder, batch).sums_B.detach()})
+    loss = preference_loss(decoder, batch, PreferenceSpec())
+    assert loss.total.item() == pytest.approx(2 * math.log(2))
+    loss.total.backward()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(0.05 * parameter.grad)
+    terms = preference_loss(decoder, batch, PreferenceSpec()).example_terms
+    assert float(terms["margin"]) > 0 and float(terms["accuracy"]) == 2.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(quick: None) -> None:
+    """Without what takes time and changes no run."""
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory, tiny_model) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    torch.manual_seed(0)
+    write_model(folder, Decoder(tiny_model(context_length=64)), Tokenizer.train("bytes", []), {})
+    (folder / CHAT_TEMPLATE).write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [{"prompt": f"q{n}", "chosen": "yes"[: 1 + n % 3], "rejected": "no"[: 1 + n % 2]} for n in range(30)]
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["dpo", "orpo"])
+def test_a_run_learns_to_prefer_and_resumes_bit_for_bit(kind: str, chat_model: Path, pairs: Path, tmp_path: Path):
+    training = {**TRAINING, "preference": {"kind": kind}}
+    given = {"start_from": chat_model, "preferences": pairs}
+    straight = linnet.train(tmp_path / "straight", **given, training=training)
+    linnet.train(tmp_path / "parts", **given, training={**training, "steps": 3})
+    again = linnet.train(tmp_path / "parts", **given, training=training)
+    assert same(again.folder, straight.folder)
+    assert (straight.folder / REFERENCE_LOG_PROBABILITIES).is_file() == (kind == "dpo")
+    figures, lines = straight.summary["preferences"], (straight.folder / "metrics.jsonl").read_text().splitlines()
+    first, last = (json.loads(lines[place])["terms"] for place in (0, -1))
+    assert figures["accuracy"] > 0.9 and figures["step"] == 6 and figures["pairs"] > 0
+    assert last["margin"] > first["margin"] and last["preference_loss"] < first["preference_loss"]
+    if kind == "dpo":
+        assert first["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
+        assert figures["preference_loss"] < math.log(2)
+
+
+def test_a_reference_that_is_not_the_model_is_refused_and_one_of_other_weights_made_again(
+    chat_model: Path, pairs: Path, tmp_path: Path
+):
+    from linnet.core.arrays import unpack_tensors, write_tensors
+
+    given = {"start_from": chat_model, "preferences": pairs}
+    straight = linnet.train(tmp_path / "run", **given, training={**TRAINING, "steps": 3})
+    path = straight.folder / REFERENCE_LOG_PROBABILITIES
+    tensors, notes = unpack_tensors(path.read_bytes(), "reference")
+    path.unlink()
+    linnet.train(straight.folder, training={"steps": 4})
+    made, _ = unpack_tensors(path.read_bytes(), "reference")
+    torch.testing.assert_close(made, tensors, rtol=1e-6, atol=1e-6)
+    other = tmp_path / "other"
+    linnet.train(other, **given, training={**TRAINING, "steps": 1})
+    for folder in (other / "checkpoints", other / "model"):
+        for file in sorted(folder.rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+    write_tensors(other / REFERENCE_LOG_PROBABILITIES, {k: v - 9 for k, v in tensors.items()}, notes, checksum=True)
+    with pytest.raises(UserError, match=r"differs from its reference by .* nats per token before the first step"):
+        linnet.train(other, **given, training={**TRAINING, "steps": 1})
+
+
+def test_pairs_and_their_objective_need_each_other(chat_model: Path, pairs: Path, tmp_path: Path, tiny_data):
+    run = linnet.train(tmp_path / "run", start_from=chat_model, preferences=pairs, training={**TRAINING, "steps": 1})
+    data = run.folder / "preferences"
+    for wrong, expected in (
+        ({"data": data}, "training.preference: null: .* holds pairs of answers; expected a kind"),
+        ({"data": tiny_data, "training": {"preference": {}}}, "training.preference: applies only to pairs of answers"),
+        ({"data": data, "training": {"preference": {}, "windows": "packed"}}, "training.windows: cannot be combined"),
+    ):
+        with pytest.raises(UserError, match=expected):
+            linnet.train(tmp_path / "new", start_from=chat_model, **wrong)
+    with pytest.raises(UserError, match=r"training\.preference: changes the answers of a model that exists"):
+        linnet.train(tmp_path / "new", model="tiny-ted", data=data, training={"preference": {}})

@@ -28,8 +28,8 @@ from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 from llamas import llama_spec
 
-VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN, CONTEXT = 2048, 128, 4, 4, 344, 1024
-CONVERSATIONS, BATCH = 64, 4
+VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN, CONTEXT = 4096, 256, 4, 4, 688, 1024
+CONVERSATIONS, BATCH = 88, 4
 ROWS = 8
 """Rows of a padded batch: as many conversations as a packed batch has in the mean, or a few more."""
 
@@ -105,7 +105,7 @@ def supervised_fine_tuning(runs: int) -> dict[str, Any]:
     """The ratios for each mixer and precision."""
     sequence = conversations(CONVERSATIONS)
     packed, padded = packed_epoch(sequence), padded_epoch(sequence)
-    whole = [batch for batch in packed if len(batch) == BATCH]
+    whole = packed[:2]
     text = TokenSequence.in_memory("text", 0, np.random.default_rng(1).integers(0, VOCABULARY, 100_000))
     stream = Batches(text, BATCH, CONTEXT, 0)
     plain = [stream.batch(number) for number in range(len(whole))]

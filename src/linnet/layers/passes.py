@@ -14,7 +14,7 @@ from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs, BatchLay
 from linnet.layers.contract import Sublayer
 from linnet.layers.state import State
 
-CALL_TOKENS, CALL_TOKENS_DEVICE = 64, 2048
+CALL_TOKENS, CALL_TOKENS_DEVICE = 128, 2048
 """What a call of a layer costs besides its tokens, in tokens; on a GPU, where many tokens keep it busy, more."""
 
 

@@ -280,7 +280,9 @@ def test_killed_while_writing_leaves_nothing_half_written(
         assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "data"}
 
 
-def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_path: Path, prepare: Prepare) -> None:
+@pytest.fixture
+def chat_model(tmp_path: Path) -> None:
+    """A model folder with a chat template, `model`."""
     tokenizer = Tokenizer.train("bytes", [])
     block = {"repeat": 1, "mixer": {"kind": "attention", "heads": 1}, "feed_forward": {"kind": "glu", "hidden": 8}}
     description = {"vocab_size": tokenizer.vocab_size, "d_model": 8, "context_length": 64, "blocks": [block]}
@@ -290,6 +292,10 @@ def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_pat
         "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
+
+
+@pytest.mark.usefixtures("chat_model")
+def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_path: Path, prepare: Prepare) -> None:
     rows = [{"instruction": f"Who? {n}", "output": "Ben."} for n in range(40)]
     (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, out, err = prepare("--chat", "chat.jsonl", "--model", "model", "--out", "data", "--json")
@@ -301,10 +307,23 @@ def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_pat
     }
     for words, expected in (
         (("--chat", "chat.jsonl"), "--model: expected it beside --chat"),
-        (("--model", "model"), "--chat: expected it beside --model"),
+        (("--model", "model"), "--chat: expected it, or --preferences, beside --model"),
         (("--chat", "no.jsonl", "--model", "model"), "--chat no.jsonl: expected a .jsonl file"),
         (("--chat", "chat.jsonl", "--model", "model", "--field", "x"), "--field x: applies only to text"),
         (("x.txt", "--chat", "chat.jsonl", "--model", "model"), "applies only to text, and not to conversations"),
     ):
         code, _, err = prepare(*words, "--out", "other")
         assert code == 2 and expected in err and err.count("\n") == 1, err
+
+
+@pytest.mark.usefixtures("chat_model")
+def test_pairs_of_answers_are_prepared_with_a_models_tokenizer_and_template(tmp_path: Path, prepare: Prepare) -> None:
+    rows = [{"prompt": f"Who? {n}", "chosen": "Ben.", "rejected": "No."} for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = prepare("--preferences", "pairs.jsonl", "--model", "model", "--out", "data", "--json")
+    assert (code, err) == (0, "")
+    manifest = json.loads(out)
+    assert manifest["layout"] == "preferences"
+    assert sum(split["documents"] for split in manifest["splits"].values()) == 80
+    code, _, err = prepare("--preferences", "pairs.jsonl", "--chat", "c.jsonl", "--model", "model", "--out", "other")
+    assert code == 2 and "--preferences pairs.jsonl: cannot be combined with --chat" in err

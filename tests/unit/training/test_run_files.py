@@ -114,7 +114,7 @@ def test_files_that_no_run_takes_are_refused(given: dict, message: str, tmp_path
 
 def test_conversations_need_a_model_to_start_from(tiny_model, tmp_path: Path):
     file = conversations(tmp_path / "one.jsonl")
-    with pytest.raises(UserError, match="chat: expected `start_from` beside it"):
+    with pytest.raises(UserError, match=r"chat: .*one\.jsonl: expected `start_from` beside it"):
         linnet.train(tmp_path / "run", model=tiny_model(), chat=file, training=STEPS)
     assert not (tmp_path / "run").exists()
 

@@ -183,3 +183,26 @@ def test_clean_prints_what_each_step_removed(capsys, files):
     lines = (files / "clean/part-00000.jsonl").read_text().splitlines()
     assert len(lines) == report["kept"]["documents"] < 5
     assert "gopher_short_doc" in (files / "page/report.html").read_text()
+
+
+def test_synthesise_writes_a_chat_file_and_tells_its_types(capsys, tmp_path):
+    out = tmp_path / "instructions.jsonl"
+    options = ["--kind", "order", "--kind", "steps", "--count", "3", "--seed", "4", "--split", "held-out-names"]
+    arguments = ["data", "synthesise", *options, "--out", str(out)]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["count"], found["examples"]) == (3, {"order": 2, "steps": 1})
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["type"], row["split"]) for row in rows] == [
+        (name, "held-out-names") for name in ("order", "steps", "order")
+    ]
+    assert main(arguments) == 2
+    assert "exists already; --overwrite replaces it" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite", "--seed", "5"]) == 0
+    assert "3 examples" in capsys.readouterr().out
+    assert [json.loads(line) for line in out.read_text().splitlines()] != rows
+
+
+def test_synthesise_names_what_is_unknown(capsys, tmp_path):
+    assert main(["data", "synthesise", "--kind", "retel", "--out", str(tmp_path / "a.jsonl")]) == 2
+    assert capsys.readouterr().err.strip().endswith("--kind retel: did you mean retell?")

@@ -110,6 +110,16 @@ def preferences(workspace: Workspace, path: Path) -> None:
     _write_lines(path, [{"prompt": f"Sing {n} times?", "chosen": "Yes.", "rejected": "No!"} for n in range(40)])
 
 
+def own_world(workspace: Workspace, path: Path) -> None:
+    """A Python file that makes instructions."""
+    path.write_text(
+        "def examples(seed, split):\n"
+        "    for number in range(600):\n"
+        "        turns = [{'role': 'user', 'content': str(number)}, {'role': 'assistant', 'content': 'a bird'}]\n"
+        "        yield {'messages': turns, 'checker': {'kind': 'exact', 'answer': 'bird'}}\n"
+    )
+
+
 def run_with_chat_template(workspace: Workspace, path: Path) -> None:
     """A run whose model has a chat template."""
     run_of("tiny-attention")(workspace, path)
@@ -428,6 +438,7 @@ MAKERS: dict[str, Maker] = {
     "chat.jsonl": conversations,
     **dict.fromkeys(("runs/base", "runs/chat"), run_with_chat_template),
     "preferences.jsonl": preferences,
+    "my_world.py": own_world,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/llama": run_of_llama,

@@ -9,6 +9,7 @@ import typer
 
 from linnet.cli.console import interruptions_reported, invocation, note, show_result
 from linnet.cli.options import AsJson, Changes, ExecutorName, Separator, SlurmOptions, TextField, Workers, option
+from linnet.core.bounds import MAX_SYNTHESISED
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 data = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Work on text before it is prepared: clean it, leave out copies; look at conversations; find the shares of
-    sources.
+    help="""Work on text before it is prepared: clean it, leave out copies; look at conversations, or make them; find
+    the shares of sources.
 
     Example: linnet data dedup web.jsonl --out data/unique
     """,
@@ -198,6 +199,40 @@ def show(
         write_json(view.to_dict())
     else:
         write_terminal(view)
+
+
+@data.command()
+def synthesise(
+    *,
+    out: Annotated[Path, option("FILE.jsonl", "The chat file to write.")],
+    count: Annotated[int, typer.Option(min=1, max=MAX_SYNTHESISED, metavar="N", help="Examples to write.")] = 1000,
+    world: Annotated[
+        str, option("stories|FILE.py", "The built-in stories, or a Python file with a function examples(seed, split).")
+    ] = "stories",
+    kind: Annotated[
+        list[str] | None,
+        option("KIND", "Of the stories: a type of instruction (repeatable). Default: all (docs/instructions.md)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the examples.")] = 0,
+    split: Annotated[
+        str, option("SPLIT", "train, validation, held-out-names or held-out-templates; an own world may have others.")
+    ] = "train",
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write instructions with reference answers and checkers, made by a world.
+
+    Example: linnet data synthesise --count 2000 --out instructions.jsonl
+
+    Example: linnet data synthesise --kind retell --kind order --split validation --seed 1 --out held-out.jsonl
+
+    Each line has the messages of a conversation, which `linnet prepare --chat` reads, and the checker of its last
+    answer. Settings of stories, names of people and ways to ask are kept apart by the splits. An own world runs as
+    Python code.
+    """
+    from linnet.data.synthesise import synthesise as write_world
+
+    show_result(write_world(world, out, count, seed, split, kind or (), overwrite), None, as_json)
 
 
 def _spec(given: dict[str, dict[str, float | None]], exact_only: bool, is_against: bool) -> "DeduplicationSpec":

@@ -38,6 +38,8 @@ MAX_ABILITY_SHOTS, MAX_TASK_SHOTS = 64, 100
 """Examples before a question of an ability and before an item of a task."""
 MAX_TASK_ITEMS = 1 << 20
 """Items of a task."""
+MAX_SYNTHESISED = 100_000_000
+"""Examples of a world in one file."""
 MAX_VERIFIED_STEPS = 100_000
 """Steps of a test of resuming."""
 MAX_THREADS_PER_PROCESSOR = 16

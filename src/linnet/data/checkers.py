@@ -317,12 +317,24 @@ class AllOf(Checker):
         return sum(checker.score(answer) for checker in self.checkers) / len(self.checkers)
 
 
+class AnyOf(Checker):
+    """One of a list of checkers: the best score."""
+
+    kind: Literal["any"]
+    checkers: Annotated[list["AnyChecker"], Field(min_length=1)]
+
+    def score(self, answer: str) -> float:
+        return max(checker.score(answer) for checker in self.checkers)
+
+
 AnyChecker = Annotated[
     ExactAnswer | OneOfAnswers | NumberAnswer | ContainsWords | LacksWords | OrderedMentions | LetterCount
-    | AnswerLength | BeginsWith | EndsWith | WrappedAnswer | LetterCase | DifferentResponses | JsonAnswer | AllOf,
+    | AnswerLength | BeginsWith | EndsWith | WrappedAnswer | LetterCase | DifferentResponses | JsonAnswer | AllOf
+    | AnyOf,
     Field(discriminator="kind"),
 ]  # fmt: skip
 AllOf.model_rebuild()
+AnyOf.model_rebuild()
 
 
 class _CheckerField(Spec):

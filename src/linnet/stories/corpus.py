@@ -25,7 +25,7 @@ class Story:
 
     `text` has one to five paragraphs, one per line. `plot` is its name; `signature` (plot, place, things..., topic)
     decides the split; `cast` are its characters, the main one first; `events` all that happens in it, in order, told
-    or not. `seed`, `index`, `split` and `names` give the same story again.
+    or not, and `told` those that the text tells. `seed`, `index`, `split` and `names` give the same story again.
     """
 
     text: str
@@ -37,6 +37,7 @@ class Story:
     index: int
     split: Split
     names: int = ALL_NAMES
+    told: tuple[StoryEvent, ...] = ()
 
 
 def story(seed: int, index: int, split: Split = "train", names: int = ALL_NAMES) -> Story:
@@ -59,7 +60,7 @@ def story(seed: int, index: int, split: Split = "train", names: int = ALL_NAMES)
         if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
             break
     signature, cast, events = plot.signature(setting), tuple(stage.cast), tuple(stage.events)
-    return Story(text, plot.name, signature, cast, events, seed, index, split, names)
+    return Story(text, plot.name, signature, cast, events, seed, index, split, names, tuple(stage.told))
 
 
 def stories(seed: int = 0, split: Split = "train", names: int = ALL_NAMES) -> Iterator[Story]:

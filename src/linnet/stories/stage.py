@@ -60,6 +60,7 @@ class Stage:
         self.place: Location = setting.place
         self.world = World()
         self.events: list[StoryEvent] = []
+        self.told: list[StoryEvent] = []
         self.cast: list[Character] = []
         self.roles: dict[str, object] = {"scene": setting.place, "activity": rng.choice(setting.place.activities)}
         self._narrator = Narrator(rng)
@@ -78,6 +79,7 @@ class Stage:
     def tell(self, event: StoryEvent, *phrasings: str) -> None:
         """The event happens and is told in one of `phrasings`, by default those of its type."""
         self.know(event)
+        self.told.append(event)
         phrasing = self._fresh(phrasings or phrasings_for(event))
         self._narrator.write(phrasing, vars(event), self.roles)
 

@@ -26,7 +26,7 @@ CASES = [
     (SHORT, ["one two three", "don't go"], ["one two three four", ""]),
     (
         {"kind": "length", "unit": "sentences", "at_least": 2, "at_most": 2},
-        ['He ran. "Go!" he said.', "A. b"],
+        ['He ran. "Go!" he said.', "A. B"],
         ["One."],
     ),
     ({"kind": "length", "unit": "lines", "at_least": 2}, ["a\nb"], ["a\n\n"]),
@@ -55,6 +55,7 @@ CASES = [
     ({"kind": "json"}, ["[1, 2]"], ["[1, 2", ""]),
     ({"kind": "json", "fields": {"a": [1, {"b": True}]}}, ['{"a": [1, {"b": true}]}'], ['{"a": [1, {"b": 1}]}']),
     ({"kind": "all", "checkers": [LILY, SHORT]}, ["Lily sang."], ["Lily sang in the park.", "Tom sang."]),
+    ({"kind": "any", "checkers": [LILY, EXACT]}, ["Lily sang.", "in the park"], ["Tom sang."]),
 ]
 NAMES = [f"{number}-{case[0]['kind']}" for number, case in enumerate(CASES)]
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import interruptions_reported, invocation, note, show_result
-from linnet.cli.options import AsJson, Changes, ExecutorName, Separator, SlurmOptions, TextField, Workers, option
+from linnet.cli.options import (
+    AsJson,
+    Changes,
+    ChatTemplateFile,
+    ExecutorName,
+    Separator,
+    SlurmOptions,
+    TextField,
+    Workers,
+    option,
+)
 from linnet.core.bounds import MAX_SYNTHESISED
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
@@ -164,6 +174,7 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file of conversations.")],
     *,
     model: Annotated[Path, option("DIR", "A model folder or a run, whose tokenizer and chat template are used.")],
+    chat_template: ChatTemplateFile = None,
     number: Annotated[int, typer.Option(min=1, metavar="N", help="Which conversation of the file.")] = 1,
     out: Annotated[Path | None, option("PAGE.html", "Also write it as a page.")] = None,
     as_json: AsJson = False,
@@ -177,10 +188,9 @@ def show(
     """
     from itertools import islice
 
-    from linnet.data.chat_template import ChatTemplate
+    from linnet.data.chat_setup import chat_setup
     from linnet.data.chat_tokens import ChatEncoder, token_view
     from linnet.data.conversations import read_conversations
-    from linnet.data.tokenizer import TOKENIZER, Tokenizer
     from linnet.model.folder import PUBLISHED, model_folder
     from linnet.present.token_view import write_terminal, write_token_page
 
@@ -190,9 +200,9 @@ def show(
     if conversation is None:
         raise UserError(f"{file} has fewer conversations", field="number", value=number)
     folder = model_folder(model)
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    encoder = ChatEncoder(ChatTemplate.find(folder, folder / PUBLISHED), tokenizer)
-    view = token_view(conversation, encoder.encode(conversation), tokenizer)
+    setup = chat_setup((folder, folder / PUBLISHED), chat_template)
+    found = ChatEncoder(setup.template, setup.tokenizer).encode(conversation)
+    view = token_view(conversation, found, setup.tokenizer)
     if out is not None:
         write_token_page(view, out, f"linnet data show {file} --model {model} --number {number}")
     if as_json:

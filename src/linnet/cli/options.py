@@ -48,6 +48,10 @@ SplitDigits = Annotated[
         "Default: neither."
     ),
 ]
+ChatTemplateFile = Annotated[
+    Path | None,
+    option("FILE.jinja", "A chat template in place of the model's, or of linnet's where it has none."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=20, max=MAX_RESAMPLES, metavar="N", help="Resamples behind the intervals.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import AsJson, SplitDigits, option
+from linnet.cli.options import AsJson, ChatTemplateFile, SplitDigits, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -74,7 +74,8 @@ def prepare(
         bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
     ] = False,
     chat: Annotated[
-        Path | None, option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers.")
+        list[Path] | None,
+        option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers (repeatable)."),
     ] = None,
     preferences: Annotated[
         Path | None, option("FILE", "A .jsonl file of chosen and rejected answers instead of inputs.")
@@ -83,6 +84,7 @@ def prepare(
         Path | None,
         option("DIR", "With --chat or --preferences: the model with tokenizer and chat template."),
     ] = None,
+    chat_template: ChatTemplateFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -100,14 +102,16 @@ def prepare(
     from linnet.data.prepare_tokens import prepare_token_files
     from linnet.data.token_files import is_token_file
 
-    if chat is not None or preferences is not None or model is not None:
+    if chat_template is not None and not chat:
+        raise UserError(field="chat-template", value=chat_template, accepted="--chat beside it")
+    if chat or preferences is not None or model is not None:
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
         text_alone["split-digits"] = split_digits
         others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
         for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to conversations", field=name, value=value)
-        _report(_prepare_chat(chat, preferences, model, out, validation, overwrite), out, as_json)
+        _report(_prepare_chat(chat, preferences, model, chat_template, out, validation, overwrite), out, as_json)
         return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     if any(map(is_token_file, files or ())):
@@ -171,33 +175,40 @@ def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
 
 
 def _prepare_chat(
-    chat: Path | None,
+    chat: list[Path] | None,
     preferences: Path | None,
     model: Path | None,
+    chat_template: Path | None,
     out: Path,
     validation: float | None,
     overwrite: bool,
 ) -> "Manifest":
     """Prepare conversations or pairs of answers with the chat template and the tokenizer of a model."""
+    from linnet.data.chat_setup import chat_setup
     from linnet.data.chat_template import ChatTemplate
     from linnet.data.preferences import prepare_preferences
     from linnet.data.prepare_conversations import prepare_conversations
     from linnet.data.tokenizer import TOKENIZER, Tokenizer
     from linnet.model.folder import PUBLISHED, model_folder
 
-    if chat is not None and preferences is not None:
+    if chat and preferences is not None:
         raise UserError("cannot be combined with `chat`; give one of the two", field="preferences", value=preferences)
-    kind, file = ("preferences", preferences) if chat is None else ("chat", chat)
+    kind, files = ("chat", chat) if chat else ("preferences", None if preferences is None else [preferences])
     if model is None:
         raise UserError(field="model", accepted=f"it beside --{kind}")
-    if file is None:
+    if files is None:
         raise UserError(field="chat", accepted="it, or --preferences, beside --model")
-    if not file.is_file():
-        raise UserError(field=kind, value=file, accepted="a .jsonl file")
-    folder = model_folder(model)
-    template, tokenizer = ChatTemplate.find(folder, folder / PUBLISHED), Tokenizer.load(folder / TOKENIZER)
-    prepare = prepare_conversations if chat is not None else prepare_preferences
-    return prepare(file, out, template, tokenizer, validation, overwrite)
+    for file in files:
+        if not file.is_file():
+            raise UserError(field=kind, value=file, accepted="a .jsonl file")
+    folders = (model_folder(model), model_folder(model) / PUBLISHED)
+    if not chat:
+        template, tokenizer = ChatTemplate.find(*folders), Tokenizer.load(folders[0] / TOKENIZER)
+        return prepare_preferences(files, out, template, tokenizer, validation, overwrite)
+    setup = chat_setup(folders, chat_template)
+    if line := setup.describe():
+        note(line)
+    return prepare_conversations(chat, out, setup.template, setup.tokenizer, validation, overwrite, added=setup.added)
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

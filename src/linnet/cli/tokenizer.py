@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import interruptions_reported, show_result
-from linnet.cli.options import AsJson, Separator, SplitDigits, TextField, option
+from linnet.cli.options import AsJson, ChatTemplateFile, Separator, SplitDigits, TextField, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
@@ -271,6 +271,7 @@ def doctor(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl file of conversations.")],
     *,
     model: Annotated[Path, option("DIR", "A model folder or a run, whose tokenizer and chat template are checked.")],
+    chat_template: ChatTemplateFile = None,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How many conversations to read. Default: all.")
     ] = None,
@@ -285,11 +286,10 @@ def doctor(
     from dataclasses import asdict
     from itertools import islice
 
-    from linnet.data.chat_template import ChatTemplate
+    from linnet.data.chat_setup import chat_setup
     from linnet.data.conversations import read_conversations
     from linnet.data.template_doctor import CHECKS
     from linnet.data.template_doctor import doctor as check_template
-    from linnet.data.tokenizer import TOKENIZER, Tokenizer
     from linnet.model.folder import PUBLISHED, model_folder
     from linnet.present.progress import progress
     from linnet.present.table import Table
@@ -297,16 +297,16 @@ def doctor(
     if not file.is_file():
         raise UserError(field="file", value=file, accepted="a .jsonl file of conversations")
     folder = model_folder(model)
-    template = ChatTemplate.find(folder, folder / PUBLISHED)
+    setup = chat_setup((folder, folder / PUBLISHED), chat_template)
     with progress("checking", file.stat().st_size, "bytes") as advance:
         conversations = islice(read_conversations(file, advance), limit)
-        findings = check_template(template, Tokenizer.load(folder / TOKENIZER), conversations)
+        findings = check_template(setup.template, setup.tokenizer, conversations)
     if as_json:
-        write_json({"template": template.origin, "findings": [asdict(finding) for finding in findings]})
+        write_json({"template": setup.template.origin, "findings": [asdict(finding) for finding in findings]})
     else:
         failed = {finding.check: finding for finding in findings}
         rows = [(check, f"{failed[check].conversations:,}" if check in failed else "0") for check in CHECKS]
-        write(f"{template.origin}\n")
+        write(f"{setup.template.origin}\n")
         write_parts(Table("", ("check", "conversations that fail"), rows))
         for finding in findings:
             write(f"{finding.check}: {finding.place}: {finding.problem}\n")

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import check_out_path, interruptions_reported, invocation, note, show_result
-from linnet.cli.options import AsJson, ExecutorName, Fields, SlurmOptions, Workers, option, with_fields
+from linnet.cli.options import (
+    AsJson,
+    ChatTemplateFile,
+    ExecutorName,
+    Fields,
+    SlurmOptions,
+    Workers,
+    option,
+    with_fields,
+)
 from linnet.cli.process import exit_code
 from linnet.core.bounds import MAX_VERIFIED_STEPS
 from linnet.core.errors import UserError
@@ -69,6 +78,7 @@ def train(
             "training.preference: dpo, ipo or orpo.",
         ),
     ] = None,
+    chat_template: ChatTemplateFile = None,
     config: Annotated[Path | None, option("FILE", "YAML with the sections model, data, training.")] = None,
     recipe: Annotated[
         str | None,
@@ -177,7 +187,8 @@ def train(
         raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
-    files = given_files({"pairs": pairs, "chat": chat, "preferences": preferences})
+    kinds = {"pairs": pairs, "chat": chat, "preferences": preferences}
+    files = given_files(kinds, {"chat_template": chat_template})
     description = (config, model, data, changes or (), recipe, start_from, None, files)
     if verify_resume:
         refuse_distributed("--verify-resume")

@@ -68,7 +68,10 @@ class ChatTemplate:
             templates = named_templates(folder)
             if templates:
                 name = "default" if "default" in templates else next(iter(templates))
-                return cls(templates[name], f"{folder}: chat template {name!r}", special_tokens_of(folder))
+                named = dict[str, str]()
+                for each in reversed(folders):
+                    named |= special_tokens_of(each)
+                return cls(templates[name], f"{folder}: chat template {name!r}", named)
         return cls(PLAIN, "the plain chat template", {}, PLAIN_STOPS)
 
     @property
@@ -173,6 +176,17 @@ def named_templates(folder: Path) -> dict[str, str]:
     files = {path.stem: path for path in sorted((folder / CHAT_TEMPLATES).glob("*.jinja"))}
     files |= {"default": folder / CHAT_TEMPLATE} if (folder / CHAT_TEMPLATE).is_file() else {}
     return templates | {name: read_text(path) for name, path in files.items()}
+
+
+def chat_files(folder: Path | None) -> dict[str, str]:
+    """The chat template and the special tokens that lie in a model folder itself, as texts by the names of files."""
+    names = () if folder is None else (CHAT_TEMPLATE, TOKENIZER_CONFIG)
+    return {name: read_text(folder / name) for name in names if folder is not None and (folder / name).is_file()}
+
+
+def files_of_template(source: str, special_tokens: Mapping[str, str]) -> dict[str, str]:
+    """The texts of the files that give a model folder a chat template, by their names."""
+    return {CHAT_TEMPLATE: source, TOKENIZER_CONFIG: json.dumps(dict(special_tokens), indent=2) + "\n"}
 
 
 def special_tokens_of(folder: Path) -> dict[str, str]:

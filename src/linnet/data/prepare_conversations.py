@@ -26,6 +26,10 @@ CHECKED_CONVERSATIONS = 200
 CHAT = "chat"
 """In the settings of a manifest: the hash of the files of conversations that the folder was made of."""
 
+SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens", "added_tokens"
+"""In the settings of a manifest: what `ChatTemplate` has of this name, and the names that `ChatSetup` has of this one.
+"""
+
 Files = str | Path | Sequence[str | Path]
 
 
@@ -37,14 +41,15 @@ def prepare_conversations(
     validation: float | None = None,
     overwrite: bool = False,
     checked: bool = False,
+    added: Sequence[str] = (),
 ) -> Manifest:
     """Turn files of conversations (`read_conversations`) into a data folder of rows, and return its manifest.
 
     A row is one conversation, of which the answers and the stop tokens after them count in the loss; the role of each
     token is kept beside them (`target_weights`). Conversations that begin with the same messages up to the first answer
     are on the same side. validation: the fraction of the bytes to hold out. checked: the template has been checked
-    already. `UserError` for a template without a stop token after every answer (`template_doctor`); what else the
-    checks find is told.
+    already. added: the control tokens that the tokenizer has and the model lacks. `UserError` for a template without a
+    stop token after every answer (`template_doctor`); what else the checks find is told.
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
@@ -69,7 +74,13 @@ def prepare_conversations(
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
                 splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)
-        settings = {CHAT: hash_of_files(paths), "chat_template": template.source, "validation": holdout.fraction}
+        settings = {
+            CHAT: hash_of_files(paths),
+            "chat_template": template.source,
+            SPECIAL_TOKENS: dict(template.special_tokens),
+            "validation": holdout.fraction,
+            **({ADDED_TOKENS: list(added)} if added else {}),
+        }
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
 
 

@@ -100,6 +100,16 @@ class TokenData:
                 f" {path.parent}'s ({own[:12]}); `linnet prepare --tokenizer {path}` takes it"
             )
 
+    def added_tokens(self, path: Path) -> tuple[str, ...]:
+        """The names of the control tokens that were added to the tokenizer of a model, `path`, for the tokens here.
+
+        `UserError` as from `check_tokenizer` if it is another tokenizer.
+        """
+        added = self.tokenizer.added_to(Tokenizer.load(path))
+        if added is None:
+            self.check_tokenizer(path)
+        return added or ()
+
     def check_prefixes(self, field: str | None) -> None:
         """`UserError` if a model reads prefixes, as `field` of its description says, and the rows here have none."""
         if field is not None and not (self.is_rows and self.split("train").targets is None):

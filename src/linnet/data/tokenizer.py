@@ -157,13 +157,29 @@ class Tokenizer:
         canonical = json.dumps(self._definition, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def with_special(self, names: Sequence[str]) -> "Tokenizer":
-        """The same tokenizer with special tokens of these names, behind the others where it does not have them yet."""
+    def with_special(self, names: Sequence[str], ends: Sequence[str] = ()) -> "Tokenizer":
+        """The same tokenizer with special tokens of these names, behind the others where it does not have them yet.
+
+        ends: names of special tokens that end a text too, beside the end tokens that it has.
+        """
         added, plain = list(self._definition.get("added_tokens") or []), dict.fromkeys(_PLAIN_TOKEN, False)
         new = [name for name in names if name not in self.special_ids]
         for token, name in enumerate(new, self.vocab_size):
             added.append({"id": token, "content": name, **plain, "special": True})
-        return Tokenizer({**self._definition, "added_tokens": added}, self._origin)
+        every_end = [*map(self.token_name, self.end_ids), *ends] if ends else []
+        return Tokenizer({**self._definition, "added_tokens": added}, self._origin, dict.fromkeys(every_end, "end"))
+
+    def added_to(self, other: "Tokenizer") -> tuple[str, ...] | None:
+        """The names of the special tokens that this tokenizer has more than `other`; None if it differs otherwise.
+
+        It may have more end tokens too.
+        """
+        if self.hash == other.hash:
+            return ()
+        added = tuple(name for name in self.special_ids if name not in other.special_ids)
+        ends = tuple(map(self.token_name, self.end_ids))
+        twin = other.with_special(added, ends[len(other.end_ids) :])
+        return added if twin.hash == self.hash else None
 
     def parsing_special(self) -> "Tokenizer":
         """The same tokenizer, except that names of special tokens in a text become these tokens."""

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from linnet.core.errors import UserError
+from linnet.data.chat_template import chat_files
 from linnet.inference.language_model import LanguageModel, load
 from linnet.layers.registry import kinds_with_calibration
 from linnet.model.calibration import calibrate, with_stored_calibration
@@ -159,7 +160,8 @@ def export(
         source = LanguageModel(frozen(source, prompt), source.tokenizer, source.folder)
     if exporter is None:
         made = {"frozen_from": str(model), "calibration_prompt": prompt, "command": command}
-        write_model(path, source.decoder, source.tokenizer, made, published_files(source.folder))
+        published, beside = published_files(source.folder), chat_files(source.folder)
+        write_model(path, source.decoder, source.tokenizer, made, published, beside)
         return ExportResult.of(path, source.decoder, path / WEIGHTS)
     if source.spec.prefix:
         raise UserError(f"{model}: model.prefix: true: {to} has no prefix with bidirectional attention; expected false")

@@ -13,7 +13,7 @@ from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory, clean_up, not_replaced
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
-from linnet.core.files import write_json
+from linnet.core.files import write_json, write_text
 from linnet.model.decoder import Decoder, decoder_with_weights, meta_decoder
 from linnet.model.folder import CONFIG, PUBLISHED, RUN, TOKENIZER, WEIGHTS
 from linnet.model.spec import ModelSpec
@@ -31,10 +31,11 @@ def write_model(
     tokenizer: TokenizerLike,
     made: Mapping[str, Any],
     published: Mapping[str, Path] = MappingProxyType({}),
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write a whole model folder or nothing, replacing an existing one; `made` becomes `run.json`.
 
-    published: files by name to copy into `PUBLISHED`.
+    published: files by name to copy into `PUBLISHED`. beside: texts of other files by name, such as a chat template.
     """
     with atomic_directory(folder) as temporary:
         save_decoder(decoder, temporary)
@@ -44,7 +45,9 @@ def write_model(
         for name, path in zip(names, published.values(), strict=True):
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, temporary / name)
-        write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN, *names))
+        for name, text in beside.items():
+            write_text(temporary / name, text)
+        write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN, *beside, *names))
 
 
 def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:

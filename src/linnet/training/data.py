@@ -6,16 +6,19 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.data.batch_stages import BatchStage, StagedBatches, StagedPackedBatches
+from linnet.data.chat_template import ChatTemplate, chat_files, files_of_template
 from linnet.data.loader import Batches, Spans, document_windows
 from linnet.data.mixed_batches import MixedBatches, mixed_batches, source_parts
 from linnet.data.mixture import MixtureSpec
 from linnet.data.packing import PackedBatches
 from linnet.data.preferences import PreferenceBatches
+from linnet.data.prepare_conversations import ADDED_TOKENS, SPECIAL_TOKENS
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.model.cost import model_cost
 from linnet.model.decoder import meta_decoder
+from linnet.model.folder import PUBLISHED, find_model_folder
 from linnet.present import numbers
 from linnet.training.objectives.preference import REFERENCE
 from linnet.training.sections import TargetsSpec
@@ -27,8 +30,8 @@ TrainingBatches = Batches | StagedBatches | PackedBatches | StagedPackedBatches 
 def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     """The run as it is trained: resolved, with a model for the data's tokenizer.
 
-    A model that starts from another's weights keeps its vocabulary, which the tokenizer has to fit into. `UserError` if
-    the model cannot read the data, or a field does not apply to it.
+    A model that starts from another's weights keeps its vocabulary, unless control tokens were added to its tokenizer.
+    `UserError` if the model cannot read the data, or a field does not apply to it.
     """
     data.check_prefixes(run.model.prefix_field)
     _check_preferences(run, data)
@@ -37,7 +40,8 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     elif run.training.targets != TargetsSpec():
         raise UserError(f"training.targets: applies only to rows, such as conversations; {data.folder} holds text")
     vocab_size = data.tokenizer.vocab_size
-    if run.model.vocab_size != vocab_size and run.start_from is None:
+    grows = run.start_from is not None and run.model.vocab_size < vocab_size and ADDED_TOKENS in data.manifest.settings
+    if run.model.vocab_size != vocab_size and (run.start_from is None or grows):
         run = run.model_copy(update={"model": run.model.replace(vocab_size=vocab_size)})
     return run.resolved()
 
@@ -197,8 +201,24 @@ def packing_note(batches: TrainingBatches) -> str | None:
     return f"training.windows: packed: {packed.describe()}" if isinstance(packed, PackedBatches) else None
 
 
+def chat_files_of(run: RunSpec, data: TokenData) -> dict[str, str]:
+    """The chat template that a trained model gets: that of its conversations, or else of the model that it began with.
+
+    Texts by the names of files in the model folder.
+    """
+    start = None if run.start_from is None else find_model_folder(run.start_from)
+    known = ChatTemplate.find(*(() if start is None else (start, start / PUBLISHED)))
+    settings = data.manifest.settings
+    source, special_tokens = settings.get("chat_template"), settings.get(SPECIAL_TOKENS)
+    if source is None or special_tokens is None or (source, special_tokens) == (known.source, known.special_tokens):
+        return chat_files(start)
+    return files_of_template(source, special_tokens)
+
+
 def vocabulary_note(requested: RunSpec, run: RunSpec) -> str:
     """A message that the vocabulary of `run`, which is that of its data, differs from the requested one."""
+    if run.start_from is not None:
+        return f"note: vocabulary: {run.model.vocab_size:,} tokens instead of {requested.model.vocab_size:,}"
     before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (requested, run))
     return (
         f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the"

@@ -1,15 +1,17 @@
 """The initial weights of a run (random, with word vectors, or from another model) and the files that determine them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.core.spec import flatten
+from linnet.data.prepare_conversations import ADDED_TOKENS
 from linnet.data.token_data import TokenData
 from linnet.data.word_vectors import token_vectors
-from linnet.model.decoder import Decoder
+from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS, find_model_folder, model_folder
 from linnet.model.initialize import without_calibration_file
 from linnet.model.spec import ModelSpec, calibration_file
@@ -29,10 +31,13 @@ def initial_decoder(run: RunSpec, data: TokenData) -> Decoder:
     if run.start_from is None:
         return _random_decoder(run, run.model)
     folder = model_folder(run.start_from)
-    data.check_tokenizer(folder / TOKENIZER)
+    added = data.added_tokens(folder / TOKENIZER)
     decoder = uninitialized_decoder(run)
+    stored = decoder
+    if added:
+        stored = meta_decoder(run.model.replace(vocab_size=ModelSpec.load(folder / CONFIG).vocab_size))
     try:
-        weights = read_weights(folder, shapes_of(decoder), "the run's model")
+        weights = read_weights(folder, shapes_of(stored), "the run's model")
     except UserError as error:
         # Name the first fields in which the two descriptions differ.
         descriptions = (ModelSpec.load(folder / CONFIG), run.model)
@@ -42,8 +47,35 @@ def initial_decoder(run: RunSpec, data: TokenData) -> Decoder:
         fields = [field for field in dict.fromkeys([*there, *here]) if there.get(field) != here.get(field)]
         differences = [f"model.{field}: {here.get(field)}, not the {there.get(field)} of {folder}" for field in fields]
         raise UserError("; ".join([*differences[:SHOWN_DIFFERENCES], str(error)])) from None
+    if added:
+        weights = with_mean_rows(weights, run.model, data.tokenizer.vocab_size - len(added))
     decoder.load_state_dict(weights)
     return decoder
+
+
+def vocabulary_tensors(spec: ModelSpec) -> list[str]:
+    """The names of the tensors with a row for each token: the embedding, and the head that is not tied to it."""
+    shapes, larger = (shapes_of(meta_decoder(each)) for each in (spec, spec.replace(vocab_size=spec.vocab_size + 1)))
+    return [name for name, shape in shapes.items() if shape != larger[name]]
+
+
+def grown_tensors(run: RunSpec, data: TokenData) -> list[str]:
+    """The names of the tensors that got rows for control tokens that conversations need; none if none were added."""
+    return vocabulary_tensors(run.model) if ADDED_TOKENS in data.manifest.settings else []
+
+
+def with_mean_rows(weights: Mapping[str, Tensor], spec: ModelSpec, known: int) -> dict[str, Tensor]:
+    """The weights for the vocabulary of `spec`, of which the tokens from `known` on are new.
+
+    Their rows are the mean of those of the known tokens, so that each begins as likely as the mean token (Hewitt,
+    https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
+    """
+    grown = dict(weights)
+    for name in vocabulary_tensors(spec):
+        known_rows = weights[name][:known]
+        mean = known_rows.double().mean(0, keepdim=True).to(known_rows.dtype)
+        grown[name] = torch.cat([known_rows, mean.expand(spec.vocab_size - known, *mean.shape[1:])])
+    return grown
 
 
 def uninitialized_decoder(run: RunSpec) -> Decoder:

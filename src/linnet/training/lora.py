@@ -9,6 +9,7 @@ Legend: `I` inputs, `O` outputs, `R` rank.
 """
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +40,15 @@ class LowRankSum(nn.Module):
         return torch.addmm(weight_OI, self.up_OR, self.down_RI, alpha=self.scale)
 
 
-def add_lora(decoder: Decoder, spec: LoraSpec, seed: int) -> None:
+def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str] = ()) -> None:
     """Freeze a decoder, and add low-rank parts to the linear maps of its layers, in place.
 
-    The same seed draws the same parts. `UserError` if the layers that `spec.parts` names have no linear map.
+    The same seed draws the same parts. whole: the names of parameters that are trained as they are, such as a
+    vocabulary to which tokens were added. `UserError` if the layers that `spec.parts` names have no linear map.
     """
     decoder.requires_grad_(False)
+    for name in whole:
+        decoder.get_parameter(name).requires_grad_(True)
     generator = torch.Generator().manual_seed(seed)
     found = adapted_maps(decoder, spec)
     if not found:
@@ -61,6 +65,11 @@ def adapted_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:
         parts += [layer.mixer] if spec.parts in ("all", "mixers") else []
         parts += [layer.feed_forward] if spec.parts in ("all", "feed_forwards") else []
     return list(dict.fromkeys(linear for part in parts if part is not None for linear in linear_maps(part)))
+
+
+def low_rank_parameters(decoder: Decoder) -> set[nn.Parameter]:
+    """The parameters of the low-rank parts, which are none of the model's own."""
+    return {parameter for name, parameter in decoder.named_parameters() if _ADDED in name}
 
 
 @torch.no_grad()

@@ -61,6 +61,7 @@ def train(
     pairs: str | Path | None = None,
     chat: Paths | None = None,
     preferences: Paths | None = None,
+    chat_template: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train a model into the run folder `out`, or resume where an earlier call with the same settings stopped.
@@ -72,15 +73,16 @@ def train(
     model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
     training, which the other arguments change. recipe: how a published model was trained. reporter: receives
     the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). chat: instead of data,
-    a file of conversations, or several (docs/conversations.md). preferences: the same of pairs of answers
-    (docs/preferences.md). callbacks: your own.
+    a file of conversations, or several (docs/conversations.md); chat_template: a Jinja file in place of the model's
+    template. preferences: instead of data, pairs of answers (docs/preferences.md). callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
     field, and `DivergedError` if a loss is not finite.
     """
     keep_freed_memory()
-    files = given_files({"pairs": pairs, "chat": chat, "preferences": preferences})
+    options = {"chat_template": chat_template}
+    files = given_files({"pairs": pairs, "chat": chat, "preferences": preferences}, options)
     run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)
     with join_processes() as processes:
         if files is not None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.checksum import MANIFEST
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
+from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
 from linnet.data.prepare import PAIRS, prepare_pairs
@@ -114,42 +115,56 @@ def _prepare_pairs(run: RunSpec, given: RunFiles) -> None:
         prepare_pairs(given.files[0], run.data, str(model_folder(run.start_from) / TOKENIZER))
 
 
-def _chat_of(run: RunSpec, given: RunFiles) -> tuple[ChatTemplate, Tokenizer]:
-    """The chat template and the tokenizer of the model that a run starts from; `UserError` if it starts from none."""
+def _start_folders(run: RunSpec, given: RunFiles) -> tuple[Path, Path]:
+    """The model folder that a run starts from, and its published files; `UserError` if it starts from none."""
     if run.start_from is None:
         accepted = "`start_from` beside it: a model, whose tokenizer and chat template are used"
         raise UserError(field=given.kind, value=_shown(given.files), accepted=accepted)
     folder = model_folder(run.start_from)
-    return ChatTemplate.find(folder, folder / PUBLISHED), Tokenizer.load(folder / TOKENIZER)
+    return folder, folder / PUBLISHED
+
+
+def _chat_setup(run: RunSpec, given: RunFiles) -> ChatSetup:
+    return chat_setup(_start_folders(run, given), given.options.get("chat_template"))
 
 
 def _prepare_chat(run: RunSpec, given: RunFiles) -> None:
-    prepare_conversations(given.files, run.data, *_chat_of(run, given), checked=True)
+    setup = _chat_setup(run, given)
+    prepare_conversations(given.files, run.data, setup.template, setup.tokenizer, checked=True, added=setup.added)
 
 
 def _check_chat(run: RunSpec, given: RunFiles) -> None:
-    check_chat_template(given.files, *_chat_of(run, given))
+    setup = _chat_setup(run, given)
+    check_chat_template(given.files, setup.template, setup.tokenizer)
+    if line := setup.describe():
+        note(line)
 
 
 def _chat_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {CHAT: hash_of_files(given.files), "chat_template": _chat_of(run, given)[0].source}
+    return {CHAT: hash_of_files(given.files), "chat_template": _chat_setup(run, given).template.source}
+
+
+def _own_chat(run: RunSpec, given: RunFiles) -> tuple[ChatTemplate, Tokenizer]:
+    """The chat template and the tokenizer that the model has, to which nothing is added."""
+    folders = _start_folders(run, given)
+    return ChatTemplate.find(*folders), Tokenizer.load(folders[0] / TOKENIZER)
 
 
 def _prepare_preferences(run: RunSpec, given: RunFiles) -> None:
-    prepare_preferences(given.files, run.data, *_chat_of(run, given), checked=True)
+    prepare_preferences(given.files, run.data, *_own_chat(run, given), checked=True)
 
 
 def _check_preferences(run: RunSpec, given: RunFiles) -> None:
-    check_preference_template(given.files, *_chat_of(run, given))
+    check_preference_template(given.files, *_own_chat(run, given))
 
 
 def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {PREFERENCES: hash_of_files(given.files), "chat_template": _chat_of(run, given)[0].source}
+    return {PREFERENCES: hash_of_files(given.files), "chat_template": _own_chat(run, given)[0].source}
 
 
 KINDS: dict[str, FileKind] = {
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
-    CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, several=True),
+    CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template",), several=True),
     PREFERENCES: FileKind(_prepare_preferences, _preference_settings, _check_preferences, several=True),
 }
 """The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

@@ -38,17 +38,18 @@ from linnet.training.callbacks.preferences import Preferences
 from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
-from linnet.training.data import check_data, mixture_note, packing_note, training_batches
+from linnet.training.data import chat_files_of, check_data, mixture_note, packing_note, training_batches
 from linnet.training.distributed import Processes, Stopped, StopRequest
 from linnet.training.initialization import (
     EMBEDDING_FROM,
     START_FROM,
     TEACHER,
+    grown_tensors,
     initial_decoder,
     load_word_vectors,
     uninitialized_decoder,
 )
-from linnet.training.lora import add_lora, merged_state_dict
+from linnet.training.lora import add_lora, low_rank_parameters, merged_state_dict
 from linnet.training.machine import (
     check_memory,
     configured_precision,
@@ -107,7 +108,7 @@ class Trainer:
             else _initial(run, data, processes, reporter)
         )
         if resumes and spec.lora is not None:
-            add_lora(decoder, spec.lora, spec.seed)
+            add_lora(decoder, spec.lora, spec.seed, grown_tensors(run, data))
         decoder = decoder.to(device)
         objective = configure_objective(objective, spec, decoder, data)
         last = spec.gradient_accumulation * spec.steps - 1  # no batch is larger
@@ -309,7 +310,8 @@ class Trainer:
 
             def write() -> None:
                 published = published_files(context.run.start_from)
-                write_model(context.folder.model, decoder, context.data.tokenizer, summary, published)
+                beside = chat_files_of(context.run, context.data)
+                write_model(context.folder.model, decoder, context.data.tokenizer, summary, published, beside)
                 context.folder.draw_curves(context.run.model.name, decoder.causal)
 
             context.processes.broadcast_from_rank0(write)
@@ -334,7 +336,7 @@ class Trainer:
             "step": state.step,
             "steps": context.budget.steps,
             "tokens": state.tokens,
-            "parameters": sum(map(Tensor.numel, parameters - trained if training.lora else parameters)),
+            "parameters": sum(map(Tensor.numel, parameters - low_rank_parameters(context.model.decoder))),
             "seconds": state.elapsed_s,
             "command": command,
             "configuration": context.folder.configuration_checksum(),
@@ -387,5 +389,5 @@ def _initial(run: RunSpec, data: TokenData, processes: Processes, reporter: Repo
             f" ({found / tokens:.1%}); the others begin with random vectors"
         )
     if run.training.lora is not None:
-        add_lora(decoder, run.training.lora, run.training.seed)
+        add_lora(decoder, run.training.lora, run.training.seed, grown_tensors(run, data))
     return decoder, TrainState(data.hash, seed=run.training.seed, word_vectors=found)

@@ -1,6 +1,7 @@
 """Runs that prepare their data from files of conversations."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,12 @@ from linnet.data.prepare_conversations import CHAT
 from linnet.data.token_data import TokenData, read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.store import write_model
-from linnet.training.run_files import given_files
+from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, write_model
+from linnet.training.data import fit_to_data
+from linnet.training.initialization import initial_decoder, vocabulary_tensors
+from linnet.training.run import resolve_run_config
+from linnet.training.run_files import given_files, prepare_run_files
 
 SOUND = (
     "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
@@ -34,7 +39,12 @@ def base(tmp_path_factory: pytest.TempPathFactory, tiny_model) -> Path:
     """A model folder without a chat template."""
     folder = tmp_path_factory.mktemp("models") / "base"
     torch.manual_seed(0)
-    write_model(folder, Decoder(tiny_model(context_length=64)), Tokenizer.train("bytes", []), {})
+    write_model(
+        folder,
+        Decoder(tiny_model(context_length=64, head={"tied": False, "norm": {}})),
+        Tokenizer.train("bytes", []),
+        {},
+    )
     return folder
 
 
@@ -68,14 +78,70 @@ def test_a_run_prepares_its_conversations(chat_model: Path, tmp_path: Path):
         linnet.train(tmp_path / "run", **{**settings, "chat": two})
 
 
-def test_a_stopped_run_on_conversations_resumes_bit_for_bit(chat_model: Path, tmp_path: Path):
-    file = conversations(tmp_path / "one.jsonl")
-    settings = {"start_from": chat_model, "chat": file}
+@pytest.mark.parametrize("tied", [False, True], ids=["two-tables", "one-table"])
+def test_a_stopped_run_on_conversations_resumes_bit_for_bit(tied: bool, tiny_model, tmp_path: Path):
+    file, head = conversations(tmp_path / "one.jsonl"), {"tied": tied, "norm": {}}
+    write_model(tmp_path / "m", Decoder(tiny_model(context_length=64, head=head)), Tokenizer.train("bytes", []), {})
+    settings = {"start_from": tmp_path / "m", "chat": file}
     straight = linnet.train(tmp_path / "straight", **settings, training={**STEPS, "schedule": {"kind": "constant"}})
     parts = {**STEPS, "steps": 2, "schedule": {"kind": "constant"}}
     linnet.train(tmp_path / "parts", **settings, training=parts)
     again = linnet.train(tmp_path / "parts", **settings, training={**parts, "steps": 4})
     assert same(again.folder, straight.folder)
+
+
+def test_a_base_model_learns_to_chat_with_tokens_of_its_own(base: Path, tmp_path: Path, told):
+    file = conversations(tmp_path / "one.jsonl")
+    training = {**STEPS, "steps": 100, "optimizer": {"lr": 1e-2}}
+    found = linnet.train(tmp_path / "run", start_from=base, chat=file, training=training)
+    (line,) = (text for text in told() if "chat template" in text)
+    tokens = "3 control tokens are added, <|im_start|>, <|im_sep|>, <|im_end|>, at the mean of the others"
+    assert f"the model has none and gets linnet's; {tokens}; <|im_end|> ends an answer" in line
+    model = linnet.load(found.model)
+    assert model.spec.vocab_size == 260 and model.tokenizer.end_ids == (256, 259)
+    prompt = model.chat_template.render([{"role": "user", "content": "one 3"}])
+    assert prompt == "<|end|><|im_start|>user<|im_sep|>one 3<|im_end|><|im_start|>assistant<|im_sep|>"
+    assert model.generate(prompt, 20, parse_special=True, temperature=0) in ("y", "ye", "yes")
+    linnet.train(tmp_path / "next", start_from=found.folder, chat=file, training={**STEPS, "steps": 1})
+    assert len(told()) == 1 and linnet.load(tmp_path / "next").chat_template == replace(
+        model.chat_template, origin=f"{tmp_path / 'next' / 'model'}: chat template 'default'"
+    )
+
+
+def test_added_tokens_start_at_the_mean_of_the_others(base: Path, tmp_path: Path):
+    files = given_files({"chat": conversations(tmp_path / "one.jsonl")})
+    run = resolve_run_config(tmp_path / "run", start_from=base, files=files, training=STEPS)
+    prepare_run_files(run, files)
+    data = TokenData.open(run.data)
+    grown, before = initial_decoder(fit_to_data(run, data), data).state_dict(), load_decoder(base).state_dict()
+    names = vocabulary_tensors(ModelSpec.load(base / "config.json"))
+    assert names == ["embedding.tokens.weight", "head.weight"] and grown.keys() == before.keys()
+    for name, tensor in grown.items():
+        assert torch.equal(tensor[:257] if name in names else tensor, before[name])
+        if name in names:
+            torch.testing.assert_close(tensor[257:], before[name].mean(0).expand(3, 16))
+
+
+def test_low_rank_parts_come_with_the_whole_vocabulary(base: Path, tmp_path: Path):
+    files, training = (
+        conversations(tmp_path / "one.jsonl"),
+        {**STEPS, "lora": {"rank": 2}, "schedule": {"kind": "constant"}},
+    )
+    found = linnet.train(tmp_path / "run", start_from=base, chat=files, training=training)
+    before, after = load_decoder(base).state_dict(), load_decoder(found.model).state_dict()
+    for name in ("embedding.tokens.weight", "head.weight"):
+        control = after[name][257:]
+        assert not torch.equal(control[1], control[2]) and not torch.equal(after[name][:257], before[name])
+    assert found.summary["parameters"] == sum(tensor.numel() for tensor in after.values())
+    linnet.train(tmp_path / "cut", start_from=base, chat=files, training={**training, "steps": 2})
+    linnet.train(tmp_path / "cut", training={"steps": 4})
+    assert same(tmp_path / "cut", tmp_path / "run")
+
+
+def test_other_tokenizers_than_one_with_more_tokens_are_refused(base: Path, tmp_path: Path):
+    linnet.prepare([str(conversations(tmp_path / "text.jsonl"))], tmp_path / "data", "char", field="instruction")
+    with pytest.raises(UserError, match="its tokens were made with another tokenizer"):
+        linnet.train(tmp_path / "run", start_from=base, data=tmp_path / "data", training=STEPS)
 
 
 def test_the_template_is_checked_at_each_start(chat_model: Path, tmp_path: Path, told):

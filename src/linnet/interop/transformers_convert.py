@@ -45,6 +45,7 @@ from linnet.interop.transformers_folder import (
     read_family,
     read_tokenizer,
     read_weights,
+    write_chat_template,
     write_folder,
 )
 from linnet.model.decoder import Decoder, decoder_with_weights
@@ -110,6 +111,7 @@ def export_transformers(model: LanguageModel, out: Path, precision: str | None =
         decoder, loss = round_weights(decoder, precision)
     with atomic_directory(out) as temporary:
         write_folder(temporary, family, decoder, model.tokenizer, published, own is not None)
+        write_chat_template(temporary, model.folder)
         theirs, their_tokenizer = load_original(temporary, "to", out)
         texts = [*SAMPLES, *sample_stories(STORIES)]
         check_same_ids(model.tokenizer, encoder(their_tokenizer), NAME, str(out), texts)

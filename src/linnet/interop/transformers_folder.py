@@ -17,8 +17,14 @@ from torch import Tensor
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.checksum import check_files
 from linnet.core.errors import UserError, note
-from linnet.core.files import open_file, read_json, write_json
-from linnet.data.chat_template import CHAT_TEMPLATES, TOKENIZER_CONFIG
+from linnet.core.files import open_file, read_json, write_json, write_text
+from linnet.data.chat_template import (
+    CHAT_TEMPLATE,
+    CHAT_TEMPLATES,
+    TOKENIZER_CONFIG,
+    chat_files,
+    special_tokens_of,
+)
 from linnet.data.tokenizer import TOKENIZER, Tokenizer, without_ends
 from linnet.data.tokenizer_training import END
 from linnet.interop.families import FAMILIES, REFUSED
@@ -235,6 +241,20 @@ def write_folder(
         original = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
         _update(folder / GENERATION, original, {**ends, **({"suppress_tokens": unused} if unused else {})})
     write_tensors(folder / WEIGHTS, family.tensors.to_published(decoder.state_dict(), spec), FORMAT)
+
+
+def write_chat_template(folder: Path, own: Path | None) -> None:
+    """Give an exported folder the chat template that lies in a model folder itself, `own`, with what it names.
+
+    Its control tokens are then read as such, for which Transformers has one setting for all texts.
+    """
+    files = chat_files(own)
+    if own is None or CHAT_TEMPLATE not in files:
+        return
+    write_text(folder / CHAT_TEMPLATE, files[CHAT_TEMPLATE])
+    config = read_json(folder / TOKENIZER_CONFIG)
+    config.pop("chat_template", None)
+    write_json(folder / TOKENIZER_CONFIG, {**config, **special_tokens_of(own), "split_special_tokens": False})
 
 
 def _keep_tokenizer(folder: Path, published: Tokenizer, tokenizer: Tokenizer) -> bool:

@@ -19,6 +19,10 @@ from safetensors.torch import load_file, save_file
 from small_originals import CONFIGS, TEXT, chat_tokenizer, write
 
 from linnet.core.errors import UserError
+from linnet.data.chat_setup import chat_setup
+from linnet.data.chat_template import files_of_template
+from linnet.data.chat_tokens import ChatEncoder
+from linnet.data.conversations import parse_conversation
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
 from linnet.interop.exporters import export
@@ -381,3 +385,23 @@ def test_an_end_behind_a_gap_in_the_ids_goes_in_and_out(tmp_path: Path, monkeypa
     assert load(tmp_path / "ours", device="cpu").tokenizer.end_ids == (289,)
     export(tmp_path / "ours", tmp_path / "again", to="transformers")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "again").eos_token_id == 289
+
+
+def test_a_template_that_a_model_was_given_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Transformers makes the same tokens of a conversation, and trains on the same."""
+    monkeypatch.setattr("linnet.interop.parity.STEPS", 10)
+    base = folder(tmp_path / "base")
+    setup = chat_setup([base])
+    grown = model({**LLAMA, "vocab_size": setup.tokenizer.vocab_size}, setup.tokenizer)
+    beside = files_of_template(setup.template.source, setup.template.special_tokens)
+    write_model(tmp_path / "ours", grown.decoder, setup.tokenizer, {}, beside=beside)
+    export(tmp_path / "ours", tmp_path / "theirs", to="transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    talk = [("system", "Be brief."), ("user", "Who?"), ("assistant", "A bird."), ("user", "When?"), ("assistant", "1")]
+    messages = [{"role": role, "content": content} for role, content in talk]
+    found = theirs.apply_chat_template(messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+    conversation = parse_conversation(json.dumps({"messages": messages}), "here")
+    expected = ChatEncoder(setup.template, setup.tokenizer).encode(conversation)
+    assert found["input_ids"] == expected.ids
+    assert found["assistant_masks"] == list(map(int, expected.trained))
+    assert theirs.eos_token == "<|im_end|>" and theirs.bos_token == "<|end|>"

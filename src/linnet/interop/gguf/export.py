@@ -102,8 +102,8 @@ def export_gguf(model: LanguageModel, out: Path, precision: str = "f32") -> Expo
     metadata = {"general.name": spec.name, **architecture_metadata(spec), **vocabulary.metadata}
     # llama.cpp ends a text at any of these and at eos_token_id.
     metadata |= zip(("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"), tokenizer.end_ids[1:], strict=False)
-    published = published_folder(model.folder)
-    for name, template in ({} if published is None else named_templates(published)).items():
+    folders = (model.folder, published_folder(model.folder))  # the first that has templates
+    for name, template in next(filter(None, (named_templates(each) for each in folders if each)), {}).items():
         metadata["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = template
     for token in tokenizer.end_ids[3:]:
         note(f"{spec.name}: {tokenizer.describe_token(token)} ends a text; a GGUF file names three such tokens at most")

@@ -79,6 +79,10 @@ def test_ends_and_templates_stand_in_the_file(tmp_path: Path, made_model: MadeMo
     assert fields["tokenizer.chat_template"].contents() == "{{ 1 }}"
     assert fields["tokenizer.chat_template.tool"].contents() == "{{ 2 }}"
     assert "<|more|> ends a text; a GGUF file names three such tokens at most" in caplog.text
+    (tmp_path / "chat" / "chat_template.jinja").write_text("{{ 3 }}")
+    export_gguf(load(tmp_path / "chat", device="cpu"), tmp_path / "own.gguf")
+    fields = gguf.GGUFReader(tmp_path / "own.gguf").fields
+    assert fields["tokenizer.chat_template"].contents() == "{{ 3 }}" and "tokenizer.chat_template.tool" not in fields
 
 
 def test_unigrams_and_their_rules_stand_in_the_file(tmp_path: Path, made_model: MadeModel):

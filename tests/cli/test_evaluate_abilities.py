@@ -145,3 +145,26 @@ def test_invalid_numbers_of_examples_are_refused(capsys: pytest.CaptureFixture[s
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: copying}]")
     assert "own.yaml: no ability with examples" in fails(capsys, *own, "--files", path, "--shots", "0")
+
+
+def test_the_suite_of_instructions(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+    path, text = tmp_path / "prompts.jsonl", tmp_path / "base.txt"
+    path.write_text('{"prompt": "a1", "answer": "7", "type": "sums"}\n' * 3)
+    text.write_text("a1 b2 c3\n")
+    arguments = ["evaluate", str(model), "--suite", "instructions"]
+    assert main([*arguments, "--prompts", str(path), "--limit", "2", "--data", str(text), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["prompts"] == 2 and found["data"] == str(text)
+    (one,) = found["models"]
+    assert list(one["groups"]) == ["sums", "all"] and one["groups"]["sums"]["reference"] == 1
+    assert one["bits_per_byte"]["value"] > 0 and len(one["calibration"]["bins"]) == 1
+    assert main([*arguments, "--prompts", str(path)]) == 0
+    assert "followed, %" in capsys.readouterr().out
+
+
+def test_options_without_effect_on_instructions_are_refused(capsys: pytest.CaptureFixture[str], model: Path):
+    suite = (model, "--suite", "instructions")
+    assert "no effect on the suite of instructions" in fails(capsys, *suite, "--shots", "1")
+    assert "no effect on the suite of instructions" in fails(capsys, *suite, "--limit-tokens", "9")
+    assert "goes with --suite instructions" in fails(capsys, model, "--suite", "pldr", "--prompts", "a.jsonl")
+    assert "--prompts" in fails(capsys, model, "--data", "a.txt", "--prompts", "a.jsonl")

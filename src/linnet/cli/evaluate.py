@@ -37,6 +37,9 @@ USUAL = (
 ABILITIES = "abilities"
 """The suite that generates its own questions."""
 
+INSTRUCTIONS = "instructions"
+"""The suite of prompts with checkers."""
+
 MINIMAL_PAIRS = "minimal-pairs"
 """The suite of a single file, which may stand behind the models."""
 
@@ -55,7 +58,7 @@ TEXT_OPTIONS = (
 )
 """Options that have an effect only for a text."""
 
-TASK_OPTIONS = ("files", "shots", "limit", "train_text")
+TASK_OPTIONS = ("files", "shots", "limit", "train_text", "prompts")
 """Options that have an effect only for tasks."""
 
 OWN_TASK_OPTIONS = ("suite", "task_file", "train_text")
@@ -151,9 +154,9 @@ class TaskOptions:
     suite: Annotated[
         str | None,
         option(
-            "pldr|merino|minimal-pairs|abilities",
+            "pldr|merino|minimal-pairs|abilities|instructions",
             "Measure on the tasks of a suite, read from --files; abilities: generated questions, each compared with "
-            "chance.",
+            "chance; instructions: answers judged by checkers.",
         ),
     ] = None
     files: Annotated[
@@ -180,7 +183,15 @@ class TaskOptions:
     ] = None
     limit: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_TASK_ITEMS, help="Items of each task, the first. Default: all; of an ability 200."),
+        typer.Option(
+            min=1,
+            max=MAX_TASK_ITEMS,
+            help="Items of each task, the first. Default: all; of an ability 200; of a type of instruction 20.",
+        ),
+    ] = None
+    prompts: Annotated[
+        list[Path] | None,
+        option("FILE.jsonl", "Of --suite instructions: prompts with checkers (repeatable). Default: story world."),
     ] = None
     train_text: Annotated[
         Path | None,
@@ -329,6 +340,9 @@ def evaluate(
     --suite abilities needs nothing but the model: copying, recall, counting, state tracking, combined facts, a needle
     in a long text and more, as far as the model knows the symbols (docs/abilities.md).
 
+    --suite instructions needs nothing but the model either: greedy answers in its chat template, judged by checkers;
+    with --data the bits per byte of a base text, which show what was forgotten (docs/instructions.md).
+
     Tasks are multiple choice from your own files (docs/tasks.md). Every score has its standard error, the accuracy of
     guessing and of simple baselines, and a verdict. Of several models the others are compared with the first. --tasks
     measures on tasks of the LM Evaluation Harness, which loads their data itself.
@@ -349,6 +363,8 @@ def evaluate(
 
     Example: linnet evaluate runs/ted --suite abilities --shots 0,1,2,4,8 --plot shots.png
 
+    Example: linnet evaluate runs/base runs/chat --suite instructions --limit 2 --data data/stories
+
     Example: linnet evaluate runs/pldr --protocol experiments/pldr-table.yaml --files data/tasks --limit 200
 
     Example: linnet evaluate runs/pldr --protocol experiments/caches.yaml
@@ -365,7 +381,10 @@ def evaluate(
         found: Result = _follow_protocol(models, protocol, tasks, page, compute.device)
     elif tasks.suite == ABILITIES:
         found = _measure_abilities(ctx, models, tasks, text, calibrated, compute)
+    elif tasks.suite == INSTRUCTIONS:
+        found = _measure_instructions(ctx, models, tasks, text, calibrated, compute)
     elif tasks.wanted:
+        refuse_options(ctx, ("prompts",), f"goes with `suite` {INSTRUCTIONS}")
         found = _measure_tasks(ctx, models, tasks, calibrated, compute, page)
     else:
         refuse_options(ctx, TASK_OPTIONS, "goes with `suite`, `task_file` or `tasks`")
@@ -424,6 +443,25 @@ def _measure_abilities(
     if tasks.shots is None:
         return evaluate_abilities(models[0], tasks.files or (), items, options)
     return evaluate_shots(models[0], tasks.shot_counts, tasks.files or (), items, options)
+
+
+def _measure_instructions(
+    ctx: typer.Context,
+    models: Sequence[Path],
+    tasks: TaskOptions,
+    text: TextOptions,
+    calibrated: CalibrationOptions,
+    compute: ComputeOptions,
+) -> Any:
+    """Measure how models follow instructions, and the bits per byte of --data beside it."""
+    used = ("data", "limit_tokens") if text.data is not None else ()
+    unused = [name for name in TEXT_OPTIONS if name not in used and name != "data"]
+    unused += ["calibrate_on", "files", "shots", "task_file", "tasks", "train_text", "report", "also"]
+    refuse_options(ctx, unused, "has no effect on the suite of instructions; leave it out")
+    from linnet.evaluation.instructions.report import evaluate_instructions
+
+    options = compute.model_options(calibrated, calibrated.seed)
+    return evaluate_instructions(models, tasks.prompts or (), tasks.limit, text.data, text.limit_tokens, options)
 
 
 def _measure_tasks(

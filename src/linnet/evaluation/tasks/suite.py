@@ -18,8 +18,8 @@ SUITES = Path(__file__).parent / "suites"
 SHOTS_FILE = "{name}_train.jsonl"
 """The file with the examples of a task, beside its items; without it, examples are the first other items."""
 
-MINIMAL_PAIRS, ABILITIES = "minimal-pairs", "abilities"
-"""Suites without a description: of one file, and of generated questions (`evaluation.abilities`)."""
+MINIMAL_PAIRS, ABILITIES, INSTRUCTIONS = "minimal-pairs", "abilities", "instructions"
+"""Suites without a description: of one file, and of generated questions (`evaluation.abilities`, `.instructions`)."""
 
 PHENOMENON = "UID"
 """The field of minimal pairs that groups rows into tasks, if they have it; BLiMP's name."""
@@ -99,9 +99,9 @@ def suite_names() -> list[str]:
 def suite_spec(name: str) -> SuiteSpec:
     """A suite that linnet contains; `UserError` for an unknown name."""
     if name not in suite_names():
-        if name == ABILITIES:
-            raise UserError("its questions are generated, by `evaluation.abilities`", field="suite", value=name)
-        known = [*suite_names(), MINIMAL_PAIRS, ABILITIES]
+        if name in (ABILITIES, INSTRUCTIONS):
+            raise UserError(f"its questions are generated, by `evaluation.{name}`", field="suite", value=name)
+        known = [*suite_names(), MINIMAL_PAIRS, ABILITIES, INSTRUCTIONS]
         raise UserError(did_you_mean(name, known, f"expected one of {', '.join(known)}"), field="suite", value=name)
     path = SUITES / f"{name}.yaml"
     return SuiteSpec.parse(read_yaml(path), str(path))

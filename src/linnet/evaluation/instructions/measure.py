@@ -1,0 +1,123 @@
+"""Greedy answers of a model to prompts, judged by their checkers, with the probability that the model gives them.
+
+Shapes: `N` prompts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.core.errors import UserError
+from linnet.data.checkers import count_of
+from linnet.data.prompts import ChatPrompt, prompt_of, read_prompts
+from linnet.evaluation.models import ModelOptions
+from linnet.evaluation.statistics import Estimate
+from linnet.evaluation.tasks.generation import GenerationRequest, Generator
+from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer, StateFactory
+from linnet.inference.language_model import LanguageModel
+from linnet.present.progress import progress
+from linnet.stories.instructions import KINDS, SPLITS, examples
+from linnet.stories.instructions.reading import SAYS_SO
+
+Values = NDArray[np.float64]
+
+SPARE_TOKENS = 16
+"""Tokens that an answer may have beyond twice those of the reference."""
+
+UNKNOWN_LENGTH = 256
+"""Tokens that an answer may have where there is no reference."""
+
+IMPOSSIBLE = "impossible"
+
+
+@dataclass(frozen=True)
+class InstructionScores:
+    """What a model did with each prompt.
+
+    answers: its texts. passed: 1 where the checker passes. probability: of the answer, its end left out. refused: 1
+    where the answer says that it cannot be known. cut: prompts whose beginning did not fit into the model's context.
+    bits_per_byte: of the base text, if one is given.
+    """
+
+    model: str
+    answers: list[str]
+    passed_N: Values
+    probability_N: Values
+    refused_N: Values
+    cut: int
+    bits_per_byte: Estimate | None = None
+
+
+def default_prompts(per_kind: int, seed: int = 0) -> list[ChatPrompt]:
+    """Prompts of every kind of the story world, `per_kind` of each in each split that is not for training."""
+    found = []
+    for split in SPLITS[1:]:
+        rows = islice(examples(seed, split), per_kind * len(KINDS))
+        found += [prompt_of(row, f"stories, {split} {number}") for number, row in enumerate(rows)]
+    return found
+
+
+def load_prompts(files: Sequence[str | Path], limit: int | None = None) -> list[ChatPrompt]:
+    """The prompts of files; limit: the first of each type."""
+    found, counts = list[ChatPrompt](), dict[str, int]()
+    for prompt in chain.from_iterable(map(read_prompts, files)):
+        counts[prompt.type] = counts.get(prompt.type, 0) + 1
+        if limit is None or counts[prompt.type] <= limit:
+            found.append(prompt)
+    return found
+
+
+def measure_instructions(
+    name: str | Path, prompts: Sequence[ChatPrompt], options: ModelOptions, bits_per_byte: Estimate | None = None
+) -> InstructionScores:
+    """Answer all prompts by a model folder, or a run, with its chat template, and judge the answers."""
+    model = options.load(name)
+    if model.spec.prefix_field is not None:
+        raise UserError(f"{name}: a model of pairs; expected a decoder that reads a text")
+    requests = [_request(model.parsing_special(), prompt) for prompt in prompts]
+    states = StateFactory.of_model(model)
+    room = model.spec.context_length
+    with progress(f"{name}: instructions", len(requests), "answers") as advance:
+        answers = Generator(states, model.tokenizer).generate(requests, advance)
+    return InstructionScores(
+        str(name),
+        answers,
+        np.array([prompt.checker.passes(answer) for prompt, answer in zip(prompts, answers, strict=True)], np.float64),
+        _probabilities(model, states, requests, answers),
+        np.array([says_unknown(answer) for answer in answers], np.float64),
+        sum(len(request.within(room).prompt) < len(request.prompt) for request in requests),
+        bits_per_byte,
+    )
+
+
+def says_unknown(answer: str) -> bool:
+    """True for an answer that says that it cannot be known."""
+    return any(count_of(answer, phrase) for phrase in SAYS_SO)
+
+
+def _request(model: LanguageModel, prompt: ChatPrompt) -> GenerationRequest:
+    """The prompt in the model's chat template, and how long the answer may become."""
+    template = model.chat_template
+    text = template.render([turn.as_dict() for turn in prompt.messages], **prompt.variables)
+    most = UNKNOWN_LENGTH
+    if prompt.reference is not None:
+        most = SPARE_TOKENS + 2 * len(model.tokenizer.encode(prompt.reference))
+    return GenerationRequest(tuple(model.prompt_tokens(text)), tuple(template.stops), most)
+
+
+def _probabilities(
+    model: LanguageModel, states: StateFactory, requests: Sequence[GenerationRequest], answers: Sequence[str]
+) -> Values:
+    """The probability of each answer after its prompt, as its text is encoded; 1 for an empty one."""
+    encoded = model.tokenizer.encode_batch(list(answers))
+    asked = [
+        LoglikelihoodRequest(request.prompt, tuple(tokens))
+        for request, tokens in zip(requests, encoded, strict=True)
+        if tokens
+    ]
+    found = iter(LoglikelihoodScorer(states).score(asked))
+    return np.array([np.exp(next(found).log_likelihood) if tokens else 1.0 for tokens in encoded], np.float64)

@@ -1,12 +1,22 @@
-"""Deduplication on one core: signatures against datatrove's, records from text to decisions, and the whole command.
+"""Text before training: deduplication, `prepare` with BPE, the loader, and opening ten gigabytes of tokens.
 
-`python benchmarks/data.py [--documents N] [--runs N] [--megabytes 10 100]`. Documents of 400 words are drawn from a
-vocabulary of 20,000; a tenth are near copies of others. Rates are of the process's own processor time, which other
-programs disturb less than the clock. Needs `pip install 'linnet[data]'`.
+`python benchmarks/data.py [--only CELL...] [--documents N] [--runs N] [--megabytes 10 100]`; other cells stay as they
+were recorded.
+
+Deduplication on one core: signatures against datatrove's, records from text to decisions, and the whole command.
+Documents of 400 words are drawn from a vocabulary of 20,000; a tenth are near copies of others. Rates are of the
+process's own processor time, which other programs disturb less than the clock. Needs `pip install 'linnet[data]'`.
+
+`prepare` with a BPE of 8,192 tokens reads stories, divides and checks them, holds some out and writes shards; the bare
+`tokenizers` library, with the same cores, reads the file, encodes the same documents and writes their ids.
+
+The loader makes batches of 8 windows of 1,024 tokens: the share of the time that a step of 200,000 tokens a second
+would wait for one, on data of which every block was read before, and on ten gigabytes of which none was.
 """
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -18,15 +28,28 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 
-from harness import contest, gate, report
+from harness import RESULTS, contest, gate, report
 from linnet.data.deduplicate import DeduplicationSpec, decide, describe
+from linnet.data.loader import Batches
 from linnet.data.minhash import hash_shingles, hash_words, minhash
+from linnet.data.prepare import prepare, prepare_texts, train_tokenizer
+from linnet.data.shards import BLOCK_BYTES, SHARD_TOKENS, BlockHashes, ShardInfo, write_manifest
+from linnet.data.sources import DEFAULT_SEPARATOR
+from linnet.data.token_data import TokenData, read_manifest
 from linnet.data.workers import batched_texts
+from linnet.stories import story
 
 NEAR_LIMIT, EXACT_LIMIT = 2_000, 50_000
 """Documents a second on one core."""
+
+PREPARE_LIMIT, LOADER_LIMIT, OPENING_LIMIT_S = 0.8, 0.01, 2.0
+"""Of the bare library's speed; of a step's time; seconds from the import to the first batch."""
+
+STEP_TOKENS_PER_S, BATCH_SIZE, CONTEXT_LENGTH = 200_000, 8, 1024
+STORIES_MB, LOADER_STORIES, BPE_TOKENS, SPARSE_BYTES, DOCUMENT_TOKENS = 40, 10_000, 8192, 10_000_000_000, 250
 
 WORDS, VOCABULARY, VALUES, COMPARED = 400, 20_000, 112, 200
 
@@ -38,6 +61,26 @@ begun_s = time.process_time()
 found = deduplicate([sys.argv[1]], sys.argv[2], workers=1)
 peak = 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 print(json.dumps([found.read.documents, found.kept.documents, time.process_time() - begun_s, peak]))
+"""
+
+OPENING = r"""
+import json, re, sys, time
+from pathlib import Path
+from linnet.data.loader import Batches, document_windows
+from linnet.data.token_data import TokenData
+begun_s = time.perf_counter()
+sequence = TokenData.open(sys.argv[1]).split("train")
+length = int(sys.argv[3])
+spans = document_windows(sequence, length) if sys.argv[4] == "documents" else None
+batches = Batches(sequence, int(sys.argv[2]), length, 0, spans)
+batches.batch(0)
+opened_s = time.perf_counter() - begun_s
+begun_s = time.perf_counter()
+for number in range(1, 201):
+    batches.batch(number)
+waited_s = (time.perf_counter() - begun_s) / 200
+peak = 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+print(json.dumps([opened_s, waited_s, peak, len(sequence)]))
 """
 
 
@@ -140,22 +183,131 @@ def command(texts: list[str], megabytes: int) -> dict[str, Any]:
     }
 
 
+def prepared(runs: int, folder: Path) -> dict[str, Any]:
+    """`prepare` from a file of stories to a data folder, and the bare library from it to a file of ids."""
+    file, tokenizer, written, texts = folder / "stories.txt", folder / "tokenizer.json", 0, list[str]()
+    while written < 1_000_000 * STORIES_MB:
+        texts.append(story(0, len(texts)).text)
+        written += len(texts[-1].encode())
+    file.write_text(DEFAULT_SEPARATOR.join(texts))
+    train_tokenizer([str(file)], "bpe", BPE_TOKENS).save(tokenizer)
+
+    def bare() -> int:
+        library, tokens = tokenizers.Tokenizer.from_file(str(tokenizer)), 0
+        end, documents = library.token_to_id("<|end|>"), file.read_text().split(DEFAULT_SEPARATOR)
+        with (folder / "bare.bin").open("wb") as handle:
+            for first in range(0, len(documents), 1000):
+                for found in library.encode_batch_fast(documents[first : first + 1000], add_special_tokens=False):
+                    handle.write(np.array([end, *found.ids], dtype=np.uint16).tobytes())
+                    tokens += 1 + len(found)
+        return tokens
+
+    def ours() -> int:
+        manifest = prepare([str(file)], folder / "data", str(tokenizer), overwrite=True)
+        return sum(split.tokens for split in manifest.splits.values())
+
+    found, expected = ours(), bare() + 2  # an end token closes each split
+    gate("prepare", found == expected, f"{found:,} tokens of {expected:,}")
+    timed = contest(ours, bare, runs, warm_up=0).summary()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"megabytes": STORIES_MB, "documents": len(texts), "cores": cores, **timed, "limit": PREPARE_LIMIT,
+            "within_limit": timed["times_as_fast"] >= PREPARE_LIMIT}  # fmt: skip
+
+
+def loader(folder: Path) -> dict[str, Any]:
+    """The share of a step's time that it waits for its batch, all blocks having been read."""
+    prepare_texts([story(0, number).text for number in range(LOADER_STORIES)], ["a story"], folder / "bytes", "bytes")
+    sequence = TokenData.open(folder / "bytes").split("train")
+    batches = Batches(sequence, BATCH_SIZE, CONTEXT_LENGTH, 0, None, document_starts=True)
+    count = batches.examples_per_epoch // BATCH_SIZE
+    tokens = np.concatenate([batches.batch(number).tokens.numpy().ravel() for number in range(count)])
+    gate("loader", len(tokens) >= 0.9 * len(sequence) - 1e5, f"an epoch reads {len(tokens):,} of {len(sequence):,}")
+    seconds = []
+    for number in range(count, 3 * count):
+        begun_s = time.perf_counter()
+        batches.batch(number)
+        seconds.append(time.perf_counter() - begun_s)
+    share = statistics.fmean(seconds) / (BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S)
+    return {"batch_ms": round(1e3 * statistics.fmean(seconds), 3), "share_of_step": round(share, 5),
+            "limit": LOADER_LIMIT, "within_limit": share < LOADER_LIMIT}  # fmt: skip
+
+
+def write_sparse(folder: Path) -> int:
+    """A data folder of `SPARSE_BYTES` of tokens, files with holes that take no room; returns its tokens."""
+    prepare_texts(["a" * 3000], ["b" * 3000], folder, "bytes")
+    manifest, tokens = read_manifest(folder), SPARSE_BYTES // 2
+    zeros, starts, shards = BlockHashes(), np.arange(0, SHARD_TOKENS, DOCUMENT_TOKENS, dtype="<u4"), list[ShardInfo]()
+    zeros.add(bytes(BLOCK_BYTES))
+    places, rest = BlockHashes(), BlockHashes()
+    places.add(starts.tobytes())
+    rest.add(bytes(2 * SHARD_TOKENS % BLOCK_BYTES))
+    blocks = {"tokens": zeros.all() * (2 * SHARD_TOKENS // BLOCK_BYTES) + rest.all(), "starts": places.all()}
+    for number in range(tokens // SHARD_TOKENS):
+        shard = ShardInfo(
+            file=f"train-{number:05d}.bin", tokens=SHARD_TOKENS, documents=len(starts), blocks=dict(blocks)
+        )
+        with shard.path(folder, "tokens").open("wb") as handle:
+            handle.truncate(2 * SHARD_TOKENS)
+        shard.path(folder, "starts").write_bytes(starts.tobytes())
+        shards.append(shard)
+    total, documents = SHARD_TOKENS * len(shards), len(starts) * len(shards)
+    split = manifest.splits["train"].model_copy(
+        update={"tokens": total, "targets": total - 1, "documents": documents, "bytes": total, "shards": shards}
+    )
+    write_manifest(folder, manifest.model_copy(update={"splits": {**manifest.splits, "train": split}}))
+    return total
+
+
+def opening(runs: int) -> dict[str, Any]:
+    """From a folder of ten gigabytes to the first batch, in a process of its own, imports not counted."""
+    found: dict[str, Any] = {"gigabytes": SPARSE_BYTES / 1e9, "limit_s": OPENING_LIMIT_S}
+    with TemporaryDirectory() as name:
+        tokens = write_sparse(Path(name))
+        for windows in ("stream", "documents"):
+            command = [sys.executable, "-c", OPENING, name, str(BATCH_SIZE), str(CONTEXT_LENGTH), windows]
+            made = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                    for _ in range(runs)]  # fmt: skip
+            gate(windows, all(each[3] == tokens for each in made), f"{made[0][3]:,} tokens of {tokens:,}")
+            opened_s, waited_s, peak = (statistics.median(each[place] for each in made) for place in range(3))
+            found[windows] = {
+                "first_batch_s": round(opened_s, 3),
+                "within_limit": opened_s < OPENING_LIMIT_S,
+                "unread_share_of_step": round(waited_s / (BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S), 4),
+                "peak_memory_mb": round(peak / 1e6),
+            }
+    return found
+
+
 def main() -> None:
     """Check, then time."""
+    cells = ("minhash", "exact", "datatrove", "command", "prepare", "loader", "opening")
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=cells, default=cells, help="the cells to measure")
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100], help="of text for the whole command")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    texts = made_texts(args.documents)
-    results = {
-        "texts": f"{args.documents:,} of {WORDS} words, {sum(map(len, texts)) / len(texts):,.0f} bytes each",
-        "minhash": rate(texts, DeduplicationSpec(), args.runs, NEAR_LIMIT),
-        "exact": rate(texts, DeduplicationSpec(near=None), args.runs, EXACT_LIMIT),
-        "datatrove": against_datatrove(texts[:COMPARED], args.runs),
-        "command": [command(texts, megabytes) for megabytes in args.megabytes],
-    }
+    record = RESULTS / "data.json"
+    results = json.loads(record.read_text())["results"] if record.is_file() and args.only != cells else {}
+    if {"minhash", "exact", "datatrove", "command"} & set(args.only):
+        texts = made_texts(args.documents)
+        size = sum(map(len, texts)) / len(texts)
+        results["texts"] = f"{args.documents:,} of {WORDS} words, {size:,.0f} bytes each"
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        measures: dict[str, Callable[[], Any]] = {
+            "minhash": lambda: rate(texts, DeduplicationSpec(), args.runs, NEAR_LIMIT),
+            "exact": lambda: rate(texts, DeduplicationSpec(near=None), args.runs, EXACT_LIMIT),
+            "datatrove": lambda: against_datatrove(texts[:COMPARED], args.runs),
+            "command": lambda: [command(texts, megabytes) for megabytes in args.megabytes],
+            "prepare": lambda: prepared(args.runs, folder),
+            "loader": lambda: loader(folder),
+            "opening": lambda: opening(args.runs),
+        }
+        for cell in cells:  # in this order
+            if cell in args.only:
+                results[cell] = measures[cell]()
     report("data", results)
 
 

@@ -159,6 +159,14 @@ def _windows(starts_N: Indices, context_length: int) -> Spans:
     return Spans(starts_N, lengths_N, lengths_N)
 
 
+def distinct_bounds(sequence: TokenSequence) -> Indices:
+    """Where documents begin, with the first place and the last, each once, ascending."""
+    bounds = np.concatenate([[0], sequence.document_starts, [len(sequence) - 1]])
+    # They are sorted; `np.unique` would sort them, for half a minute where there are twenty million.
+    distinct: Indices = bounds[np.append(True, bounds[1:] > bounds[:-1])]
+    return distinct
+
+
 def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
     """Cut a sequence into windows that begin with documents and together predict every token but the first once.
 
@@ -170,17 +178,18 @@ def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
     if last < 1:
         empty = np.empty(0, dtype=np.int64)
         return Spans(empty, empty, empty)
-    bounds = np.unique(np.concatenate([[0], sequence.document_starts, [last]]))
+    bounds = distinct_bounds(sequence)
     # Of the windows that begin with document d: how many it fills, and the bound at which the last of them ends.
     filled = np.maximum(1, -(-np.diff(bounds) // context_length))
     ends = np.searchsorted(bounds, bounds[:-1] + filled * context_length, side="right") - 1
-    following, chosen, document = ends.tolist(), [], 0
+    following, chosen, document = memoryview(ends), list[int](), 0
     while document < len(filled):
         chosen.append(document)
         document = following[document]
-    counts = filled[chosen]
+    chosen_N = np.array(chosen)
+    counts = filled[chosen_N]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts_N = np.repeat(bounds[chosen], counts) + within * context_length
+    starts_N = np.repeat(bounds[chosen_N], counts) + within * context_length
     lengths_N = np.diff(np.append(starts_N, last))
     return Spans(starts_N, lengths_N, lengths_N)
 

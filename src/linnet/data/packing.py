@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
-from linnet.data.loader import Batch, Indices
+from linnet.data.loader import Batch, Indices, distinct_bounds
 from linnet.data.shards import TokenSequence
 
 
@@ -57,8 +57,7 @@ class PackedWindows:
 
 def cut_documents(sequence: TokenSequence, context_length: int) -> Pieces:
     """The documents of a sequence, those longer than `context_length` cut into pieces of it and a rest."""
-    last = len(sequence) - 1
-    bounds = np.unique(np.concatenate([[0], sequence.document_starts, [last]]))
+    bounds = distinct_bounds(sequence)
     return cut_pieces(Pieces(bounds[:-1], np.diff(bounds)), context_length)
 
 

@@ -625,18 +625,23 @@ def _write_documents(
         return tokenizer.encode_batch([piece.text for piece in batch])
 
     for batch, encoded in computed_ahead(encode, _pieces(documents, tokenizer, rearranger)):
-        written, sizes_bytes = [before], [len(piece.text.encode()) for piece in batch]
-        for piece, size_bytes, tokens in zip(batch, sizes_bytes, encoded, strict=True):
-            ids = np.array([*piece.before, *tokens], dtype=np.int64)
-            mask = [counted] * len(piece.before) + [piece.counts] * len(tokens) if pairs else []
-            columns: dict[Part, Any] = {"mask": np.array(mask, dtype=bool)} if pairs else {}
-            writer.write(ids, columns, piece.begins)
-            written.append(ids)
+        ids, mask, starts, text_bytes = list[int](), list[bool](), list[int](), 0
+        for piece, tokens in zip(batch, encoded, strict=True):
+            if piece.begins:
+                starts.append(len(ids))
+            if pairs:
+                mask += [counted] * len(piece.before) + [piece.counts] * len(tokens)
+            ids += piece.before
+            ids += tokens
             counted = piece.counts
+            size_bytes = len(piece.text.encode())
             advance(size_bytes)
-        ids_T = np.concatenate(written)
-        totals.add(sum(sizes_bytes), ids_T)
-        before = ids_T[-1:]
+            text_bytes += size_bytes
+        ids_T = np.array(ids, dtype=np.int64)
+        writer.write(ids_T, {"mask": np.array(mask, dtype=bool)} if pairs else {}, starts)
+        before_and_ids_T = np.concatenate([before, ids_T])
+        totals.add(text_bytes, before_and_ids_T)
+        before = before_and_ids_T[-1:]
     writer.write(end, {"mask": np.array([counted])} if pairs else {})
     sizes = totals.token_bytes, totals.text_bytes
     assert tokenizer.kind == "imported" or sizes[0] == sizes[1], sizes

@@ -186,12 +186,16 @@ class ShardWriter:
             handle.close()
 
     def write(
-        self, tokens: Tokens, columns: Mapping[Part, NDArray[Any]] = MappingProxyType({}), begins: bool = False
+        self,
+        tokens: Tokens,
+        columns: Mapping[Part, NDArray[Any]] = MappingProxyType({}),
+        begins: bool | Sequence[int] = False,
     ) -> None:
         """Append token ids `[N]` and as many numbers for each of the writer's `parts`, in `columns`.
 
-        begins: a document begins with the first of them.
+        begins: a document begins with the first of them; or the places in `tokens` where one does, ascending.
         """
+        starts_D = np.array([0] * begins if isinstance(begins, bool) else begins, dtype=np.int64)
         values: dict[Part, NDArray[Any]] = {"tokens": tokens, **columns}
         self._targets += int(values["mask"].sum()) if "mask" in values else len(tokens)
         done = 0
@@ -202,10 +206,10 @@ class ShardWriter:
                 for part in self._parts:
                     self._handles[part] = shard.path(self._folder, part).open("wb")
                     self._hashes[part] = BlockHashes()
-            if begins and not done:
-                self._append("starts", np.array([self._tokens]))
-                self._documents += 1
             room = self._shard_tokens - self._tokens
+            within_D = starts_D[(starts_D >= done) & (starts_D < done + room)] - done + self._tokens
+            self._append("starts", within_D)
+            self._documents += len(within_D)
             for part, column in values.items():
                 self._append(part, column[done : done + room])
             self._tokens += min(room, len(tokens) - done)

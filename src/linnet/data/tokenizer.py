@@ -209,6 +209,8 @@ class Tokenizer:
         parts_of_all = [part for parts in cut for part in parts]
         with _panics_reported(self._origin):
             encodings = self._library.encode_batch_fast(parts_of_all, add_special_tokens=False)
+        if len(parts_of_all) == len(texts):
+            return [encoding.ids for encoding in encodings]
         ids = iter([encoding.ids for encoding in encodings])
         return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]
 

@@ -180,6 +180,8 @@ def cut_before_words(text: str) -> list[str]:
     The library needs time and memory out of proportion for a text of many megabytes. A part without any such place is
     cut at its limit.
     """
+    if len(text) <= _CUT_CHARACTERS:
+        return [text]
     cuts = [0]
     while len(text) - cuts[-1] > _CUT_CHARACTERS:
         limit = cuts[-1] + _CUT_CHARACTERS

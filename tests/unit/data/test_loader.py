@@ -12,6 +12,7 @@ from linnet.data.loader import (
     Batches,
     Spans,
     check_row_lengths,
+    distinct_bounds,
     document_rows,
     document_windows,
     evenly_spaced_batches,
@@ -358,3 +359,11 @@ def test_rows_of_an_example_stay_together():
         [4, 6, 8, 10],
         [2, 3, 4, 5],
     )
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"), [([0, 3, 7], [0, 3, 7, 9]), ([2], [0, 2, 9]), ([], [0, 9]), ([0, 9], [0, 9])]
+)
+def test_bounds_are_the_places_of_documents_each_once(starts, expected):
+    sequence = TokenSequence.in_memory("text", 0, np.arange(10), starts=np.array(starts, dtype=np.int64))
+    assert distinct_bounds(sequence).tolist() == expected

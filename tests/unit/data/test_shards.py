@@ -65,6 +65,22 @@ def test_shards_written_in_any_blocks_are_read_back(
     assert found.document_starts.tolist() == begun.tolist()
 
 
+@given(blocks=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=5), max_size=6), room=st.integers(1, 7))
+def test_documents_written_at_once_are_those_written_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, blocks: list[list[int]], room: int
+) -> None:
+    one_by_one = sequence(tmp_path_factory.mktemp("each"), [[7, 7], *blocks], 100, room)
+    folder, starts = tmp_path_factory.mktemp("all"), np.cumsum([0, *map(len, blocks)])[:-1].tolist()
+    with ShardWriter(folder, "train", 100, room) as writer:
+        writer.write(np.array([7, 7]), begins=True)
+        writer.write(
+            np.array([token for block in blocks for token in block], dtype=np.int64), begins=starts[: len(blocks)]
+        )
+        info = writer.info(0)
+    assert read_starts(folder, info.shards, "uint16", 100).tolist() == one_by_one.document_starts.tolist()
+    assert info.documents == 1 + len(blocks)
+
+
 @pytest.mark.parametrize(("start", "count"), [(-1, 1), (0, 4), (3, 1)])
 def test_reading_past_the_ends_is_a_bug(tmp_path: Path, start: int, count: int) -> None:
     with pytest.raises(AssertionError):

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from linnet import __version__
 from linnet.core.errors import is_out_of_memory
-from linnet.data.loader import Batch
+from linnet.data.loader import Batch, Batches
 from linnet.data.mixed_batches import MixedBatches
+from linnet.data.packing import PackedBatches
 from linnet.data.preferences import PreferenceBatches
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder, decoder_with_weights
@@ -64,6 +65,7 @@ from linnet.training.parallel import ParallelModel, with_fitting_shard
 from linnet.training.reporter import Reporter
 from linnet.training.run_folder import RunFolder, diverged_error
 from linnet.training.schedule import StepBudget, learning_rate
+from linnet.training.separation import check_separation
 from linnet.training.spec import RunSpec
 from linnet.training.state import TrainState
 from linnet.training.step import Iterate, NonFiniteError, Stepper, StepResult, too_large
@@ -110,6 +112,8 @@ class Trainer:
         if resumes and spec.lora is not None:
             add_lora(decoder, spec.lora, spec.seed, grown_tensors(run, data))
         decoder = decoder.to(device)
+        if data.is_rows and not resumes and isinstance(self.batches, Batches | PackedBatches):
+            check_separation(decoder, self.batches, reporter.note)
         objective = configure_objective(objective, spec, decoder, data)
         last = spec.gradient_accumulation * spec.steps - 1  # no batch is larger
         self.precision = precision or processes.broadcast_from_rank0(

@@ -15,6 +15,7 @@ from linnet.data.prepare import prepare
 from linnet.data.prepare_conversations import prepare_conversations
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.callbacks.log import Workload
 from linnet.training.data import check_data, fit_to_data, packing_note, training_batches, vocabulary_note
@@ -136,14 +137,14 @@ def test_a_mixture_cannot_grow(tiny_run, two_sources):
 
 
 SOUND = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}A{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}U{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A{% endif %}"
 )
 
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory) -> Path:
-    """A data folder of conversations of 7 to 12 tokens."""
+    """A data folder of conversations of 6 to 9 tokens."""
     folder = tmp_path_factory.mktemp("chat")
     rows = [{"instruction": f"{n}", "output": "yes"[: 1 + n % 3]} for n in range(40)]
     (folder / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -166,8 +167,24 @@ def test_conversations_are_packed_whole_and_a_run_resumes(tmp_path, tiny_run, ch
     batches, sequence = training_batches(TokenData.open(chat), run.resolved()), TokenData.open(chat).split("train")
     counted = sum(batches.examples([number]).count for number in range(batches.examples_per_epoch))
     assert counted == int((sequence.roles.read(1, len(sequence) - 1) > 0).sum())
+    assert batches.examples_per_epoch < 0.6 * len(sequence.document_starts), "several in a window"
     assert batches.counted_share == counted / (batches.examples_per_epoch * 16)
     assert straight.summary["tokens"] == sum(batches.batch(number).count for number in range(5))
+
+
+def test_a_run_whose_conversations_see_each_other_does_not_begin(tmp_path, tiny_run, chat, monkeypatch):
+    hidden = Decoder.hidden
+
+    def without_documents(self, *inputs, documents=None, **others):
+        return hidden(self, *inputs, **others)
+
+    monkeypatch.setattr(Decoder, "hidden", without_documents)
+    run = tiny_run(**PACKED)
+    model = {**run.model.model_dump(mode="json"), "context_length": 32, "initialization": {"std": 0.5}}
+    run = run.model_copy(update={"data": chat, "model": ModelSpec.parse(model, "test")})
+    with pytest.raises(UserError, match=r"windows: packed: the first rows have a loss .* does not keep them apart"):
+        train_run(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_on_packed_conversations_knows_how_long_it_takes(tiny_run, chat):

@@ -227,6 +227,9 @@ def synthesise(
     split: Annotated[
         str, option("SPLIT", "train, validation, held-out-names or held-out-templates; an own world may have others.")
     ] = "train",
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Write pairs of the right and a wrong answer, for --preferences.")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -242,7 +245,7 @@ def synthesise(
     """
     from linnet.data.synthesise import synthesise as write_world
 
-    show_result(write_world(world, out, count, seed, split, kind or (), overwrite), None, as_json)
+    show_result(write_world(world, out, count, seed, split, kind or (), overwrite, pairs), None, as_json)
 
 
 def _spec(given: dict[str, dict[str, float | None]], exact_only: bool, is_against: bool) -> "DeduplicationSpec":

@@ -363,7 +363,7 @@ def evaluate(
 
     Example: linnet evaluate runs/ted --suite abilities --shots 0,1,2,4,8 --plot shots.png
 
-    Example: linnet evaluate runs/base runs/chat --suite instructions --limit 2 --data data/stories
+    Example: linnet evaluate runs/base runs/chat --suite instructions --limit 1 --data data/stories
 
     Example: linnet evaluate runs/pldr --protocol experiments/pldr-table.yaml --files data/tasks --limit 200
 

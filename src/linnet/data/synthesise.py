@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError, one_line
+from linnet.data.conversations import ASSISTANT
 from linnet.data.prompts import ChatPrompt, prompt_of
 from linnet.present.progress import progress
 from linnet.present.result import Result
@@ -29,6 +30,7 @@ from linnet.stories.instructions import InstructionSplit, examples
 
 STORIES = "stories"
 FUNCTION = "examples"
+REJECTED = "rejected"
 
 MOST_REPEATS = 1000
 """Rows in a row with prompts that there are already; then a world is taken to have no others."""
@@ -74,10 +76,11 @@ def synthesise(
     split: str = "train",
     kinds: Sequence[str] = (),
     overwrite: bool = False,
+    pairs: bool = False,
 ) -> SynthesisReport:
     """Write `count` examples of a world into a .jsonl file, of different prompts.
 
-    world: `stories`, or the path of a Python file. kinds: of the stories; all by default. `UserError` for a file that
+    world: `stories`, or the path of a Python file. pairs: write preference pairs of the reference and a rejected answer. kinds: of the stories; all by default. `UserError` for a file that
     is there already, a world that is none, and a row that is no prompt or whose reference answer its checker fails.
     """
     out = Path(out)
@@ -93,7 +96,8 @@ def synthesise(
         target.open("w", encoding="utf-8", newline="\n") as file,
     ):
         for prompt in islice(rows, count):
-            file.write(json.dumps(prompt.row, ensure_ascii=False) + "\n")
+            row = preference_pair(prompt) if pairs else prompt.row
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
             found[prompt.type] += 1
             advance(1)
         if not found:
@@ -143,6 +147,18 @@ def _different(rows: Iterable[Any], world: str, repeats: list[int]) -> Iterator[
         seen.add(key)
         in_a_row = 0
         yield prompt
+
+
+def preference_pair(prompt: ChatPrompt) -> dict[str, Any]:
+    """The prompt with its reference as the chosen answer; `UserError` without a rejected one that the checker fails."""
+    rejected = prompt.row.get(REJECTED)
+    if not isinstance(rejected, str) or not rejected:
+        raise UserError(f"{prompt.place}: field {REJECTED!r}: missing; expected a wrong answer for the pair")
+    if prompt.checker.passes(rejected):
+        raise UserError(f"{prompt.place}: field {REJECTED!r}: {one_line(rejected, 80)!r} passes the checker")
+    answers = {"chosen": prompt.reference, REJECTED: rejected}
+    messages = {name: [{"role": ASSISTANT, "content": text}] for name, text in answers.items()}
+    return {"prompt": [turn.as_dict() for turn in prompt.messages], **messages, **prompt.variables}
 
 
 def checked_prompt(row: Any, place: str) -> ChatPrompt:

@@ -6,6 +6,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.data.conversations import read_conversations
+from linnet.data.preferences import read_preferences
 from linnet.data.prompts import read_prompts
 from linnet.data.synthesise import checked_prompt, synthesise
 
@@ -106,3 +107,26 @@ def test_a_row_needs_a_reference():
     row = {"messages": [{"role": "user", "content": "a"}], "checker": {"kind": "exact", "answer": "b"}}
     with pytest.raises(UserError, match="the last is no answer"):
         checked_prompt(row, "row")
+
+
+def test_pairs_have_the_reference_and_a_wrong_answer(tmp_path):
+    out = tmp_path / "pairs.jsonl"
+    synthesise("stories", out, 22, pairs=True)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    chat = tmp_path / "chat.jsonl"
+    synthesise("stories", chat, 22)
+    for pair, prompt in zip(rows, read_prompts(chat), strict=True):
+        assert tuple(turn["content"] for turn in pair["prompt"]) == tuple(turn.content for turn in prompt.messages)
+        assert prompt.checker.passes(pair["chosen"][0]["content"])
+        assert not prompt.checker.passes(pair["rejected"][0]["content"])
+    assert len(list(read_preferences(out))) == 22
+
+
+@pytest.mark.parametrize(
+    ("rejected", "expected"), [("", "field 'rejected': missing"), ("'rejected': '2', ", "'2' passes the checker")]
+)
+def test_a_pair_needs_a_wrong_answer(tmp_path, rejected, expected):
+    row = f"{{{rejected}'prompt': '1 + 1?', 'answer': '2'}}"
+    path = world(tmp_path, text=f"def examples(seed, split):\n    yield {row}")
+    with pytest.raises(UserError, match=expected):
+        synthesise(path, tmp_path / "pairs.jsonl", 1, pairs=True)

@@ -178,6 +178,8 @@ def test_token_files_and_back(tmp_path: Path, prepare: Prepare, capfd: pytest.Ca
         assert sum(each[count] for each in manifest["splits"].values()) == sum(
             getattr(each, count) for each in text.splits.values()
         )
+    code, out, errors = prepare("ds", "--tokenizer", "ds", "--out", "folder", "--json")
+    assert code == 0 and json.loads(out)["splits"] == manifest["splits"]
     code, out, errors = prepare(*arguments, "--overwrite", "--field", "body")
     assert (code, errors) == (2, "error: --field body: applies only to text, and not to token files\n")
     code = main(["export", "text", "--to", "datatrove", "--out", "ds2", "--precision", "int8"])

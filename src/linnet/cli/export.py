@@ -88,6 +88,11 @@ def export(
 
     Example: linnet export runs/pldr --freeze --out models/pldr-frozen
     """
+    from linnet.interop.exporters import EXPORTERS
+    from linnet.interop.exporters import export as export_model
+
+    if to is not None and to not in (*EXPORTERS, "datatrove"):
+        raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}, datatrove")
     if to == "datatrove":
         of_models = {"precision": precision, "cache_policy": cache_policy, "beside": beside, "runtime": runtime}
         for name, value in {**of_models, "freeze": freeze or None, "prompt": prompt or None}.items():
@@ -95,7 +100,6 @@ def export(
                 raise UserError("applies only to models, and not to tokens", field=name, value=value)
         _export_tokens(model, out, as_json)
         return
-    from linnet.interop.exporters import export as export_model
 
     made = export_model(
         model,

@@ -95,12 +95,12 @@ def prepare(
     Whole documents are held out, so that their share of the bytes is as near to the fraction as possible. The contents
     of all documents decide which ones are held out, not the order of the files.
 
-    Token files of nanoGPT and llm.c (.bin), Megatron (.bin and .idx) and datatrove (.ds) become a data folder too, with
-    the tokenizer that they were made with: --tokenizer PATH.
+    Token files of nanoGPT and llm.c (.bin), Megatron (.bin and .idx) and datatrove (.ds), or folders of them, become a
+    data folder too, with the tokenizer that they were made with: --tokenizer PATH.
     """
     from linnet.data.prepare import prepare as prepare_data
     from linnet.data.prepare_tokens import prepare_token_files
-    from linnet.data.token_files import is_token_file
+    from linnet.data.token_files import expand_token_files, is_token_file
 
     if chat_template is not None and not chat:
         raise UserError(field="chat-template", value=chat_template, accepted="--chat beside it")
@@ -114,13 +114,14 @@ def prepare(
         _report(_prepare_chat(chat, preferences, model, chat_template, out, validation, overwrite), out, as_json)
         return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
-    if any(map(is_token_file, files or ())):
+    token_files = expand_token_files(files or [])
+    if any(map(is_token_file, token_files)):
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
         text_alone["split-digits"] = split_digits
         for name, value in {**text_alone, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to token files", field=name, value=value)
-        manifest = prepare_token_files(files or [], out, tokenizer, validation, overwrite, end=end or ())
+        manifest = prepare_token_files(token_files, out, tokenizer, validation, overwrite, end=end or ())
         _report(manifest, out, as_json)
         return
     manifest = prepare_data(

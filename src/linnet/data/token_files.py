@@ -12,8 +12,9 @@ End tokens divide documents in all of them, and so does an index. Sources: Megat
 `dev/data/data_common.py`, nanoGPT `data/openwebtext/prepare.py`, datatrove `pipeline/tokens/tokenizer.py`.
 """
 
+import glob
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.atomic import atomic_directory
+from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError, note
 from linnet.core.files import read_text, write_text
+from linnet.data.readers import format_of
 from linnet.data.shards import token_dtype
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER
@@ -84,6 +87,24 @@ class TokenFile:
 def is_token_file(name: str) -> bool:
     """True for a path with the suffix of a token file."""
     return Path(name).suffix in SUFFIXES
+
+
+def expand_token_files(inputs: Sequence[str]) -> list[str]:
+    """Replace folders that hold token files and no text, and patterns that match token files, by those files.
+
+    Others stay as they are. What else such a folder holds is not read; a .idx goes with the .bin beside it.
+    """
+    paths: list[str] = []
+    for given in inputs:
+        found: list[Path] = []
+        if Path(given).is_dir() and not (Path(given) / MANIFEST).is_file():
+            every = [path for path in sorted(Path(given).rglob("*")) if path.is_file()]
+            found = [] if any(format_of(path)[0] for path in every) else every
+        elif glob.has_magic(given) and not Path(given).exists():
+            found = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207 - absolute patterns too
+        tokens = [str(path) for path in found if path.suffix in (".bin", ".ds")]
+        paths += tokens or [given]
+    return paths
 
 
 def open_token_file(path: Path, vocab_size: int) -> TokenFile:

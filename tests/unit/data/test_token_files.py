@@ -9,7 +9,7 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.data.token_data import TokenData
-from linnet.data.token_files import TokenFile, is_token_file, open_token_file, write_datatrove
+from linnet.data.token_files import TokenFile, expand_token_files, is_token_file, open_token_file, write_datatrove
 
 END = 9
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 1], [2, 2]]
@@ -217,3 +217,19 @@ def test_token_files_are_known_by_their_suffix() -> None:
         "b.ds",
         "c.idx",
     ]
+
+
+def test_folders_of_token_files_and_patterns_stand_for_them(tmp_path: Path) -> None:
+    (tmp_path / "tokens" / "more").mkdir(parents=True)
+    for name in ("b.bin", "b.idx", "a.ds", "a.ds.index", "tokenizer.json", "more/c.bin"):
+        (tmp_path / "tokens" / name).write_bytes(b"")
+    folder = str(tmp_path / "tokens")
+    files = [f"{folder}/{name}" for name in ("a.ds", "b.bin", "more/c.bin")]
+    assert expand_token_files([folder, "x.bin"]) == [*files, "x.bin"]
+    assert expand_token_files([f"{folder}/*.*"]) == files[:2]
+    assert expand_token_files([f"{folder}/*.json", "-", "no/*.bin"]) == [f"{folder}/*.json", "-", "no/*.bin"]
+    (tmp_path / "tokens" / "text.txt").write_text("text")
+    assert expand_token_files([folder]) == [folder]
+    (tmp_path / "tokens" / "text.txt").unlink()
+    (tmp_path / "tokens" / "manifest.json").write_text("{}")  # a data folder
+    assert expand_token_files([folder]) == [folder]

@@ -120,6 +120,11 @@ def own_world(workspace: Workspace, path: Path) -> None:
     )
 
 
+def prompts(workspace: Workspace, path: Path) -> None:
+    """Questions with their answers as JSON lines."""
+    _write_lines(path, [{"prompt": f"What follows {n}?", "answer": str(n + 1)} for n in range(40)])
+
+
 def run_with_chat_template(workspace: Workspace, path: Path) -> None:
     """A run whose model has a chat template."""
     run_of("tiny-attention")(workspace, path)
@@ -439,6 +444,7 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys(("runs/base", "runs/chat"), run_with_chat_template),
     "preferences.jsonl": preferences,
     "my_world.py": own_world,
+    "prompts.jsonl": prompts,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/llama": run_of_llama,

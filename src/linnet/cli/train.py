@@ -78,6 +78,14 @@ def train(
             "training.preference: dpo, ipo or orpo.",
         ),
     ] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        option(
+            "FILE.jsonl",
+            "Instead of --data: prompts whose answers a checker judges (repeatable); with --from. The objective is "
+            "training.grpo.",
+        ),
+    ] = None,
     chat_template: ChatTemplateFile = None,
     config: Annotated[Path | None, option("FILE", "YAML with the sections model, data, training.")] = None,
     recipe: Annotated[
@@ -157,6 +165,10 @@ def train(
 
     Example: linnet train --from runs/chat --preferences preferences.jsonl --out runs/dpo --lr 1e-5
 
+    --prompts lets the model answer, and makes answers that a checker likes likelier (docs/grpo.md).
+
+    Example: linnet train --from runs/chat --prompts prompts.jsonl --out runs/grpo --lr 1e-5
+
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
     Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --lr 1e-4
@@ -187,7 +199,7 @@ def train(
         raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
-    kinds = {"pairs": pairs, "chat": chat, "preferences": preferences}
+    kinds = {"pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
     files = given_files(kinds, {"chat_template": chat_template})
     description = (config, model, data, changes or (), recipe, start_from, None, files)
     if verify_resume:

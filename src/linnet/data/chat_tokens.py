@@ -7,13 +7,13 @@ once, and the places of the tokens in it say which part each is from.
 Legend: `T` tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnet.core.errors import UserError
 from linnet.data.chat_template import MARK, ChatTemplate, environment, mark
-from linnet.data.conversations import ChatConversation
+from linnet.data.conversations import ChatConversation, ChatTurn
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.token_view import ShownToken, TokenView
 
@@ -134,6 +134,12 @@ class ChatEncoder:
             answers = [number for number in conversation.answers if number < len(dicts)]
             trained = [self._answer(conversation, number, text, parts) for number in answers]
         return RenderedChat(text, tuple(parts), tuple(trained))
+
+    def encode_prompt(self, messages: Sequence[ChatTurn], variables: Mapping[str, Any]) -> list[int]:
+        """The tokens of the text that asks for an answer to messages, which begins as that of `encode`."""
+        text = self.template.render([turn.as_dict() for turn in messages], True, **variables)
+        ids = self.tokenizer.encode(text)
+        return ids if text.startswith(self._special) else [self.tokenizer.end_id, *ids]
 
     def encode(self, conversation: ChatConversation, messages: int | None = None) -> ChatTokens:
         """Encode a conversation, or its first `messages`.

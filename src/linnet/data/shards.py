@@ -44,7 +44,10 @@ Part = Literal["tokens", "starts", "mask", "targets", "roles"]
 Dtype = Literal["uint16", "uint32"]
 Tokens = NDArray[np.int64]
 
-_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}(\.(starts|mask|targets|roles))?\.bin")
+_FILE = re.compile(
+    r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}(\.(starts|mask|targets|roles))?\.bin"
+    r"|(train|validation)\.prompts\.jsonl"
+)
 
 
 class ShardInfo(Spec):
@@ -109,14 +112,15 @@ class TokenizerInfo(Spec):
     hash: str
 
 
-Layout = Literal["stream", "rows", "preferences"]
+Layout = Literal["stream", "rows", "preferences", "prompts"]
 
 
 class Manifest(Spec):
     """What a data folder holds and how it was made.
 
     layout: `stream`: documents follow one another, and examples are windows of the stream; `rows`: each document is one
-    example, whatever its length; `preferences`: two documents are one, a preferred answer and another one.
+    example, whatever its length; `preferences`: two documents are one, a preferred answer and another one;
+    `prompts`: documents ask for answers.
     """
 
     version: Literal[2] = 2

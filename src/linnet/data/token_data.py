@@ -86,6 +86,11 @@ class TokenData:
         return self.manifest.layout == "preferences"
 
     @property
+    def is_prompts(self) -> bool:
+        """True if documents ask for answers, which the model draws and something judges."""
+        return self.manifest.layout == "prompts"
+
+    @property
     def hash(self) -> str:
         """SHA-256 of the manifest: it identifies tokenizer, tokens and sources. A 0.1 folder keeps the one it had."""
         plain = self.manifest.model_dump() if self._legacy is None else self._legacy.manifest

@@ -21,10 +21,13 @@ from linnet.model.decoder import meta_decoder
 from linnet.model.folder import PUBLISHED, find_model_folder
 from linnet.present import numbers
 from linnet.training.objectives.preference import REFERENCE
+from linnet.training.rollout_batches import RolloutBatches
 from linnet.training.sections import TargetsSpec
 from linnet.training.spec import RunSpec, TrainingSpec
 
-TrainingBatches = Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches | PreferenceBatches
+TrainingBatches = (
+    Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches | PreferenceBatches | RolloutBatches
+)
 
 
 def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
@@ -34,7 +37,7 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     `UserError` if the model cannot read the data, or a field does not apply to it.
     """
     data.check_prefixes(run.model.prefix_field)
-    _check_preferences(run, data)
+    _check_objective(run, data)
     if data.is_rows:
         check_training_on_rows(run)
     elif run.training.targets != TargetsSpec():
@@ -46,17 +49,21 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     return run.resolved()
 
 
-def _check_preferences(run: RunSpec, data: TokenData) -> None:
-    """`UserError` unless pairs of answers meet an objective for them; the default one is `dpo`."""
+def _check_objective(run: RunSpec, data: TokenData) -> None:
+    """`UserError` unless pairs of answers, and prompts, meet an objective for them."""
     preference, spec = run.training.preference, run.training
     if preference is None and data.is_preferences:
         problem = f"null: {data.folder} holds pairs of answers"
         raise UserError(f"training.preference: {problem}; expected a kind (`set` training.preference.kind=dpo)")
     if preference is not None and not data.is_preferences:
         raise UserError(f"training.preference: applies only to pairs of answers, and not to what {data.folder} holds")
-    if preference is not None and (spec.windows != "stream" or spec.targets != TargetsSpec()):
+    if (spec.grpo is None) == data.is_prompts:
+        problem = f"null: {data.folder} holds prompts" if data.is_prompts else f"{data.folder} holds no prompts"
+        raise UserError(f"training.grpo: {problem}; expected prompts (`linnet train --prompts`) and their objective")
+    if (preference or spec.grpo) is not None and (spec.windows != "stream" or spec.targets != TargetsSpec()):
         field = "windows" if spec.windows != "stream" else "targets"
-        raise UserError(f"training.{field}: cannot be combined with training.preference; expected the default")
+        problem = "cannot be combined with training.preference or training.grpo"
+        raise UserError(f"training.{field}: {problem}; expected the default")
 
 
 def check_training_on_rows(run: RunSpec) -> None:
@@ -104,6 +111,8 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
         return _batches_of_mixture(data, spec.mixture, spec)
     sequence = data.split("train")
     assert spec.context_length is not None, "an unresolved run"
+    if data.is_prompts:
+        return RolloutBatches(data, run)
     if data.is_preferences:
         return preference_batches(data, run, "train")
     if data.is_rows:

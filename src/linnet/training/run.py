@@ -11,6 +11,7 @@ from linnet.core.errors import UserError
 from linnet.core.spec import read_assignment
 from linnet.core.system import keep_freed_memory
 from linnet.data.preferences import PREFERENCES
+from linnet.data.prepare_prompts import PROMPTS
 from linnet.data.token_data import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.training.callbacks import Callback
@@ -24,7 +25,7 @@ from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
 from linnet.training.run_files import Paths, RunFiles, given_files, prepare_run_files
 from linnet.training.run_folder import DivergedError, RunFolder, is_longer
-from linnet.training.sections import PreferenceSpec
+from linnet.training.sections import GrpoSpec, PreferenceSpec
 from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval, read_run, run_of
 from linnet.training.trainer import Trainer
 
@@ -61,6 +62,7 @@ def train(
     pairs: str | Path | None = None,
     chat: Paths | None = None,
     preferences: Paths | None = None,
+    prompts: Paths | None = None,
     chat_template: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
@@ -74,7 +76,8 @@ def train(
     training, which the other arguments change. recipe: how a published model was trained. reporter: receives
     the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). chat: instead of data,
     a file of conversations, or several (docs/conversations.md); chat_template: a Jinja file in place of the model's
-    template. preferences: instead of data, pairs of answers (docs/preferences.md). callbacks: your own.
+    template. preferences: instead of data, pairs of answers (docs/preferences.md). prompts: instead of
+    data, prompts with checkers (docs/grpo.md). callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
@@ -82,7 +85,8 @@ def train(
     """
     keep_freed_memory()
     options = {"chat_template": chat_template}
-    files = given_files({"pairs": pairs, "chat": chat, "preferences": preferences}, options)
+    kinds = {"pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
+    files = given_files(kinds, options)
     run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)
     with join_processes() as processes:
         if files is not None:
@@ -115,9 +119,11 @@ def resolve_run_config(
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
         run = read_run(config, model, data, list(assignments), recipe, start_from, training)
-        if files is None or files.kind != PREFERENCES or run.training.preference is not None:
+        missing = {PREFERENCES: ("preference", PreferenceSpec()), PROMPTS: ("grpo", GrpoSpec())}
+        section, default = missing.get(files.kind, ("", None)) if files is not None else ("", None)
+        if not section or getattr(run.training, section) is not None:
             return run
-        return run.model_copy(update={"training": run.training.model_copy(update={"preference": PreferenceSpec()})})
+        return run.model_copy(update={"training": run.training.model_copy(update={section: default})})
     known = RunFolder(out).configuration()
     plain, fields = known.to_dict(), dict(training or {})
     assigned = {read_assignment(each)[0] for each in assignments}

@@ -1,4 +1,4 @@
-"""Files that a run prepares its data from, instead of a data folder: pairs, conversations, preferences.
+"""Files that a run prepares its data from, instead of a data folder: pairs, conversations, preferences, prompts.
 
 Each kind of file is one entry of `KINDS`. The data folder of a run is `RUN/KIND`. It is made when the run begins; each
 later start of the run is held to the same files and options.
@@ -17,6 +17,7 @@ from linnet.data.chat_template import ChatTemplate
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
 from linnet.data.prepare import PAIRS, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
+from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
 from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
@@ -162,9 +163,18 @@ def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
     return {PREFERENCES: hash_of_files(given.files), "chat_template": _own_chat(run, given)[0].source}
 
 
+def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
+    prepare_prompts(given.files, run.data, *_own_chat(run, given))
+
+
+def _prompt_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
+    return {PROMPTS: hash_of_files(given.files), "chat_template": _own_chat(run, given)[0].source}
+
+
 KINDS: dict[str, FileKind] = {
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
     CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template",), several=True),
+    PROMPTS: FileKind(_prepare_prompts, _prompt_settings, several=True),
     PREFERENCES: FileKind(_prepare_preferences, _preference_settings, _check_preferences, several=True),
 }
 """The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

@@ -125,6 +125,26 @@ class PreferenceSpec(Spec):
         return self.kind != "orpo"
 
 
+class GrpoSpec(Spec):
+    """How a model learns from what its own answers earn (`training.objectives.grpo`).
+
+    group: answers drawn to each prompt, which are compared with each other. max_tokens: of an answer. updates: steps
+    that read the same answers. clip: bounds the ratio of probabilities in all but the first of these. kl: the weight of
+    the divergence from the model that the run starts from. scale_by_std: divide advantages by the standard deviation of
+    the group's rewards. reward: `FILE.py:FUNCTION`, called with the line of the prompt and the answer (null: the
+    checker of the prompt). held_out: prompts that are measured with each evaluation.
+    """
+
+    group: Annotated[int, Field(ge=2)] = 8
+    max_tokens: Count = 64
+    updates: Count = 1
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    kl: NonNegativeFloat = 0.0
+    scale_by_std: bool = False
+    reward: str | None = None
+    held_out: Count = 64
+
+
 class LoraSpec(Spec):
     """Low-rank adaptation of the model that the run starts from (`training.lora`); its own weights are not trained.
 

@@ -28,6 +28,7 @@ from linnet.training.sections import (
     DistillationSpec,
     EvaluateSpec,
     GrowthSpec,
+    GrpoSpec,
     GuardSpec,
     LogSpec,
     LoraSpec,
@@ -78,6 +79,7 @@ class TrainingSpec(Spec):
     z_loss: coefficient of `log^2 Z` in the objective, which keeps the logits from drifting (PaLM uses 1e-4).
     distillation: a teacher whose predictions the model learns as well; null: none.
     preference: how the model learns from pairs of answers (docs/preferences.md); null: the data are no such pairs.
+    grpo: how the model learns from rewards for its own answers (docs/grpo.md); null: the data are no prompts.
     lora: trains low-rank parts beside the linear maps of the model that the run starts from; null: trains all weights.
     penalties: terms that kinds of layers can add to the objective, by the name that the kind gives them, with the
     coefficient of each term; a term that is left out has the kind's default. guard: what happens at loss spikes; null:
@@ -105,6 +107,7 @@ class TrainingSpec(Spec):
     z_loss: NonNegativeFloat = 0.0
     distillation: DistillationSpec | None = None
     preference: PreferenceSpec | None = None
+    grpo: GrpoSpec | None = None
     lora: LoraSpec | None = None
     penalties: dict[str, dict[str, NonNegativeFloat]] = Field(default_factory=dict)
     guard: GuardSpec | None = None
@@ -143,8 +146,10 @@ class TrainingSpec(Spec):
         if self.distillation is not None and self.z_loss:
             raise ValueError(f"distillation: cannot be combined with z_loss: {self.z_loss:g}; expected z_loss: 0")
         for field in ("distillation", "z_loss"):
-            if self.preference is not None and getattr(self, field):
-                raise ValueError(f"{field}: cannot be combined with preference; expected the default")
+            if (self.preference is not None or self.grpo is not None) and getattr(self, field):
+                raise ValueError(f"{field}: cannot be combined with preference or grpo; expected the default")
+        if self.preference is not None and self.grpo is not None:
+            raise ValueError("grpo: cannot be combined with preference; expected one of the two")
         if self.compile and self.distillation is not None:
             raise ValueError("compile: True: cannot be combined with distillation; expected compile: false")
         for field, excluded in (
@@ -178,6 +183,8 @@ class RunSpec(Spec):
             raise ValueError("training.lora: trains parts of a model that exists; `start_from` is missing")
         if self.start_from is None and self.training.preference is not None:
             raise ValueError("training.preference: changes the answers of a model that exists; `start_from` is missing")
+        if self.start_from is None and self.training.grpo is not None:
+            raise ValueError("training.grpo: changes the answers of a model that exists; `start_from` is missing")
         if self.start_from is not None and self.training.embedding_from is not None:
             raise ValueError(
                 f"training.embedding_from: {self.training.embedding_from}: cannot be combined with `start_from`, whose"

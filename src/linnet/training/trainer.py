@@ -36,6 +36,7 @@ from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
 from linnet.training.callbacks.log import Log, MixtureReport, ProcessStats, Steadiness, Workload
 from linnet.training.callbacks.preferences import Preferences
+from linnet.training.callbacks.rollouts import Rollouts
 from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
@@ -63,6 +64,7 @@ from linnet.training.objectives.configure import configure_objective
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel, with_fitting_shard
 from linnet.training.reporter import Reporter
+from linnet.training.rollout_batches import RolloutBatches
 from linnet.training.run_folder import RunFolder, diverged_error
 from linnet.training.schedule import StepBudget, learning_rate
 from linnet.training.separation import check_separation
@@ -149,6 +151,11 @@ class Trainer:
             *(
                 [Preferences(context.run, context.data, self.batches, evaluate, self.precision.dtype)]
                 if isinstance(self.batches, PreferenceBatches)
+                else []
+            ),
+            *(
+                [Rollouts(context.run, context.data, self.batches, evaluate, self.precision.dtype)]
+                if isinstance(self.batches, RolloutBatches)
                 else []
             ),
             *([MixtureReport(self.batches)] if isinstance(self.batches, MixedBatches) else []),

@@ -7,6 +7,7 @@ from typing import Any
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.objectives import Loss, Objective
+from linnet.training.objectives.grpo import grpo_loss
 from linnet.training.objectives.language_modelling import check_penalties
 from linnet.training.objectives.preference import preference_loss
 from linnet.training.objectives.teacher import Teacher
@@ -21,7 +22,9 @@ def configure_objective(
     objective: that of text; a run that learns from something else has another one.
     """
     settings: dict[str, Any] = {"penalties": check_penalties(decoder, spec.penalties)}
-    if spec.preference is not None:
+    if spec.grpo is not None:
+        objective, settings["spec"] = grpo_loss, spec.grpo
+    elif spec.preference is not None:
         objective, settings["spec"] = preference_loss, spec.preference
     else:
         settings["z_loss"] = spec.z_loss

@@ -1,0 +1,108 @@
+"""Data folders of prompts: rows of tokens that ask for an answer, and beside them what judges the answers.
+
+A row is a prompt as the chat template prints it before an answer. `train.prompts.jsonl` and `validation.prompts.jsonl`
+hold the lines that they are from, in the same order.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
+from linnet.data.chat_template import ChatTemplate
+from linnet.data.chat_tokens import ChatEncoder
+from linnet.data.prepare import checked_target, describe_folder, new_folder
+from linnet.data.prepare_conversations import Files, hash_of_files, paths_of
+from linnet.data.prompts import ChatPrompt, parse_prompt, read_prompts
+from linnet.data.shards import Manifest, ShardWriter, SourceInfo, SplitInfo
+from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
+from linnet.data.token_data import TokenData
+from linnet.data.tokenizer import Tokenizer
+from linnet.present.progress import Advance, progress
+
+PROMPTS = "prompts"
+"""In the settings of a manifest: the hash of the files that the folder was made of."""
+
+
+def prepare_prompts(
+    files: Files,
+    out: str | Path,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    validation: float | None = None,
+    overwrite: bool = False,
+) -> Manifest:
+    """Turn files of prompts (`data.prompts`) into a data folder, and return its manifest.
+
+    Equal prompts are on the same side. The other arguments are those of `prepare_conversations`. `UserError` for a file
+    of which nothing could be held out.
+    """
+    paths, out = paths_of(files), checked_target(out, overwrite)
+    check_fraction(validation)
+    survey, sources, size_bytes = Survey(), list[SourceInfo](), sum(path.stat().st_size for path in paths)
+    with progress("reading", size_bytes, "bytes") as advance:
+        for path in paths:
+            before = survey.documents, survey.text_bytes
+            for prompt in read_prompts(path, advance):
+                survey.count(_identity(prompt), sum(len((turn.content or "").encode()) for turn in prompt.messages))
+            documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
+            sources.append(SourceInfo(file=str(path), documents=documents, bytes=text_bytes))
+    holdout = survey.holdout(validation)
+    if holdout.held_out is None:
+        raise UserError(f"{', '.join(map(str, paths))}: all prompts are the same; expected others to hold out")
+    encoder = ChatEncoder(template, tokenizer)
+    with new_folder(out, overwrite) as folder:
+        splits: dict[Split, SplitInfo] = {}
+        settings = {PROMPTS: hash_of_files(paths), "chat_template": template.source, "validation": holdout.fraction}
+        with progress("encoding", 2 * size_bytes, "bytes") as advance:
+            for side in ("train", "validation"):
+                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)
+                settings[f"{side}_rows"] = sha256_of(rows_file(folder, side))
+        return describe_folder(folder, tokenizer, splits, sources, settings, layout="prompts")
+
+
+def rows_file(folder: Path, side: Split) -> Path:
+    """The file with the lines of the prompts of a split."""
+    return folder / f"{side}.{PROMPTS}.jsonl"
+
+
+def rows_of(data: TokenData, side: Split) -> list[ChatPrompt]:
+    """The prompts of a split of a data folder, in the order of its rows; `UserError` if the file was changed."""
+    path = rows_file(data.folder, side)
+    if not path.is_file() or sha256_of(path) != data.manifest.settings.get(f"{side}_rows"):
+        raise UserError(f"{path}: missing, or changed since it was written; prepare the prompts again")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [parse_prompt(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _write_side(
+    folder: Path, side: Split, paths: list[Path], holdout: Holdout, encoder: ChatEncoder, advance: Advance
+) -> SplitInfo:
+    """Write the prompts of one side, one after the other."""
+    tokenizer, text_bytes = encoder.tokenizer, 0
+    byte_counts = tokenizer.byte_counts()
+    with (
+        ShardWriter(folder, side, tokenizer.vocab_size) as writer,
+        rows_file(folder, side).open("w", encoding="utf-8") as lines,
+    ):
+        for prompt in _all_of(paths, advance):
+            if holdout.side(_identity(prompt)) == side:
+                ids_T = np.array(encoder.encode_prompt(prompt.messages, prompt.variables))
+                writer.write(ids_T, {}, begins=True)
+                text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
+                lines.write(json.dumps(prompt.row) + "\n")
+        writer.write(np.array([tokenizer.end_id]))
+        return writer.info(text_bytes)
+
+
+def _all_of(paths: list[Path], advance: Advance) -> Iterator[ChatPrompt]:
+    for path in paths:
+        yield from read_prompts(path, advance)
+
+
+def _identity(prompt: ChatPrompt) -> bytes:
+    """Stands for the messages of a prompt."""
+    return content_hash("\0".join(f"{turn.role}\0{turn.content}" for turn in prompt.messages))

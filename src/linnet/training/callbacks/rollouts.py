@@ -1,0 +1,253 @@
+"""Answers that the model of a run draws to its prompts, and what they earn: the batches of GRPO.
+
+The answers of a step follow from the seed, the number of the rollout and the weights, so that a resumed run draws what
+an uninterrupted one drew. Several updates (`updates`) read the same answers; those of a rollout that is not used up are
+part of the checkpoint.
+
+Legend: `B` answers, `T` places of a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import ConfigDict
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.data.loader import Batch, evenly_spaced
+from linnet.data.prompts import ChatPrompt
+from linnet.data.token_data import TokenData
+from linnet.inference.engine import Engine
+from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request, Stream
+from linnet.layers.batch_layout import AuxiliaryOutputs
+from linnet.model.decoder import Decoder
+from linnet.model.example_loss import example_nats
+from linnet.model.store import load_decoder
+from linnet.training.callbacks import Callback
+from linnet.training.callbacks.evaluation import Evaluate
+from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
+from linnet.training.rollout_batches import Prompts, RolloutBatches, described, pass_rates, reward_of
+from linnet.training.spec import RunSpec
+
+AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+"""How far the log-probability of a token when it was drawn and in training may be apart, in nats, by precision."""
+
+_HELD_OUT = 1
+"""In the seeds of answers to held-out prompts; those of a rollout have 0 there."""
+
+
+@dataclass(frozen=True)
+class DrawnAnswer:
+    """One drawn answer.
+
+    tokens: of prompt and answer, with the stop token at the end; prompt: how many are the prompt's. nats: `-log q` of
+    the answer's tokens as the engine has it, the stop token left out. cut: the answer reached the longest length.
+    """
+
+    tokens: list[int]
+    prompt: int
+    nats: list[float]
+    reward: float
+    cut: bool
+
+
+@dataclass
+class RolloutState:
+    """answers: of a rollout that further updates read, by the number of a batch, with `-log q` of their tokens. number:
+    of the rollout.
+
+    before, figures: of held-out prompts, before the first step and at `step`.
+    """
+
+    number: int | None = None
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    before: dict[str, Any] | None = None
+    figures: dict[str, Any] | None = None
+    step: int | None = None
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+
+class Rollouts(Callback):
+    """Draws the answers of each rollout before the step that reads them first, and measures held-out prompts."""
+
+    name = "rollouts"
+
+    def __init__(
+        self, run: RunSpec, data: TokenData, batches: RolloutBatches, evaluate: Evaluate, dtype: torch.dtype
+    ) -> None:
+        """dtype: of the products of the run. `UserError` for a reward that cannot be read."""
+        assert run.training.grpo is not None and run.start_from is not None
+        self._spec, self._batches, self._evaluate, self._dtype = run.training.grpo, batches, evaluate, dtype
+        self._held_out = Prompts(data, "validation", batches.context_length - self._spec.max_tokens)
+        self._reward, self._tokenizer = reward_of(self._spec.reward), data.tokenizer
+        self._start_from = run.start_from
+        self._reference: Decoder | None = None
+        self.state: RolloutState = RolloutState()
+
+    def on_load(self) -> None:
+        context, state = self.context, self.state
+        if not context.model.decoder.causal:
+            problem = "its layers see later tokens while they calibrate"
+            raise UserError(f"model: {context.run.model.name}: {problem}; expected a causal model for training.grpo")
+        if self._spec.kl and self._reference is None:
+            self._reference = load_decoder(self._start_from, context.device).eval().requires_grad_(False)
+        self._batches.current = {}
+        for number, kept in state.answers.items():
+            answers, drawn = [DrawnAnswer(**answer) for answer in kept["answers"]], torch.tensor(kept["drawn"]).double()
+            self._batches.current[int(number)] = self._as_batch(answers, drawn)
+        if context.state.step == 0 and state.before is None:
+            state.before = self._measured()
+            context.reporter.note(f"held-out prompts before the first step: {described(state.before)}")
+
+    def before_step(self) -> None:
+        """Draw the answers that the next step is the first to read."""
+        context = self.context
+        rollout, update = divmod(context.state.data_position, self._spec.updates)
+        if update and self.state.number == rollout:
+            self._keep(context.state.data_position)
+            return
+        count = context.spec.gradient_accumulation
+        first, current, stored = context.state.data_position * count, dict[int, Batch](), dict[str, dict[str, Any]]()
+        for part in range(count):
+            answers = self._drawn(rollout * count + part)
+            current[first + part] = batch = self._as_batch(answers)
+            if self._spec.updates > 1:
+                plain = {"answers": [vars(each) for each in answers], "drawn": batch.extras[DRAWN].tolist()}
+                stored[str(first + part)] = plain
+        self._batches.current, self.state.answers, self.state.number = current, stored, rollout
+
+    def _keep(self, position: int) -> None:
+        """Give the batches of the rollout the numbers of the next step."""
+        count = self.context.spec.gradient_accumulation
+        kept = zip(range(position * count, (position + 1) * count), self._batches.current.values(), strict=True)
+        self._batches.current = dict(kept)
+        stored = zip(map(str, self._batches.current), self.state.answers.values(), strict=True)
+        self.state.answers = dict(stored)
+
+    def _drawn(self, number: int) -> list[DrawnAnswer]:
+        """The answers to the prompts of batch `number` of rollouts, a group for each; every process draws its own."""
+        processes, prompts = self.context.processes, self._batches.numbers(number)
+        own = len(prompts) // processes.count
+        mine = prompts[processes.rank * own : (processes.rank + 1) * own]
+        first = number * len(prompts) + processes.rank * own
+        seeds = [self._seed(0, first + place) for place in range(len(mine))]
+        decoder = self.context.model.whole()
+        answers = self._answers(decoder, self._batches.prompts, mine, seeds, self._spec.group)
+        gathered = processes.gather([vars(answer) for answer in answers])
+        everyone = processes.broadcast_from_rank0(lambda: [each for part in gathered for each in part])
+        return [DrawnAnswer(**answer) for answer in everyone]
+
+    def _seed(self, kind: int, number: int) -> int:
+        drawn = np.random.SeedSequence([self.context.state.seed, kind, number]).generate_state(1, np.uint64)
+        return int(drawn[0] >> np.uint64(2))
+
+    @torch.no_grad()
+    def _answers(
+        self, decoder: Decoder, prompts: Prompts, numbers: Sequence[int], seeds: Sequence[int], group: int
+    ) -> list[DrawnAnswer]:
+        """`group` answers to each of some prompts, drawn from the model's own probabilities by the engine."""
+        engine = Engine(
+            decoder, vocab_size=self._tokenizer.vocab_size, max_batch=max(1, len(numbers) * group), chunk_tokens=None
+        )
+        streams, of = list[Stream](), list[int]()
+        for number, seed in zip(numbers, seeds, strict=True):
+            prompt = prompts.tokens[number]
+            requests = [
+                Request(
+                    prompt, self._spec.max_tokens, Sampling(temperature=1.0, seed=seed + place),
+                    stop_ids=self._tokenizer.end_ids, logprobs=0, keep_state=False,
+                )
+                for place in range(group)
+            ]  # fmt: skip
+            state = decoder.initial_state(1, len(prompt) + self._spec.max_tokens)
+            # Collecting outputs makes every step an ordinary pass: other steps may hold earlier weights.
+            streams += engine.submit_together(requests, state, record=AuxiliaryOutputs(), copies=group)
+            of += [number] * group
+        while engine.step():
+            pass
+        return [self._answer(prompts.lines[number], stream) for number, stream in zip(of, streams, strict=True)]
+
+    def _answer(self, line: ChatPrompt, stream: Stream) -> DrawnAnswer:
+        events = list(stream)
+        answer, ended = [event.token for event in events], stream.finish_reason == "stop"
+        reward = float(self._reward(line, self._tokenizer.decode(answer)))
+        nats = [-event.logprob for event in events if event.logprob is not None]
+        tokens = [*stream.request.prompt, *answer, *([stream.pending[-1]] if ended else [])]
+        return DrawnAnswer(tokens, len(stream.request.prompt), nats, reward, not ended)
+
+    @torch.no_grad()
+    def _as_batch(self, answers: list[DrawnAnswer], drawn_BT: Tensor | None = None) -> Batch:
+        """The rows of answers. drawn_BT: `-log q` of their tokens; None: by the pass that training makes."""
+        width = max(len(answer.tokens) for answer in answers) - 1
+        tokens = torch.full((len(answers), width + 1), self._tokenizer.end_id, dtype=torch.int64)
+        weights = torch.zeros((len(answers), width), dtype=torch.bool)
+        for row, answer in enumerate(answers):
+            tokens[row, : len(answer.tokens)] = torch.tensor(answer.tokens)
+            weights[row, answer.prompt - 1 : len(answer.tokens) - 1] = True
+        rewards_B = torch.tensor([answer.reward for answer in answers], dtype=torch.float64)
+        extras = {REWARD: rewards_B, CUT: torch.tensor([float(answer.cut) for answer in answers])}
+        extras[ADVANTAGE] = advantages(rewards_B, self._spec.group, self._spec.scale_by_std)
+        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        batch = Batch(inputs, targets, weights, extras=extras, rows_per_example=self._spec.group)
+        if drawn_BT is None:
+            drawn_BT = self._nats(self.context.model.whole(), batch)
+            self._check(answers, drawn_BT)
+        extras[DRAWN] = drawn_BT
+        if self._reference is not None:
+            extras[REFERENCE_NATS] = self._nats(self._reference, batch)
+        return replace(batch, extras=extras)
+
+    def _nats(self, decoder: Decoder, batch: Batch) -> Tensor:
+        """`-log` of the probability of each token that counts, `[B, T]`, as the objective computes it."""
+        found = torch.zeros(batch.tokens.shape, dtype=torch.float64, device=self.context.device)
+        own = self.context.processes.shard_batch(batch)
+        first = self.context.processes.rank * len(own)
+        on_device = own.to(self.context.device)
+        with torch.autocast(on_device.tokens.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            nats = example_nats(decoder, on_device.tokens, on_device.labels, document_starts=on_device.document_starts)
+        found[first : first + len(own)] = nats.double()
+        return self.context.processes.total(found).cpu()
+
+    def _check(self, answers: list[DrawnAnswer], drawn_BT: Tensor) -> None:
+        """`UserError` if the engine drew tokens from other probabilities than those of the training pass."""
+        apart = 0.0
+        for answer, drawn_T in zip(answers, drawn_BT, strict=True):
+            by_engine = torch.tensor(answer.nats, dtype=torch.float64)
+            by_pass = drawn_T[answer.prompt - 1 : answer.prompt - 1 + len(by_engine)]
+            apart = max(apart, float((by_pass - by_engine).abs().max()) if len(by_engine) else 0.0)
+        if apart > AGREEMENT[self._dtype]:
+            problem = f"tokens were drawn from probabilities that are {apart:.2g} nats from those of a training pass"
+            raise UserError(f"training.grpo: {problem}; expected at most {AGREEMENT[self._dtype]:g}")
+
+    def after_step(self) -> None:
+        """Measure held-out prompts where the text was evaluated at this step."""
+        step, state = self.context.state.step, self.state
+        if self._evaluate.state.step == step and state.step != step:
+            with self.context.saved_weights():
+                state.figures = self._measured()
+            state.step = step
+
+    def _measured(self) -> dict[str, Any]:
+        """pass@1 and pass@G of held-out prompts with intervals, and their mean reward; an answer passes with 1."""
+        context, group = self.context, self._spec.group
+        chosen = evenly_spaced(len(self._held_out.tokens), self._spec.held_out)
+        own = chosen[context.processes.rank :: context.processes.count]
+        seeds = [self._seed(_HELD_OUT, number) for number in own]
+        answers = self._answers(context.model.whole(), self._held_out, own, seeds, group)
+        rewards = [
+            [answer.reward for answer in answers[place * group : (place + 1) * group]] for place in range(len(own))
+        ]
+        gathered = context.processes.gather(rewards)
+        return context.processes.broadcast_from_rank0(lambda: pass_rates([each for part in gathered for each in part]))
+
+    def line_fields(self) -> dict[str, Any]:
+        """The figures of held-out prompts, in the line of the step at which they were measured."""
+        return {"rollouts": self.state.figures} if self.state.step == self.context.state.step else {}
+
+    def summary(self) -> dict[str, Any]:
+        figures = self.state.figures and {"step": self.state.step, **self.state.figures}
+        return {"rollouts": {"before": self.state.before, "after": figures}}

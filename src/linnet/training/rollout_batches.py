@@ -1,0 +1,130 @@
+"""Prompts of a run that learns from rewards: the batches of their answers, what answers earn, and how many pass.
+
+Legend: `G` answers of a group.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from linnet.core.errors import UserError
+from linnet.data.loader import Batch, Batches
+from linnet.data.prepare_prompts import rows_of
+from linnet.data.prompts import ChatPrompt
+from linnet.data.split import Split
+from linnet.data.token_data import TokenData
+from linnet.evaluation.statistics import mean
+from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD
+from linnet.training.spec import RunSpec
+
+Reward = Callable[[ChatPrompt, str], float]
+"""What an answer to a prompt earns."""
+
+
+class RolloutBatches:
+    """The batches of a run on prompts: numbers of prompts in a random order for each epoch, and the current answers."""
+
+    counted_share = 1.0
+
+    def __init__(self, data: TokenData, run: RunSpec) -> None:
+        spec = run.training
+        assert spec.grpo is not None and spec.context_length is not None, "an unresolved run"
+        self.spec, self.batch_size, self.context_length = spec.grpo, spec.batch_size, spec.context_length
+        self.prompts = Prompts(data, "train", spec.context_length - spec.grpo.max_tokens)
+        rows = data.spans(data.split("train"), spec.context_length)
+        self._order = Batches(data.split("train"), spec.batch_size, spec.context_length, spec.seed, rows)
+        self._starts = {int(start): number for number, start in enumerate(rows.starts_N.tolist())}
+        self.current: dict[int, Batch] = {}
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """Places of a batch at most."""
+        return self.batch_size * self.spec.group * self.context_length
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """An estimate of the tokens of a group's prompts and of its answers."""
+        prompt = sum(map(len, self.prompts.tokens)) / len(self.prompts.tokens)
+        return self.spec.group * prompt, self.spec.group * self.spec.max_tokens / 2
+
+    def numbers(self, number: int) -> list[int]:
+        """The prompts of batch `number` of rollouts."""
+        first = number * self.batch_size
+        places = (divmod(each, self._order.examples_per_epoch) for each in range(first, first + self.batch_size))
+        return [self._starts[int(self._order.epoch(epoch)[0][place])] for epoch, place in places]
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number` of the run, whose answers have been drawn; else one of the same size, to measure a step."""
+        if number in self.current:
+            return self.current[number]
+        rows = self.batch_size * self.spec.group
+        tokens = torch.zeros((rows, min(self.context_length, 2 * self.spec.max_tokens)), dtype=torch.int64)
+        zeros, nothing = torch.zeros(rows), torch.zeros(tokens.shape)
+        extras = {ADVANTAGE: zeros, REWARD: zeros, CUT: zeros, DRAWN: nothing}
+        extras |= {REFERENCE_NATS: nothing} if self.spec.kl else {}
+        return Batch(tokens, tokens, nothing == 0, extras=extras, rows_per_example=self.spec.group)
+
+
+class Prompts:
+    """The prompts of a split: their tokens and their lines."""
+
+    def __init__(self, data: TokenData, side: Split, longest: int) -> None:
+        """`UserError` for a prompt of more than `longest` tokens."""
+        self.lines = rows_of(data, side)
+        sequence = data.split(side)
+        starts = sequence.document_starts.tolist()
+        ends = [*starts[1:], len(sequence) - 1]
+        self.tokens = [sequence.read(start, end - start).tolist() for start, end in zip(starts, ends, strict=True)]
+        for line, tokens in zip(self.lines, self.tokens, strict=True):
+            if len(tokens) > longest:
+                accepted = f"at most {longest:,}, the context less training.grpo.max_tokens"
+                raise UserError(f"{line.place}: a prompt of {len(tokens):,} tokens; expected {accepted}")
+
+
+def pass_rates(rewards: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """pass@1 and pass@G with 95 % intervals over prompts, from the rewards of `G` answers to each.
+
+    pass@k is the probability that one of k answers passes, estimated without bias from all (Chen et al., arXiv
+    2107.03374, equation 1); an answer passes with a reward of at least 1.
+    """
+    group = len(rewards[0])
+    passed = [sum(reward >= 1 for reward in each) for each in rewards]
+    one, any_of = mean([count / group for count in passed]), mean([float(count > 0) for count in passed])
+    found: dict[str, Any] = {"prompts": len(rewards), "answers": group}
+    for name, estimate in (("pass@1", one), (f"pass@{group}", any_of)):
+        interval = estimate.interval()
+        found[name] = {"value": estimate.value, "interval": None if interval is None else list(interval)}
+    return found | {"reward": float(np.mean([np.mean(each) for each in rewards]))}
+
+
+def described(figures: Mapping[str, Any]) -> str:
+    """Figures of held-out prompts in one line."""
+    rates = ", ".join(f"{name} {value['value']:.1%}" for name, value in figures.items() if name.startswith("pass@"))
+    counts = f"{figures['prompts']} prompts, {figures['answers']} answers each"
+    return f"{rates}, mean reward {figures['reward']:.3g} ({counts})"
+
+
+def reward_of(named: str | None) -> Reward:
+    """The reward function: the checker of each prompt, or `file.py:function`, called with the prompt's line and answer.
+
+    `UserError` if the file or the function is missing.
+    """
+    if named is None:
+        return lambda line, answer: line.checker.score(answer)
+    file, _, name = named.rpartition(":")
+    path, accepted = Path(file), "FILE.py:FUNCTION, called as FUNCTION(row, answer) -> float"
+    if not file or not path.is_file():
+        raise UserError(field="training.grpo.reward", value=named, accepted=accepted)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not inspect.isfunction(function):
+        raise UserError(field="training.grpo.reward", value=named, accepted=f"{accepted}; {path} has no such function")
+    return lambda line, answer: float(function(dict(line.row), answer))

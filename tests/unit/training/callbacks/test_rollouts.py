@@ -1,0 +1,149 @@
+"""Runs that learn from what their own answers earn."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from runs_alike import same
+
+import linnet
+from linnet.core.errors import UserError
+from linnet.data.chat_template import CHAT_TEMPLATE
+from linnet.data.prepare_prompts import rows_file, rows_of
+from linnet.data.token_data import TokenData
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.store import write_model
+from linnet.training.callbacks import Callback
+from linnet.training.rollout_batches import pass_rates, reward_of
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+GRPO = {"group": 4, "max_tokens": 6, "held_out": 8}
+TRAINING = {
+    "steps": 4, "batch_size": 4, "precision": "float32", "log": {"every": 1}, "evaluate": {"every": 2},
+    "checkpoint": {"every": 2}, "schedule": {"kind": "constant", "warmup_steps": 0},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quick(quick: None) -> None:
+    """Without what takes time and changes no run."""
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory, tiny_model) -> Path:
+    """A model that writes one of a few letters, or ends."""
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train("bytes", [])
+    decoder = Decoder(tiny_model(context_length=32, head={"tied": False, "norm": {"kind": "rms"}, "bias": True}))
+    with torch.no_grad():
+        decoder.head.bias.fill_(-9.0)
+        decoder.head.bias[[*b"abcd", tokenizer.end_id]] = 0.0
+    write_model(folder, decoder, tokenizer, {})
+    (folder / CHAT_TEMPLATE).write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [{"prompt": f"q{n}", "checker": {"kind": "begins_with", "text": "b"}} for n in range(160)]
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def terms_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line)["terms"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_earns_more_and_says_how_many_answers_pass(chat_model: Path, prompts: Path, tmp_path: Path):
+    training = {**TRAINING, "steps": 16, "evaluate": {"every": 16}, "optimizer": {"lr": 1e-2}, "grpo": GRPO}
+    run = linnet.train(tmp_path / "run", start_from=chat_model, prompts=prompts, training=training)
+    terms, figures = terms_of(run.folder), run.summary["rollouts"]
+    assert terms[0]["reward"] < 0.5 < 0.8 < terms[-1]["reward"]
+    assert figures["before"]["pass@1"]["value"] < 0.5 < figures["after"]["pass@1"]["value"]
+    low, high = figures["before"]["pass@1"]["interval"]
+    assert low <= figures["before"]["pass@1"]["value"] <= high and figures["after"]["step"] == 16
+    assert terms[0]["clipped"] == 0 and 1 <= terms[0]["answer_tokens"] <= 7 and 0 <= terms[0]["cut"] <= 1
+
+
+@pytest.mark.parametrize("grpo", [{}, {"updates": 3, "kl": 0.1}], ids=["on-policy", "three updates"])
+def test_a_stopped_run_resumes_bit_for_bit(grpo: dict, chat_model: Path, prompts: Path, tmp_path: Path):
+    given = {"start_from": chat_model, "prompts": prompts}
+    training = {**TRAINING, "optimizer": {"lr": 1e-2}, "grpo": {**GRPO, **grpo}}
+    straight = linnet.train(tmp_path / "straight", **given, training=training)
+    linnet.train(tmp_path / "parts", **given, training={**training, "steps": 2})
+    again = linnet.train(tmp_path / "parts", **given, training=training)
+    assert same(again.folder, straight.folder)
+    terms = terms_of(straight.folder)
+    if grpo:  # the answers of the second step are those of the first
+        assert terms[0]["reward"] == terms[1]["reward"] == terms[2]["reward"] and terms[0]["kl"] < terms[2]["kl"]
+        assert terms[0]["answer_tokens"] == terms[1]["answer_tokens"]
+
+
+def test_the_first_pass_has_a_ratio_of_one(chat_model: Path, prompts: Path, tmp_path: Path):
+    seen = []
+
+    class Look(Callback):
+        def before_step(self) -> None:
+            rollouts = next(each for each in self.context.callbacks if each.name == "rollouts")
+            (batch,) = rollouts._batches.current.values()
+            from linnet.model.example_loss import example_nats
+
+            now = example_nats(self.context.model.decoder, batch.tokens, batch.labels)
+            seen.append((torch.exp(batch.extras["drawn"] - now)[batch.weights] - 1).abs().max().item())
+
+    training = {**TRAINING, "grpo": GRPO}
+    linnet.train(tmp_path / "run", start_from=chat_model, prompts=prompts, training=training, callbacks=[Look()])
+    assert len(seen) == 4 and max(seen) < 1e-5
+
+
+def test_a_reward_may_be_a_function_of_a_file(chat_model: Path, prompts: Path, tmp_path: Path):
+    (tmp_path / "reward.py").write_text("def short(row, answer):\n    return 1.0 if len(answer) < 3 else 0.0\n")
+    reward = f"{tmp_path / 'reward.py'}:short"
+    line = rows_of_file(prompts)[0]
+    assert (reward_of(reward)(line, "ab"), reward_of(reward)(line, "abcd")) == (1.0, 0.0)
+    training = {**TRAINING, "steps": 1, "grpo": {**GRPO, "reward": reward}}
+    run = linnet.train(tmp_path / "run", start_from=chat_model, prompts=prompts, training=training)
+    assert 0 <= terms_of(run.folder)[0]["reward"] <= 1
+    for wrong in ("reward.py:short", f"{tmp_path / 'reward.py'}:long", "short"):
+        with pytest.raises(UserError, match=r"training\.grpo\.reward: .*: expected FILE\.py:FUNCTION"):
+            reward_of(wrong)
+
+
+def rows_of_file(path: Path) -> list:
+    from linnet.data.prompts import read_prompts
+
+    return list(read_prompts(path))
+
+
+def test_what_does_not_fit_is_named(chat_model: Path, prompts: Path, tmp_path: Path, tiny_data, tiny_model):
+    run = linnet.train(
+        tmp_path / "run", start_from=chat_model, prompts=prompts, training={**TRAINING, "steps": 1, "grpo": GRPO}
+    )
+    data = run.folder / "prompts"
+    for wrong, expected in (
+        ({"data": data}, "training.grpo: null: .* holds prompts"),
+        ({"data": tiny_data, "training": {"grpo": {}}}, "training.grpo: .* holds no prompts"),
+        ({"data": data, "training": {"grpo": {"max_tokens": 26}}}, "a prompt of 7 tokens; expected at most 6"),
+        ({"data": data, "training": {"grpo": {}, "z_loss": 0.1}}, "z_loss: cannot be combined with preference or grpo"),
+    ):
+        with pytest.raises(UserError, match=expected):
+            linnet.train(tmp_path / "new", start_from=chat_model, **wrong)
+    shutil.copytree(data, tmp_path / "changed")
+    rows_file(tmp_path / "changed", "train").write_text("{}\n")
+    with pytest.raises(UserError, match=r"train\.prompts\.jsonl: missing, or changed since it was written"):
+        rows_of(TokenData.open(tmp_path / "changed"), "train")
+
+
+def test_pass_rates_are_unbiased_estimates():
+    figures = pass_rates([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 1]])
+    assert figures["pass@1"]["value"] == pytest.approx((0.25 + 0 + 0.75) / 3)
+    assert figures["pass@4"]["value"] == pytest.approx(2 / 3)
+    assert (figures["prompts"], figures["answers"]) == (3, 4) and figures["reward"] == pytest.approx(4.5 / 12)

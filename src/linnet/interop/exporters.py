@@ -93,6 +93,8 @@ def leaves_as(spec: ModelSpec) -> tuple[dict[str, str], dict[str, str]]:
                 raise UserError(
                     f"{spec.name}: {spec.prefix_field}: has no counterpart there; expected a causal decoder"
                 )
+            if spec.head.value:
+                raise UserError(f"{spec.name}: model.head.value: true: a reward model has no counterpart there")
             forms[name] = _loaded(exporter.form_place)(spec) if exporter.form_place else exporter.makes
         except UserError as refusal:
             refusals[name] = str(refusal)
@@ -163,6 +165,8 @@ def export(
         published, beside = published_files(source.folder), chat_files(source.folder)
         write_model(path, source.decoder, source.tokenizer, made, published, beside)
         return ExportResult.of(path, source.decoder, path / WEIGHTS)
+    if source.spec.head.value:
+        raise UserError(f"{model}: model.head.value: true: {to} has no reward models; expected one that writes text")
     if source.spec.prefix:
         raise UserError(f"{model}: model.prefix: true: {to} has no prefix with bidirectional attention; expected false")
     record = {"origin": str(model), "command": command} if exporter.records_command else {}

@@ -276,4 +276,5 @@ def _head_cost(spec: ModelSpec, inputs: int, outputs: int) -> Cost:
         )
     if spec.head.scale and spec.head.norm is not None and spec.head.norm.kind == "rms":
         norm += Cost(activations_per_token=spec.d_model)  # the output of the norm: the head reads a scaled copy
-    return norm + matrix
+    value = Cost(parameters=inputs if spec.head.value else 0)  # read once in a text
+    return norm + matrix + value

@@ -126,6 +126,9 @@ class Decoder(nn.Module):
         self.head: Linear | PackedLinear | None = None
         if not spec.head.tied:
             self.head = Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
+        # At 0, so that a reward model begins without a preference.
+        inputs = narrow if spec.head.tied else spec.d_model
+        self.value = nn.Parameter(torch.zeros(inputs)) if spec.head.value else None
         initialize(self, spec)
 
     @property
@@ -381,6 +384,12 @@ class Decoder(nn.Module):
         weight, bias = self._head_map()
         nats_N = linear_token_nats(x_BTD.flatten(0, 1), weight, bias, targets_BT.flatten(), self.spec.head.soft_cap)
         return nats_N.view(targets_BT.shape)
+
+    def values(self, x_BTD: Tensor) -> Tensor:
+        """The value of the text up to each token, from the output of `hidden`, `[B, T, D] -> [B, T]` in float32."""
+        assert self.value is not None, "a description with head.value"
+        precision = torch.promote_types(x_BTD.dtype, torch.float32)
+        return (x_BTD.to(precision) * self.value.to(precision)).sum(dim=-1)
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
         """The head's matrix `[V, D]`, if it is tied the embedding's `[V, E]`, and its bias `[V]`."""

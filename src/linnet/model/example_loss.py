@@ -101,6 +101,39 @@ def example_nats(
     return decoder.token_nats(hidden, batch.labels)
 
 
+class ExampleValues(NamedTuple):
+    """values_B: with gradients, float32. nats: the sum that `example_loss` returns, without gradients."""
+
+    values_B: Tensor
+    nats: Tensor
+
+
+def example_values(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    labels_BT: Tensor,
+    prefix_lengths: Sequence[int] | None = None,
+    *,
+    document_starts: Sequence[Sequence[int]] | None = None,
+    record: AuxiliaryOutputs | None = None,
+) -> ExampleValues:
+    """The value of each row (`Decoder.values`) at the token before its last label, which ends the text.
+
+    The arguments are those of `example_loss`.
+    """
+    batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
+    memory = None if batch.inputs is None else decoder.encode(*batch.inputs, record)
+    hidden_BUD = decoder.hidden(
+        batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory, record=record
+    )
+    last_B = batch.labels.shape[1] - 1 - (batch.labels != IGNORE_INDEX).flip(1).int().argmax(dim=1)
+    rows_B = torch.arange(len(last_B), device=last_B.device)
+    values_B = decoder.values(hidden_BUD[rows_B, last_B])
+    with torch.no_grad():
+        nats = decoder.each_loss(hidden_BUD, batch.labels).nats.sum()
+    return ExampleValues(values_B, nats)
+
+
 @torch.no_grad()
 def example_logits(
     decoder: Decoder,

@@ -110,6 +110,7 @@ class HeadSpec(Spec):
     scale: divide the input of the matrix by the root of `d_model` (true; as in T5, whose token vectors are not small)
         or by a number (Granite).
     soft_cap: the bound of the logits, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
+    value: a vector beside the matrix that maps its input to one number, the value of the text so far (a reward model).
     """
 
     tied: bool = True
@@ -117,6 +118,7 @@ class HeadSpec(Spec):
     norm: NormSpec | None = None
     scale: Scale = False
     soft_cap: PositiveFloat | None = None
+    value: bool = False
 
     def factor(self, d_model: int) -> float | None:
         """The factor of the matrix's input; None for none."""

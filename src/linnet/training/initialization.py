@@ -32,12 +32,15 @@ def initial_decoder(run: RunSpec, data: TokenData) -> Decoder:
         return _random_decoder(run, run.model)
     folder = model_folder(run.start_from)
     added = data.added_tokens(folder / TOKENIZER)
-    decoder = uninitialized_decoder(run)
+    decoder, own = uninitialized_decoder(run), dict[str, torch.Tensor]()
     stored = decoder
     if added:
         stored = meta_decoder(run.model.replace(vocab_size=ModelSpec.load(folder / CONFIG).vocab_size))
+    if decoder.value is not None and not ModelSpec.load(folder / CONFIG).head.value:
+        own["value"] = decoder.value.detach()  # a reward model that begins with a model without a value
+    expected = {name: shape for name, shape in shapes_of(stored).items() if name not in own}
     try:
-        weights = read_weights(folder, shapes_of(stored), "the run's model")
+        weights = read_weights(folder, expected, "the run's model")
     except UserError as error:
         # Name the first fields in which the two descriptions differ.
         descriptions = (ModelSpec.load(folder / CONFIG), run.model)
@@ -49,7 +52,7 @@ def initial_decoder(run: RunSpec, data: TokenData) -> Decoder:
         raise UserError("; ".join([*differences[:SHOWN_DIFFERENCES], str(error)])) from None
     if added:
         weights = with_mean_rows(weights, run.model, data.tokenizer.vocab_size - len(added))
-    decoder.load_state_dict(weights)
+    decoder.load_state_dict({**weights, **own})
     return decoder
 
 

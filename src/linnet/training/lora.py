@@ -53,6 +53,8 @@ def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str]
     found = adapted_maps(decoder, spec)
     if not found:
         raise UserError("no layer has a linear map", field="training.lora.parts", value=spec.parts, accepted="all")
+    if decoder.value is not None:
+        decoder.value.requires_grad_(True)  # of a reward model: as small as a part, and it starts at 0
     for linear in found:
         parametrize.register_parametrization(linear, "weight", LowRankSum(linear.weight, spec, generator))
 

@@ -104,12 +104,12 @@ class PreferenceSpec(Spec):
     """How a model learns from pairs of a preferred answer and another one (`training.objectives.preference`).
 
     kind: `dpo` and `ipo` compare with the model that the run starts from, whose log-probabilities are computed once;
-    `orpo` does not, and trains on the preferred answers as well. beta: how much it costs to leave the reference (dpo,
-    ipo), or the weight of the odds ratio beside the cross-entropy (orpo). label_smoothing: of dpo: the share of pairs
-    that are thought to be the wrong way round.
+    `orpo` does not, and trains on the preferred answers as well; `reward` makes a reward model, which gives a text a
+    number. beta: how much it costs to leave the reference (dpo, ipo), or the weight of the odds ratio beside the
+    cross-entropy (orpo). label_smoothing: of dpo: the share of pairs that are thought to be the wrong way round.
     """
 
-    kind: Literal["dpo", "ipo", "orpo"] = "dpo"
+    kind: Literal["dpo", "ipo", "orpo", "reward"] = "dpo"
     beta: PositiveFloat = 0.1
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
 
@@ -117,12 +117,14 @@ class PreferenceSpec(Spec):
     def _smoothing_is_used(self) -> Self:
         if self.label_smoothing and self.kind != "dpo":
             raise ValueError(f"label_smoothing: {self.label_smoothing:g}: needs kind: dpo")
+        if self.kind == "reward" and self.beta != 0.1:
+            raise ValueError(f"beta: {self.beta:g}: kind: reward has none; expected the default")
         return self
 
     @property
     def has_reference(self) -> bool:
         """True if the loss compares with the model that the run starts from."""
-        return self.kind != "orpo"
+        return self.kind in ("dpo", "ipo")
 
 
 class GrpoSpec(Spec):

@@ -185,6 +185,11 @@ class RunSpec(Spec):
             raise ValueError("training.preference: changes the answers of a model that exists; `start_from` is missing")
         if self.start_from is None and self.training.grpo is not None:
             raise ValueError("training.grpo: changes the answers of a model that exists; `start_from` is missing")
+        makes_reward = self.training.preference is not None and self.training.preference.kind == "reward"
+        if self.model.head.value != makes_reward:
+            found = f"model.head.value: {self.model.head.value}"
+            kind = "only a reward model has it" if self.model.head.value else "a reward model needs it"
+            raise ValueError(f"{found}: {kind} (training.preference.kind: reward)")
         if self.start_from is not None and self.training.embedding_from is not None:
             raise ValueError(
                 f"training.embedding_from: {self.training.embedding_from}: cannot be combined with `start_from`, whose"
@@ -307,6 +312,8 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
         if plain.get(section) is None:
             file = "a `config` file" if origin == "run" else origin
             raise UserError(f"{section}: missing; give `{section}`, or a section {section!r} in {file}")
+    if makes_reward_model(plain.get("training")):
+        plain["model"] = merge_fields(plain["model"], {"head": {"value": True}})
     of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
     source = described if isinstance(described, str) else f"{origin}: model"
     plain["model"] = ModelSpec.parse(plain["model"], source, of_model, f"{assigned_by}model.")
@@ -322,6 +329,13 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
             fields.pop("steps", None)  # the other way to give the length
         plain["training"] = merge_fields(fields, own)
     return RunSpec.parse(plain, origin, assigned, assigned_by)
+
+
+def makes_reward_model(training: Any) -> bool:
+    """True if a section `training`, plain or typed, describes a reward model, whose description has `head.value`."""
+    plain = training.model_dump() if isinstance(training, TrainingSpec) else training
+    preference = plain.get("preference") if isinstance(plain, dict) else None
+    return isinstance(preference, dict) and preference.get("kind") == "reward"
 
 
 def _automatic(run: RunSpec) -> dict[str, Any]:

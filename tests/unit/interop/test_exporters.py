@@ -75,6 +75,15 @@ def test_a_prefix_is_not_left_behind(tmp_path: Path):
             export(tmp_path / "model", tmp_path / "out", to=way)
 
 
+def test_a_reward_model_stays(tmp_path: Path):
+    spec = ModelSpec.load("tiny-ted").replace(vocab_size=257, head={"value": True})
+    write_model(tmp_path / "model", Decoder(spec), Tokenizer.train("bytes", []), {})
+    assert leaves_as(spec)[0] == {} and set(leaves_as(spec)[1]) == set(EXPORTERS)
+    for way in EXPORTERS:
+        with pytest.raises(UserError, match=f"model.head.value: true: {way} has no reward models"):
+            export(tmp_path / "model", tmp_path / "out", to=way)
+
+
 def test_a_prompt_that_nothing_is_inferred_from(pldr: Path, tmp_path: Path):
     with pytest.raises(UserError, match="prompt: 'Once': expected `freeze` beside it"):
         export(pldr, tmp_path / "a", to="gguf", prompt="Once")

@@ -49,7 +49,9 @@ def count(*modules: nn.Module | None) -> int:
 def assert_parameters_equal(cost: ModelCost, decoder: Decoder) -> None:
     assert cost.embedding.parameters == count(decoder.embedding)
     assert cost.blocks.parameters == count(decoder.blocks, decoder.project, decoder.head_project)
-    assert cost.head.parameters == count(decoder.norm, decoder.head)
+    assert cost.head.parameters == count(decoder.norm, decoder.head) + (
+        0 if decoder.value is None else decoder.value.numel()
+    )
     assert cost.parameters == count(decoder)
 
 
@@ -195,6 +197,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
             "bias": not tied and draw(st.booleans()),
             "norm": draw(st.sampled_from([None, norms(draw)])),
             "soft_cap": draw(st.sampled_from([None, 3.0])),
+            "value": draw(st.booleans()),
         },
     }
     return ModelSpec.parse(description, "generated")

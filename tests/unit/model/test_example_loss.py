@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from linnet.model.decoder import Decoder
-from linnet.model.example_loss import example_logits, example_loss, example_nats, split_prefixes
+from linnet.model.example_loss import example_logits, example_loss, example_nats, example_values, split_prefixes
 from linnet.model.spec import ModelSpec
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.ops.distillation import SoftTargets
@@ -36,7 +36,7 @@ def rows_of(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, l
 
 @pytest.fixture(params=KINDS)
 def decoder(request: pytest.FixtureRequest) -> Decoder:
-    plain = {"vocab_size": 10, "d_model": 16, "context_length": 32, **KINDS[request.param]}
+    plain = {"vocab_size": 10, "d_model": 16, "context_length": 32, "head": {"value": True}, **KINDS[request.param]}
     torch.manual_seed(0)
     built = Decoder(ModelSpec.parse(plain, "test")).double()
     with torch.no_grad():
@@ -104,3 +104,22 @@ def test_every_token_of_a_pair_affects_its_loss(decoder: Decoder):
     hook.remove()
     replaced.remove()
     assert all((table.grad.abs().sum(-1) > 0).all() for table in seen)
+
+
+def test_the_value_of_a_row_is_that_of_its_last_token_alone(decoder: Decoder):
+    tokens, labels, prefixes = rows_of(ROWS)
+    found = example_values(decoder, tokens, labels, prefixes)
+    torch.testing.assert_close(found.nats, example_loss(decoder, tokens, labels, prefixes).nats)
+    for row, (given, target) in enumerate(ROWS):
+        before = [END, *given, END]
+        if decoder.encoder is not None:
+            memory = decoder.encode(torch.tensor([before]))
+            hidden = decoder.hidden(torch.tensor([[END, *target]]), memory=memory)
+        else:
+            spans = [len(before)] if decoder.spec.prefix else None
+            hidden = decoder.hidden(torch.tensor([[*before, *target]]), prefixes=spans)
+        assert decoder.value is not None
+        torch.testing.assert_close(found.values_B[row], hidden[0, -1] @ decoder.value)
+    found.values_B.sum().backward()
+    gradients = (parameter.grad for block in decoder.blocks for parameter in block.parameters())
+    assert all(gradient is not None and gradient.any() for gradient in gradients)

@@ -167,7 +167,7 @@ class Preferences(Callback):
     @torch.no_grad()
     def _terms(self, decoder: Decoder, batch: Batch) -> Mapping[str, Tensor]:
         with torch.autocast(batch.tokens.device.type, self._dtype, enabled=self._dtype != torch.float32):
-            scores = answer_scores(decoder, batch)
+            scores = answer_scores(decoder, batch, is_reward=self._spec.kind == "reward")
         return pair_losses(self._spec, scores, batch.extras.get(REFERENCE))[1]
 
     def line_fields(self) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def by_definition(spec: PreferenceSpec, chosen: float, rejected: float, n: int, 
         return -chosen / n - spec.beta * log_sigmoid(odds[0] - odds[1])
     if spec.kind == "ipo":
         return ((chosen - r) / n - (rejected - s) / m - 1 / (2 * spec.beta)) ** 2
+    if spec.kind == "reward":
+        return -log_sigmoid(chosen - rejected)
     h = spec.beta * (chosen - r - rejected + s)
     return -(1 - spec.label_smoothing) * log_sigmoid(h) - spec.label_smoothing * log_sigmoid(-h)
 
@@ -60,20 +62,22 @@ nats = st.floats(-20, -0.5)
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from([PreferenceSpec(), PreferenceSpec(label_smoothing=0.2, beta=0.5), PreferenceSpec(kind="ipo"),
-                     PreferenceSpec(kind="orpo", beta=0.3)]),
+                     PreferenceSpec(kind="orpo", beta=0.3), PreferenceSpec(kind="reward")]),
     st.tuples(nats, nats, st.integers(1, 9), st.integers(1, 9), nats, nats),
 )  # fmt: skip
 def test_losses_are_those_of_the_papers(spec: PreferenceSpec, values: tuple[float, float, int, int, float, float]):
     chosen, rejected, n, m, r, s = values
     sums = torch.tensor([chosen, rejected], dtype=torch.float64)
-    losses, terms = pair_losses(spec, AnswerScores(sums, torch.tensor([n, m])), torch.tensor([r, s]).double())
+    losses, terms = pair_losses(
+        spec, AnswerScores(sums, torch.tensor([n, m]), sums.sum()), torch.tensor([r, s]).double()
+    )
     assert float(losses[0]) == pytest.approx(by_definition(spec, *values), rel=1e-6)
     assert (float(terms["chosen"][0]), float(terms["rejected"][0])) == (chosen, rejected)
 
 
 def test_equal_models_begin_at_ln_2_without_a_margin():
     sums = torch.tensor([-3.0, -9.0, -1.0, -2.0])
-    losses, terms = pair_losses(PreferenceSpec(), AnswerScores(sums, torch.full((4,), 2)), sums)
+    losses, terms = pair_losses(PreferenceSpec(), AnswerScores(sums, torch.full((4,), 2), sums.sum()), sums)
     torch.testing.assert_close(losses, torch.full((2,), math.log(2)))
     assert terms["margin"].tolist() == [0, 0] and terms["accuracy"].tolist() == [0.5, 0.5]
 
@@ -92,11 +96,14 @@ def batch_of(lengths: list[tuple[int, int]], width: int, seed: int = 0) -> Batch
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-@pytest.mark.parametrize("kind", ["dpo", "ipo", "orpo"])
+@pytest.mark.parametrize("kind", ["dpo", "ipo", "orpo", "reward"])
 def test_the_loss_is_the_same_whatever_padding_order_and_parts(kind: str, mixer: str, tiny_model):
     torch.manual_seed(0)
     block = {"mixer": MIXERS[mixer], "feed_forward": {"kind": "glu", "hidden": 24}}
-    decoder, spec = Decoder(tiny_model(blocks=[block])).double(), PreferenceSpec(kind=kind)
+    description = tiny_model(blocks=[block], head={"value": kind == "reward"})
+    decoder, spec = Decoder(description).double(), PreferenceSpec(kind=kind)
+    if decoder.value is not None:
+        torch.nn.init.normal_(decoder.value)
     parameters = list(decoder.parameters())
     lengths = [(3, 5), (1, 2), (6, 4)]
     narrow, wide = batch_of(lengths, 8), batch_of(lengths, 12)
@@ -162,6 +169,31 @@ def test_a_run_learns_to_prefer_and_resumes_bit_for_bit(kind: str, chat_model: P
     if kind == "dpo":
         assert first["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
         assert figures["preference_loss"] < math.log(2)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_a_reward_model_begins_at_ln_2_and_gives_chosen_answers_more(
+    lora: dict[str, int] | None, chat_model: Path, pairs: Path, tmp_path: Path
+):
+    training = {**TRAINING, "preference": {"kind": "reward"}, "lora": lora, "gradient_accumulation": 2}
+    run = linnet.train(tmp_path / "run", start_from=chat_model, preferences=pairs, training={**training, "steps": 3})
+    again = linnet.train(tmp_path / "run", training={"steps": 12})
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    first, figures = json.loads(lines[0]), again.summary["preferences"]
+    assert first["terms"]["preference_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert first["terms"]["chosen"] == first["terms"]["rejected"] == 0.0 and first["bits_per_byte"] > 1
+    assert figures["accuracy"] > 0.9 and figures["chosen"] - figures["rejected"] == pytest.approx(figures["margin"])
+    decoder = linnet.load(again.model).decoder
+    assert decoder.spec.head.value and decoder.value is not None and decoder.value.any()
+    assert not (run.folder / REFERENCE_LOG_PROBABILITIES).exists()
+
+
+def test_a_value_needs_a_reward_model(chat_model: Path, pairs: Path, tmp_path: Path, tiny_model):
+    given = {"start_from": chat_model, "preferences": pairs}
+    with pytest.raises(UserError, match=r"model\.head\.value: True: only a reward model has it \(training\.preference"):
+        linnet.train(tmp_path / "run", **given, model=tiny_model(context_length=64, head={"value": True}))
+    with pytest.raises(UserError, match=r"preference\.beta: 2: kind: reward has none; expected the default"):
+        linnet.train(tmp_path / "run", **given, training={"preference": {"kind": "reward", "beta": 2}})
 
 
 def test_a_reference_that_is_not_the_model_is_refused_and_one_of_other_weights_made_again(

@@ -80,8 +80,9 @@ def synthesise(
 ) -> SynthesisReport:
     """Write `count` examples of a world into a .jsonl file, of different prompts.
 
-    world: `stories`, or the path of a Python file. pairs: write preference pairs of the reference and a rejected answer. kinds: of the stories; all by default. `UserError` for a file that
-    is there already, a world that is none, and a row that is no prompt or whose reference answer its checker fails.
+    world: `stories`, or the path of a Python file. pairs: write preference pairs of the reference and a rejected
+    answer. kinds: of the stories; all by default. `UserError` for a file that is there already, a world that is none,
+    and a row that is no prompt or whose reference answer its checker fails.
     """
     out = Path(out)
     if out.suffix != ".jsonl":

@@ -52,6 +52,14 @@ ChatTemplateFile = Annotated[
     Path | None,
     option("FILE.jinja", "A chat template in place of the model's, or of linnet's where it has none."),
 ]
+LongConversationsChoice = Annotated[
+    Literal["refuse", "drop", "cut"] | None,
+    typer.Option(
+        "--long-conversations",
+        help="With --chat: conversations that are longer than the context are an error, left out, or ended behind the "
+        "last answer that fits. Default of linnet train: refuse; linnet prepare leaves it to linnet train.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=20, max=MAX_RESAMPLES, metavar="N", help="Resamples behind the intervals.")

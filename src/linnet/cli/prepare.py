@@ -1,16 +1,18 @@
 """`linnet prepare`: turn text into a data folder."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import AsJson, ChatTemplateFile, SplitDigits, option
+from linnet.cli.options import AsJson, ChatTemplateFile, LongConversationsChoice, SplitDigits, option
 from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
+    from linnet.data.conversation_lengths import LongConversations
     from linnet.data.fill_in_the_middle import FillInTheMiddle
     from linnet.data.shards import Manifest
 
@@ -85,6 +87,7 @@ def prepare(
         option("DIR", "With --chat or --preferences: the model with tokenizer and chat template."),
     ] = None,
     chat_template: ChatTemplateFile = None,
+    long_conversations: LongConversationsChoice = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,8 +105,9 @@ def prepare(
     from linnet.data.prepare_tokens import prepare_token_files
     from linnet.data.token_files import expand_token_files, is_token_file
 
-    if chat_template is not None and not chat:
-        raise UserError(field="chat-template", value=chat_template, accepted="--chat beside it")
+    for option_name, given in (("chat-template", chat_template), ("long-conversations", long_conversations)):
+        if given is not None and not chat:
+            raise UserError(field=option_name, value=given, accepted="--chat beside it")
     if chat or preferences is not None or model is not None:
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
         text_alone["split-digits"] = split_digits
@@ -111,7 +115,8 @@ def prepare(
         for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to conversations", field=name, value=value)
-        _report(_prepare_chat(chat, preferences, model, chat_template, out, validation, overwrite), out, as_json)
+        reading = _ChatReading(model, chat_template, long_conversations)
+        _report(_prepare_chat(chat, preferences, reading, out, validation, overwrite), out, as_json)
         return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     token_files = expand_token_files(files or [])
@@ -175,11 +180,19 @@ def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
         _print_table(manifest, out)
 
 
+@dataclass(frozen=True)
+class _ChatReading:
+    """How conversations are read: by the model, or by another template, and what becomes of long ones."""
+
+    model: Path | None
+    template: Path | None
+    long_conversations: "LongConversations | None"
+
+
 def _prepare_chat(
     chat: list[Path] | None,
     preferences: Path | None,
-    model: Path | None,
-    chat_template: Path | None,
+    reading: _ChatReading,
     out: Path,
     validation: float | None,
     overwrite: bool,
@@ -187,29 +200,37 @@ def _prepare_chat(
     """Prepare conversations or pairs of answers with the chat template and the tokenizer of a model."""
     from linnet.data.chat_setup import chat_setup
     from linnet.data.chat_template import ChatTemplate
+    from linnet.data.conversation_lengths import LengthLimit
     from linnet.data.preferences import prepare_preferences
     from linnet.data.prepare_conversations import prepare_conversations
     from linnet.data.tokenizer import TOKENIZER, Tokenizer
-    from linnet.model.folder import PUBLISHED, model_folder
+    from linnet.model.folder import CONFIG, PUBLISHED, model_folder
+    from linnet.model.spec import ModelSpec
 
     if chat and preferences is not None:
         raise UserError("cannot be combined with `chat`; give one of the two", field="preferences", value=preferences)
     kind, files = ("chat", chat) if chat else ("preferences", None if preferences is None else [preferences])
-    if model is None:
+    if reading.model is None:
         raise UserError(field="model", accepted=f"it beside --{kind}")
     if files is None:
         raise UserError(field="chat", accepted="it, or --preferences, beside --model")
     for file in files:
         if not file.is_file():
             raise UserError(field=kind, value=file, accepted="a .jsonl file")
-    folders = (model_folder(model), model_folder(model) / PUBLISHED)
+    folder = model_folder(reading.model)
+    folders = (folder, folder / PUBLISHED)
     if not chat:
         template, tokenizer = ChatTemplate.find(*folders), Tokenizer.load(folders[0] / TOKENIZER)
         return prepare_preferences(files, out, template, tokenizer, validation, overwrite)
-    setup = chat_setup(folders, chat_template)
+    setup = chat_setup(folders, reading.template)
     if line := setup.describe():
         note(line)
-    return prepare_conversations(chat, out, setup.template, setup.tokenizer, validation, overwrite, added=setup.added)
+    limit = None
+    if reading.long_conversations is not None:
+        limit = LengthLimit(ModelSpec.load(folder / CONFIG).context_length, reading.long_conversations)
+    return prepare_conversations(
+        chat, out, setup.template, setup.tokenizer, validation, overwrite, added=setup.added, limit=limit
+    )
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

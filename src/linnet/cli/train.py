@@ -13,6 +13,7 @@ from linnet.cli.options import (
     ChatTemplateFile,
     ExecutorName,
     Fields,
+    LongConversationsChoice,
     SlurmOptions,
     Workers,
     option,
@@ -87,6 +88,7 @@ def train(
         ),
     ] = None,
     chat_template: ChatTemplateFile = None,
+    long_conversations: LongConversationsChoice = None,
     config: Annotated[Path | None, option("FILE", "YAML with the sections model, data, training.")] = None,
     recipe: Annotated[
         str | None,
@@ -200,7 +202,7 @@ def train(
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
     kinds = {"pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
-    files = given_files(kinds, {"chat_template": chat_template})
+    files = given_files(kinds, {"chat_template": chat_template, "long_conversations": long_conversations})
     description = (config, model, data, changes or (), recipe, start_from, None, files)
     if verify_resume:
         refuse_distributed("--verify-resume")

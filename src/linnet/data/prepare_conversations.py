@@ -1,6 +1,6 @@
 """From files of conversations to a data folder: rows of tokens, of which those that a model is to write count."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
+from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.conversations import ChatConversation, read_conversations
 from linnet.data.prepare import checked_target, describe_folder, new_folder
 from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo, describe_runs
@@ -42,13 +43,15 @@ def prepare_conversations(
     overwrite: bool = False,
     checked: bool = False,
     added: Sequence[str] = (),
+    limit: LengthLimit | None = None,
 ) -> Manifest:
     """Turn files of conversations (`read_conversations`) into a data folder of rows, and return its manifest.
 
     A row is one conversation, of which the answers and the stop tokens after them count in the loss; the role of each
     token is kept beside them (`target_weights`). Conversations that begin with the same messages up to the first answer
     are on the same side. validation: the fraction of the bytes to hold out. checked: the template has been checked
-    already. added: the control tokens that the tokenizer has and the model lacks. `UserError` for a template without a
+    already. added: the control tokens that the tokenizer has and the model lacks. limit: of the tokens of a
+    conversation; None: they may have any number, of which a run is told later. `UserError` for a template without a
     stop token after every answer (`template_doctor`); what else the checks find is told.
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
@@ -73,13 +76,16 @@ def prepare_conversations(
         splits: dict[Split, SplitInfo] = {}
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)
+                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
+        if limit is not None:
+            _check_limit(limit, splits)
         settings = {
             CHAT: hash_of_files(paths),
             "chat_template": template.source,
             SPECIAL_TOKENS: dict(template.special_tokens),
             "validation": holdout.fraction,
             **({ADDED_TOKENS: list(added)} if added else {}),
+            **({} if limit is None else limit.settings()),
         }
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
 
@@ -110,8 +116,25 @@ def check_findings(findings: list[TemplateFinding], template: ChatTemplate) -> N
         note(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}")
 
 
+def _check_limit(limit: LengthLimit, splits: Mapping[Split, SplitInfo]) -> None:
+    """Tell what became of long conversations; `UserError` if they are refused, or a side has none left."""
+    limit.check()
+    for side, info in splits.items():
+        if not info.documents:
+            problem = f"no conversation of the {side} split is short enough for the context of {limit.tokens} tokens"
+            raise UserError(problem, field="long_conversations", value=limit.long, accepted="a longer context")
+    if line := limit.describe():
+        note(line)
+
+
 def _write_side(
-    folder: Path, side: Split, paths: list[Path], holdout: Holdout, encoder: ChatEncoder, advance: Advance
+    folder: Path,
+    side: Split,
+    paths: list[Path],
+    holdout: Holdout,
+    encoder: ChatEncoder,
+    advance: Advance,
+    limit: LengthLimit | None = None,
 ) -> SplitInfo:
     """Write the conversations of one side, one after the other."""
     tokenizer, text_bytes, numbers = encoder.tokenizer, 0, list[int]()
@@ -119,7 +142,9 @@ def _write_side(
     with ShardWriter(folder, side, tokenizer.vocab_size, parts=("mask", "roles")) as writer:
         for number, conversation in _numbered(paths, advance):
             if holdout.side(_identity(conversation)) == side:
-                found = encoder.encode(conversation)
+                found = encoder.encode(conversation) if limit is None else limit.encode(encoder, conversation)
+                if found is None:
+                    continue
                 ids_T = np.array(found.ids)
                 columns: dict[Part, Any] = {"mask": np.array(found.trained), "roles": role_numbers(conversation, found)}
                 writer.write(ids_T, columns, begins=True)

@@ -10,6 +10,7 @@ from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.spec import read_assignment
 from linnet.core.system import keep_freed_memory
+from linnet.data.conversation_lengths import LongConversations
 from linnet.data.preferences import PREFERENCES
 from linnet.data.prepare_prompts import PROMPTS
 from linnet.data.token_data import TokenData
@@ -64,6 +65,7 @@ def train(
     preferences: Paths | None = None,
     prompts: Paths | None = None,
     chat_template: str | Path | None = None,
+    long_conversations: LongConversations | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train a model into the run folder `out`, or resume where an earlier call with the same settings stopped.
@@ -73,18 +75,19 @@ def train(
     model: a preset's name, a YAML file, a model folder (its description only), or a description. data: a folder made by
     `prepare`. training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md). start_from: a
     model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
-    training, which the other arguments change. recipe: how a published model was trained. reporter: receives
-    the progress. pairs: instead of data, a file of inputs and targets (docs/encoder-decoder.md). chat: instead of data,
-    a file of conversations, or several (docs/conversations.md); chat_template: a Jinja file in place of the model's
-    template. preferences: instead of data, pairs of answers (docs/preferences.md). prompts: instead of
-    data, prompts with checkers (docs/grpo.md). callbacks: your own.
+    training, which the other arguments change. recipe: how a published model was trained. reporter: receives the
+    progress. Instead of data: pairs, a file of inputs and targets (docs/encoder-decoder.md); chat, one file of
+    conversations or several (docs/conversations.md); preferences, the same of pairs of answers (docs/preferences.md);
+    prompts, the same of prompts with checkers (docs/grpo.md). chat_template: a Jinja file in place of the model's
+    template. long_conversations: those that are longer than the context are an error (refuse, the default), left out
+    (drop), or ended behind the last answer that fits (cut). callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
     field, and `DivergedError` if a loss is not finite.
     """
     keep_freed_memory()
-    options = {"chat_template": chat_template}
+    options = {"chat_template": chat_template, "long_conversations": long_conversations}
     kinds = {"pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
     files = given_files(kinds, options)
     run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)

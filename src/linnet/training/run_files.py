@@ -14,6 +14,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.chat_template import ChatTemplate
+from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
 from linnet.data.prepare import PAIRS, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
@@ -130,8 +131,16 @@ def _chat_setup(run: RunSpec, given: RunFiles) -> ChatSetup:
 
 
 def _prepare_chat(run: RunSpec, given: RunFiles) -> None:
-    setup = _chat_setup(run, given)
-    prepare_conversations(given.files, run.data, setup.template, setup.tokenizer, checked=True, added=setup.added)
+    setup, limit = _chat_setup(run, given), _length_limit(run, given)
+    prepare_conversations(
+        given.files, run.data, setup.template, setup.tokenizer, checked=True, added=setup.added, limit=limit
+    )
+
+
+def _length_limit(run: RunSpec, given: RunFiles) -> LengthLimit:
+    """Of the tokens of a conversation: the context that the run trains with."""
+    tokens = run.training.context_length or run.model.context_length
+    return LengthLimit(tokens, given.options.get("long_conversations", "refuse"))
 
 
 def _check_chat(run: RunSpec, given: RunFiles) -> None:
@@ -142,7 +151,9 @@ def _check_chat(run: RunSpec, given: RunFiles) -> None:
 
 
 def _chat_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {CHAT: hash_of_files(given.files), "chat_template": _chat_setup(run, given).template.source}
+    lengths = {"long_conversations": None, "context_length": None, **_length_limit(run, given).settings()}
+    template = _chat_setup(run, given).template
+    return {CHAT: hash_of_files(given.files), "chat_template": template.source, **lengths}
 
 
 def _own_chat(run: RunSpec, given: RunFiles) -> tuple[ChatTemplate, Tokenizer]:
@@ -173,7 +184,7 @@ def _prompt_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
 
 KINDS: dict[str, FileKind] = {
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
-    CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template",), several=True),
+    CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template", "long_conversations"), several=True),
     PROMPTS: FileKind(_prepare_prompts, _prompt_settings, several=True),
     PREFERENCES: FileKind(_prepare_preferences, _preference_settings, _check_preferences, several=True),
 }

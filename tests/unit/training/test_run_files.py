@@ -153,6 +153,22 @@ def test_the_template_is_checked_at_each_start(chat_model: Path, tmp_path: Path,
         assert f"{tmp_path / 'one.jsonl'}, line 1: " in line
 
 
+def test_long_conversations_are_cut_to_the_context_of_the_run(chat_model: Path, tmp_path: Path, told):
+    talk = [{"role": role, "content": "ab"} for role in ("user", "assistant")] * 3
+    file = conversations(tmp_path / "one.jsonl")
+    with file.open("a") as lines:
+        lines.write(json.dumps({"messages": talk}) + "\n")
+    settings = {"start_from": chat_model, "chat": file, "training": {**STEPS, "context_length": 20}}
+    with pytest.raises(UserError, match="1 of 21 conversations are longer than the context of 20 tokens"):
+        linnet.train(tmp_path / "run", **settings)
+    assert not (tmp_path / "run" / "chat").exists()
+    for _ in range(2):
+        assert linnet.train(tmp_path / "run", **settings, long_conversations="cut").finished
+    assert any("1 of 21 conversations are longer than the context of 20 tokens: 1 cut behind" in x for x in told())
+    with pytest.raises(UserError, match="made with another `long_conversations`"):
+        linnet.train(tmp_path / "run", **settings, long_conversations="drop")
+
+
 def test_another_template_needs_another_run(chat_model: Path, tmp_path: Path):
     settings = {"start_from": chat_model, "chat": conversations(tmp_path / "one.jsonl"), "training": STEPS}
     linnet.train(tmp_path / "run", **settings)
@@ -166,16 +182,17 @@ def test_another_template_needs_another_run(chat_model: Path, tmp_path: Path):
     [
         ({"pairs": "a.jsonl", "chat": "a.jsonl"}, "chat: a.jsonl: cannot be combined with `pairs`"),
         ({"pairs": ["a.jsonl", "b.jsonl"]}, "pairs: a.jsonl, b.jsonl: expected one file"),
+        ({"pairs": "a.jsonl", "options": {"chat_template": "b"}}, "chat_template: b: expected `chat` beside it"),
         ({"chat": ["a.jsonl", "none.jsonl"]}, "chat: none.jsonl: expected a .jsonl file"),
     ],
-    ids=["two-kinds", "several", "missing"],
+    ids=["two-kinds", "several", "option", "missing"],
 )
 def test_files_that_no_run_takes_are_refused(given: dict, message: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.jsonl", "b.jsonl"):
         conversations(tmp_path / name)
     with pytest.raises(UserError, match=f"^{message}"):
-        given_files(given)
+        given_files({**given, "options": None}, given.get("options"))
 
 
 def test_conversations_need_a_model_to_start_from(tiny_model, tmp_path: Path):

@@ -84,6 +84,11 @@ def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["tokenizer", "train", str(text), *digits]) == 0
     assert json.loads(capsys.readouterr().out)["split_digits"] == Tokenizer.load(digits[3]).split_digits == "three"
 
+    like_pldr = str(tmp_path / "pieces.json")
+    assert main(["tokenizer", "train", str(text), "--kind", "sentencepiece", "--out", like_pldr]) == 0
+    assert Tokenizer.load(like_pldr).token_name(Tokenizer.load(like_pldr).end_id) == "[END]"
+    capsys.readouterr()
+
     assert main(["tokenizer", "inspect", small, "--text", str(text)]) == 0
     out = capsys.readouterr().out
     assert "bytes per token" in out and "100.00% of the text's" in out
@@ -145,7 +150,10 @@ def test_import_is_held_to_the_original_library(tmp_path: Path, capsys: pytest.C
         (["import", "TEXT", "--out", "new.json"], "no tokenizer; expected a tokenizer.json"),
         (["import", "missing", "--out", "new.json"], "missing: no such file"),
         (["train", "TEXT", "--out", "TEXT"], "exists already; --overwrite replaces it"),
-        (["train", "TEXT", "--kind", "words", "--out", "new.json"], "words"),
+        (
+            ["train", "TEXT", "--kind", "words", "--out", "new.json"],
+            "--kind words: expected one of bytes, char, bpe",
+        ),
         (["train", "TEXT", "--vocab-size", "3", "--out", "new.json"], "3"),
         (["train", "TEXT", "--kind", "char", "--split-digits", "one", "--out", "new.json"], "--split-digits one: the"),
         (["inspect", "missing.json", "--text", "TEXT"], "missing.json"),

@@ -39,7 +39,7 @@ def train(
     ],
     *,
     out: Annotated[Path, option("FILE", "The tokenizer.json to write.")],
-    kind: Annotated[str, option("bytes|char|bpe|unigram", "The kind of tokenizer.")] = "bpe",
+    kind: Annotated[str, option("bytes|char|bpe|unigram|sentencepiece", "The kind of tokenizer.")] = "bpe",
     vocab_size: Annotated[
         int | None,
         typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
@@ -55,20 +55,31 @@ def train(
     Example: linnet tokenizer train my.txt --kind unigram --vocab-size 4096 --out tokenizer.json
 
     bpe merges bytes within words, as GPT-2 does; unigram is a language model over the pieces of such words, whose
-    single bytes are pieces too. Both keep runs of digits together where they are frequent, unless --split-digits says
-    otherwise. `linnet prepare` trains one in the same way, from the training side of its text alone.
+    single bytes are pieces too. sentencepiece is a unigram of characters with byte fallback, as PLDR-LLM's, which
+    normalizes a text; it needs pip install 'linnet[sentencepiece]'. All three keep runs of digits together where they
+    are frequent, unless --split-digits says otherwise. `linnet prepare` trains the other kinds in the same way, from
+    the training side of its text alone.
     """
-    from linnet.data.prepare import train_tokenizer
+    from linnet.data.prepare import train_on_files, train_tokenizer
+    from linnet.data.tokenizer_training import KINDS
+    from linnet.interop.sentencepiece import train_sentencepiece
 
     if out.exists() and not overwrite:
         raise UserError("exists already; --overwrite replaces it", field="out", value=str(out))
-    trained = train_tokenizer(files, kind, vocab_size, field, separator, split_digits)
+    if kind == "sentencepiece":
+        trained = train_on_files(
+            files, lambda texts: train_sentencepiece(texts, vocab_size, split_digits), field, separator
+        )
+    else:
+        if kind not in KINDS:
+            raise UserError(field="kind", value=kind, accepted=f"one of {', '.join(KINDS)}, sentencepiece")
+        trained = train_tokenizer(files, kind, vocab_size, field, separator, split_digits)
     trained.save(out)
     if as_json:
         plain = {"file": str(out), "kind": trained.kind, "vocab_size": trained.vocab_size, "hash": trained.hash}
-        write_json({**plain, "split_digits": trained.split_digits})
+        write_json({**plain, "split_digits": split_digits})
         return
-    digits = f", numbers split by {trained.split_digits}" if trained.split_digits else ""
+    digits = f", numbers split by {split_digits}" if split_digits else ""
     write(f"{trained.kind}, {trained.vocab_size:,} tokens{digits}\n")
     write(f"written to {out}\n")
 

@@ -482,6 +482,21 @@ def train_tokenizer(
         raise UserError(field="kind", value=kind, accepted=f"one of {', '.join(KINDS)}")
     check_vocab_size(kind, vocab_size)
     check_digits(kind, split_digits)
+
+    def train(texts: Iterable[str]) -> Tokenizer:
+        return Tokenizer.train(kind, texts, vocab_size, split_digits)
+
+    return train_on_files(inputs, train, field, separator, TOKENIZER_SAMPLE_BYTES if kind != "char" else None)
+
+
+def train_on_files(
+    inputs: Sequence[str],
+    train: Callable[[Iterable[str]], Tokenizer],
+    field: str | None = None,
+    separator: str | None = None,
+    sample_bytes: int | None = TOKENIZER_SAMPLE_BYTES,
+) -> Tokenizer:
+    """Apply `train` to all documents of files and folders in parts, of more than `sample_bytes` to a sample."""
     with ExitStack() as stack:
         sources = open_sources(stack, inputs, field, separator)
         divided, _ = _corpus_of(sources, None)
@@ -489,7 +504,8 @@ def train_tokenizer(
         def documents() -> Iterator[Document]:  # nothing is held out
             return (document._replace(side="train") for document in divided.documents())
 
-        trained = _train(_Corpus(documents, divided.sources), kind, vocab_size, split_digits)
+        with progress("tokenizer", divided.text_bytes, "bytes") as advance:
+            trained = train(_sample(_Corpus(documents, divided.sources), sample_bytes, advance))
         for line in describe_reading(sources):
             note(line)
     return trained
@@ -499,17 +515,19 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None, split_digits: str
     """Second pass: the tokenizer, from the training side alone."""
     if kind == "bytes":
         return Tokenizer.train(kind, [], vocab_size)
-    share = 1.0 if kind == "char" else TOKENIZER_SAMPLE_BYTES / corpus.text_bytes
     with progress("tokenizer", corpus.text_bytes, "bytes") as advance:
+        sample = _sample(corpus, None if kind == "char" else TOKENIZER_SAMPLE_BYTES, advance)
+        return Tokenizer.train(kind, sample, vocab_size, split_digits)
 
-        def sample() -> Iterator[str]:  # parts chosen by content: the same ones whatever the order of files
-            for document in corpus.documents():
-                for part in (part for text in document.texts for part in cut_before_words(text)):
-                    if document.side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
-                        yield part
-                    advance(len(part.encode()))
 
-        return Tokenizer.train(kind, sample(), vocab_size, split_digits)
+def _sample(corpus: _Corpus, sample_bytes: int | None, advance: Advance) -> Iterator[str]:
+    """Parts of the training side, chosen by content: the same ones whatever the order of files. None: all of them."""
+    share = 1.0 if sample_bytes is None else sample_bytes / corpus.text_bytes
+    for document in corpus.documents():
+        for part in (part for text in document.texts for part in cut_before_words(text)):
+            if document.side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
+                yield part
+            advance(len(part.encode()))
 
 
 class _Totals:

@@ -1,7 +1,8 @@
-"""Conversion of SentencePiece models (`.model`) to tokenizers that produce the same ids for any text."""
+"""SentencePiece models (`.model`): converted to tokenizers that produce the same ids for any text, and trained."""
 
+import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,14 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_bytes
 from linnet.data.sentencepiece import SentencePieceDefinition, load_processor, protobuf_classes
 from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer_training import DEFAULT_VOCAB_SIZE, MAX_TRAINED_VOCABULARY
+
+_LIKE_PLDR: dict[str, Any] = {
+    "model_type": "unigram", "byte_fallback": True, "user_defined_symbols": ["[SEP]", "[CLS]"],
+    "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3,
+    "pad_piece": "[PAD]", "unk_piece": "[UNK]", "bos_piece": "[START]", "eos_piece": "[END]",
+}  # fmt: skip
+_FEWEST_TOKENS, _THREADS = 263, 16
 
 _KINDS: dict[str, Literal["Unigram", "BPE"]] = {"UNIGRAM": "Unigram", "BPE": "BPE"}
 
@@ -21,11 +30,46 @@ def tokenizer_from_sentencepiece(path: str | Path) -> Tokenizer:
     `encode` returns the ids of `sentencepiece` and `decode` its text, for any input. The end token is the model's own
     (`eos_piece`). `UserError` for a file that is no SentencePiece model or cannot be converted.
     """
+    try:
+        return tokenizer_from_bytes(read_bytes(path), path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a SentencePiece model ({error})") from None
+
+
+def train_sentencepiece(texts: Iterable[str], vocab_size: int | None, split_digits: str | None) -> Tokenizer:
+    """Train a unigram as PLDR-LLM's tokenizer is one: byte fallback, NFKC, spaces collapsed, its special pieces.
+
+    texts: their lines are the sentences. split_digits: `one`, or None. Texts too small for `vocab_size` (None: 2048)
+    give a smaller model. The package sums in a fixed number of threads, so the same texts give the same model.
+    """
+    if split_digits not in (None, "one"):
+        raise UserError(field="split_digits", value=split_digits, accepted="one: SentencePiece has no groups")
+    size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
+    if not _FEWEST_TOKENS <= size <= MAX_TRAINED_VOCABULARY:
+        accepted = f"{_FEWEST_TOKENS} to {MAX_TRAINED_VOCABULARY:,} (256 bytes and the special pieces)"
+        raise UserError(field="vocab_size", value=size, accepted=accepted)
+    protobuf_classes("sentencepiece")
+    from sentencepiece import SentencePieceTrainer
+
+    model = io.BytesIO()
+    sentences = (line for text in texts for line in text.splitlines() if line.strip())
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=sentences, model_writer=model, vocab_size=size, split_digits=split_digits == "one",
+            hard_vocab_limit=False, num_threads=_THREADS, max_sentence_length=1 << 20, minloglevel=3, **_LIKE_PLDR,
+        )  # fmt: skip
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UserError(f"sentencepiece cannot train on this text ({reason})") from None
+    return tokenizer_from_bytes(model.getvalue(), "sentencepiece")
+
+
+def tokenizer_from_bytes(data: bytes, path: str | Path) -> Tokenizer:
+    """`tokenizer_from_sentencepiece` of a file's content; path: what errors call it."""
     classes = protobuf_classes(str(path))
     from google.protobuf.message import DecodeError
 
     try:
-        data = read_bytes(path)
         model = classes.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None

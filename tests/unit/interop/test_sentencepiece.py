@@ -19,7 +19,7 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare, prepare_texts
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
+from linnet.interop.sentencepiece import tokenizer_from_sentencepiece, train_sentencepiece
 
 Pair = tuple[SentencePieceProcessor, Tokenizer]
 
@@ -301,3 +301,40 @@ def test_a_damaged_tokenizer_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(UserError, match=r"tokenizer\.json: made from a SentencePiece model, but changed since .*end"):
         Tokenizer.load(tmp_path)
+
+
+NUMBERS = [f"{sentence}\nIn 2024 and 2024 it was 1984.\n" for sentence in SENTENCES] * 20
+
+
+def test_a_trained_unigram_normalizes_falls_back_to_bytes_and_splits_digits():
+    tokenizer = train_sentencepiece(NUMBERS, 400, "one")
+    assert tokenizer.hash == train_sentencepiece(iter(NUMBERS), 400, "one").hash
+    assert tokenizer.decode(tokenizer.encode("ﬁ  2024\n日")) == "fi 2024 日"
+    assert [tokenizer.token_name(token) for token in tokenizer.encode("ѣ")][1:] == ["<0xD1>", "<0xA3>"]
+    digits = [text.strip() for text in tokenizer.texts() if text and text.strip().isdigit()]
+    assert set(map(len, digits)) == {1}
+    whole = train_sentencepiece(NUMBERS, 400, None)
+    assert "2024" in {text.strip() for text in whole.texts() if text}
+
+
+def test_a_trained_unigram_has_the_special_pieces_and_rules_of_pldr(real_data: Path):
+    published = tokenizer_from_sentencepiece(real_data / "tokenizer" / "pldr_refinedweb_unigram_32k.model")
+    tokenizer = train_sentencepiece(NUMBERS, 400, "one")
+    for part in ("normalizer", "decoder"):
+        assert tokenizer.definition[part] == published.definition[part]
+    names = [[each.token_name(token) for token in range(262)] for each in (tokenizer, published)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "size", "digits", "problem"),
+    [
+        (["a b"], 262, None, "vocab_size: 262: expected 263 to 1,048,576"),
+        (["a b"], 400, "three", "split_digits: three: expected one"),
+        ([" \n"], 400, None, "sentencepiece cannot train on this text"),
+    ],
+    ids=["size", "digits", "text"],
+)
+def test_what_it_cannot_be_trained_for_is_told(texts: list[str], size: int, digits: str | None, problem: str):
+    with pytest.raises(UserError, match=problem):
+        train_sentencepiece(texts, size, digits)

@@ -206,3 +206,23 @@ def test_synthesise_writes_a_chat_file_and_tells_its_types(capsys, tmp_path):
 def test_synthesise_names_what_is_unknown(capsys, tmp_path):
     assert main(["data", "synthesise", "--kind", "retel", "--out", str(tmp_path / "a.jsonl")]) == 2
     assert capsys.readouterr().err.strip().endswith("--kind retel: did you mean retell?")
+
+
+def test_synthesise_from_seeds_tells_what_a_model_wrote_and_what_does_not_go_together(capsys, tmp_path):
+    tokenizer = Tokenizer.train("bytes", [])
+    blocks = [{"mixer": {"kind": "attention", "heads": 2}}]
+    plain = {"vocab_size": tokenizer.vocab_size, "d_model": 8, "context_length": 128, "blocks": blocks}
+    write_model(tmp_path / "model", Decoder(ModelSpec.parse(plain, "test")), tokenizer, {})
+    seeds, out = tmp_path / "seeds.jsonl", tmp_path / "own.jsonl"
+    seeds.write_text('{"instruction": "Who sings?", "output": "A bird."}\n' * 2)
+    arguments = ["data", "synthesise", "--from", str(seeds), "--out", str(out), "--count", "1"]
+    for more, expected in (
+        (["--model", str(tmp_path / "model")], "of 20 tasks that the model wrote none is kept"),
+        ([], "--model: missing; --from needs a model that writes"),
+        (["--model", str(tmp_path / "model"), "--kind", "order"], "--kind order: is of a world"),
+    ):
+        assert main([*arguments, *more]) == 2
+        assert expected in capsys.readouterr().err
+    assert main(["data", "synthesise", "--out", str(out), "--model", "x"]) == 2
+    assert "--model x: goes with --from" in capsys.readouterr().err
+    assert not out.exists()

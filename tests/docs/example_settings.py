@@ -57,6 +57,7 @@ PARSED_ONLY = {
     "linnet generate onnx/": "graphs take half a minute to export; tests/unit/interop/onnx runs them",
     "linnet export runs/ted --to web": "the runtime comes from npm; tests/unit/interop/web runs the command",
     "linnet data mix": "it needs a mixture with its data; tests/cli/test_data.py runs it",
+    "linnet data synthesise --from": "a model of a few steps writes no tasks; tests/cli/test_data.py runs it",
     "linnet serve": "it serves until a signal; tests/cli/test_serve.py runs it",
     "linnet chat": "it reads a conversation; tests/cli/test_serve.py runs it",
     "python -m linnet.serve.conformance": "it needs a server; tests/unit/serve runs it against one",

@@ -12,12 +12,14 @@ from linnet.cli.options import (
     AsJson,
     Changes,
     ChatTemplateFile,
+    Device,
     ExecutorName,
     Separator,
     SlurmOptions,
     TextField,
     Workers,
     option,
+    refuse_options,
 )
 from linnet.core.bounds import MAX_SYNTHESISED
 from linnet.core.errors import UserError
@@ -213,12 +215,23 @@ def show(
 
 @data.command()
 def synthesise(
+    ctx: typer.Context,
     *,
     out: Annotated[Path, option("FILE.jsonl", "The chat file to write.")],
     count: Annotated[int, typer.Option(min=1, max=MAX_SYNTHESISED, metavar="N", help="Examples to write.")] = 1000,
     world: Annotated[
         str, option("stories|FILE.py", "The built-in stories, or a Python file with a function examples(seed, split).")
     ] = "stories",
+    seeds: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="SEEDS.jsonl",
+            help="Instead of a world: conversations after whose pattern --model writes others (self-instruct).",
+        ),
+    ] = None,
+    model: Annotated[Path | None, option("DIR", "With --from: the model folder or run that writes.")] = None,
+    device: Device = "auto",
     kind: Annotated[
         list[str] | None,
         option("KIND", "Of the stories: a type of instruction (repeatable). Default: all (docs/instructions.md)."),
@@ -242,7 +255,22 @@ def synthesise(
     Each line has the messages of a conversation, which `linnet prepare --chat` reads, and the checker of its last
     answer. Settings of stories, names of people and ways to ask are kept apart by the splits. An own world runs as
     Python code.
+
+    Example: linnet data synthesise --from chat.jsonl --model runs/chat --count 4 --out own.jsonl
+
+    With --from a model writes questions and answers itself. Rules, overlap with what there is, and a second answer of
+    the model leave out what is no good; the counts are printed.
     """
+    if seeds is not None:
+        from linnet.inference.language_model import load
+        from linnet.inference.self_instruct import self_instruct
+
+        refuse_options(ctx, ("world", "kind", "split", "pairs"), "is of a world; leave it out beside --from")
+        if model is None:
+            raise UserError("missing; --from needs a model that writes", field="model")
+        show_result(self_instruct(load(model, device), seeds, out, count, seed, overwrite), None, as_json)
+        return
+    refuse_options(ctx, ("model", "device"), "goes with --from")
     from linnet.data.synthesise import synthesise as write_world
 
     show_result(write_world(world, out, count, seed, split, kind or (), overwrite, pairs), None, as_json)

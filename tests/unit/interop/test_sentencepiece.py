@@ -306,22 +306,27 @@ def test_a_damaged_tokenizer_file_is_refused(tmp_path: Path) -> None:
 NUMBERS = [f"{sentence}\nIn 2024 and 2024 it was 1984.\n" for sentence in SENTENCES] * 20
 
 
-def test_a_trained_unigram_normalizes_falls_back_to_bytes_and_splits_digits():
+def test_a_trained_unigram_normalizes_and_falls_back_to_bytes():
     tokenizer = train_sentencepiece(NUMBERS, 400, "one")
     assert tokenizer.hash == train_sentencepiece(iter(NUMBERS), 400, "one").hash
     assert tokenizer.decode(tokenizer.encode("ﬁ  2024\n日")) == "fi 2024 日"
     assert [tokenizer.token_name(token) for token in tokenizer.encode("ѣ")][1:] == ["<0xD1>", "<0xA3>"]
-    digits = [text.strip() for text in tokenizer.texts() if text and text.strip().isdigit()]
-    assert set(map(len, digits)) == {1}
-    whole = train_sentencepiece(NUMBERS, 400, None)
+
+
+def test_digits_of_a_trained_unigram_are_single_on_request():
+    source = random.Random(0)
+    texts = [" ".join(source.choice(["bird", "tree", "sang", "2024", "1999"]) for _ in range(9)) for _ in range(99)]
+    single, whole = (train_sentencepiece(texts, 300, digits) for digits in ("one", None))
     assert "2024" in {text.strip() for text in whole.texts() if text}
+    assert {len(text.strip()) for text in single.texts() if text and text.strip().isdigit()} == {1}
 
 
 def test_a_trained_unigram_has_the_special_pieces_and_rules_of_pldr(real_data: Path):
     published = tokenizer_from_sentencepiece(real_data / "tokenizer" / "pldr_refinedweb_unigram_32k.model")
     tokenizer = train_sentencepiece(NUMBERS, 400, "one")
-    for part in ("normalizer", "decoder"):
-        assert tokenizer.definition[part] == published.definition[part]
+    assert tokenizer.definition["decoder"] == published.definition["decoder"]
+    own, other = (each.definition["normalizer"]["normalizers"] for each in (tokenizer, published))
+    assert own[1:] == other[1:] and own[0]["type"] == other[0]["type"] == "Precompiled"  # of another Unicode
     names = [[each.token_name(token) for token in range(262)] for each in (tokenizer, published)]
     assert names[0] == names[1]
 

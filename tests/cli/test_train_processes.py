@@ -14,8 +14,12 @@ import yaml
 
 from linnet.cli.main import main
 from linnet.core.arrays import read_tensors
+from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.prepare import prepare_texts
-from linnet.model.store import load_decoder
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, write_model
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.reporter import LogReporter
 from several import SLOWED, finish, start
@@ -227,3 +231,50 @@ def test_other_verbs_run_in_one_process(
             monkeypatch.setenv(name, str(value))
         assert main(["generate", "one", "--prompt", "the"]) == 2
         assert ("generate: runs in one process, not in 2" in capsys.readouterr().err) == (rank == 0)
+
+
+@pytest.fixture
+def answering(tmp_path: Path) -> Path:
+    """A folder with a model that answers with a few letters, preferences and prompts."""
+    tokenizer = Tokenizer.train("bytes", [])
+    block = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
+    head = {"tied": False, "bias": True}
+    description = {"vocab_size": 257, "d_model": 16, "context_length": 64, "blocks": [block], "head": head}
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse(description, "test"))
+    with torch.no_grad():
+        decoder.head.bias.fill_(-9.0)
+        decoder.head.bias[[*b"abcd", tokenizer.end_id]] = 0.0
+    write_model(tmp_path / "model", decoder, tokenizer, {})
+    (tmp_path / "model" / CHAT_TEMPLATE).write_text(
+        "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>"
+        "{% endgeneration %}{% else %}U:{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}A:{% endif %}"
+    )
+    pairs = [{"prompt": f"q{n}", "chosen": "yes"[: 1 + n % 3], "rejected": "no"[: 1 + n % 2]} for n in range(40)]
+    checker = {"kind": "begins_with", "text": "b"}
+    prompts = [{"prompt": f"q{n}", "checker": checker} for n in range(120)]
+    for name, rows in (("preferences", pairs), ("prompts", prompts)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["preferences", "prompts"])
+def test_two_processes_learn_from_answers_as_one_does(kind: str, answering: Path):
+    words = ["-m", "linnet", "train", "--from", "model", f"--{kind}", f"{kind}.jsonl", "--steps", "4", "--out"]
+    words[-1:-1] = ["--batch-size", "4", "--precision", "float32", "--threads", "1", "--set", "training.log.every=1"]
+    if kind == "prompts":
+        words[-1:-1] = ["--set", "training.grpo.group=4", "--set", "training.grpo.max_tokens=6"]
+    with contextlib.chdir(answering):
+        assert main([*words[2:], "one"]) == 0
+    ended = finish(start([*words, "two"], 2, cwd=answering))
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    check_same(answering / "two", answering / "one")
+    for mine, other in zip(lines_of(answering / "two"), lines_of(answering / "one"), strict=True):
+        assert mine["terms"] == pytest.approx(other["terms"], rel=1e-4, abs=1e-6)
+    summaries = [json.loads((answering / run / "model" / "run.json").read_text()) for run in ("two", "one")]
+    if kind == "prompts":
+        assert summaries[0]["rollouts"]["before"] == summaries[1]["rollouts"]["before"] is not None
+    else:
+        assert summaries[0]["preferences"] == pytest.approx(summaries[1]["preferences"], rel=1e-4)

@@ -98,7 +98,8 @@ def pass_rates(rewards: Sequence[Sequence[float]]) -> dict[str, Any]:
     found: dict[str, Any] = {"prompts": len(rewards), "answers": group}
     for name, estimate in (("pass@1", one), (f"pass@{group}", any_of)):
         interval = estimate.interval()
-        found[name] = {"value": estimate.value, "interval": None if interval is None else list(interval)}
+        within = None if interval is None else [min(1.0, max(0.0, bound)) for bound in interval]
+        found[name] = {"value": estimate.value, "interval": within}
     return found | {"reward": float(np.mean([np.mean(each) for each in rewards]))}
 
 

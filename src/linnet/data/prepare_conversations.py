@@ -31,6 +31,9 @@ SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens", "added_tokens"
 """In the settings of a manifest: what `ChatTemplate` has of this name, and the names that `ChatSetup` has of this one.
 """
 
+TEMPLATE_FINDINGS = "template_findings"
+"""In the settings of a manifest: what the checks of the template told, which each run on the data repeats."""
+
 Files = str | Path | Sequence[str | Path]
 
 
@@ -41,7 +44,6 @@ def prepare_conversations(
     tokenizer: Tokenizer,
     validation: float | None = None,
     overwrite: bool = False,
-    checked: bool = False,
     added: Sequence[str] = (),
     limit: LengthLimit | None = None,
 ) -> Manifest:
@@ -49,15 +51,14 @@ def prepare_conversations(
 
     A row is one conversation, of which the answers and the stop tokens after them count in the loss; the role of each
     token is kept beside them (`target_weights`). Conversations that begin with the same messages up to the first answer
-    are on the same side. validation: the fraction of the bytes to hold out. checked: the template has been checked
-    already. added: the control tokens that the tokenizer has and the model lacks. limit: of the tokens of a
-    conversation; None: they may have any number, of which a run is told later. `UserError` for a template without a
-    stop token after every answer (`template_doctor`); what else the checks find is told.
+    are on the same side. validation: the fraction of the bytes to hold out. added: the control tokens that the
+    tokenizer has and the model lacks. limit: of the tokens of a conversation; None: they may have any number, of which
+    a run is told later. `UserError` for a template without a stop token after every answer (`template_doctor`); what
+    else the checks find is told.
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
-    if not checked:
-        check_chat_template(paths, template, tokenizer)
+    told = check_chat_template(paths, template, tokenizer)
     survey, sources, size_bytes = Survey(), list[SourceInfo](), sum(path.stat().st_size for path in paths)
     with progress("reading", size_bytes, "bytes") as advance:
         for path in paths:
@@ -86,6 +87,7 @@ def prepare_conversations(
             "validation": holdout.fraction,
             **({ADDED_TOKENS: list(added)} if added else {}),
             **({} if limit is None else limit.settings()),
+            **({TEMPLATE_FINDINGS: told} if told else {}),
         }
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
 
@@ -101,19 +103,25 @@ def hash_of_files(files: Files) -> str | list[str]:
     return found[0] if len(found) == 1 else found
 
 
-def check_chat_template(files: Files, template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Check a template on the first conversations of each file: `UserError` or a note for each check that fails."""
+def check_chat_template(files: Files, template: ChatTemplate, tokenizer: Tokenizer) -> list[str]:
+    """Check a template on the first conversations of each file: `UserError` or a note for each check that fails.
+
+    Returns the notes.
+    """
     first = (islice(read_conversations(path), CHECKED_CONVERSATIONS) for path in paths_of(files))
-    check_findings(doctor(template, tokenizer, chain.from_iterable(first)), template)
+    return check_findings(doctor(template, tokenizer, chain.from_iterable(first)), template)
 
 
-def check_findings(findings: list[TemplateFinding], template: ChatTemplate) -> None:
-    """`UserError` for a finding without which nothing is trained; the others are told."""
+def check_findings(findings: list[TemplateFinding], template: ChatTemplate) -> list[str]:
+    """`UserError` for a finding without which nothing is trained; the others are told, and returned."""
+    lines = []
     for finding in findings:
         if finding.check in FATAL:
             advice = f"; {CHAT_TEMPLATE} in the model folder sets another template" if template.is_plain else ""
             raise UserError(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}{advice}")
-        note(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}")
+        lines.append(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}")
+        note(lines[-1])
+    return lines
 
 
 def _check_limit(limit: LengthLimit, splits: Mapping[Split, SplitInfo]) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.checksum import write_checked_json
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.spec import read_assignment
 from linnet.core.system import keep_freed_memory
 from linnet.data.conversation_lengths import LongConversations
 from linnet.data.preferences import PREFERENCES
+from linnet.data.prepare_conversations import TEMPLATE_FINDINGS
 from linnet.data.prepare_prompts import PROMPTS
 from linnet.data.token_data import TokenData
 from linnet.model.spec import ModelSpec
@@ -171,6 +172,9 @@ def train_run(
             check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
             reporter.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
             return RunResult(folder.path, summary)
+        if processes.is_rank0:
+            for line in data.manifest.settings.get(TEMPLATE_FINDINGS, ()):
+                note(line)
         lock = folder.locked() if processes.is_rank0 else nullcontext()
         with StopRequest() as stop, lock, threads(run.training.threads):
             processes.broadcast_from_rank0(lambda: folder.check(run))  # again, now that nobody else changes it

@@ -132,9 +132,7 @@ def _chat_setup(run: RunSpec, given: RunFiles) -> ChatSetup:
 
 def _prepare_chat(run: RunSpec, given: RunFiles) -> None:
     setup, limit = _chat_setup(run, given), _length_limit(run, given)
-    prepare_conversations(
-        given.files, run.data, setup.template, setup.tokenizer, checked=True, added=setup.added, limit=limit
-    )
+    prepare_conversations(given.files, run.data, setup.template, setup.tokenizer, added=setup.added, limit=limit)
 
 
 def _length_limit(run: RunSpec, given: RunFiles) -> LengthLimit:

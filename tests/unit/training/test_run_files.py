@@ -9,9 +9,9 @@ import torch
 from runs_alike import same
 
 import linnet
-from linnet.core.errors import UserError
-from linnet.data.chat_template import CHAT_TEMPLATE
-from linnet.data.prepare_conversations import CHAT
+from linnet.core.errors import UserError, note
+from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
+from linnet.data.prepare_conversations import CHAT, prepare_conversations
 from linnet.data.token_data import TokenData, read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -147,10 +147,22 @@ def test_other_tokenizers_than_one_with_more_tokens_are_refused(base: Path, tmp_
 def test_the_template_is_checked_at_each_start(chat_model: Path, tmp_path: Path, told):
     (chat_model / CHAT_TEMPLATE).write_text(SOUND.replace("prompt %}A:", "prompt %}A: "))
     settings = {"start_from": chat_model, "chat": conversations(tmp_path / "one.jsonl"), "training": STEPS}
-    for _ in range(2):
-        linnet.train(tmp_path / "run", **settings)
-        (line,) = (text for text in told() if "message 1 is asked for by" in text)
+    for start in (settings, settings, {"training": {"steps": 8}}):
+        before = len(told())
+        note.cache_clear()  # as in another process
+        linnet.train(tmp_path / "run", **start)
+        (line,) = (text for text in told()[before:] if "message 1 is asked for by" in text)
         assert f"{tmp_path / 'one.jsonl'}, line 1: " in line
+
+
+def test_a_run_on_prepared_conversations_is_told_what_was_found(chat_model: Path, tmp_path: Path, told):
+    template = ChatTemplate(SOUND.replace("prompt %}A:", "prompt %}A: "), "t", {})
+    file, tokenizer = conversations(tmp_path / "one.jsonl"), Tokenizer.load(chat_model)
+    prepare_conversations(file, tmp_path / "data", template, tokenizer)
+    for number in (1, 2):
+        note.cache_clear()  # as in another process
+        linnet.train(tmp_path / f"{number}", start_from=chat_model, data=tmp_path / "data", training=STEPS)
+    assert sum("message 1 is asked for by" in line for line in told()) == 3
 
 
 def test_long_conversations_are_cut_to_the_context_of_the_run(chat_model: Path, tmp_path: Path, told):

@@ -259,7 +259,7 @@ class PageOptions:
     ] = None
     also: Annotated[
         Path | None,
-        option("FILE.yaml", "With --report: tasks, abilities, samples, speed to measure beside (docs/comparison.md)."),
+        option("FILE.yaml", "With --report: tasks, abilities, instructions, samples, speed to measure beside (docs/comparison.md)."),
     ] = None
 
     def check(self, has_rows: bool) -> None:

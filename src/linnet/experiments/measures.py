@@ -23,10 +23,13 @@ from linnet.core.errors import UserError, did_you_mean
 from linnet.core.files import json_safe
 from linnet.core.spec import Count, Seed, Spec, read_yaml
 from linnet.core.system import processor_name
+from linnet.data.prompts import ChatPrompt
 from linnet.evaluation.abilities.contract import Ability
 from linnet.evaluation.abilities.measure import above_chance, measure_all
 from linnet.evaluation.abilities.suite import default_abilities as ability_suite
 from linnet.evaluation.abilities.suite import read_abilities
+from linnet.evaluation.instructions.measure import answer_prompts, default_prompts, load_prompts
+from linnet.evaluation.instructions.report import InstructionReport
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.cache_policy import cache_policy_state
@@ -84,6 +87,18 @@ class AbilityMeasure(Spec):
     def load(self) -> list[Ability]:
         """The abilities; `UserError` for a file that cannot be read."""
         return [ability for file in self.files for ability in read_abilities(file)] or ability_suite()
+
+
+class InstructionMeasure(Spec):
+    """Greedy answers that pass their checkers: prompts of `files`, or `items` of each type and split of the stories."""
+
+    items: Count = 20
+    files: list[str] = Field(default_factory=list)
+    seed: Seed = 0
+
+    def load(self) -> list[ChatPrompt]:
+        """The prompts; `UserError` for a file that cannot be read."""
+        return load_prompts(self.files, self.items) if self.files else default_prompts(self.items, self.seed)
 
 
 class SampleMeasure(Spec):
@@ -195,6 +210,7 @@ class Measures(Spec):
     name_recall: NameRecallMeasure | None = None
     tasks: TaskMeasure | None = None
     abilities: AbilityMeasure | None = None
+    instructions: InstructionMeasure | None = None
     samples: SampleMeasure | None = None
     speed: SpeedMeasure | None = None
     training_speed: TrainingSpeedMeasure | None = None
@@ -215,7 +231,12 @@ class Measures(Spec):
         """`UserError` (after `origin`) if a file of questions cannot be read; called before anything takes time."""
         task_files = [] if self.tasks is None else [self.tasks.files, self.tasks.task_file]
         ability_files: list[str | None] = [] if self.abilities is None else [*self.abilities.files]
-        for name, section, paths in (("tasks", self.tasks, task_files), ("abilities", self.abilities, ability_files)):
+        prompt_files: list[str | None] = [] if self.instructions is None else [*self.instructions.files]
+        for name, section, paths in (
+            ("tasks", self.tasks, task_files),
+            ("abilities", self.abilities, ability_files),
+            ("instructions", self.instructions, prompt_files),
+        ):
             if section is None:
                 continue
             try:
@@ -310,6 +331,17 @@ class AbilityScore(Spec):
     missing: str = ""
 
 
+class InstructionScore(Spec):
+    """Share of the answers of a group of prompts that pass their checkers. chance: None where none can be told."""
+
+    group: str
+    followed: float
+    standard_error: float | None
+    chance: float | None
+    items: int
+    above_chance: bool = False
+
+
 class WrittenText(Spec):
     """A prompt and its continuation. complete: the model ended the text itself."""
 
@@ -334,6 +366,7 @@ class ModelMeasures(Spec):
     speed: DecodingSpeed | None = None
     tasks: list[TaskScore] = Field(default_factory=list)
     abilities: list[AbilityScore] = Field(default_factory=list)
+    instructions: list[InstructionScore] = Field(default_factory=list)
     samples: list[WrittenText] = Field(default_factory=list)
 
 
@@ -357,6 +390,7 @@ def measure_models(
         sampled = Sampling(timed.temperature, top_p=timed.top_p, seed=timed.seed)
         found = decode_speeds(every, timed.prompt, sampled, tokens)
         speeds = [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in found]
+    asked = None if measures.instructions is None else measures.instructions.load()
     prompts, sampling = list[str](), Sampling()
     limit: int | None = None
     if (written := measures.samples) is not None:
@@ -367,6 +401,7 @@ def measure_models(
             speed=speed,
             tasks=[] if tasks is None else task_scores(measure_suite(model, name, tasks)),
             abilities=[] if measures.abilities is None else _ability_scores(model, name, measures.abilities),
+            instructions=[] if asked is None else _instruction_scores(model, name, asked),
             samples=[write_text(model, prompt, sampling, limit) for prompt in prompts],
         )
         for (name, model), speed in zip(models.items(), speeds, strict=True)
@@ -401,6 +436,21 @@ def _ability_scores(model: LanguageModel, name: str, settings: AbilityMeasure) -
             right = {"right": one.score.accuracy, "standard_error": one.score.standard_error}
             scores.append(AbilityScore(**about, **right, items=one.score.items, above_chance=above))
     return scores
+
+
+def _instruction_scores(model: LanguageModel, name: str, prompts: Sequence[ChatPrompt]) -> list[InstructionScore]:
+    scores = answer_prompts(model, name, prompts)
+    return [
+        InstructionScore(
+            group=group,
+            followed=row["followed"],
+            standard_error=row["standard_error"],
+            chance=row["chance"],
+            items=row["prompts"],
+            above_chance=row["above_chance"],
+        )
+        for group, row in InstructionReport(prompts, [scores]).figures(scores).items()
+    ]
 
 
 def write_text(model: LanguageModel, prompt: str, sampling: Sampling, max_tokens: int | None = None) -> WrittenText:

@@ -13,6 +13,7 @@ from linnet.evaluation.tasks.measure import SuiteReport, percent
 from linnet.experiments.measures import (
     CONTEXTS,
     AbilityScore,
+    InstructionScore,
     Measures,
     MemoryFigures,
     ModelMeasures,
@@ -80,6 +81,7 @@ class SideBySide(Result):
         memory: list[Part] = [memory_picture(self.memory), memory_table(self.memory)] if self.memory else []
         heading: list[Part] = [Paragraph("In pictures", "")] if self.pictures or memory else []
         measured = [*speed_table(self.extras), *task_table(self.extras), *ability_table(self.extras)]
+        measured += instruction_table(self.extras)
         return [
             *self.quality,
             *self.differences,
@@ -108,6 +110,7 @@ class SideBySide(Result):
             *([memory_table(self.memory)] if self.memory else []),
             *task_table(self.extras),
             *ability_table(self.extras),
+            *instruction_table(self.extras),
             *sample_parts(self.extras)[1],
         ]
         models = list(dict.fromkeys(name for table in tables for name in table.columns[table.leading :]))
@@ -274,6 +277,31 @@ def ability_table(extras: Extras) -> list[Table]:
         left_out += [f"{reason}: {', '.join(kinds)}"] if kinds else []
     meaning += f" Not asked of any model: {'; '.join(left_out)}." if left_out else ""
     return [Table("Abilities", ("ability", CHANCE, *by_model), rows, meaning, leading=2)]
+
+
+def instruction_table(extras: Extras) -> list[Table]:
+    """A row for each group of prompts: types, several turns, splits, and all."""
+    by_model = {name: {score.group: score for score in one.instructions} for name, one in extras.items()}
+    groups = {score.group: score for scores in by_model.values() for score in scores.values()}
+    if not groups:
+        return []
+
+    def shown(score: InstructionScore | None) -> str:
+        if score is None:
+            return MISSING
+        verdict = "" if score.chance is None else "above chance" if score.above_chance else NOT_ABOVE_CHANCE
+        error = "" if score.standard_error is None else f" ± {percent(score.standard_error)}"
+        return f"{percent(score.followed)}{error}" + (verdict and f"\n{verdict}")
+
+    rows = []
+    for name, first in groups.items():
+        chance = MISSING if first.chance is None else numbers.percent_of(first.chance)
+        rows.append([name, chance, *(shown(scores.get(name)) for scores in by_model.values())])
+    meaning = (
+        "Greedy answers that pass their checkers, per cent ± standard error; below each, where answers to guess from"
+        " are given, whether it is above chance (exact, 5 % for all rows together, Holm)."
+    )
+    return [Table("Instructions", ("prompts", CHANCE, *by_model), rows, meaning, leading=2)]
 
 
 def sample_parts(extras: Extras) -> tuple[list[Part], list[Table]]:

@@ -31,22 +31,36 @@ PLAIN: dict[str, Any] = {
 def test_further_measures_are_recorded_and_read_again(tmp_path: Path):
     rows = [{"context": "A bird", "choices": ["sang", "was"], "gold": 0}] * 3
     (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    wanted = {"tasks": {"task_file": str(tmp_path / "q.jsonl")}, "samples": {"tokens": 3}}
+    prompts = [{"prompt": "Sing", "answer": "la", "type": "songs"}, {"prompt": "Jump", "answer": "no"}]
+    (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in prompts))
+    wanted = {
+        "tasks": {"task_file": str(tmp_path / "q.jsonl")},
+        "samples": {"tokens": 3},
+        "instructions": {"files": [str(tmp_path / "p.jsonl")]},
+    }
     before = compare(PLAIN, tmp_path / "out")
     assert before.runs[0].extra is None
     found = compare({**PLAIN, "measures": wanted}, tmp_path / "out")
     one, two = (run.extra for run in found.runs)
     assert one is not None and two is not None and (one.seed, one.speed, one.abilities) == (3, None, [])
     assert [score.task for score in two.tasks] == ["q"] and [sample.prompt for sample in one.samples] == [""]
+    assert [(score.group, score.items, score.chance) for score in one.instructions] == [
+        ("songs", 1, None),
+        ("(no type)", 1, None),
+        ("all", 2, None),
+    ]
     again = recorded([tmp_path / "out"])
     assert [run.extra for run in again.runs] == [one, two] and again.to_dict() == found.to_dict()
     text = (tmp_path / "out" / "report.md").read_text()
+    assert "| prompts songs (chance –" in text
     assert "| task q (chance 50.0 %) |" in text and "decoding" not in text
 
 
-def test_unreadable_questions_are_refused_before_anything_is_written(tmp_path: Path):
-    wanted = {"tasks": {"task_file": str(tmp_path / "none.jsonl")}}
-    with pytest.raises(UserError, match=r"measures: tasks: .*none\.jsonl"):
+@pytest.mark.parametrize(("section", "field"), [("tasks", "task_file"), ("instructions", "files")])
+def test_unreadable_questions_are_refused_before_anything_is_written(tmp_path: Path, section: str, field: str):
+    path = str(tmp_path / "none.jsonl")
+    wanted = {section: {field: [path] if field == "files" else path}}
+    with pytest.raises(UserError, match=rf"measures: {section}: .*none\.jsonl"):
         compare({**PLAIN, "measures": wanted}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

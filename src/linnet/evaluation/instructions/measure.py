@@ -4,7 +4,7 @@ Shapes: `N` prompts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -74,8 +74,12 @@ def load_prompts(files: Sequence[str | Path], limit: int | None = None) -> list[
 def measure_instructions(
     name: str | Path, prompts: Sequence[ChatPrompt], options: ModelOptions, bits_per_byte: Estimate | None = None
 ) -> InstructionScores:
-    """Answer all prompts by a model folder, or a run, with its chat template, and judge the answers."""
-    model = options.load(name)
+    """Load a model folder, or a run, and let it answer (`answer_prompts`)."""
+    return replace(answer_prompts(options.load(name), str(name), prompts), bits_per_byte=bits_per_byte)
+
+
+def answer_prompts(model: LanguageModel, name: str, prompts: Sequence[ChatPrompt]) -> InstructionScores:
+    """Answer all prompts by a model, with its chat template, and judge the answers; `UserError` for one of pairs."""
     if model.spec.prefix_field is not None:
         raise UserError(f"{name}: a model of pairs; expected a decoder that reads a text")
     requests = [_request(model.parsing_special(), prompt) for prompt in prompts]
@@ -84,13 +88,12 @@ def measure_instructions(
     with progress(f"{name}: instructions", len(requests), "answers") as advance:
         answers = Generator(states, model.tokenizer).generate(requests, advance)
     return InstructionScores(
-        str(name),
+        name,
         answers,
         np.array([prompt.checker.passes(answer) for prompt, answer in zip(prompts, answers, strict=True)], np.float64),
         _probabilities(model, states, requests, answers),
         np.array([says_unknown(answer) for answer in answers], np.float64),
         sum(len(request.within(room).prompt) < len(request.prompt) for request in requests),
-        bits_per_byte,
     )
 
 

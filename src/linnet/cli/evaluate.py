@@ -259,7 +259,10 @@ class PageOptions:
     ] = None
     also: Annotated[
         Path | None,
-        option("FILE.yaml", "With --report: tasks, abilities, instructions, samples, speed to measure beside (docs/comparison.md)."),
+        option(
+            "FILE.yaml",
+            "With --report: tasks, abilities, instructions, samples, speed to measure beside (docs/comparison.md).",
+        ),
     ] = None
 
     def check(self, has_rows: bool) -> None:

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from small_models import speaker
 
 from linnet.cli.main import main
+from linnet.inference.language_model import load
+from linnet.model.decoder import Decoder
 from linnet.model.store import save_decoder
 
 
@@ -103,3 +106,57 @@ def test_options_that_cannot_be_are_one_line(model: str, options: list[str], mes
     assert (code, out) == (2, "")
     assert message in err, err
     assert err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A reward model over bytes with random weights."""
+    folder, model = tmp_path_factory.mktemp("models") / "judge", speaker()
+    decoder = Decoder(model.spec.replace(head={**model.spec.head.model_dump(), "value": True}))
+    assert decoder.value is not None
+    torch.nn.init.normal_(decoder.value, generator=torch.Generator().manual_seed(1))
+    save_decoder(decoder.float(), folder)
+    model.tokenizer.save(folder / "tokenizer.json")
+    return str(folder)
+
+
+def test_the_best_text_is_that_of_the_highest_score(model: str, judge: str, capfdbinary):
+    options = ["--prompt", "Once", "--max-tokens", "8", "--seed", "3"]
+    found = {}
+    for name, more in (("mean log-probability", []), ("value", ["--reward", judge])):
+        several = json.loads(run(capfdbinary, model, *options, "--n", "5", "--json")[1])["texts"]
+        report = json.loads(run(capfdbinary, model, *options, "--best-of", "5", "--json", *more)[1])
+        scores = [one.pop("score") for one in report["texts"]]
+        assert report["score"] == name and scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+        assert sorted(report["texts"], key=lambda one: one["seed"]) == several
+        code, out, err = run(capfdbinary, model, *options, "--best-of", "5", *more)
+        best, found[name] = report["texts"][0], (report["texts"], scores)
+        assert code == 0 and out == f"Once{best['text']}\n"
+        assert f"the best of 5 texts, that of seed {best['seed']}: {name} {scores[0]:.3f}" in err
+    texts, scores = found["value"]
+    reward = load(judge, "cpu")
+    for one, score in zip(texts, scores, strict=True):
+        tokens = torch.tensor([reward.prompt_tokens(f"Once{one['text']}")])
+        with torch.no_grad():
+            assert float(reward.decoder.values(reward.decoder.hidden(tokens))[0, -1]) == pytest.approx(score, abs=1e-5)
+    texts, scores = found["mean log-probability"]
+    for one, score in zip(texts, scores, strict=True):
+        scored = load(model, "cpu").logprobs(f"Once{one['text']}")[4:]
+        if len(scored) == one["tokens"]:  # not where bytes of the text are no characters
+            assert sum(each.logprob for each in scored) / len(scored) == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--best-of", "3", "--reward", "MODEL"], "gives texts no value; expected a reward model"),
+        (["--reward", "MODEL"], "chooses among several texts; add --best-of"),
+        (["--best-of", "3", "--n", "2"], "--json has all of them; leave out --n"),
+        (["--best-of", "3", "--no-kv-cache"], "--best-of 3: --no-kv-cache is of one text; leave one of them out"),
+        (["--best-of", "3", "--beams", "2"], "--beams 2: a search for the best text has no --best-of"),
+        (["--best-of", "3", "--reward", "MODEL", "--input", "x"], "reads texts without an input; leave out --input"),
+    ],
+)
+def test_what_has_no_best_text(options: list[str], expected: str, model: str, capfdbinary):
+    code, _, err = run(capfdbinary, model, *[model if option == "MODEL" else option for option in options])
+    assert code == 2 and expected in err

@@ -13,6 +13,10 @@ SEARCH = "--set search.population=16 --set search.parents=8 --set search.iterati
 
 SMALL = {
     "train": TRAINING,
+    **{
+        f"train {files}": f"{TRAINING} --set training.context_length=128"
+        for files in ("--chat", "--preferences", "--prompts")
+    },
     "train --sweep": f"{TRAINING} --sweep-steps 2",
     "compare": TRAINING,
     "compare experiments/scaling/ladder.yaml": "--set training.batch_size=1 --set training.evaluate.tokens=64",

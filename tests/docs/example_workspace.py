@@ -125,6 +125,14 @@ def prompts(workspace: Workspace, path: Path) -> None:
     _write_lines(path, [{"prompt": f"What follows {n}?", "answer": str(n + 1)} for n in range(40)])
 
 
+def reward_model(workspace: Workspace, path: Path) -> None:
+    """A run that made a reward model."""
+    settings = ("steps=2", "batch_size=1", "threads=1", "preference.kind=reward")
+    changes = [word for setting in settings for word in ("--set", f"training.{setting}")]
+    source = workspace.path("preferences.jsonl")
+    linnet("train", "--from", workspace.path("runs/base"), "--preferences", source, "--out", path, *changes)
+
+
 def run_with_chat_template(workspace: Workspace, path: Path) -> None:
     """A run whose model has a chat template."""
     run_of("tiny-attention")(workspace, path)
@@ -443,6 +451,7 @@ MAKERS: dict[str, Maker] = {
     "chat.jsonl": conversations,
     **dict.fromkeys(("runs/base", "runs/chat"), run_with_chat_template),
     "preferences.jsonl": preferences,
+    "runs/reward": reward_model,
     "my_world.py": own_world,
     "prompts.jsonl": prompts,
     "runs/pairs": run_of_pairs,

@@ -14,12 +14,13 @@ from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Precision, Threads, option, set_threads, with_option_groups
 from linnet.cli.text_options import ContinuationOptions, logprobs_report
 from linnet.core.errors import UserError
-from linnet.core.files import read_whole, standard_input
+from linnet.core.files import json_safe, read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
     from linnet.inference.beams import ScoredText
     from linnet.inference.continuation import Completion, Continuation
+    from linnet.inference.language_model import LanguageModel
     from linnet.inference.sampling import Sampling
     from linnet.inference.text_events import TextEvent
     from linnet.model.decoder import Decoder
@@ -234,6 +235,8 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --stop "." --stop "!"
 
+    Example: linnet generate runs/stories --prompt "Once upon a time" --best-of 8
+
     --draft and --prompt-lookup change no text, and pause where they lose time; --beams ends at --max-tokens or the end.
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --prompt-lookup 8
@@ -314,6 +317,13 @@ def generate(
             own: dict[str, Any] = {"cache_policy": policy, "ignore_eos": ignore_eos, "input": input_text}
             _print_beams(prompt, language_model.beam_search(prompt, max_tokens, text.beams, **own, **settings), as_json)
             return
+        if text.best_of is not None:
+            judge = _judge(text, input_text, device, parse_special)
+            own = {"cache_policy": policy, "ignore_eos": ignore_eos, "copies": text.best_of}
+            own |= {"inputs": None if input_text is None else [input_text], **ending, "logprobs": text.logprobs or 0}
+            completions = language_model.completions([prompt], max_tokens, sampling, **own)
+            _print_best(prompt, completions, judge, sampling.seed, text.logprobs, as_json)
+            return
         if text.n > 1:
             inputs = None if input_text is None else [input_text]
             own = {"cache_policy": policy, "ignore_eos": ignore_eos, "inputs": inputs}
@@ -368,6 +378,7 @@ def _beam_settings(text: ContinuationOptions, next_token: SamplingOptions, sampl
     used += ["a constraint"] if text.constraint() is not None else []
     used += ["--logprobs"] if text.logprobs is not None else []
     used += ["--n"] if text.n > 1 else []
+    used += ["--best-of"] if text.best_of is not None else []
     used += [name for name in ("--draft", "--prompt-lookup") if text.alone[name]]
     if used:
         raise UserError(f"--beams {text.beams}: a search for the best text has no {used[0]}; leave one of them out")
@@ -436,12 +447,57 @@ def _print_several(
         write("\n".join(f"{prompt}{completion.text}\n" for completion in completions))
         note(f"{len(completions)} texts, {sum(len(completion.events) for completion in completions)} tokens")
         return
+    write_json({"prompt": prompt, "texts": _text_reports(completions, seed, logprobs)})
+
+
+def _text_reports(completions: "list[Completion]", seed: int, logprobs: int | None) -> list[dict[str, Any]]:
+    """Several texts for JSON, each with its seed."""
     texts: list[dict[str, Any]] = []
     for number, completion in enumerate(completions):
         report: dict[str, Any] = {"text": completion.text, "seed": (seed + number) % 2**63}
         report |= {"finish_reason": completion.finish_reason, "tokens": len(completion.events)}
         texts.append(report | ({} if logprobs is None else {"logprobs": logprobs_report(completion.events)}))
-    write_json({"prompt": prompt, "texts": texts})
+    return texts
+
+
+def _judge(
+    text: ContinuationOptions, input_text: str | None, device: str, parse_special: bool
+) -> "LanguageModel | None":
+    """The reward model of --best-of, None without one; `UserError` for a model that is none."""
+    from linnet.inference.language_model import load
+
+    if text.reward is None:
+        return None
+    if input_text is not None:
+        raise UserError("reads texts without an input; leave out --input", field="reward", value=text.reward)
+    judge = load(text.reward, device)
+    judge.values([""])  # refused before anything is generated
+    return judge.parsing_special() if parse_special else judge
+
+
+def _print_best(
+    prompt: str,
+    completions: "list[Completion]",
+    judge: "LanguageModel | None",
+    seed: int | None,
+    logprobs: int | None,
+    as_json: bool,
+) -> None:
+    """Print the text with the highest score, or all as JSON, the best first."""
+    assert seed is not None
+    if judge is None:
+        name, scores = "mean log-probability", [completion.mean_logprob for completion in completions]
+    else:
+        name, scores = "value", judge.values([prompt + completion.text for completion in completions])
+    reports = _text_reports(completions, seed, logprobs)
+    ranked = sorted(range(len(scores)), key=lambda number: -scores[number])
+    if as_json:
+        texts = [reports[number] | {"score": json_safe(scores[number])} for number in ranked]
+        write_json({"prompt": prompt, "score": name, "texts": texts})
+        return
+    best = ranked[0]
+    write(f"{prompt}{completions[best].text}\n")
+    note(f"the best of {len(scores)} texts, that of seed {reports[best]['seed']}: {name} {scores[best]:.3f}")
 
 
 def _print_json(

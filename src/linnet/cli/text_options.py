@@ -32,6 +32,17 @@ class ContinuationOptions:
         str | None, option("FILE|TEXT", "The text follows these rules, in llguidance's form of Lark.")
     ] = None
     n: Annotated[int, typer.Option("--n", min=1, max=1024, metavar="N", help="Texts, each with a seed one higher.")] = 1
+    best_of: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=1024,
+            metavar="N",
+            help="The best of N texts, each with a seed one higher: by --reward, or else by its mean log-probability. "
+            "--json: all, the best first.",
+        ),
+    ] = None
+    reward: Annotated[str | None, option("MODEL", "Of --best-of: the reward model that chooses.")] = None
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -90,8 +101,13 @@ class ContinuationOptions:
         if self.logprobs is not None and not as_json:
             raise UserError("is part of what --json prints; add --json", field="logprobs", value=self.logprobs)
         for name, is_typed in single.items():
-            if self.n > 1 and is_typed:
-                raise UserError(f"{name} is of one text; leave one of them out", field="n", value=self.n)
+            for field, count in (("n", self.n), ("best_of", self.best_of or 1)):
+                if count > 1 and is_typed:
+                    raise UserError(f"{name} is of one text; leave one of them out", field=field, value=count)
+        if self.best_of is not None and self.n > 1:
+            raise UserError("--json has all of them; leave out --n", field="best_of", value=self.best_of)
+        if self.reward is not None and self.best_of is None:
+            raise UserError("chooses among several texts; add --best-of", field="reward", value=self.reward)
         for own in (name for name, is_typed in self.alone.items() if is_typed):
             for name, is_typed in single.items():
                 kept = name in ("--save-state", "--load-state") and own != "--beams"

@@ -1,5 +1,6 @@
 """What follows a prompt: its text piece by piece, its events, and what it cost."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -127,6 +128,13 @@ class Completion:
     text: str
     events: list[TextEvent]
     finish_reason: FinishReason
+
+    @property
+    def mean_logprob(self) -> float:
+        """The mean log-probability of its tokens, which were requested; minus infinity without any token."""
+        logprobs = [event.logprob for event in self.events if event.logprob is not None]
+        assert len(logprobs) == len(self.events), "log-probabilities that were not requested"
+        return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf
 
     def __str__(self) -> str:
         return self.text

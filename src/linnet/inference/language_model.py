@@ -32,7 +32,7 @@ from linnet.inference.sampling import (
     sampling_of,
     seeded,
 )
-from linnet.inference.scoring import mean_hidden, token_log_probabilities
+from linnet.inference.scoring import last_values, mean_hidden, token_log_probabilities
 from linnet.inference.speculative import DraftModel, Speculation, speculation_of
 from linnet.inference.state import with_room
 from linnet.inference.streams import Stream
@@ -162,6 +162,17 @@ class LanguageModel:
         rows = self._documents([text] if isinstance(text, str) else text, "embed")
         means_ND = mean_hidden(self.decoder, rows)
         return means_ND[0] if isinstance(text, str) else means_ND
+
+    def values(self, texts: Sequence[str]) -> list[float]:
+        """The number that a reward model gives to each text: the higher, the better.
+
+        It is read at the last token: a text is a prompt with its answer, in the form of the model's chat template, but
+        without the stop token. Errors as of `logits`; `UserError` for a model that is no reward model.
+        """
+        if not self.spec.head.value:
+            accepted = "a reward model (training.preference.kind: reward)"
+            raise UserError(f"{self.folder or self.spec.name}: gives texts no value", accepted=accepted)
+        return last_values(self.decoder, self._documents(texts, "values"))
 
     def _documents(self, texts: Sequence[str], name: str) -> list[list[int]]:
         """The tokens of texts that begin documents; `UserError` if the model cannot read them alone, or so many."""

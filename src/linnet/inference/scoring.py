@@ -49,6 +49,13 @@ def mean_hidden(decoder: Decoder, rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.stack([means[number] for number in range(len(rows))]) if rows else torch.empty(0, decoder.spec.d_model)
 
 
+@torch.inference_mode()
+def last_values(decoder: Decoder, rows: Sequence[Sequence[int]]) -> list[float]:
+    """The value that a reward model gives to each row at its last token (`Decoder.values`)."""
+    found = {number: float(decoder.values(hidden_TD[-1:])) for number, hidden_TD in _hidden(decoder, rows)}
+    return [found[number] for number in range(len(rows))]
+
+
 def _hidden(decoder: Decoder, rows: Sequence[Sequence[int]]) -> Iterator[tuple[int, Tensor]]:
     """The number of each row and the output of `Decoder.hidden` for it, `[T, D]`; rows of like lengths are one pass."""
     waiting = sorted(range(len(rows)), key=lambda number: len(rows[number]))

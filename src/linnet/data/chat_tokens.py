@@ -1,14 +1,16 @@
 """Conversations as tokens, each of which knows the message that made it and whether a model is trained to write it.
 
 Both are read from one rendering, whose parts are noted as the template prints them: a loop over messages notes the
-message at hand, `{% generation %}` what is trained on. No two renderings are compared. The whole text is then encoded
-once, and the places of the tokens in it say which part each is from.
+message at hand, `{% generation %}` what is trained on. No prefixes of a conversation are compared. The whole text is
+then encoded once, and the places of the tokens in it say which part each is from.
 
 Legend: `T` tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnet.core.errors import UserError
@@ -132,7 +134,8 @@ class ChatEncoder:
             raise UserError(f"{conversation.place}: {self.template.origin}: {error}") from None
         if not self.has_generation:
             answers = [number for number in conversation.answers if number < len(dicts)]
-            trained = [self._answer(conversation, number, text, parts) for number in answers]
+            marked = _Marked(self.template, conversation, dicts, answers, text)
+            trained = [self._answer(conversation, number, text, parts, marked) for number in answers]
         return RenderedChat(text, tuple(parts), tuple(trained))
 
     def encode_prompt(self, messages: Sequence[ChatTurn], variables: Mapping[str, Any]) -> list[int]:
@@ -166,7 +169,9 @@ class ChatEncoder:
                 spans.append((inside[0], inside[-1] + 1))
         return ChatTokens(rendered, ids, offsets, owners, trained, sorted(torn), spans)
 
-    def _answer(self, conversation: ChatConversation, number: int, text: str, parts: list[Span]) -> Span:
+    def _answer(
+        self, conversation: ChatConversation, number: int, text: str, parts: list[Span], marked: "_Marked"
+    ) -> Span:
         """The content of an answer and what its message prints behind it, without white space at the end."""
         content = (conversation.messages[number].content or "").strip()
         own = [part for part in parts if part.message == number]
@@ -177,11 +182,54 @@ class ChatEncoder:
         elif content and printed.count(content) == 1:
             start = own[0].start + printed.index(content)
             stop = start + len(content)
+        elif content and own and (place := marked.places.get(number)) is not None:
+            start, stop = place
         else:
             accepted = f"{{% generation %}} around answers in {self.template.origin}"
             problem = "what the template prints does not show which part is its content"
             raise UserError(f"{conversation.place}: message {number}: {problem}; expected {accepted}")
         return Span(start, max(stop, start + len(text[start : own[-1].stop].rstrip())), number)
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """Finds answers that a template joins with other text before it prints them, as that of Llama 3 does.
+
+    Such a template is rendered once more, with a character around each content that no text has; what is left without
+    these characters has to be the text of the first rendering.
+    """
+
+    template: ChatTemplate
+    conversation: ChatConversation
+    dicts: list[dict[str, Any]]
+    answers: list[int]
+    text: str
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Where the content of each answer begins and ends in the text; empty if the template shows it otherwise."""
+        mark = next((chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in self.text), None)
+        marked, wanted = [dict(each) for each in self.dicts], list[int]()
+        for number in self.answers:
+            content = self.conversation.messages[number].content or ""
+            inner = content.strip()
+            if inner and mark is not None:  # white space around a content stays outside, where templates remove it
+                begin = content.index(inner)
+                behind = content[begin + len(inner) :]
+                marked[number]["content"] = f"{content[:begin]}{mark}{inner}{mark}{behind}"
+                wanted.append(number)
+        if mark is None or not wanted:
+            return {}
+        try:
+            pieces = self.template.render(marked, False, **self.conversation.variables).split(mark)
+        except UserError:
+            return {}
+        if len(pieces) != 2 * len(wanted) + 1 or "".join(pieces) != self.text:
+            return {}
+        ends = list(accumulate(map(len, pieces)))
+        found = {number: (ends[2 * place], ends[2 * place + 1]) for place, number in enumerate(wanted)}
+        contents = {number: (self.conversation.messages[number].content or "").strip() for number in wanted}
+        return {number: place for number, place in found.items() if self.text[slice(*place)] == contents[number]}
 
 
 def _owners(parts: tuple[Span, ...], offsets: list[tuple[int, int]]) -> Iterator[int | None]:

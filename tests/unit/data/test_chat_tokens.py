@@ -6,6 +6,7 @@ from linnet.core.errors import UserError
 from linnet.data.chat_template import PLAIN, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversations import ChatConversation, ChatTurn
+from linnet.data.template_doctor import doctor
 from linnet.data.tokenizer import Tokenizer
 
 END = "<|end|>"
@@ -80,11 +81,35 @@ def test_a_token_across_the_border_of_an_answer_is_torn():
     assert found.torn == [1] and not any(found.trained)
 
 
-def test_a_content_that_is_joined_before_it_is_printed_is_found_where_it_stands_once():
+def test_a_content_that_is_joined_before_it_is_printed_is_found():
     source = "{% for m in messages %}{% set t = '<' ~ m.role ~ '>' ~ m.content ~ eos_token ~ '\n' %}{{ t }}{% endfor %}"
-    assert trained_texts(encoder(source).encode(ChatConversation(TALK.messages[:4], "f"))) == [f"Sø.{END}"]
+    assert trained_texts(encoder(source).encode(TALK)) == [f"Sø.{END}", f"assistant{END}"]
+    counted = source.replace("m.content ~", "m.content ~ (m.content | length) ~")  # is another with marks
+    assert trained_texts(encoder(counted).encode(ChatConversation(TALK.messages[:4], "f"))) == [f"Sø.3{END}"]
     with pytest.raises(UserError, match="message 4: what the template prints does not show"):
-        encoder(source).encode(TALK)
+        encoder(counted).encode(TALK)
+
+
+LLAMA_3 = (
+    "{% set loop_messages = messages %}{% for message in loop_messages %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+    "+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
+    "{% endif %}{{ content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+"""The template of Meta-Llama-3-8B-Instruct."""
+
+
+def test_the_template_of_llama_3_passes_every_check():
+    names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    tokenizer = Tokenizer.train("bytes", []).with_special(names, ["<|eot_id|>"])
+    template = ChatTemplate(LLAMA_3, "llama", {"bos_token": names[0], "eos_token": END})
+    turns = (ChatTurn("user", "a"), ChatTurn("assistant", " assistant \n"), ChatTurn("user", "id"))
+    talk = ChatConversation((*turns, ChatTurn("assistant", "a")), "f.jsonl, line 1")
+    found = ChatEncoder(template, tokenizer).encode(talk)
+    assert trained_texts(found) == ["assistant<|eot_id|>", "a<|eot_id|>"]
+    assert [tokenizer.decode(found.ids[start:stop]) for start, stop in found.spans] == ["assistant", "a"]
+    assert doctor(template, tokenizer, [talk]) == []
 
 
 def test_a_sum_of_numbers_is_printed_as_one():

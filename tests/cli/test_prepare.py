@@ -327,5 +327,11 @@ def test_pairs_of_answers_are_prepared_with_a_models_tokenizer_and_template(tmp_
     manifest = json.loads(out)
     assert manifest["layout"] == "preferences"
     assert sum(split["documents"] for split in manifest["splits"].values()) == 80
+    tokenizer = Tokenizer.train("bpe", ["Ben. No. Who? " * 9], vocab_size=260)
+    spec, template = ModelSpec.load(tmp_path / "model"), (tmp_path / "model" / "chat_template.jinja").read_text()
+    write_model(tmp_path / "other", Decoder(spec.replace(vocab_size=260)), tokenizer, {})
+    (tmp_path / "other" / "chat_template.jinja").write_text(template)
+    code, out, _ = prepare("--preferences", "pairs.jsonl", "--model", "other", "--out", "again")
+    assert code == 0 and "tokenizer: bpe, 260 tokens\nwritten to again" in out
     code, _, err = prepare("--preferences", "pairs.jsonl", "--chat", "c.jsonl", "--model", "model", "--out", "other")
     assert code == 2 and "--preferences pairs.jsonl: cannot be combined with --chat" in err

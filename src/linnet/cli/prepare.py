@@ -278,6 +278,7 @@ def _note_sources_not_held_out(out: Path) -> None:
 def _requested_vocab_size(manifest: "Manifest") -> int:
     from linnet.data.tokenizer_training import DEFAULT_VOCAB_SIZE
 
-    if manifest.tokenizer.kind not in ("bpe", "unigram") or manifest.settings["tokenizer"] not in ("bpe", "unigram"):
-        return 0
+    trained = ("bpe", "unigram")
+    if manifest.tokenizer.kind not in trained or manifest.settings.get("tokenizer") not in trained:
+        return 0  # that of a file, or of a model
     return manifest.settings["vocab_size"] or DEFAULT_VOCAB_SIZE

@@ -209,6 +209,21 @@ class SentencePiece:
         ids: list[list[int]] = self._processor.encode(texts)
         return ids
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids, and for each the characters of the text, from and to before, that it stands for.
+
+        A token that stands for none by itself, as all but the last of a character that is split into bytes and a space
+        that is put in front of a text, has the places of the next that stands for some.
+        """
+        found = list(self._processor.encode_as_proto(text).pieces)  # places count bytes
+        characters = [number for number, character in enumerate(text) for _ in character.encode()] + [len(text)]
+        offsets, place = list[tuple[int, int]](), (len(text), len(text))
+        for piece in reversed(found):
+            if piece.begin < piece.end:
+                place = characters[piece.begin], characters[piece.end]
+            offsets.append(place)
+        return [piece.id for piece in found], offsets[::-1]
+
     @cached_property
     def _processor(self) -> Any:
         model = _model(self._description, protobuf_classes(self._origin))

@@ -217,14 +217,11 @@ class Tokenizer:
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and for each token the places in the text (characters) where what it stands for begins and ends.
 
-        The tokens of one character that is split into bytes all have its places. `UserError` for a tokenizer that was
-        made from a SentencePiece model, which does not tell them.
+        The tokens of one character that is split into bytes all have its places.
         """
         _utf8(text)
         if self._sentencepiece:
-            raise UserError(
-                f"{self._origin}: a SentencePiece model does not tell where tokens lie; expected another kind"
-            )
+            return self._offsets_between_names(text, self._sentencepiece)
         with _panics_reported(self._origin):
             encoding = self._library.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
@@ -347,11 +344,28 @@ class Tokenizer:
     def _encode_between_names(self, text: str) -> list[int]:
         """Encode by SentencePiece, to which each part between two names of special tokens is a text of its own."""
         assert self._sentencepiece is not None
-        by_name = self.special_ids
-        names = "|".join(map(re.escape, sorted(by_name, key=len, reverse=True)))
-        parts = [part for part in re.split(f"({names})", text) if part]
+        by_name, parts = self.special_ids, self._between_names(text)
         ids = iter(self._sentencepiece.encode_batch([part for part in parts if part not in by_name]))
         return [token for part in parts for token in ([by_name[part]] if part in by_name else next(ids))]
+
+    def _offsets_between_names(self, text: str, model: SentencePiece) -> tuple[list[int], list[tuple[int, int]]]:
+        """As `encode_with_offsets`; each part between two names of special tokens is a text of its own."""
+        ids, offsets, begin = list[int](), list[tuple[int, int]](), 0
+        for part in self._between_names(text) if self.parses_special else [text]:
+            if self.parses_special and part in self.special_ids:
+                ids.append(self.special_ids[part])
+                offsets.append((begin, begin + len(part)))
+            else:
+                found, places = model.encode_with_offsets(part)
+                ids += found
+                offsets += [(begin + start, begin + stop) for start, stop in places]
+            begin += len(part)
+        return ids, offsets
+
+    def _between_names(self, text: str) -> list[str]:
+        """A text, cut in front of and behind each name of a special token."""
+        names = "|".join(map(re.escape, sorted(self.special_ids, key=len, reverse=True)))
+        return [part for part in re.split(f"({names})", text) if part]
 
     def _find_ends(self, named: Mapping[int | str, str], usual: int | None) -> tuple[int, ...]:
         """Return the ids of the end tokens, and store them in the definition unless they are the usual one."""

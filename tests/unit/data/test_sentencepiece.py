@@ -149,6 +149,25 @@ def test_names_of_special_tokens_are_parsed_on_request() -> None:
     assert tokenizer.parsing_special().encode("</s>ab a</s></s> a") == ids != tokenizer.encode("</s>ab a</s></s> a")
 
 
+@pytest.mark.parametrize("model", DESCRIPTIONS)
+def test_tokens_know_their_places_in_the_text(model: SentencePieceDefinition) -> None:
+    pytest.importorskip("sentencepiece")
+    tokenizer = Tokenizer(model.to_dict(), "test").parsing_special()
+    text = "ab  a</s>abb\u2603 \u00e9</s></s> b"
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text) and offsets == sorted(offsets)
+    assert [text[slice(*offsets[place])] for place, token in enumerate(ids) if token == 1] == ["</s>"] * 3
+    for token, (start, stop) in zip(ids, offsets, strict=True):
+        piece, shown = model.pieces[token].replace("\u2581", " "), text[start:stop]
+        if model.is_byte(token):
+            assert BYTES[model.pieces[token]] in shown.encode()
+        elif piece.strip() and token > 1:
+            assert shown.strip() == piece.strip()
+    covered = {place for start, stop in offsets for place in range(start, stop)}
+    assert set(text) - {" "} <= {text[place] for place in covered}
+    assert tokenizer.encode_with_offsets("") == ([], [])
+
+
 def test_a_missing_package_is_named_at_the_first_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = SentencePiece(BPE, "here")

@@ -69,8 +69,8 @@ class TokenBytes:
         return cls(table, opening, unknown=None if len(name) == 1 else unknown)
 
     @classmethod
-    def from_sentencepiece(cls, model: SentencePieceDefinition) -> "TokenBytes":
-        """The table with which `decode` gives what SentencePiece gives."""
+    def from_sentencepiece(cls, model: SentencePieceDefinition, added: int = 0) -> "TokenBytes":
+        """The table with which `decode` gives what SentencePiece gives. added: special tokens behind the pieces."""
         table = [piece.replace(SPACE, " ").encode() for piece in model.pieces]
         for token in model.reserved:
             table[token] = bytes([BYTES[model.pieces[token]]]) if model.is_byte(token) else b""
@@ -79,6 +79,7 @@ class TokenBytes:
             if piece.startswith(SPACE) and (model.dummy_prefix or model.collapse):
                 opening[token] = table[token][1:]
         table[model.unknown] = opening[model.unknown] = model.unknown_text.encode()
+        table, opening = table + [b""] * added, opening + [b""] * added
         return cls(table, opening, opens_once=not model.collapse, unknown=model.unknown)
 
     def decode(self, tokens: list[int], behind: Iterable[int] = ()) -> str:

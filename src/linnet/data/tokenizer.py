@@ -75,7 +75,8 @@ class Tokenizer:
             self.end_ids = self._find_ends(ends, None if model is None else model.end)
         self.end_id = self.end_ids[0]
         if model:
-            self._pieces = TokenBytes.from_sentencepiece(model)
+            added = [token["id"] for token in self._definition.get("added_tokens") or []]
+            self._pieces = TokenBytes.from_sentencepiece(model, sum(token >= len(model.pieces) for token in added))
         else:
             with _panics_reported(origin):
                 self._mark_ends()

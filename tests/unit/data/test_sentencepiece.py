@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
+from linnet.data.chat_setup import chat_setup
+from linnet.data.chat_tokens import ChatEncoder
+from linnet.data.conversations import parse_conversation
 from linnet.data.pieces import TokenBytes
 from linnet.data.sentencepiece import BYTES, SentencePiece, SentencePieceDefinition
-from linnet.data.tokenizer import Tokenizer
+from linnet.data.template_doctor import doctor
+from linnet.data.tokenizer import TOKENIZER, Tokenizer
 
 PIECES = ["<unk>", "</s>", *BYTES, "▁", "a", "b", "▁a", "ab", "[SEP]", "abb"]
 UNIGRAM = SentencePieceDefinition(
@@ -168,6 +173,35 @@ def test_tokens_know_their_places_in_the_text(model: SentencePieceDefinition) ->
     assert tokenizer.encode_with_offsets("") == ([], [])
 
 
+@pytest.mark.parametrize("model", [BPE, UNIGRAM], ids=["bpe", "unigram"])
+def test_control_tokens_come_behind_the_pieces(model: SentencePieceDefinition) -> None:
+    pytest.importorskip("sentencepiece")
+    before = Tokenizer(model.to_dict(), "test")
+    tokenizer = Tokenizer.parse(json.loads(json.dumps(before.with_special(["<a>", "<b>"], ["<b>"]).definition)), "x")
+    assert (tokenizer.vocab_size, tokenizer.end_ids) == (before.vocab_size + 2, (1, 266))
+    assert tokenizer.added_to(before) == ("<a>", "<b>") and tokenizer.token_name(265) == "<a>"
+    assert tokenizer.encode("a<b>a") == before.encode("a<b>a")
+    parsing = tokenizer.parsing_special()
+    ids, offsets = parsing.encode_with_offsets("<a>ab<b>a")
+    assert ids == [265, *before.encode("ab"), 266, *before.encode("a")] == parsing.encode("<a>ab<b>a")
+    assert offsets[0] == (0, 3) and offsets[ids.index(266)] == (5, 8)
+    assert tokenizer.decode(ids) == "ab a"
+
+
+@pytest.mark.parametrize("model", [BPE, UNIGRAM], ids=["bpe", "unigram"])
+def test_a_model_learns_to_chat(model: SentencePieceDefinition, tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    before = Tokenizer(model.to_dict(), "test")
+    before.save(tmp_path / TOKENIZER)
+    setup = chat_setup([tmp_path])
+    talk = {"messages": [{"role": "user", "content": "ab a"}, {"role": "assistant", "content": "b\u00e9"}] * 2}
+    conversation = parse_conversation(json.dumps(talk), "here")
+    assert doctor(setup.template, setup.tokenizer, [conversation]) == []
+    found = ChatEncoder(setup.template, setup.tokenizer).encode(conversation)
+    start, stop = found.spans[0]
+    assert found.ids[start:stop] == [*before.encode("b\u00e9"), setup.tokenizer.special_ids["<|im_end|>"]]
+
+
 def test_a_missing_package_is_named_at_the_first_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = SentencePiece(BPE, "here")
@@ -195,7 +229,7 @@ def test_a_file_that_was_changed_since_is_refused(change: Any, problem: str) -> 
     if change == "normalizer":
         plain["normalizer"]["normalizers"].reverse()
     elif change == "added_tokens":
-        plain["added_tokens"].append({**plain["added_tokens"][0], "content": "<tool>", "id": 265})
+        plain["added_tokens"].append({**plain["added_tokens"][0], "content": "<tool>", "id": 265, "special": False})
     else:
         plain |= change
     with pytest.raises(

@@ -85,7 +85,8 @@ def vocabulary_of(tokenizer: Tokenizer, definition: Mapping[str, Any], size: int
     """
     described = SentencePieceDefinition.read(definition)
     if described is not None:
-        return _of_sentencepiece(described, size, origin)
+        added = [token for token in definition.get("added_tokens") or [] if token["id"] >= len(described.pieces)]
+        return _of_sentencepiece(described, [token["content"] for token in added], size, origin)
     if definition["model"]["type"] != "BPE":
         kind = "unigram" if tokenizer.kind == "unigram" else definition["model"]["type"]
         raise UserError(f"{origin}: model.type: {kind}: llama.cpp has none over bytes; expected bytes, char or bpe")
@@ -186,7 +187,8 @@ def _sentencepiece_faults(described: SentencePieceDefinition) -> Iterator[str]:
         yield f"sentencepiece:unused: {unused} pieces: {expected}"
 
 
-def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str) -> FileVocabulary:
+def _of_sentencepiece(described: SentencePieceDefinition, added: list[str], size: int, origin: str) -> FileVocabulary:
+    """added: names of the control tokens behind the pieces."""
     for fault in _sentencepiece_faults(described):
         raise UserError(f"{origin}: {fault}")
     unigrams = described.kind == "Unigram"
@@ -196,7 +198,7 @@ def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str
     for token in described.user_defined:
         kinds[token] = USER_DEFINED
     kinds[described.unknown] = UNKNOWN
-    tokens, kinds = _filled(described.pieces, kinds, size)
+    tokens, kinds = _filled([*described.pieces, *added], kinds + [CONTROL] * len(added), size)
     scores = described.scores + [0.0] * (size - len(described.scores))
     of_unigrams: Metadata = {}
     if unigrams:

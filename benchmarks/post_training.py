@@ -2,19 +2,19 @@
 
 Supervised fine-tuning: a step with packed conversations against a pre-training step over as many tokens, and an epoch
 of packed conversations against the same epoch in padded rows, which predicts the same targets.
-`python benchmarks/post_training.py [--parts sft]`; each part keeps the results of the others.
+`python benchmarks/post_training.py [--parts sft] [--mixers attention]`; what is not measured keeps its last results.
 """
 
 import argparse
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from harness import RESULTS, contest, gate, report
+from harness import RESULTS, contest, gate, write_record
 from linnet.core.system import keep_freed_memory
 from linnet.data.loader import Batch, Batches, document_rows
 from linnet.data.packing import PackedBatches
@@ -29,7 +29,7 @@ from linnet.training.step import Stepper
 from llamas import llama_spec
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN, CONTEXT = 4096, 256, 4, 4, 688, 1024
-CONVERSATIONS, BATCH = 88, 4
+CONVERSATIONS, BATCH = 52, 4
 ROWS = 8
 """Rows of a padded batch: as many conversations as a packed batch has in the mean, or a few more."""
 
@@ -101,8 +101,8 @@ def nats(step: Stepper, batches: Sequence[Batch]) -> tuple[float, int]:
     return math.fsum(losses), sum(batch.count for batch in batches)
 
 
-def supervised_fine_tuning(runs: int) -> dict[str, Any]:
-    """The ratios for each mixer and precision."""
+def supervised_fine_tuning(runs: int, mixers: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The ratios for each mixer, in each precision."""
     sequence = conversations(CONVERSATIONS)
     packed, padded = packed_epoch(sequence), padded_epoch(sequence)
     whole = packed[:2]
@@ -112,22 +112,26 @@ def supervised_fine_tuning(runs: int) -> dict[str, Any]:
     places = {name: sum(batch.tokens.numel() for batch in of) for name, of in (("packed", packed), ("padded", padded))}
     counted = sum(batch.count for batch in packed)
     shape = {"conversations": CONVERSATIONS, "targets": counted, **{f"places_{name}": n for name, n in places.items()}}
-    found: dict[str, Any] = {"shape": shape}
-    for name, mixer in MIXERS.items():
+    yield "shape", shape
+    for name in mixers:
+        mixer = MIXERS[name]
         expected, other = (nats(stepper(mixer, torch.float32), batches) for batches in (packed, padded))
         same = expected[1] == other[1] and abs(expected[0] / other[0] - 1) < 1e-6
         gate(f"{name}: packed and padded", same, f"{expected[0]:.3f} and {other[0]:.3f} nats of {other[1]:,} targets")
-        found[name] = {}
+        found = {}
         for dtype in (torch.float32, torch.bfloat16):
             step = stepper(mixer, dtype)
-            found[name][str(dtype).removeprefix("torch.")] = {
+            found[str(dtype).removeprefix("torch.")] = {
                 "packed_against_padded": contest(steps(step, packed), steps(step, padded), runs).summary(),
                 "step_against_pre_training": contest(steps(step, whole), steps(step, plain), runs).summary(),
             }
-    return found
+        yield name, found
 
 
-PARTS: dict[str, Callable[[int], dict[str, Any]]] = {"sft": supervised_fine_tuning}
+Part = Callable[[int, Sequence[str]], Iterator[tuple[str, dict[str, Any]]]]
+
+PARTS: dict[str, Part] = {"sft": supervised_fine_tuning}
+"""Each yields its results one by one, so that they are kept when a later one takes too long."""
 
 
 def main() -> None:
@@ -136,14 +140,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each contestant; the median counts (default 5)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured (default all)")
+    parser.add_argument("--mixers", nargs="+", choices=MIXERS, default=list(MIXERS), help="of these (default all)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as `linnet train` does
     path = RESULTS / "post_training.json"
     results = json.loads(path.read_text())["results"] if path.is_file() else {}
     for part in arguments.parts:
-        results[part] = PARTS[part](arguments.runs)
-    report("post_training", results)
+        for name, found in PARTS[part](arguments.runs, arguments.mixers):
+            results.setdefault(part, {})[name] = found
+            write_record("post_training", results)
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -114,6 +114,15 @@ def _seams(case: ChatCase) -> Iterator[str]:
             yield f"the text before {_shown(case.text[span.start : span.stop])} has other tokens by itself"
 
 
+def _forged(case: ChatCase) -> Iterator[str]:
+    """The name of a control token in the text of a message becomes that token, and may end or begin a message."""
+    names = [name for name in case.encoder.tokenizer.special_ids if len(name) > 1]
+    for number, turn in enumerate(case.conversation.messages):
+        found = [name for name in names if name in (turn.content or "")]
+        if found:
+            yield f"message {number} contains {found[0]}, which is read as that token"
+
+
 def _padding(case: ChatCase) -> Iterator[str]:
     """Programs that leave pad tokens out of the loss would leave out the stop token with them."""
     names = case.encoder.template.special_tokens
@@ -140,6 +149,7 @@ CHECKS: dict[str, Callable[[ChatCase], Iterator[str]]] = {
     "no merge across the seam": _seams,
     "pad is not the stop token": _padding,
     "generation prompt equals the training prefix": _prompts,
+    "no control token within a message": _forged,
 }
 """The checks by name."""
 

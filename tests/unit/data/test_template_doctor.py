@@ -56,7 +56,15 @@ def test_a_sound_template_passes(kind):
 
 
 def test_every_check_has_a_fault():
-    assert list(FAULTS) == list(CHECKS)
+    assert [*FAULTS, "no control token within a message"] == list(CHECKS)
+
+
+def test_the_name_of_a_control_token_in_a_message_is_found():
+    turns = (ChatTurn("user", "Is <|end|> text?"), ChatTurn("assistant", "No."))
+    template, tokenizer = ChatTemplate(SOUND, "t.jinja", SPECIAL), Tokenizer.train("bytes", [])
+    (found,) = doctor(template, tokenizer, [ChatConversation(turns, "here")])
+    assert found.check == "no control token within a message"
+    assert found.problem == "message 0 contains <|end|>, which is read as that token"
 
 
 @pytest.mark.parametrize("check", list(FAULTS))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from linnet.ops.linear import linear
 
@@ -47,11 +48,14 @@ class FusedLinear(Linear):
 
 
 def uses_fused_backward(x: Tensor, *maps: nn.Module) -> bool:
-    """True if a fused form with its own backward pass applies: gradients are enabled, and no map is packed."""
+    """True if a fused form with its own backward pass applies: gradients are enabled, and the maps are plain.
+
+    Packed maps have no such form, and where the weight is a sum (`training.lora`) it would compute the gradient of all.
+    """
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and all(isinstance(module, Linear) for module in maps)
+        and all(isinstance(module, Linear) and not parametrize.is_parametrized(module) for module in maps)
     )
 
 

@@ -6,6 +6,7 @@ is that of a slice. (PyTorch 2.13 has a function of this kind, 2.11 has none.)
 Legend: `N` tokens, `n` tokens of a slice, `D` width, `V` vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -162,32 +163,36 @@ def tokens_per_slice(weight_VD: Tensor) -> int:
 class HeadGradients:
     """Gradients of a sum over the logits `x W^T + b`, added up slice by slice of the tokens in the forward pass.
 
-    Until the backward pass only the gradients are held, and not `x` or `W`.
+    Until the backward pass only the gradients are held, and not `x` or `W`. That of a frozen matrix is left out.
     """
 
-    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> None:
+    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, needed: Sequence[bool]) -> None:
+        """needed: whether the gradients of x, weight and bias are; all of x are computed in any case."""
         self._dtype = weight_VD.dtype
         # Sums of many slices would lose digits in half precision.
         wide = torch.promote_types(weight_VD.dtype, torch.float32)
         self._of_x_ND = torch.empty_like(x_ND)
-        self._of_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
-        self._of_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
+        self._of_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if needed[1] else None
+        self._of_bias_V = None if bias_V is None or not needed[2] else torch.zeros_like(bias_V, dtype=wide)
 
     def add(self, part: slice, x_ND: Tensor, weight_VD: Tensor, grad_nV: Tensor) -> None:
         """Add a slice, with the gradient of its logits."""
         grad_nV = grad_nV.to(self._dtype)
         self._of_x_ND[part] = matmul(grad_nV, weight_VD)
-        if self._of_weight_VD.dtype == grad_nV.dtype:
+        if self._of_weight_VD is not None and self._of_weight_VD.dtype == grad_nV.dtype:
             self._of_weight_VD.addmm_(grad_nV.T, x_ND[part])
-        else:
+        elif self._of_weight_VD is not None:
             self._of_weight_VD += grad_nV.T @ x_ND[part]
         if self._of_bias_V is not None:
             self._of_bias_V += grad_nV.sum(dim=0)
 
-    def scaled_(self, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def scaled_(self, upstream: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The gradients of x, weight and bias, multiplied in place; they can be used once."""
-        bias_V = None if self._of_bias_V is None else self._of_bias_V.mul_(upstream).to(self._dtype)
-        return self._of_x_ND.mul_(upstream), self._of_weight_VD.mul_(upstream).to(self._dtype), bias_V
+        weight_VD, bias_V = (
+            None if each is None else each.mul_(upstream).to(self._dtype)
+            for each in (self._of_weight_VD, self._of_bias_V)
+        )
+        return self._of_x_ND.mul_(upstream), weight_VD, bias_V
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -203,7 +208,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weights_N: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
-        gradients = HeadGradients(x_ND, weight_VD, bias_V) if needs_gradients else None
+        gradients = HeadGradients(x_ND, weight_VD, bias_V, ctx.needs_input_grad) if needs_gradients else None
         total, nats, squares = torch.zeros((3,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = tokens_per_slice(weight_VD)
@@ -323,7 +328,7 @@ class _LinearTokenNats(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream_N: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         x_ND, weight_VD, bias_V, targets_N = ctx.saved_tensors
-        gradients = HeadGradients(x_ND, weight_VD, bias_V)
+        gradients = HeadGradients(x_ND, weight_VD, bias_V, ctx.needs_input_grad)
         step = tokens_per_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
             part = slice(first, first + step)

@@ -112,7 +112,7 @@ class _LinearDistillation(torch.autograd.Function):
         weights_N: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
-        gradients = HeadGradients(x_ND, weight_VD, bias_V) if needs_gradients else None
+        gradients = HeadGradients(x_ND, weight_VD, bias_V, ctx.needs_input_grad) if needs_gradients else None
         total, nats, divergence = torch.zeros((3,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = tokens_per_slice(weight_VD)

@@ -3,7 +3,8 @@
 The weight of a linear map becomes `W + (alpha / rank) U D` with `U [O, R]` and `D [R, I]`; only `U` and `D` are trained
 (LoRA, Hu et al., arXiv 2106.09685, section 4.1). `D` starts random and `U` at 0, so that the first step begins with the
 model as it was. The sum is computed at each use of the weight (`torch.nn.utils.parametrize`), so every form of every
-layer that reads `weight` is adapted; it costs `O R I` multiplications for a pass over all tokens of a batch.
+layer that reads `weight` is adapted; it costs `O R I` multiplications for a pass over all tokens of a batch. Maps that
+are computed by `ops.linear` multiply the parts one by one in training, without the gradient of the whole matrix.
 
 Legend: `I` inputs, `O` outputs, `R` rank.
 """
@@ -18,6 +19,7 @@ from torch.nn.utils import parametrize
 from linnet.core.errors import UserError
 from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
+from linnet.ops.linear import LowRankParts, low_rank_sum
 from linnet.training.sections import LoraSpec
 
 _ORIGINAL = "parametrizations.weight.original"
@@ -37,7 +39,7 @@ class LowRankSum(nn.Module):
         self.up_OR = nn.Parameter(weight_OI.new_zeros(outputs, spec.rank))
 
     def forward(self, weight_OI: Tensor) -> Tensor:
-        return torch.addmm(weight_OI, self.up_OR, self.down_RI, alpha=self.scale)
+        return low_rank_sum(LowRankParts(weight_OI, self.up_OR, self.down_RI, self.scale))
 
 
 def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str] = ()) -> None:

@@ -8,6 +8,7 @@ from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import (
     GROUP,
     IGNORE_INDEX,
+    HeadGradients,
     apply_soft_cap,
     linear_cross_entropy,
     linear_cross_entropy_reference,
@@ -244,3 +245,20 @@ def test_the_in_place_form_equals_the_definition_and_returns_the_derivatives():
 def test_half_precision_is_rounded_once(dtype: torch.dtype):
     logits = torch.randn(64).mul(20).to(dtype)
     assert torch.equal(apply_soft_cap(logits, 15.0), apply_soft_cap(logits.double(), 15.0).to(dtype))
+
+
+@pytest.mark.parametrize("form", [linear_cross_entropy, linear_token_nats])
+def test_a_frozen_head_has_no_gradient_and_the_input_has_that_of_any(form):
+    x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
+
+    def total(*head):
+        found = form(x, *head, targets)
+        return found.total if form is linear_cross_entropy else found.sum()
+
+    (frozen,) = torch.autograd.grad(total(weight.detach(), bias.detach()), (x,))
+    of_x, of_weight, of_bias = torch.autograd.grad(total(weight, bias), (x, weight, bias))
+    torch.testing.assert_close(frozen, of_x)
+    assert of_weight.abs().sum() > 0 and of_bias.abs().sum() > 0
+    kept = HeadGradients(x, weight, bias, (True, False, False))
+    kept.add(slice(0, 9), x.detach(), weight.detach(), double(9, 7).detach())
+    assert kept.scaled_(torch.ones(()))[1:] == (None, None)

@@ -199,7 +199,12 @@ def recompute(layer: Layer) -> None:
 
 def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes: Processes) -> None:
     """Shard the layers one by one (those of shared weights together), then the rest: embedding and head."""
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import (
+        FSDPModule,
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
 
     low = precision is torch.bfloat16
     policy = MixedPrecisionPolicy(
@@ -223,6 +228,8 @@ def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes:
         fully_shard(unit, mesh=mesh, mp_policy=policy, ignored_params=kept)
         _hide_layout(unit)
     fully_shard(decoder, mesh=mesh, ignored_params=small)
+    for method in ("encode", "hidden"):  # an objective may call these instead of `forward`
+        register_fsdp_forward_method(decoder, method)
     for module in decoder.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)  # sums: the loss is divided by all tokens already

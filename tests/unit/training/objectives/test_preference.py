@@ -21,6 +21,7 @@ from linnet.model.store import write_model
 from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
 from linnet.training.objectives.preference import REFERENCE, AnswerScores, answer_scores, pair_losses, preference_loss
 from linnet.training.sections import PreferenceSpec
+from several import finish, start
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
@@ -186,6 +187,22 @@ def test_a_reward_model_begins_at_ln_2_and_gives_chosen_answers_more(
     decoder = linnet.load(again.model).decoder
     assert decoder.spec.head.value and decoder.value is not None and decoder.value.any()
     assert not (run.folder / REFERENCE_LOG_PROBABILITIES).exists()
+
+
+@pytest.mark.usefixtures("warm_python")
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_two_processes_with_shards_train_the_same_model(kind: str, chat_model: Path, pairs: Path, tmp_path: Path):
+    training = {**TRAINING, "steps": 2, "preference": {"kind": kind}}
+    one = linnet.train(tmp_path / "one", start_from=chat_model, preferences=pairs, training=training)
+    config = {"start_from": str(chat_model), "data": str(one.folder / "preferences"), "training": training}
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    words = ["--out", "two", "--set", "training.parallel.shard=2"]
+    ended = finish(start(["-m", "linnet", "train", "--config", "run.yaml", *words], 2, cwd=tmp_path))
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    found, expected = (linnet.load(each, "cpu").decoder.state_dict() for each in (tmp_path / "two", one.model))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-4, rtol=1e-3, msg=name)
 
 
 def test_a_value_needs_a_reward_model(chat_model: Path, pairs: Path, tmp_path: Path, tiny_model):

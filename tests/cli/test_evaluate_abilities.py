@@ -168,3 +168,19 @@ def test_options_without_effect_on_instructions_are_refused(capsys: pytest.Captu
     assert "no effect on the suite of instructions" in fails(capsys, *suite, "--limit-tokens", "9")
     assert "goes with --suite instructions" in fails(capsys, model, "--suite", "pldr", "--prompts", "a.jsonl")
     assert "--prompts" in fails(capsys, model, "--data", "a.txt", "--prompts", "a.jsonl")
+
+
+def test_the_base_text_may_be_a_folder_of_another_tokenizer(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+):
+    prompts, text, folder = tmp_path / "prompts.jsonl", tmp_path / "base.txt", tmp_path / "data"
+    prompts.write_text('{"prompt": "a1", "answer": "7"}\n')
+    text.write_text("<|endoftext|>".join(f"a{n % 10} b{n // 10 % 10}" for n in range(100)))
+    assert main(["prepare", str(text), "--out", str(folder), "--tokenizer", "bytes"]) == 0
+    capsys.readouterr()
+    arguments = ["--suite", "instructions", "--prompts", str(prompts), "--data", str(folder), "--json"]
+    assert main(["evaluate", str(model), *arguments]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["models"]
+    assert main(["evaluate", str(model), str(model), *arguments]) == 0
+    both = json.loads(capsys.readouterr().out)["models"]
+    assert [each["bits_per_byte"]["value"] for each in both] == [one["bits_per_byte"]["value"]] * 2

@@ -29,7 +29,7 @@ from linnet.evaluation.statistics import (
     p_value_against_chance,
     paired_difference,
 )
-from linnet.evaluation.text import evaluate as evaluate_text
+from linnet.evaluation.text import evaluate_models
 from linnet.present import numbers
 from linnet.present.result import Result
 from linnet.present.table import Table
@@ -238,15 +238,26 @@ def evaluate_instructions(
     """
     options = options or ModelOptions()
     prompts = load_prompts(files, limit) if files else default_prompts(limit or PER_KIND, options.seed)
-    scores = []
-    for name in models:
-        bits = None
-        if data is not None:
-            how: dict[str, Any] = {"device": options.device, "precision": options.precision}
-            found = evaluate_text(name, data, limit_tokens=limit_tokens, calibration=options.calibration, **how)
-            bits = found.bits_per_byte
-        scores.append(measure_instructions(name, prompts, options, bits))
+    bits = [None] * len(models) if data is None else _bits_per_byte(models, data, limit_tokens, options)
+    scores = [measure_instructions(name, prompts, options, one) for name, one in zip(models, bits, strict=True)]
     return InstructionReport(prompts, scores, None if data is None else str(data))
+
+
+def _bits_per_byte(
+    models: Sequence[str | Path], data: str | Path, limit_tokens: int | None, options: ModelOptions
+) -> list[Estimate]:
+    """Of the same text, which each model reads with its own tokenizer: training on conversations may add tokens."""
+    several = list(models) if len(models) > 1 else [*models, *models]  # one alone has to have the tokenizer of a folder
+    found = evaluate_models(
+        several,
+        data,
+        limit_tokens=limit_tokens,
+        device=options.device,
+        calibration=options.calibration,
+        precision=options.precision,
+        seed=options.seed,
+    )
+    return [one.bits_per_byte for one in found.evaluations[: len(models)]]
 
 
 def _about_table(report: InstructionReport) -> Table:

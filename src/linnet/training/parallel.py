@@ -6,6 +6,7 @@ when it is needed. Small parameters (norms, biases, rates) are whole in every pr
 in float32 and are those of the mean over all tokens. With bfloat16 products, shards are gathered in bfloat16.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -228,6 +229,8 @@ def _fully_shard(decoder: Decoder, mesh: Any, precision: torch.dtype, processes:
         fully_shard(unit, mesh=mesh, mp_policy=policy, ignored_params=kept)
         _hide_layout(unit)
     fully_shard(decoder, mesh=mesh, ignored_params=small)
+    # The output of `hidden` may be a view. It is read, and never changed in place, of which FSDP warns.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor", category=UserWarning)
     for method in ("encode", "hidden"):  # an objective may call these instead of `forward`
         register_fsdp_forward_method(decoder, method)
     for module in decoder.modules():

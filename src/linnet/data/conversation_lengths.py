@@ -33,16 +33,22 @@ class LengthLimit:
     def encode(self, encoder: ChatEncoder, conversation: ChatConversation) -> ChatTokens | None:
         """The tokens of a conversation, or of as many of its messages as fit; None: it is left out."""
         found = encoder.encode(conversation)
-        self.seen += 1
-        if len(found.ids) <= self.tokens:
+        if self.fits(len(found.ids), conversation.place):
             return found
-        self.longest = max(self.longest, (len(found.ids), conversation.place), key=lambda each: each[0])
         shorter = self._shorter(encoder, conversation, found) if self.long == "cut" else None
         if shorter is None:
             self.dropped += 1
         else:
             self.cut += 1
         return shorter
+
+    def fits(self, tokens: int, place: str) -> bool:
+        """True if so many tokens do; they are counted, and longer ones are remembered."""
+        self.seen += 1
+        if tokens <= self.tokens:
+            return True
+        self.longest = max(self.longest, (tokens, place), key=lambda each: each[0])
+        return False
 
     def _shorter(self, encoder: ChatEncoder, conversation: ChatConversation, found: ChatTokens) -> ChatTokens | None:
         """The longest beginning of a conversation that ends with an answer and fits; None if there is none."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder, ChatTokens
+from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.conversations import (
     ASSISTANT,
     ChatConversation,
@@ -37,7 +38,14 @@ from linnet.data.conversations import (
 )
 from linnet.data.loader import Batch, Batches, Spans
 from linnet.data.prepare import checked_target, describe_folder, new_folder
-from linnet.data.prepare_conversations import CHECKED_CONVERSATIONS, Files, check_findings, hash_of_files, paths_of
+from linnet.data.prepare_conversations import (
+    CHECKED_CONVERSATIONS,
+    Files,
+    check_findings,
+    check_limit,
+    hash_of_files,
+    paths_of,
+)
 from linnet.data.shards import Manifest, ShardWriter, SourceInfo, SplitInfo, TokenSequence
 from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
 from linnet.data.template_doctor import doctor
@@ -152,11 +160,16 @@ def prepare_preferences(
     validation: float | None = None,
     overwrite: bool = False,
     checked: bool = False,
+    limit: LengthLimit | None = None,
 ) -> Manifest:
     """Turn files of preferences into a data folder, and return its manifest.
 
-    Pairs with the same prompt are on the same side. The other arguments are those of `prepare_conversations`.
+    Pairs with the same prompt are on the same side. checked: the template has been checked already. limit: of the
+    tokens of each answer with its prompt; pairs are refused or dropped, and never cut. The other arguments are those of
+    `prepare_conversations`.
     """
+    if limit is not None and limit.long == "cut":
+        raise UserError("would make answers differ", field="long_conversations", value="cut", accepted="refuse or drop")
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
     if not checked:
@@ -178,10 +191,12 @@ def prepare_preferences(
         splits: dict[Split, SplitInfo] = {}
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)
+                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
+        if limit is not None:
+            check_limit(limit, splits)
         settings = {
             PREFERENCES: hash_of_files(paths), "chat_template": template.source, "validation": holdout.fraction
-        }  # fmt: skip
+        } | ({} if limit is None else limit.settings())  # fmt: skip
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="preferences")
 
 
@@ -192,7 +207,13 @@ def check_preference_template(files: Files, template: ChatTemplate, tokenizer: T
 
 
 def _write_side(
-    folder: Path, side: Split, paths: list[Path], holdout: Holdout, encoder: PreferenceEncoder, advance: Advance
+    folder: Path,
+    side: Split,
+    paths: list[Path],
+    holdout: Holdout,
+    encoder: PreferenceEncoder,
+    advance: Advance,
+    limit: LengthLimit | None,
 ) -> SplitInfo:
     """Write the pairs of one side, one after the other."""
     tokenizer, text_bytes = encoder.tokenizer, 0
@@ -201,7 +222,11 @@ def _write_side(
         for pair in (pair for path in paths for pair in read_preferences(path, advance)):
             if holdout.side(_identity(pair)) != side:
                 continue
-            for row in encoder.encode(pair):
+            rows = encoder.encode(pair)
+            if limit is not None and not limit.fits(max(len(row.ids) for row in rows), pair.chosen.place):
+                limit.dropped += 1
+                continue
+            for row in rows:
                 ids_T = np.array(row.ids)
                 writer.write(ids_T, {"mask": np.array(row.trained)}, begins=True)
                 text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())

@@ -79,7 +79,7 @@ def prepare_conversations(
             for side in ("train", "validation"):
                 splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
         if limit is not None:
-            _check_limit(limit, splits)
+            check_limit(limit, splits)
         settings = {
             CHAT: hash_of_files(paths),
             "chat_template": template.source,
@@ -124,7 +124,7 @@ def check_findings(findings: list[TemplateFinding], template: ChatTemplate) -> l
     return lines
 
 
-def _check_limit(limit: LengthLimit, splits: Mapping[Split, SplitInfo]) -> None:
+def check_limit(limit: LengthLimit, splits: Mapping[Split, SplitInfo]) -> None:
     """Tell what became of long conversations; `UserError` if they are refused, or a side has none left."""
     limit.check()
     for side, info in splits.items():

@@ -161,7 +161,8 @@ def _own_chat(run: RunSpec, given: RunFiles) -> tuple[ChatTemplate, Tokenizer]:
 
 
 def _prepare_preferences(run: RunSpec, given: RunFiles) -> None:
-    prepare_preferences(given.files, run.data, *_own_chat(run, given), checked=True)
+    limit = _length_limit(run, given)
+    prepare_preferences(given.files, run.data, *_own_chat(run, given), checked=True, limit=limit)
 
 
 def _check_preferences(run: RunSpec, given: RunFiles) -> None:
@@ -169,7 +170,9 @@ def _check_preferences(run: RunSpec, given: RunFiles) -> None:
 
 
 def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {PREFERENCES: hash_of_files(given.files), "chat_template": _own_chat(run, given)[0].source}
+    lengths = {"long_conversations": None, "context_length": None, **_length_limit(run, given).settings()}
+    template = _own_chat(run, given)[0]
+    return {PREFERENCES: hash_of_files(given.files), "chat_template": template.source, **lengths}
 
 
 def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
@@ -184,6 +187,8 @@ KINDS: dict[str, FileKind] = {
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
     CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template", "long_conversations"), several=True),
     PROMPTS: FileKind(_prepare_prompts, _prompt_settings, several=True),
-    PREFERENCES: FileKind(_prepare_preferences, _preference_settings, _check_preferences, several=True),
+    PREFERENCES: FileKind(
+        _prepare_preferences, _preference_settings, _check_preferences, ("long_conversations",), several=True
+    ),
 }
 """The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

@@ -15,6 +15,7 @@ import linnet
 from linnet.core.errors import UserError
 from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.loader import Batch
+from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
@@ -248,3 +249,16 @@ def test_pairs_and_their_objective_need_each_other(chat_model: Path, pairs: Path
             linnet.train(tmp_path / "new", start_from=chat_model, **wrong)
     with pytest.raises(UserError, match=r"training\.preference: changes the answers of a model that exists"):
         linnet.train(tmp_path / "new", model="tiny-ted", data=data, training={"preference": {}})
+
+
+def test_long_pairs_are_refused_or_dropped(chat_model: Path, pairs: Path, tmp_path: Path):
+    long = tmp_path / "long.jsonl"
+    long.write_text(pairs.read_text() + json.dumps({"prompt": "q", "chosen": "y" * 70, "rejected": "no"}) + "\n")
+    given = {"start_from": chat_model, "preferences": long, "training": {**TRAINING, "steps": 1}}
+    with pytest.raises(UserError, match=r"1 of 31 .*long\.jsonl, line 31"):
+        linnet.train(tmp_path / "refused", **given)
+    with pytest.raises(UserError, match="long_conversations: cut: would make answers differ; expected refuse or drop"):
+        linnet.train(tmp_path / "cut", **given, long_conversations="cut")
+    run = linnet.train(tmp_path / "dropped", **given, long_conversations="drop")
+    splits = read_manifest(run.folder / "preferences").splits
+    assert sum(split.documents for split in splits.values()) == 60

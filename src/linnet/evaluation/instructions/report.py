@@ -131,7 +131,7 @@ class InstructionReport(Result):
             found[name] = {
                 "followed": followed.value,
                 "standard_error": followed.standard_error,
-                "interval": _interval(followed),
+                "interval": share_interval(followed.value, followed.count),
                 "chance": chance,
                 "p_value_holm": p_value,
                 "above_chance": chance is not None and beats_chance(p_value, followed.value, chance),
@@ -241,6 +241,16 @@ def evaluate_instructions(
     bits = [None] * len(models) if data is None else _bits_per_byte(models, data, limit_tokens, options)
     scores = [measure_instructions(name, prompts, options, one) for name, one in zip(models, bits, strict=True)]
     return InstructionReport(prompts, scores, None if data is None else str(data))
+
+
+def share_interval(share: float, items: int) -> list[float] | None:
+    """The 95 % interval of a share of right answers, which stays within 0 to 1 (Wilson 1927); None for one item."""
+    if items < 2:
+        return None
+    z_square = 1.959964**2
+    middle, reach = share + z_square / (2 * items), share * (1 - share) / items + z_square / (4 * items**2)
+    ends = (middle + sign * math.sqrt(z_square * reach) for sign in (-1, 1))
+    return [min(1.0, max(0.0, end / (1 + z_square / items))) for end in ends]
 
 
 def _bits_per_byte(

@@ -6,7 +6,7 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prompts import prompt_of
 from linnet.evaluation.instructions.measure import InstructionScores
-from linnet.evaluation.instructions.report import InstructionReport, calibration
+from linnet.evaluation.instructions.report import InstructionReport, calibration, share_interval
 
 CHECKER = {"kind": "exact", "answer": "b"}
 
@@ -79,3 +79,10 @@ def test_a_chance_that_is_none_is_named():
     wrong = prompt_of({"prompt": "a", "answer": "b", "chance": 2}, "row")
     with pytest.raises(UserError, match="'chance': 2: expected a number from 0 to 1"):
         _ = InstructionReport([wrong], []).chance_N
+
+
+def test_intervals_of_shares_stay_within_0_and_1():
+    assert share_interval(0.0, 18) == pytest.approx([0, 0.17588], abs=1e-4)
+    assert share_interval(1.0, 18) == pytest.approx([1 - 0.17588, 1], abs=1e-4)
+    assert share_interval(0.5, 100) == pytest.approx([0.40383, 0.59617], abs=1e-4)
+    assert share_interval(1.0, 1) is None

@@ -20,12 +20,15 @@ def _ignore(amount: float, note: str = "", eta_s: float | None = None) -> None:
 
 
 @contextmanager
-def progress(description: str, total: float | None, unit: str = "", completed: int = 0) -> Iterator[Advance]:
+def progress(
+    description: str, total: float | None, unit: str = "", completed: int = 0, shown: bool = True
+) -> Iterator[Advance]:
     """Show a progress bar and yield the function that advances it.
 
-    total, completed: in units of `amount`; a total of None shows a bar without an end.
+    total, completed: in units of `amount`; a total of None shows a bar without an end. shown: False for all but one of
+    several processes.
     """
-    if not sys.stderr.isatty():
+    if not shown or not sys.stderr.isatty():
         yield _ignore
         return
     from rich.console import Console

@@ -5,7 +5,7 @@ run begins, and stored in the run folder with the hashes of data and weights; ev
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from linnet.data.preferences import PreferenceBatches
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
+from linnet.present.progress import progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.data import preference_batches
@@ -66,6 +67,8 @@ class Preferences(Callback):
         found = context.processes.broadcast_from_rank0(self._stored)
         if found is None:
             found = self._computed()
+            if context.processes.any(context.stop.requested):  # the next start computes it
+                return
 
             def write() -> None:
                 write_tensors(path, found, self._notes(), checksum=True)
@@ -93,25 +96,27 @@ class Preferences(Callback):
         return None
 
     def _computed(self) -> dict[str, Tensor]:
-        """The log-probabilities of all answers by the model that the run starts from, `[D]` for each side."""
+        """The log-probabilities of all answers by the model that the run starts from, `[D]` for each side.
+
+        A request to stop ends it early; what it returns then is not whole.
+        """
         context = self.context
         decoder = context.model.whole()
         if context.state.step > 0:
             decoder = initial_decoder(context.run, context.data).to(context.device)
-        found = dict[str, Tensor]()
-        for side, batches in self._sides.items():
-            values_D = torch.zeros(len(batches.rows), dtype=torch.float64)
-            for first, batch in self._own(batches, range(len(batches.rows) // 2)):
-                values_D[2 * first : 2 * first + len(batch)] = self._scores(decoder, batch)
-            found[side] = context.processes.total(values_D.to(context.device)).cpu()
+        found, processes, size = dict[str, Tensor](), context.processes, context.spec.batch_size
+        total = sum(len(batches.rows) // 2 for batches in self._sides.values())
+        with progress("answers by the reference", total, shown=processes.is_rank0) as advance:
+            for side, batches in self._sides.items():
+                values_D, pairs = torch.zeros(len(batches.rows), dtype=torch.float64), len(batches.rows) // 2
+                for first in range(processes.rank * size, pairs, processes.count * size):
+                    if context.stop.requested:
+                        break
+                    batch = batches.pairs(range(first, min(first + size, pairs))).to(context.device)
+                    values_D[2 * first : 2 * first + len(batch)] = self._scores(decoder, batch)
+                    advance(min(processes.count * size, pairs - first))
+                found[side] = processes.total(values_D.to(context.device)).cpu()
         return found
-
-    def _own(self, batches: PreferenceBatches, pairs: range) -> Iterator[tuple[int, Batch]]:
-        """The batches of this process, in order, each with the number of its first pair."""
-        size = self.context.spec.batch_size
-        firsts = range(pairs.start, pairs.stop, size)
-        for first in self.context.processes.share_work(self.context.stop, firsts):
-            yield first, batches.pairs(range(first, min(first + size, pairs.stop))).to(self.context.device)
 
     @torch.no_grad()
     def _scores(self, decoder: Decoder, batch: Batch) -> Tensor:

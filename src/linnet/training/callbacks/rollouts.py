@@ -27,6 +27,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_nats
 from linnet.model.store import load_decoder
+from linnet.present.progress import Advance, progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
@@ -147,7 +148,13 @@ class Rollouts(Callback):
 
     @torch.no_grad()
     def _answers(
-        self, decoder: Decoder, prompts: Prompts, numbers: Sequence[int], seeds: Sequence[int], group: int
+        self,
+        decoder: Decoder,
+        prompts: Prompts,
+        numbers: Sequence[int],
+        seeds: Sequence[int],
+        group: int,
+        advance: Advance = lambda *_: None,
     ) -> list[DrawnAnswer]:
         """`group` answers to each of some prompts, drawn from the model's own probabilities by the engine."""
         engine = Engine(
@@ -167,8 +174,11 @@ class Rollouts(Callback):
             # Collecting outputs makes every step an ordinary pass: other steps may hold earlier weights.
             streams += engine.submit_together(requests, state, record=AuxiliaryOutputs(), copies=group)
             of += [number] * group
+        waiting = list(streams)
         while engine.step():
-            pass
+            going = [stream for stream in waiting if stream.finish_reason is None]
+            advance(len(waiting) - len(going))
+            waiting = going
         return [self._answer(prompts.lines[number], stream) for number, stream in zip(of, streams, strict=True)]
 
     def _answer(self, line: ChatPrompt, stream: Stream) -> DrawnAnswer:
@@ -237,7 +247,9 @@ class Rollouts(Callback):
         chosen = evenly_spaced(len(self._held_out.tokens), self._spec.held_out)
         own = chosen[context.processes.rank :: context.processes.count]
         seeds = [self._seed(_HELD_OUT, number) for number in own]
-        answers = self._answers(context.model.whole(), self._held_out, own, seeds, group)
+        shown, total = context.processes.is_rank0, group * len(own)
+        with progress("answers to held-out prompts", total, shown=shown) as advance:
+            answers = self._answers(context.model.whole(), self._held_out, own, seeds, group, advance)
         rewards = [
             [answer.reward for answer in answers[place * group : (place + 1) * group]] for place in range(len(own))
         ]

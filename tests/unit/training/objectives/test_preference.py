@@ -19,6 +19,7 @@ from linnet.data.token_data import read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
+from linnet.training.callbacks.preferences import Preferences
 from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
 from linnet.training.objectives.preference import REFERENCE, AnswerScores, answer_scores, pair_losses, preference_loss
 from linnet.training.sections import PreferenceSpec
@@ -262,3 +263,22 @@ def test_long_pairs_are_refused_or_dropped(chat_model: Path, pairs: Path, tmp_pa
     run = linnet.train(tmp_path / "dropped", **given, long_conversations="drop")
     splits = read_manifest(run.folder / "preferences").splits
     assert sum(split.documents for split in splits.values()) == 60
+
+
+def test_a_stop_while_the_reference_is_computed_leaves_it_to_the_next_start(
+    chat_model: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    given = {"start_from": chat_model, "preferences": pairs, "training": TRAINING}
+    scores, calls = Preferences._scores, list[int]()
+
+    def stops(self: Preferences, decoder: Decoder, batch: Batch) -> torch.Tensor:
+        calls.append(len(batch))
+        self.context.stop.requested = len(calls) == 2
+        return scores(self, decoder, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preferences, "_scores", stops)
+        stopped = linnet.train(tmp_path / "run", **given)
+    assert not stopped.finished and stopped.summary["step"] == 0 and len(calls) == 2
+    assert not (stopped.folder / REFERENCE_LOG_PROBABILITIES).exists()
+    assert same(linnet.train(tmp_path / "run", **given).folder, linnet.train(tmp_path / "straight", **given).folder)

@@ -20,7 +20,7 @@ def export(
     out: Annotated[Path, option("PATH", "The folder to make, with --to gguf the file; it must not exist.")],
     to: Annotated[
         str | None,
-        option("FORM", "transformers, gguf, onnx, web or datatrove; without it, --freeze writes a model folder."),
+        option("FORM", "transformers, gguf, onnx, web, peft or datatrove; without it, --freeze writes a model folder."),
     ] = None,
     precision: Annotated[
         str | None,
@@ -72,6 +72,8 @@ def export(
     --freeze: layers that calibrate on a text store the result instead (of a PLDR-LLM one matrix for each head instead
     of a net). The exported model computes the same as the model after that text.
 
+    --to peft: the low-rank parts of a run with training.lora become a folder that PEFT reads, beside the base model.
+
     --to datatrove: the tokens of a folder of `linnet prepare` become the files .ds, .ds.index and .ds.metadata.
 
     Example: linnet export runs/llama --to transformers --out hf/llama
@@ -91,8 +93,8 @@ def export(
     from linnet.interop.exporters import EXPORTERS
     from linnet.interop.exporters import export as export_model
 
-    if to is not None and to not in (*EXPORTERS, "datatrove"):
-        raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}, datatrove")
+    if to is not None and to not in (*EXPORTERS, "peft", "datatrove"):
+        raise UserError(field="to", value=to, accepted=f"one of {', '.join(EXPORTERS)}, peft, datatrove")
     if to == "datatrove":
         of_models = {"precision": precision, "cache_policy": cache_policy, "beside": beside, "runtime": runtime}
         for name, value in {**of_models, "freeze": freeze or None, "prompt": prompt or None}.items():
@@ -101,6 +103,13 @@ def export(
         _export_tokens(model, out, as_json)
         return
 
+    if to == "peft":
+        of_models = {"precision": precision, "cache_policy": cache_policy, "beside": beside, "runtime": runtime}
+        for name, value in {**of_models, "freeze": freeze or None, "prompt": prompt or None}.items():
+            if value:
+                raise UserError("applies only to models, and not to low-rank parts", field=name, value=value)
+        _export_parts(model, out, as_json)
+        return
     made = export_model(
         model,
         out,
@@ -114,6 +123,19 @@ def export(
         command=invocation(),
     )
     echo_export_result(made, as_json)
+
+
+def _export_parts(run: Path, out: Path, as_json: bool) -> None:
+    """Write the low-rank parts of a run as PEFT reads them."""
+    from linnet.interop.peft import export_peft
+    from linnet.present.show import write, write_json
+
+    config = export_peft(run, out)
+    if as_json:
+        write_json({"out": str(out), **config})
+    else:
+        write(f"rank {config['r']}, alpha {config['lora_alpha']:g}: {', '.join(config['target_modules'])}\n")
+        write(f"base: {config['base_model_name_or_path']}\nwritten to {out}\n")
 
 
 def _export_tokens(data: Path, out: Path, as_json: bool) -> None:

@@ -11,12 +11,16 @@ Legend: `I` inputs, `O` outputs, `R` rank.
 
 import math
 from collections.abc import Collection
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from linnet.core.arrays import write_tensors
+from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
+from linnet.core.files import write_json
 from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
 from linnet.ops.linear import LowRankParts, low_rank_sum
@@ -24,6 +28,10 @@ from linnet.training.sections import LoraSpec
 
 _ORIGINAL = "parametrizations.weight.original"
 _ADDED = "parametrizations.weight.0."
+_UP, _DOWN = "up_OR", "down_RI"
+
+ADAPTER, ADAPTER_WEIGHTS = "adapter.json", "adapter.safetensors"
+"""The files of a folder with low-rank parts alone."""
 
 
 class LowRankSum(nn.Module):
@@ -86,3 +94,24 @@ def merged_state_dict(decoder: Decoder) -> dict[str, Tensor]:
         assert original.shape == module.weight.shape
         tensors[f"{name}.weight"] = module.weight
     return tensors
+
+
+def write_adapter(folder: Path, decoder: Decoder, base: Path, base_sha256: str | None, spec: LoraSpec) -> None:
+    """Write the low-rank parts of a decoder apart from its own weights, into a folder that is made or replaced.
+
+    `adapter.safetensors` has `MAP.up` `[O, R]` and `MAP.down` `[R, I]` for each adapted map, and what else was trained
+    (`whole`); `adapter.json` the model folder of the base, the hash of its weights, and the settings.
+    """
+    tensors, whole = dict[str, Tensor](), list[str]()
+    parts = {_UP: "up", _DOWN: "down"}
+    for name, parameter in decoder.named_parameters():
+        owner, _, part = name.rpartition(f".{_ADDED}")
+        if owner:
+            tensors[f"{owner}.{parts[part]}"] = parameter.detach()
+        elif parameter.requires_grad:
+            tensors[name] = parameter.detach()
+            whole.append(name)
+    about = {"base": str(base), "sha256": base_sha256, **spec.model_dump(mode="json"), "whole": whole}
+    with atomic_directory(folder) as made:
+        write_tensors(made / ADAPTER_WEIGHTS, tensors, checksum=True)
+        write_json(made / ADAPTER, about)

@@ -35,6 +35,9 @@ DIVERGED = "diverged.json"
 REFERENCE_LOG_PROBABILITIES = "reference.safetensors"
 """What the model that a run starts from thinks of the answers of its data (`callbacks.preferences`)."""
 
+ADAPTER_FOLDER = "adapter"
+"""Low-rank parts apart from the weights that they were trained on (`training.lora`)."""
+
 DAMAGED = "metrics.damaged.jsonl"
 """Lines of `metrics.jsonl` that could not be read when the run was resumed."""
 

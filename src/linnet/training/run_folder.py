@@ -2,9 +2,9 @@
 
 `config.yaml` (resolved), `files.json` (hashes of files that the model began with), `extensions.json` (extensions to
 more steps), `precision.json` (if it was measured), `reference.safetensors` (of a run on preferences: log-probabilities
-by the model that it starts from), `diverged.json` (if the run diverged), `pairs/`, `chat/` or `preferences/` (a data
-folder, if the run was given such files), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder
-with the weights of the last step.
+by the model that it starts from), `diverged.json` (if the run diverged), `pairs/`, `chat/`, `preferences/` or
+`prompts/` (a data folder, if the run was given such files), `metrics.jsonl`, `curves.png`, `checkpoints/`, `adapter/`
+(of a run with low-rank parts: these alone), and `model/`: a model folder with the weights of the last step.
 """
 
 from collections.abc import Iterator
@@ -34,6 +34,7 @@ from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
 from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, TEACHER, initial_files
 from linnet.training.machine import Precision
 from linnet.training.metrics import (
+    ADAPTER_FOLDER,
     CHECKPOINTS,
     CONFIG,
     CURVES,
@@ -91,7 +92,7 @@ class RunFolder:
         The data may have moved. Files that the run began with are compared by content, whatever their names.
         """
         names = (CONFIG, FILES, EXTENSIONS, EXTENSIONS_0_1, PRECISION, DIVERGED, METRICS, DAMAGED, CURVES)
-        for name in (*names, REFERENCE_LOG_PROBABILITIES, CHECKPOINTS, MODEL):
+        for name in (*names, REFERENCE_LOG_PROBABILITIES, ADAPTER_FOLDER, CHECKPOINTS, MODEL):
             refuse_link(self.path / name)
         if not (self.path / CONFIG).is_file():
             if self.path.exists() and (not self.path.is_dir() or not all(map(_is_own, self.path.iterdir()))):

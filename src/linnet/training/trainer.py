@@ -51,7 +51,7 @@ from linnet.training.initialization import (
     load_word_vectors,
     uninitialized_decoder,
 )
-from linnet.training.lora import add_lora, low_rank_parameters, merged_state_dict
+from linnet.training.lora import add_lora, low_rank_parameters, merged_state_dict, write_adapter
 from linnet.training.machine import (
     check_memory,
     configured_precision,
@@ -59,6 +59,7 @@ from linnet.training.machine import (
     measure_precision,
     too_short_to_measure,
 )
+from linnet.training.metrics import ADAPTER_FOLDER
 from linnet.training.objectives import Objective
 from linnet.training.objectives.configure import configure_objective
 from linnet.training.optimizers import build_optimizer
@@ -315,11 +316,14 @@ class Trainer:
         self.checkpointing.writer.wait()
         context, summary = self.context, self._summary(command)
         with context.saved_weights():
-            decoder = context.model.whole()
+            decoder = trained = context.model.whole()
             if context.spec.lora is not None:
                 decoder = decoder_with_weights(decoder.spec, merged_state_dict(decoder))
 
             def write() -> None:
+                if context.spec.lora is not None and context.run.start_from is not None:
+                    base, sha256 = context.run.start_from, context.folder.hashes().get(START_FROM)
+                    write_adapter(context.folder.path / ADAPTER_FOLDER, trained, base, sha256, context.spec.lora)
                 published = published_files(context.run.start_from)
                 beside = chat_files_of(context.run, context.data)
                 write_model(context.folder.model, decoder, context.data.tokenizer, summary, published, beside)

@@ -125,5 +125,5 @@ def test_what_cannot_be_asked_for(tmp_path: Path, capsys, words: list[str], said
 
 def test_an_unknown_form_is_told_with_all_of_them(capsys: pytest.CaptureFixture[str]):
     assert main(["export", "runs/none", "--to", "pickle", "--out", "out"]) == 2
-    expected = "error: --to pickle: expected one of transformers, gguf, onnx, web, datatrove\n"
+    expected = "error: --to pickle: expected one of transformers, gguf, onnx, web, peft, datatrove\n"
     assert capsys.readouterr().err == expected

@@ -5,21 +5,30 @@ tokenizers need spaCy or a download.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note, one_line
 from linnet.core.files import write_json
 from linnet.core.spec import Spec
 from linnet.data.sources import REPORT, describe_reading, open_sources
-from linnet.data.text_folder import EXAMPLES, SHARD_BYTES, Amount, TextFolderWriter, check_target
+from linnet.data.text_folder import (
+    EXAMPLES,
+    SHARD_BYTES,
+    Amount,
+    TextFolderWriter,
+    UnfinishedFolder,
+    check_target,
+)
 from linnet.data.workers import batched_texts, default_workers, map_in_order
 from linnet.present.flow import Flow
 from linnet.present.progress import progress
@@ -30,6 +39,9 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
 _EXAMPLE_CHARACTERS = 200
 _HOLDS = "cleaned text"
+
+SAVE_EVERY_S = 5.0
+"""So much work at most is done again after a call was killed."""
 
 NGrams = tuple[tuple[PositiveInt, PositiveFloat], ...]
 """Lengths of n-grams in words, each with the greatest share of the characters."""
@@ -181,6 +193,15 @@ class CleaningReport:
             self.kept = Amount(self.kept.documents + 1, self.kept.bytes + outcome.bytes[-1])
 
 
+@dataclass
+class CleaningJob:
+    """How far a call has come: the batches of documents that are done, and the bytes of the last file with theirs."""
+
+    report: CleaningReport
+    batches: int = 0
+    size: int = 0
+
+
 @dataclass(frozen=True)
 class CleaningResult(Result):
     """A report as tables and a diagram."""
@@ -230,8 +251,8 @@ def clean(
     """Write the documents of `inputs` (see `sources.Source`) that pass all steps into a folder of .jsonl files.
 
     The result depends on the inputs and `spec` alone, not on `workers` (processes; None: as many as processors). The
-    folder appears complete or not at all; an earlier result is replaced only with `overwrite`. `UserError` if no
-    document stays.
+    folder appears complete or not at all; an earlier result is replaced only with `overwrite`. A call that is killed or
+    interrupted leaves its part beside `out`, and the same call goes on there. `UserError` if no document stays.
     """
     steps = [step for step in spec.steps if step.enabled]
     if not steps:
@@ -239,22 +260,32 @@ def clean(
     target = Path(out).resolve()
     check_target(target, overwrite, _HOLDS)
     _changes(spec)  # a missing package is said before anything is read
-    report = CleaningReport([StepReport(step.kind) for step in steps])
+    job = CleaningJob(CleaningReport([StepReport(step.kind) for step in steps]))
     with atomic_directory(target) as folder, ExitStack() as stack:
         check_target(target, overwrite, _HOLDS)  # another process may have been faster
         sources = open_sources(stack, inputs, field, separator, skip_invalid)
         total = sum(source.size_bytes for source in sources)
+        identity = [spec.model_dump(mode="json"), inputs, field, separator, skip_invalid, shard_bytes, total]
+        unfinished = stack.enter_context(UnfinishedFolder(target, identity))
+        state = unfinished.begin()
+        if state is not None:
+            job = TypeAdapter(CleaningJob).validate_python(state)
+            note(f"{target}: goes on behind {job.report.read.documents:,} documents of an earlier call")
         with progress("cleaning", total, "bytes") as advance:
             texts = (text for source in sources for text in source.documents(advance))
             processes = workers or default_workers(total)
-            batches: Any = map_in_order(partial(clean_texts, spec=spec), batched_texts(texts), processes)
+            waiting = islice(batched_texts(texts), job.batches, None)
+            batches: Any = map_in_order(partial(clean_texts, spec=spec), waiting, processes)
             with closing(batches):  # its processes end here, whatever happens
-                _write(folder, (cleaned for batch in batches for cleaned in batch), report, shard_bytes)
+                _write(unfinished, batches, job, shard_bytes)
         for line in describe_reading(sources):
             note(line)
+        report = job.report
         if not report.kept.documents:
+            unfinished.remove()
             removed = ", ".join(f"{step.removed.documents:,} {step.step}" for step in report.steps)
             raise UserError(f"no document stays; removed: {removed}")
+        unfinished.move_into(folder, report.files)
         write_json(folder / REPORT, {"spec": spec.model_dump(), **asdict(report)})
     return report
 
@@ -344,11 +375,20 @@ def _simple_tokenizer() -> Any:
     return SimpleTokenizer()
 
 
-def _write(folder: Path, outcomes: Iterator[CleanedText], report: CleaningReport, shard_bytes: int) -> None:
-    """Write the documents that stay, and fill the report."""
-    with TextFolderWriter(folder, shard_bytes) as writer:
-        for outcome in outcomes:
-            report.add(outcome)
-            if outcome.reason is None:
-                writer.write({"text": outcome.text})
-    report.files += writer.files
+def _write(
+    unfinished: UnfinishedFolder, batches: Iterator[list[CleanedText]], job: CleaningJob, shard_bytes: int
+) -> None:
+    """Write the documents that stay, fill the report, and note now and then how far that has come."""
+    report, saved_s = job.report, time.monotonic()
+    with TextFolderWriter(unfinished.path, shard_bytes, report.files, job.size) as writer:
+        for batch in batches:
+            for outcome in batch:
+                report.add(outcome)
+                if outcome.reason is None:
+                    writer.write({"text": outcome.text})
+            job.batches += 1
+            if time.monotonic() - saved_s >= SAVE_EVERY_S:
+                report.files = list(writer.files)
+                unfinished.save(writer, asdict(job))
+                saved_s = time.monotonic()
+        report.files = list(writer.files)

@@ -1,13 +1,17 @@
 """A folder of .jsonl files with documents, and a report: what cleaning and deduplication write, and `prepare` reads."""
 
 import json
+import os
+import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from linnet.core.errors import UserError
+from linnet.core.files import read_json, write_json
 from linnet.data.sources import REPORT
 
 SHARD_BYTES = 256 << 20
@@ -46,11 +50,23 @@ def check_target(target: Path, overwrite: bool, holds: str) -> None:
 class TextFolderWriter:
     """Writes documents into files of about `shard_bytes`; `files` are their names. A context that closes them."""
 
-    def __init__(self, folder: Path, shard_bytes: int) -> None:
-        self.files: list[str] = []
+    def __init__(self, folder: Path, shard_bytes: int, files: Sequence[str] = (), size: int = 0) -> None:
+        """files: those that are there, of which the last one goes on behind its first `size` bytes."""
+        self.files = list(files)
         self._folder, self._shard_bytes = folder, shard_bytes
-        self._opened, self._written = ExitStack(), 0
+        self._opened, self._written = ExitStack(), size
         self._shard: BinaryIO | None = None
+        if self.files:
+            self._shard = self._opened.enter_context((folder / self.files[-1]).open("r+b"))
+            self._shard.truncate(size)
+            self._shard.seek(size)
+
+    def flushed(self) -> int:
+        """The size of the last file, all of which is on the disk now."""
+        if self._shard is not None:
+            self._shard.flush()
+            os.fsync(self._shard.fileno())
+        return self._written
 
     def __enter__(self) -> Self:
         return self
@@ -70,3 +86,53 @@ class TextFolderWriter:
         line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
         self._shard.write(line)
         self._written += len(line)
+
+
+class UnfinishedFolder:
+    """Where the files of a long job are until it ends, beside the folder that they become: so a killed job goes on.
+
+    identity: plain data that decides what is written; the files of a job with another one are removed. A context that
+    leaves nothing behind after an error unless something was saved.
+    """
+
+    def __init__(self, target: Path, identity: Any) -> None:
+        self.path = target.with_name(f".{target.name}.unfinished")
+        self._state, self._identity = self.path / "state.json", json.loads(json.dumps(identity))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or not self._state.is_file():
+            self.remove()
+
+    def begin(self) -> dict[str, Any] | None:
+        """What `save` was given last, if the files are as they were then or longer; else None, and an empty folder."""
+        found = read_json(self._state) if self._state.is_file() else None
+        if isinstance(found, dict) and found.get("identity") == self._identity and self._is_whole(found):
+            return dict(found["state"])
+        self.remove()
+        self.path.mkdir(parents=True)
+        return None
+
+    def _is_whole(self, found: dict[str, Any]) -> bool:
+        sizes = [(self.path / name, size) for name, size in found["sizes"].items()]
+        return all(file.is_file() and file.stat().st_size >= size for file, size in sizes)
+
+    def save(self, writer: TextFolderWriter, state: dict[str, Any]) -> None:
+        """Note the state behind all that has been written."""
+        last = writer.flushed()
+        sizes = {name: (self.path / name).stat().st_size for name in writer.files[:-1]}
+        sizes |= dict.fromkeys(writer.files[-1:], last)
+        write_json(self._state, {"identity": self._identity, "sizes": sizes, "state": {**state, "size": last}})
+
+    def move_into(self, folder: Path, files: Sequence[str]) -> None:
+        """Move the files of the job into a folder on the same disk."""
+        for name in files:
+            (self.path / name).replace(folder / name)
+
+    def remove(self) -> None:
+        """Remove what is there."""
+        shutil.rmtree(self.path, ignore_errors=True)

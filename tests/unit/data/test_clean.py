@@ -1,6 +1,10 @@
 import errno
 import json
 import multiprocessing
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -154,3 +158,60 @@ def test_the_default_is_that_of_fineweb(tmp_path):
     outcomes = clean_texts([MIXED, REPEATED], CleaningSpec())
     assert outcomes[0].text == MIXED and outcomes[0].reason is None
     assert outcomes[1].reason is not None
+
+
+KILLED = """
+import json, os, signal, sys
+from linnet.data import clean
+from linnet.data.text_folder import UnfinishedFolder
+
+source, out, saves = sys.argv[1], sys.argv[2], int(sys.argv[3])
+clean.SAVE_EVERY_S, save, count = 0.0, UnfinishedFolder.save, [0]
+
+def killed(self, writer, state):
+    count[0] += 1
+    if count[0] == saves:
+        writer._shard.write(b"half a li")
+        writer._shard.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, writer, state)
+
+UnfinishedFolder.save = killed
+spec = clean.CleaningSpec.parse({"steps": [{"kind": "gopher_repetition"}]}, "test")
+clean.clean([source], out, spec, workers=1, shard_bytes=200_000)
+"""
+
+
+@pytest.mark.parametrize("saves", [1, 3])
+def test_a_killed_call_goes_on_without_a_document_twice_or_lost(saves, tmp_path, caplog, monkeypatch):
+    texts = [f"{number}\n{PROSE if number % 3 else REPEATED}" for number in range(2000)]
+    source, out = write(tmp_path / "in.jsonl", texts), tmp_path / "out"
+    steps = spec("gopher_repetition")
+    ended = subprocess.run([sys.executable, "-c", KILLED, source, str(out), str(saves)], check=False)
+    assert ended.returncode == -signal.SIGKILL and not out.exists()
+    seen = []
+    module = sys.modules["linnet.data.clean"]
+    monkeypatch.setattr(module, "clean_texts", lambda texts, spec: seen.append(len(texts)) or clean_texts(texts, spec))
+    report = clean([source], out, steps, workers=1, shard_bytes=200_000)
+    straight = clean([source], tmp_path / "straight", steps, workers=1, shard_bytes=200_000)
+    assert asdict(report) == asdict(straight) and report.read.documents == 2000
+    assert read(out) == read(tmp_path / "straight")
+    numbers = [int(text.split("\n")[0]) for text in read(out)]
+    assert numbers == [number for number in range(2000) if number % 3]
+    resumed = 512 * (saves - 1)
+    assert sum(seen) == 2 * 2000 - resumed
+    assert (f"goes on behind {resumed:,} documents" in caplog.text) == (resumed > 0)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out", "straight"}
+
+
+def test_what_is_left_of_another_call_is_not_used(tmp_path, monkeypatch):
+    source = write(tmp_path / "in.jsonl", [PROSE] * 1200)
+    monkeypatch.setattr("linnet.data.clean.SAVE_EVERY_S", 0.0)
+    with monkeypatch.context() as failing:
+        failing.setattr("linnet.data.clean.write_json", lambda *given: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
+        with pytest.raises(OSError, match="no"):
+            clean([source], tmp_path / "out", spec("gopher_repetition"), workers=1)
+    assert (tmp_path / ".out.unfinished" / "state.json").is_file()
+    report = clean([source], tmp_path / "out", spec("gopher_quality"), workers=1)
+    assert report.read.documents == 1200 and report.steps[0].step == "gopher_quality"
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out"}

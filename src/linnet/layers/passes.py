@@ -153,13 +153,16 @@ def _run_documents(sublayer: Sublayer, x_BTD: Tensor, layout: BatchLayout) -> Te
     """Run every document as a row of its own, similar lengths together.
 
     No token of a causal layer sees the padding behind its document, which so needs no mask; but it would show in
-    auxiliary outputs and losses.
+    auxiliary outputs and losses. A layer that turns out to add a loss is run again without any padding.
     """
     watched = layout.record is not None and (layout.record.outputs is not None or layout.record.requested_penalties)
     pads_end = sublayer.traits.causal and not watched
     shape, call_tokens = x_BTD.shape[:2], CALL_TOKENS if x_BTD.device.type == "cpu" else CALL_TOKENS_DEVICE
     groups = layout.remember(("groups", *shape), lambda: similar_lengths(list(layout.parts(*shape)), call_tokens))
     pieces = [_run_segments(sublayer, parts, x_BTD, None, layout, 0, pads_end) for parts in groups]
+    if pads_end and any(piece.record is not None and piece.record.losses for piece in pieces):
+        alike = layout.remember(("alike", *shape), lambda: similar_lengths(list(layout.parts(*shape)), 0))
+        pieces = [_run_segments(sublayer, parts, x_BTD, None, layout, 0) for parts in alike]
     return _merge(pieces, x_BTD, layout.record)
 
 

@@ -20,6 +20,7 @@ from linnet.core.files import read_text, write_text
 from linnet.core.spec import Spec
 from linnet.experiments.measures import NGRAM, MemoryFigures, ModelMeasures
 from linnet.training.recipe import has_low_lr_parameters
+from linnet.training.sections import TargetsSpec
 from linnet.training.spec import RunSpec
 
 IRRELEVANT = {"seed", "threads", "device", "parallel", "evaluate", "checkpoint", "log", "trackers"}
@@ -53,6 +54,8 @@ def inputs_of(run: RunSpec, text: str | None) -> dict[str, str]:
     training = run.training.model_dump(mode="json", exclude=IRRELEVANT)
     if training["optimizer"]["low_lr"] is not None and not has_low_lr_parameters(run.model):
         del training["optimizer"]["low_lr"]  # no parameter uses it
+    if run.training.targets == TargetsSpec():
+        del training["targets"]  # as results had it that were recorded before the section was
     model = hash_of(run.model.model_dump(mode="json", exclude={"name"}))
     return {"model": model, "training": hash_of(training)} | ({} if text is None else {"text": text})
 

@@ -199,7 +199,7 @@ def test_synthesise_writes_a_chat_file_and_tells_its_types(capsys, tmp_path):
     assert main(arguments) == 2
     assert "exists already; --overwrite replaces it" in capsys.readouterr().err
     assert main([*arguments, "--overwrite", "--seed", "5"]) == 0
-    assert "3 examples" in capsys.readouterr().out
+    assert "3 examples" in " ".join(capsys.readouterr().out.split())
     assert [json.loads(line) for line in out.read_text().splitlines()] != rows
 
 

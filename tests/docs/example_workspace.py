@@ -444,6 +444,7 @@ MAKERS: dict[str, Maker] = {
     "runs/ted": run_of("tiny-ted"),
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
+    "runs/teacher": run_of("tiny-attention"),
     "runs/experts": run_of("tiny-experts"),
     "test.jsonl": evaluation_text,
     "pairs.jsonl": pairs,

@@ -94,11 +94,7 @@ def example_nats(
     `example_loss`.
     """
     batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
-    memory = None if batch.inputs is None else decoder.encode(*batch.inputs, record)
-    hidden = decoder.hidden(
-        batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory, record=record
-    )
-    return decoder.token_nats(hidden, batch.labels)
+    return decoder.token_nats(_hidden(decoder, batch, document_starts, record), batch.labels)
 
 
 class ExampleValues(NamedTuple):
@@ -122,10 +118,7 @@ def example_values(
     The arguments are those of `example_loss`.
     """
     batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
-    memory = None if batch.inputs is None else decoder.encode(*batch.inputs, record)
-    hidden_BUD = decoder.hidden(
-        batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory, record=record
-    )
+    hidden_BUD = _hidden(decoder, batch, document_starts, record)
     last_B = batch.labels.shape[1] - 1 - (batch.labels != IGNORE_INDEX).flip(1).int().argmax(dim=1)
     rows_B = torch.arange(len(last_B), device=last_B.device)
     values_B = decoder.values(hidden_BUD[rows_B, last_B])
@@ -153,9 +146,16 @@ def example_logits(
     return logits
 
 
-def _hidden(decoder: Decoder, batch: DecoderBatch, document_starts: Sequence[Sequence[int]] | None = None) -> Tensor:
-    memory = None if batch.inputs is None else decoder.encode(*batch.inputs)
-    return decoder.hidden(batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory)
+def _hidden(
+    decoder: Decoder,
+    batch: DecoderBatch,
+    document_starts: Sequence[Sequence[int]] | None = None,
+    record: AuxiliaryOutputs | None = None,
+) -> Tensor:
+    memory = None if batch.inputs is None else decoder.encode(*batch.inputs, record)
+    return decoder.hidden(
+        batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory, record=record
+    )
 
 
 def _decoder_batch(

@@ -43,11 +43,14 @@ from linnet.data.prepare_conversations import (
     Files,
     check_findings,
     check_limit,
+    content_bytes,
     hash_of_files,
+    messages_identity,
     paths_of,
+    survey_files,
 )
-from linnet.data.shards import Manifest, ShardWriter, SourceInfo, SplitInfo, TokenSequence
-from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
+from linnet.data.shards import Manifest, ShardWriter, SplitInfo, TokenSequence
+from linnet.data.split import Holdout, Split, check_fraction
 from linnet.data.template_doctor import doctor
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
@@ -174,15 +177,12 @@ def prepare_preferences(
     check_fraction(validation)
     if not checked:
         check_preference_template(paths, template, tokenizer)
-    survey, sources, size_bytes = Survey(), list[SourceInfo](), sum(path.stat().st_size for path in paths)
-    with progress("reading", size_bytes, "bytes") as advance:
-        for path in paths:
-            before = survey.documents, survey.text_bytes
-            for pair in read_preferences(path, advance):
-                turns = (*pair.chosen.messages, *pair.rejected.messages)
-                survey.count(_identity(pair), sum(len((turn.content or "").encode()) for turn in turns))
-            documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
-            sources.append(SourceInfo(file=str(path), documents=2 * documents, bytes=text_bytes))
+    size_bytes = sum(path.stat().st_size for path in paths)
+
+    def about(pair: PreferencePair) -> tuple[bytes, int]:
+        return _identity(pair), content_bytes((*pair.chosen.messages, *pair.rejected.messages))
+
+    survey, sources = survey_files(paths, read_preferences, about, rows=2)
     holdout = survey.holdout(validation)
     if holdout.held_out is None:
         raise UserError(f"{', '.join(map(str, paths))}: all pairs have the same prompt; expected others to hold out")
@@ -236,8 +236,7 @@ def _write_side(
 
 def _identity(pair: PreferencePair) -> bytes:
     """Stands for the messages in front of the answers."""
-    asked = pair.chosen.messages[: pair.prompt]
-    return content_hash("\0".join(f"{turn.role}\0{turn.content}" for turn in asked))
+    return messages_identity(pair.chosen.messages[: pair.prompt])
 
 
 class PreferenceBatches:

@@ -1,9 +1,9 @@
 """From files of conversations to a data folder: rows of tokens, of which those that a model is to write count."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from linnet.core.files import sha256_of
 from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
-from linnet.data.conversations import ChatConversation, read_conversations
+from linnet.data.conversations import ChatConversation, ChatTurn, read_conversations
 from linnet.data.prepare import checked_target, describe_folder, new_folder
 from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo, describe_runs
 from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
@@ -20,6 +20,8 @@ from linnet.data.target_weights import role_numbers
 from linnet.data.template_doctor import FATAL, TemplateFinding, doctor
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
+
+Row = TypeVar("Row")
 
 CHECKED_CONVERSATIONS = 200
 """How many conversations of each file, from the first on, the template is checked on before any is prepared."""
@@ -59,15 +61,10 @@ def prepare_conversations(
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
     told = check_chat_template(paths, template, tokenizer)
-    survey, sources, size_bytes = Survey(), list[SourceInfo](), sum(path.stat().st_size for path in paths)
-    with progress("reading", size_bytes, "bytes") as advance:
-        for path in paths:
-            before = survey.documents, survey.text_bytes
-            for conversation in read_conversations(path, advance):
-                content_bytes = sum(len((turn.content or "").encode()) for turn in conversation.messages)
-                survey.count(_identity(conversation), content_bytes)
-            documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
-            sources.append(SourceInfo(file=str(path), documents=documents, bytes=text_bytes))
+    size_bytes = sum(path.stat().st_size for path in paths)
+    survey, sources = survey_files(
+        paths, read_conversations, lambda each: (_identity(each), content_bytes(each.messages))
+    )
     holdout = survey.holdout(validation)
     if holdout.held_out is None:
         names = ", ".join(map(str, paths))
@@ -90,6 +87,37 @@ def prepare_conversations(
             **({TEMPLATE_FINDINGS: told} if told else {}),
         }
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
+
+
+def survey_files(
+    paths: Sequence[Path],
+    read: Callable[[Path, Advance], Iterator[Row]],
+    about: Callable[[Row], tuple[bytes, int]],
+    rows: int = 1,
+) -> tuple[Survey, list[SourceInfo]]:
+    """What has to be known of files of rows before some are held out, and what is in each file.
+
+    about: the identity of a row (`messages_identity`) and the bytes of its text. rows: that it becomes in a folder.
+    """
+    survey, sources = Survey(), list[SourceInfo]()
+    with progress("reading", sum(path.stat().st_size for path in paths), "bytes") as advance:
+        for path in paths:
+            before = survey.documents, survey.text_bytes
+            for row in read(path, advance):
+                survey.count(*about(row))
+            documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
+            sources.append(SourceInfo(file=str(path), documents=rows * documents, bytes=text_bytes))
+    return survey, sources
+
+
+def messages_identity(messages: Sequence[ChatTurn]) -> bytes:
+    """Stands for messages: rows that begin with the same ones are on the same side."""
+    return content_hash("\0".join(f"{turn.role}\0{turn.content}" for turn in messages))
+
+
+def content_bytes(messages: Sequence[ChatTurn]) -> int:
+    """The size of the text of messages in UTF-8."""
+    return sum(len((turn.content or "").encode()) for turn in messages)
 
 
 def paths_of(files: Files) -> list[Path]:
@@ -172,5 +200,4 @@ def _numbered(paths: list[Path], advance: Advance) -> Iterator[tuple[int, ChatCo
 
 def _identity(conversation: ChatConversation) -> bytes:
     """Stands for the messages in front of the first answer."""
-    asked = conversation.messages[: conversation.answers[0]]
-    return content_hash("\0".join(f"{turn.role}\0{turn.content}" for turn in asked))
+    return messages_identity(conversation.messages[: conversation.answers[0]])

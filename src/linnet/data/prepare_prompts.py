@@ -15,10 +15,17 @@ from linnet.core.files import sha256_of
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.prepare import checked_target, describe_folder, new_folder
-from linnet.data.prepare_conversations import Files, hash_of_files, paths_of
+from linnet.data.prepare_conversations import (
+    Files,
+    content_bytes,
+    hash_of_files,
+    messages_identity,
+    paths_of,
+    survey_files,
+)
 from linnet.data.prompts import ChatPrompt, parse_prompt, read_prompts
-from linnet.data.shards import Manifest, ShardWriter, SourceInfo, SplitInfo
-from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
+from linnet.data.shards import Manifest, ShardWriter, SplitInfo
+from linnet.data.split import Holdout, Split, check_fraction
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
@@ -42,14 +49,10 @@ def prepare_prompts(
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
-    survey, sources, size_bytes = Survey(), list[SourceInfo](), sum(path.stat().st_size for path in paths)
-    with progress("reading", size_bytes, "bytes") as advance:
-        for path in paths:
-            before = survey.documents, survey.text_bytes
-            for prompt in read_prompts(path, advance):
-                survey.count(_identity(prompt), sum(len((turn.content or "").encode()) for turn in prompt.messages))
-            documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
-            sources.append(SourceInfo(file=str(path), documents=documents, bytes=text_bytes))
+    size_bytes = sum(path.stat().st_size for path in paths)
+    survey, sources = survey_files(
+        paths, read_prompts, lambda each: (messages_identity(each.messages), content_bytes(each.messages))
+    )
     holdout = survey.holdout(validation)
     if holdout.held_out is None:
         raise UserError(f"{', '.join(map(str, paths))}: all prompts are the same; expected others to hold out")
@@ -89,7 +92,7 @@ def _write_side(
         rows_file(folder, side).open("w", encoding="utf-8") as lines,
     ):
         for prompt in _all_of(paths, advance):
-            if holdout.side(_identity(prompt)) == side:
+            if holdout.side(messages_identity(prompt.messages)) == side:
                 ids_T = np.array(encoder.encode_prompt(prompt.messages, prompt.variables))
                 writer.write(ids_T, {}, begins=True)
                 text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
@@ -101,8 +104,3 @@ def _write_side(
 def _all_of(paths: list[Path], advance: Advance) -> Iterator[ChatPrompt]:
     for path in paths:
         yield from read_prompts(path, advance)
-
-
-def _identity(prompt: ChatPrompt) -> bytes:
-    """Stands for the messages of a prompt."""
-    return content_hash("\0".join(f"{turn.role}\0{turn.content}" for turn in prompt.messages))

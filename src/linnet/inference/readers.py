@@ -85,21 +85,24 @@ class CachedReader:
         if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
             self._step = self.native = None  # they may hold tensors of the state
             return self._pass(tokens_BT)
+        if self._step is None:
+            self._step = self._one_token_step()
+        return self._step(tokens_BT)
+
+    def _one_token_step(self) -> Callable[[Tensor], Tensor]:
+        """What reads one token of each row from here on: recorded, native or compiled steps, or ordinary passes."""
         # Not a method of this reader: a reference to itself would keep its state until the next garbage collection.
         ordinary = partial(_ordinary_step, self.decoder, self.state)
-        if self._step is None and can_record(self.decoder, self.state):
+        if can_record(self.decoder, self.state):
             if self._graphs is None:
                 self._graphs = GraphSteps(self.decoder, self.state, ordinary)
-            self._step = self._graphs.logits
-        if self._step is None:
-            self.native = NativeStep.of(self.decoder, self.state)
-            if self.native is not None:
-                self._step = self.native.logits
-            elif can_compile(self.decoder, self.state):
-                self._step = CompiledSteps(self.decoder, self.state, ordinary).logits
-            else:
-                self._step = ordinary
-        return self._step(tokens_BT)
+            return self._graphs.logits
+        self.native = NativeStep.of(self.decoder, self.state)
+        if self.native is not None:
+            return self.native.logits
+        if can_compile(self.decoder, self.state):
+            return CompiledSteps(self.decoder, self.state, ordinary).logits
+        return ordinary
 
     def release(self) -> None:
         """Let other streams use the places of recorded steps; the state stays as it is."""

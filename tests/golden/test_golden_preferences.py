@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from golden_file import Named, below, read
+from golden_file import Named, below, llama_of, read
 from linnet.data.loader import Batch
-from linnet.interop.tensor_names import LLAMA
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
 from linnet.training.objectives.preference import REFERENCE, answer_scores, preference_loss
 from linnet.training.sections import PreferenceSpec
 
@@ -27,26 +25,7 @@ def golden() -> Golden:
 
 def decoder_of(golden: Golden, weights: str, value: bool = False) -> Decoder:
     tensors, config = golden
-    llama = config["llama"]
-    norm = {"kind": "rms", "eps": llama["rms_norm_eps"]}
-    heads = {"heads": llama["num_attention_heads"], "kv_heads": llama["num_key_value_heads"]}
-    block = {
-        "repeat": llama["num_hidden_layers"],
-        "mixer": {"kind": "attention", **heads, "rotary": {"base": 10000.0, "pairing": "halves"}},
-        "feed_forward": {"kind": "glu", "hidden": llama["intermediate_size"]},
-        "norm": norm,
-    }
-    plain = {
-        "vocab_size": llama["vocab_size"], "d_model": llama["hidden_size"],
-        "context_length": llama["max_position_embeddings"], "blocks": [block],
-        "head": {"tied": False, "norm": norm, "value": value},
-    }  # fmt: skip
-    spec = ModelSpec.parse(plain, "golden")
-    decoder = Decoder(spec)
-    llama_spec = spec.replace(head={**plain["head"], "value": False})
-    own = {"value": tensors["value"]} if value else {}
-    decoder.load_state_dict({**LLAMA.from_published(below(tensors, weights), llama_spec), **own})
-    return decoder
+    return llama_of(below(tensors, weights), config["llama"], tensors["value"] if value else None)
 
 
 def batch_of(golden: Golden) -> Batch:

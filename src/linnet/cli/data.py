@@ -155,8 +155,9 @@ def clean(
     depend on the number of processes.
     """
     from linnet.core.spec import read_yaml
-    from linnet.data.clean import CleaningResult, CleaningSpec
     from linnet.data.clean import clean as clean_files
+    from linnet.data.cleaning_report import CleaningResult
+    from linnet.data.cleaning_steps import CleaningSpec
     from linnet.present.page import write_page
 
     spec = CleaningSpec() if config is None else CleaningSpec.parse(read_yaml(config), str(config))

@@ -9,7 +9,9 @@ from dataclasses import asdict
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.clean import CleaningReport, CleaningSpec, clean, clean_texts
+from linnet.data.clean import clean, clean_texts
+from linnet.data.cleaning_report import CleaningReport
+from linnet.data.cleaning_steps import CleaningSpec
 
 PROSE = """The birds of the valley sang to the trees until the evening came over the hills.
 Nobody in that village could have known what winter would bring with it.
@@ -35,40 +37,6 @@ def write(path, texts):
 def read(folder):
     parts = sorted(folder.glob("part-*.jsonl"))
     return [json.loads(line)["text"] for part in parts for line in part.read_text().splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("step", "reasons"),
-    [
-        ("gopher_repetition", [None, "dup_line_frac", "top_2_gram", None, None]),
-        ("gopher_quality", [None, None, "gopher_short_doc", None, None]),
-        ("c4", [None, None, "too_few_sentences", None, "curly_bracket"]),
-        ("fineweb_quality", [None, "char_dup_ratio", "short_line_ratio", None, None]),
-        ("pii", [None] * 5),
-    ],
-)
-def test_reasons_of_each_step(step, reasons):
-    assert [outcome.reason for outcome in clean_texts(DOCUMENTS, spec(step))] == reasons
-
-
-def test_lines_of_c4_equal_those_of_datatrove():
-    filters = pytest.importorskip("datatrove.pipeline.filters")
-    from datatrove.data import Document
-
-    texts, options = [PROSE, REPEATED, MIXED, BRACKET], {"min_num_sentences": -1}  # it would need spaCy for sentences
-    theirs = []
-    for text in texts:
-        document = Document(text=text, id="")
-        result = filters.C4QualityFilter(**options).filter(document)
-        theirs.append((document.text, None if result is True else result[1]))
-    assert [(o.text, o.reason) for o in clean_texts(texts, spec({"kind": "c4", **options}))] == theirs
-    assert theirs[2] == (PROSE, None) and theirs[3][1] == "curly_bracket"
-
-
-def test_addresses_are_replaced_alike_in_every_document():
-    found = clean_texts(["Write to jo@linnet.dev today."] * 3, spec("pii"))
-    assert len({outcome.text for outcome in found}) == 1
-    assert "jo@" not in found[0].text
 
 
 def test_report_counts_every_document_and_byte(tmp_path):
@@ -107,20 +75,6 @@ def test_nothing_is_left_where_no_document_stays(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        ({"kind": "c5"}, "'c5': must be one of 'gopher_repetition'"),
-        ({"kind": "c4", "sentences": 2}, "sentences: unknown key"),
-        ({"kind": "gopher_quality", "min_doc_words": 0}, "min_doc_words: 0"),
-    ],
-    ids=["kind", "key", "value"],
-)
-def test_mistakes_in_the_steps_are_named(step, message):
-    with pytest.raises(UserError, match=message):
-        spec(step)
-
-
 def test_earlier_result_is_replaced_only_if_that_is_wanted(tmp_path):
     source, steps = write(tmp_path / "a.jsonl", [PROSE]), spec("c4")
     clean([source], tmp_path / "out", steps)
@@ -151,18 +105,10 @@ def test_full_disk_ends_the_processes_and_leaves_nothing(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_the_default_is_that_of_fineweb(tmp_path):
-    """Its C4 step keeps lines without a mark at their end."""
-    kinds = [step.kind for step in CleaningSpec().steps]
-    assert kinds == ["gopher_repetition", "gopher_quality", "c4", "fineweb_quality", "pii"]
-    outcomes = clean_texts([MIXED, REPEATED], CleaningSpec())
-    assert outcomes[0].text == MIXED and outcomes[0].reason is None
-    assert outcomes[1].reason is not None
-
-
 KILLED = """
 import json, os, signal, sys
 from linnet.data import clean
+from linnet.data.cleaning_steps import CleaningSpec
 from linnet.data.text_folder import UnfinishedFolder
 
 source, out, saves = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -177,7 +123,7 @@ def killed(self, writer, state):
     save(self, writer, state)
 
 UnfinishedFolder.save = killed
-spec = clean.CleaningSpec.parse({"steps": [{"kind": "gopher_repetition"}]}, "test")
+spec = CleaningSpec.parse({"steps": [{"kind": "gopher_repetition"}]}, "test")
 clean.clean([source], out, spec, workers=1, shard_bytes=200_000)
 """
 

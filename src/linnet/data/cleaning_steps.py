@@ -1,0 +1,212 @@
+"""The steps of cleaning: the quality filters of datatrove, and what becomes of a text that goes through them.
+
+The words and sentences that the filters count are found by regular expressions (`_simple_tokenizer`): datatrove's own
+tokenizers need spaCy or a download.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
+
+NGrams = tuple[tuple[PositiveInt, PositiveFloat], ...]
+"""Lengths of n-grams in words, each with the greatest share of the characters."""
+
+
+class GopherRepetition(Spec):
+    """Remove documents that repeat lines, paragraphs or n-grams (Gopher, table A1); null: not looked at."""
+
+    kind: Literal["gopher_repetition"]
+    enabled: bool = True
+    dup_line_frac: PositiveFloat | None = 0.3
+    dup_para_frac: PositiveFloat | None = 0.3
+    dup_line_char_frac: PositiveFloat | None = 0.2
+    dup_para_char_frac: PositiveFloat | None = 0.2
+    top_n_grams: NGrams = ((2, 0.2), (3, 0.18), (4, 0.16))
+    dup_n_grams: NGrams = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
+
+
+class GopherQuality(Spec):
+    """Remove documents whose length, words or lines are not those of prose (Gopher); null: not looked at."""
+
+    kind: Literal["gopher_quality"]
+    enabled: bool = True
+    min_doc_words: PositiveInt | None = 50
+    max_doc_words: PositiveInt | None = 100_000
+    min_avg_word_length: PositiveFloat | None = 3
+    max_avg_word_length: PositiveFloat | None = 10
+    max_symbol_word_ratio: PositiveFloat | None = 0.1
+    max_bullet_lines_ratio: PositiveFloat | None = 0.9
+    max_ellipsis_lines_ratio: PositiveFloat | None = 0.3
+    max_non_alpha_words_ratio: PositiveFloat | None = 0.8
+    min_stop_words: PositiveInt | None = 2
+    stop_words: tuple[str, ...] | None = None
+
+
+class C4(Spec):
+    """Drop lines that are no sentences, and documents with few sentences, brackets or filler (C4); -1: no limit."""
+
+    kind: Literal["c4"]
+    enabled: bool = True
+    remove_citations: bool = True
+    filter_no_terminal_punct: bool = True
+    min_num_sentences: int = Field(5, ge=-1)
+    min_words_per_line: int = Field(3, ge=-1)
+    max_word_length: int = Field(1000, ge=-1)
+    filter_lorem_ipsum: bool = True
+    filter_javascript: bool = True
+    filter_curly_bracket: bool = True
+    filter_policy: bool = True
+
+
+class FineWebQuality(Spec):
+    """Remove documents of short, repeated or unfinished lines (FineWeb)."""
+
+    kind: Literal["fineweb_quality"]
+    enabled: bool = True
+    line_punct_thr: float = Field(0.12, ge=0, le=1)
+    line_punct_exclude_zero: bool = False
+    short_line_thr: float = Field(0.67, ge=0, le=1)
+    short_line_length: PositiveInt = 30
+    char_duplicates_ratio: float = Field(0.01, ge=0, le=1)
+    new_line_ratio: PositiveFloat = 0.3
+
+
+class PersonalData(Spec):
+    """Replace email and IP addresses; no document is removed."""
+
+    kind: Literal["pii"]
+    enabled: bool = True
+    remove_emails: bool = True
+    remove_ips: bool = True
+    only_remove_public_ips: bool = True
+
+
+Step = Annotated[GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData, Field(discriminator="kind")]
+
+
+class CleaningSpec(Spec):
+    """What a document goes through, in order; a step with `enabled: false` is left out.
+
+    The default is that of FineWeb (arXiv 2406.17557, section 3), without its filters of languages and addresses.
+    """
+
+    steps: tuple[Step, ...] = Field(
+        (
+            GopherRepetition(kind="gopher_repetition"),
+            GopherQuality(kind="gopher_quality"),
+            C4(kind="c4", filter_no_terminal_punct=False),
+            FineWebQuality(kind="fineweb_quality"),
+            PersonalData(kind="pii"),
+        ),
+        min_length=1,
+    )
+
+
+class CleanedText(NamedTuple):
+    """What became of a document.
+
+    text: after the last step it went through. bytes: of the text before each of these steps and after the last.
+    reason: why the last step removed it; None for a document that stays.
+    """
+
+    text: str
+    bytes: list[int]
+    reason: str | None
+
+
+Change = Callable[[str], tuple[str, str | None]]
+"""A step: a text to the changed text, and the reason to remove it or None."""
+
+
+def clean_texts(texts: list[str], spec: CleaningSpec) -> list[CleanedText]:
+    """Take each text through the steps; a text that a step leaves empty is removed by it."""
+    return [_outcome(text, make_changes(spec)) for text in texts]
+
+
+def _outcome(text: str, changes: list[Change]) -> CleanedText:
+    sizes = [len(text.encode())]
+    reason: str | None = None
+    for change in changes:
+        changed, reason = change(text)
+        if reason is None and not changed.strip():
+            reason = "empty"
+        sizes.append(len(changed.encode()))
+        if reason is not None:
+            break
+        text = changed
+    return CleanedText(text, sizes, reason)
+
+
+@cache
+def make_changes(spec: CleaningSpec) -> list[Change]:
+    """The steps of a specification, made once in each process."""
+    try:
+        from datatrove.pipeline.filters import (
+            C4QualityFilter,
+            FineWebQualityFilter,
+            GopherQualityFilter,
+            GopherRepetitionFilter,
+        )
+    except ImportError:
+        raise UserError("cleaning needs datatrove: pip install 'linnet[data]'") from None
+    filters = {
+        "gopher_repetition": GopherRepetitionFilter,
+        "gopher_quality": GopherQualityFilter,
+        "c4": C4QualityFilter,
+        "fineweb_quality": FineWebQualityFilter,
+    }
+    changes: list[Change] = []
+    for step in spec.steps:
+        options = step.model_dump(exclude={"kind", "enabled"})
+        if step.enabled and step.kind == "pii":
+            changes.append(partial(_replace_personal_data, options=options))
+        elif step.enabled:
+            made = filters[step.kind](language=_simple_tokenizer(), **options)
+            changes.append(partial(_apply_filter, made))
+    return changes
+
+
+def _apply_filter(made: Any, text: str) -> tuple[str, str | None]:
+    from datatrove.data import Document
+
+    document = Document(text=text, id="")
+    result = made.filter(document)
+    passes, reason = result if isinstance(result, tuple) else (result, "removed")
+    return document.text, None if passes else str(reason)
+
+
+def _replace_personal_data(text: str, options: dict[str, bool]) -> tuple[str, None]:
+    """Replace addresses; a new formatter for each document, because one takes its replacements in turn."""
+    from datatrove.pipeline.formatters import PIIFormatter
+
+    return PIIFormatter(**options).format(text), None
+
+
+@cache
+def _simple_tokenizer() -> Any:
+    """A word tokenizer for datatrove without packages or downloads; one object, which datatrove's cache knows again."""
+    from datatrove.utils.word_tokenizers import WordTokenizer
+
+    class SimpleTokenizer(WordTokenizer):  # type: ignore[misc]
+        """Words, runs of dots and single symbols; sentences end in a mark and white space."""
+
+        def word_tokenize(self, text: str) -> list[str]:
+            return _WORD.findall(text)
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            return [part for part in _SENTENCE_END.split(text.strip()) if part]
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            starts = [0, *(match.end() for match in _SENTENCE_END.finditer(text))]
+            return list(zip(starts, [*starts[1:], len(text)], strict=True))
+
+    return SimpleTokenizer()

@@ -10,8 +10,9 @@ process's own processor time, which other programs disturb less than the clock. 
 `prepare` with a BPE of 8,192 tokens reads stories, divides and checks them, holds some out and writes shards; the bare
 `tokenizers` library, with the same cores, reads the file, encodes the same documents and writes their ids.
 
-The loader makes batches of 8 windows of 1,024 tokens: the share of the time that a step of 200,000 tokens a second
-would wait for one, on data of which every block was read before, and on ten gigabytes of which none was.
+The loader makes batches of 8 windows of 1,024 tokens, on data of which every block was read before, and on ten
+gigabytes of which none was: what reading one takes, as a share of a step of 200,000 tokens a second, and how long such
+a step, which computes on one core, waits for one that is read while the step before is taken, as in training.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,7 +41,7 @@ from linnet.data.prepare import prepare, prepare_texts, train_tokenizer
 from linnet.data.shards import BLOCK_BYTES, SHARD_TOKENS, BlockHashes, ShardInfo, write_manifest
 from linnet.data.sources import DEFAULT_SEPARATOR
 from linnet.data.token_data import TokenData, read_manifest
-from linnet.data.workers import batched_texts
+from linnet.data.workers import ReadAhead, batched_texts
 from linnet.stories import story
 
 NEAR_LIMIT, EXACT_LIMIT = 2_000, 50_000
@@ -48,7 +50,8 @@ NEAR_LIMIT, EXACT_LIMIT = 2_000, 50_000
 PREPARE_LIMIT, LOADER_LIMIT, OPENING_LIMIT_S = 0.8, 0.01, 2.0
 """Of the bare library's speed; of a step's time; seconds from the import to the first batch."""
 
-STEP_TOKENS_PER_S, BATCH_SIZE, CONTEXT_LENGTH = 200_000, 8, 1024
+STEP_TOKENS_PER_S, BATCH_SIZE, CONTEXT_LENGTH, STEPS = 200_000, 8, 1024, 100
+STEP_S = BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S
 STORIES_MB, LOADER_STORIES, BPE_TOKENS, SPARSE_BYTES, DOCUMENT_TOKENS = 40, 10_000, 8192, 10_000_000_000, 250
 
 WORDS, VOCABULARY, VALUES, COMPARED = 400, 20_000, 112, 200
@@ -66,6 +69,8 @@ print(json.dumps([found.read.documents, found.kept.documents, time.process_time(
 OPENING = r"""
 import json, re, sys, time
 from pathlib import Path
+sys.path.insert(0, sys.argv[5])
+from data import waited_s
 from linnet.data.loader import Batches, document_windows
 from linnet.data.token_data import TokenData
 begun_s = time.perf_counter()
@@ -78,9 +83,9 @@ opened_s = time.perf_counter() - begun_s
 begun_s = time.perf_counter()
 for number in range(1, 201):
     batches.batch(number)
-waited_s = (time.perf_counter() - begun_s) / 200
+read_s = (time.perf_counter() - begun_s) / 200
 peak = 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-print(json.dumps([opened_s, waited_s, peak, len(sequence)]))
+print(json.dumps([opened_s, read_s, waited_s(batches.batch, 201), peak, len(sequence)]))
 """
 
 
@@ -218,8 +223,24 @@ def prepared(runs: int, folder: Path) -> dict[str, Any]:
             "within_limit": timed["times_as_fast"] >= PREPARE_LIMIT}  # fmt: skip
 
 
+def waited_s(read: Callable[[int], object], first: int) -> float:
+    """The mean time that a step waits for its batch, over `STEPS` steps that compute on one core."""
+    torch.set_num_threads(1)
+    matrix, waits, ahead = torch.randn(256, 256), list[float](), ReadAhead(read)
+    with closing(ahead):
+        ahead.take(first, first + 1)
+        for number in range(first + 1, first + 1 + STEPS):
+            end_s = time.perf_counter() + STEP_S
+            while time.perf_counter() < end_s:
+                matrix @ matrix
+            begun_s = time.perf_counter()
+            ahead.take(number, number + 1)
+            waits.append(time.perf_counter() - begun_s)
+    return statistics.fmean(waits)
+
+
 def loader(folder: Path) -> dict[str, Any]:
-    """The share of a step's time that it waits for its batch, all blocks having been read."""
+    """The shares of a step's time that reading a batch takes, and waiting for it, all blocks having been read."""
     prepare_texts([story(0, number).text for number in range(LOADER_STORIES)], ["a story"], folder / "bytes", "bytes")
     sequence = TokenData.open(folder / "bytes").split("train")
     batches = Batches(sequence, BATCH_SIZE, CONTEXT_LENGTH, 0, None, document_starts=True)
@@ -231,9 +252,15 @@ def loader(folder: Path) -> dict[str, Any]:
         begun_s = time.perf_counter()
         batches.batch(number)
         seconds.append(time.perf_counter() - begun_s)
-    share = statistics.fmean(seconds) / (BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S)
-    return {"batch_ms": round(1e3 * statistics.fmean(seconds), 3), "share_of_step": round(share, 5),
-            "limit": LOADER_LIMIT, "within_limit": share < LOADER_LIMIT}  # fmt: skip
+    read_s = statistics.fmean(seconds)
+    return {"batch_ms": round(1e3 * read_s, 3), **waiting(read_s, waited_s(batches.batch, 3 * count))}
+
+
+def waiting(read_s: float, waits_s: float) -> dict[str, Any]:
+    """Shares of a step's time: to read its batch, and to wait for it, which has the limit."""
+    share = waits_s / STEP_S
+    return {"share_of_step": round(read_s / STEP_S, 5), "waiting_share": round(share, 5), "limit": LOADER_LIMIT,
+            "within_limit": share < LOADER_LIMIT}  # fmt: skip
 
 
 def write_sparse(folder: Path) -> int:
@@ -265,19 +292,20 @@ def write_sparse(folder: Path) -> int:
 def opening(runs: int) -> dict[str, Any]:
     """From a folder of ten gigabytes to the first batch, in a process of its own, imports not counted."""
     found: dict[str, Any] = {"gigabytes": SPARSE_BYTES / 1e9, "limit_s": OPENING_LIMIT_S}
+    here = str(Path(__file__).parent)
     with TemporaryDirectory() as name:
         tokens = write_sparse(Path(name))
         for windows in ("stream", "documents"):
-            command = [sys.executable, "-c", OPENING, name, str(BATCH_SIZE), str(CONTEXT_LENGTH), windows]
+            command = [sys.executable, "-c", OPENING, name, str(BATCH_SIZE), str(CONTEXT_LENGTH), windows, here]
             made = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
                     for _ in range(runs)]  # fmt: skip
-            gate(windows, all(each[3] == tokens for each in made), f"{made[0][3]:,} tokens of {tokens:,}")
-            opened_s, waited_s, peak = (statistics.median(each[place] for each in made) for place in range(3))
+            gate(windows, all(each[4] == tokens for each in made), f"{made[0][4]:,} tokens of {tokens:,}")
+            opened_s, read_s, waits_s, peak = (statistics.median(each[place] for each in made) for place in range(4))
             found[windows] = {
                 "first_batch_s": round(opened_s, 3),
                 "within_limit": opened_s < OPENING_LIMIT_S,
-                "unread_share_of_step": round(waited_s / (BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S), 4),
                 "peak_memory_mb": round(peak / 1e6),
+                "unread": waiting(read_s, waits_s),
             }
     return found
 

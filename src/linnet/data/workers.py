@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,6 +59,40 @@ def computed_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[t
             yield before[0], before[1].result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+class ReadAhead(Generic[T, R]):
+    """Results of a function, of which a thread computes the one that was announced while the caller works.
+
+    The results are those of `function(item)`: what is computed ahead changes only when. The function is called by one
+    thread, for one item after the other, so it may keep what it needs again.
+    """
+
+    def __init__(self, function: Callable[[T], R]) -> None:
+        self._function, self._pool = function, ThreadPoolExecutor(1, "read ahead")
+        self._ahead: tuple[T, Future[R]] | None = None
+
+    def take(self, item: T, following: T | None = None) -> R:
+        """The result for an item; from now on the thread computes that of `following`, unless it is None.
+
+        An error of the function is raised here, when its result is taken, and never for an item that is not.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == item:
+            running = ahead[1]
+        else:
+            if ahead is not None:
+                ahead[1].cancel()
+            running = self._pool.submit(self._function, item)
+        result = running.result()
+        if following is not None:
+            self._ahead = following, self._pool.submit(self._function, following)
+        return result
+
+    def close(self) -> None:
+        """End the thread, after the result that it is computing."""
+        self._ahead = None
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers: int) -> Iterator[Any]:

@@ -28,6 +28,7 @@ from linnet.data.mixed_batches import MixedBatches
 from linnet.data.packing import PackedBatches
 from linnet.data.preferences import PreferenceBatches
 from linnet.data.token_data import TokenData
+from linnet.data.workers import ReadAhead
 from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.folder import published_files
 from linnet.model.store import write_model
@@ -126,6 +127,7 @@ class Trainer:
         model = ParallelModel(decoder, spec, dtype, processes)
         optimizer = build_optimizer(spec.optimizer, decoder, dtype)
         minimized = torch.compile(objective) if spec.compile and processes.count == 1 else objective
+        self._batches_ahead = ReadAhead(self._batches_at)
         bytes_of_text = byte_counts.to(device)
         self.take_step = Stepper(model, minimized, optimizer, spec.clip, dtype, bytes_of_text, self._check_update)
         self.context = TrainingContext(
@@ -237,9 +239,9 @@ class Trainer:
         context, state, start_s = self.context, self.context.state, time.perf_counter()
         for callback in self.callbacks:
             callback.before_step()
-        number, count = state.step + 1, context.spec.gradient_accumulation
+        number = state.step + 1
         lr = learning_rate(context.spec.schedule, context.spec.optimizer.lr, number, context.budget.of(number))
-        batches = [self.batches.batch(state.data_position * count + part) for part in range(count)]
+        batches = self._read_batches(state.data_position, is_last=number == context.budget.steps)
         data_wait_s = time.perf_counter() - start_s
         orthogonalizing_s = context.optimizer.orthogonalizing.seconds
         result = self._update(batches, lr)
@@ -258,6 +260,16 @@ class Trainer:
         for callback in self.callbacks:
             callback.after_update(result)
         return True
+
+    def _read_batches(self, position: int, is_last: bool) -> list[Batch]:
+        """The batches of the step at a position of the data; those of the next step are read while it is taken."""
+        # Answers are drawn by the model, after the step before.
+        alone = is_last or isinstance(self.batches, RolloutBatches)
+        return self._batches_ahead.take(position, None if alone else position + 1)
+
+    def _batches_at(self, position: int) -> list[Batch]:
+        count = self.context.spec.gradient_accumulation
+        return [self.batches.batch(position * count + part) for part in range(count)]
 
     def _update(self, batches: list[Batch], lr: float) -> StepResult | None:
         """Update the weights; None if a stop was requested, or a callback refused the update."""
@@ -390,6 +402,7 @@ class Trainer:
         }
 
     def close(self) -> None:
+        self._batches_ahead.close()
         for callback in self.callbacks:
             callback.close()
 

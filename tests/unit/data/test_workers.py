@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.workers import computed_ahead, map_in_order
+from linnet.data.workers import ReadAhead, computed_ahead, map_in_order
 
 
 def test_results_come_in_order_and_batches_are_read_as_they_are_needed():
@@ -60,6 +60,41 @@ def test_errors_of_the_thread_reach_the_caller_and_no_further_item_is_computed()
     assert next(stopped) == (5, 5)
     stopped.close()
     assert 9 not in computed and threading.active_count() == threads
+
+
+def test_what_was_announced_is_computed_while_the_caller_works():
+    begun = {number: threading.Event() for number in range(5)}
+
+    def square(number):
+        begun[number].set()
+        return number * number
+
+    ahead = ReadAhead(square)
+    assert ahead.take(1, 2) == 1
+    assert begun[2].wait(10) and not begun[3].is_set()
+    assert ahead.take(2) == 4
+    assert ahead.take(4, 3) == 16
+    assert ahead.take(0) == 0, "another one than was announced"
+    ahead.close()
+
+
+def test_an_error_is_raised_for_the_item_that_needs_the_result_alone():
+    asked = []
+
+    def fail_at_two(number):
+        asked.append(number)
+        if number == 2:
+            raise UserError("two")
+        return number
+
+    threads, ahead = threading.active_count(), ReadAhead(fail_at_two)
+    assert ahead.take(1, 2) == 1
+    assert ahead.take(3, 2) == 3, "nobody takes the failed one"
+    with pytest.raises(UserError, match="two"):
+        ahead.take(2, 4)
+    assert ahead.take(5, 2) == 5
+    ahead.close()
+    assert 4 not in asked and threading.active_count() == threads
 
 
 def has_ended(pid):

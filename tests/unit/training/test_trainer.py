@@ -3,6 +3,8 @@ import math
 import os
 import shutil
 import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -12,14 +14,14 @@ from safetensors.torch import load_file
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.system import ENDING_SIGNALS
-from linnet.data.loader import document_windows, validation_batches
+from linnet.data.loader import Batches, document_windows, validation_batches
 from linnet.data.token_data import TokenData
 from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.models import calibration_tokens
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers
-from linnet.training.callbacks import saving
+from linnet.training.callbacks import Callback, saving
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.metrics import DIVERGED
 from linnet.training.objectives import Loss
@@ -434,3 +436,41 @@ def test_a_run_under_nohup_ignores_sighup(tmp_path, tiny_run):
         assert train_run(tiny_run(), tmp_path, Recorder(4, signal.SIGHUP)).finished
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_the_next_batches_are_read_during_a_step_and_those_of_the_last_step_are_the_last(
+    tmp_path, tiny_run, monkeypatch
+):
+    read, steps, batch = list[int](), list[list[int]](), Batches.batch
+
+    def noted(self, number):
+        read.append(number)
+        return batch(self, number)
+
+    class Steps(Callback):
+        name = "steps"
+
+        def after_update(self, result):
+            end_s = time.monotonic() + 10  # for the thread
+            while len(read) < min(24, 2 * self.context.state.step + 2) and time.monotonic() < end_s:
+                time.sleep(0.001)
+            steps.append(list(read))
+
+    monkeypatch.setattr(Batches, "batch", noted)
+    run, threads = tiny_run(gradient_accumulation=2), threading.active_count()
+    train_run(run, tmp_path / "run", callbacks=[Steps()])
+    assert [*steps, read] == [list(range(min(24, 2 * step + 2))) for step in range(1, 14)]
+    assert threading.active_count() == threads
+
+
+def test_damage_is_found_at_the_step_that_needs_the_batch(tmp_path, tiny_run, monkeypatch):
+    def damaged(self, number, batch=Batches.batch):
+        if number == 5:
+            raise UserError("train-00000.bin: damaged")
+        return batch(self, number)
+
+    monkeypatch.setattr(Batches, "batch", damaged)
+    recorder = Recorder()
+    with pytest.raises(UserError, match="damaged"):
+        train_run(tiny_run(log={"every": 1}), tmp_path / "run", recorder)
+    assert [progress.step for progress in recorder.steps] == [1, 2, 3, 4, 5]

@@ -14,6 +14,7 @@ import torch
 from torch.utils import collect_env
 
 import on_device
+import sbatch_stub
 from linnet.core.errors import LOG, note
 from linnet.inference import compiled_step
 from linnet.training import machine, metrics, trainer
@@ -122,3 +123,9 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     note.cache_clear()  # each is told once per process
     caplog.set_level(logging.INFO, LOG.name)
     return lambda: [record.getMessage().removeprefix("note: ") for record in caplog.records if record.name == LOG.name]
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stub of sbatch on the PATH; the file where it logs."""
+    return sbatch_stub.install(tmp_path, monkeypatch)

@@ -65,7 +65,7 @@ def listen() -> None:
     """Turn signals into exceptions, so that no half-written file stays; ignored signals (`nohup`) stay ignored.
 
     The first signal is remembered, because a library may swallow the exception or turn it into another one. `train`
-    and `demo` save first (`training.distributed.StopRequest`).
+    and `demo` save first (`core.system.StopRequest`).
     """
     for number in ENDING_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from linnet.core.errors import UserError
 
@@ -25,6 +26,8 @@ except ImportError:  # Windows
 
 if TYPE_CHECKING:
     import torch
+
+Item = TypeVar("Item")
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -268,3 +271,41 @@ class DeferredSignals:
             signal.signal(*self._before.popitem())
         while self._waiting:
             signal.raise_signal(self._waiting.pop())
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: a stop was requested
+    """Raised between two items of work that can be left for later."""
+
+
+class StopRequest:
+    """A context in which Ctrl-C, SIGTERM and SIGHUP only set `requested`; `signal` is the first one received.
+
+    A second Ctrl-C therefore cannot interrupt the saving that the first one started. Outside the main thread, where
+    Python cannot handle signals, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.signal: int | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+
+            def request(number: int, frame: FrameType | None) -> None:
+                self.requested, self.signal = True, self.signal or number
+
+            heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
+            self._before = {number: signal.signal(number, request) for number in heard}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def until_requested(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items; `Stopped` before the next one once a stop is requested."""
+        for item in items:
+            if self.requested:
+                raise Stopped
+            yield item

@@ -16,7 +16,7 @@ from linnet.core.spec import flatten
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.models import ModelOptions
 from linnet.experiments.data import file_hashes, prepare_data, text_hash
-from linnet.experiments.executors import Executor, JobContext, LocalExecutor, read_suite_folder
+from linnet.experiments.executors import Executor, InProcessExecutor, JobContext, read_suite_folder
 from linnet.experiments.jobs import Job, Log, Runner, job_spec, job_title, origin
 from linnet.experiments.measures import NGRAM, Measures, ModelMeasures, decode_speeds, measure_models
 from linnet.experiments.report import write_report
@@ -107,7 +107,7 @@ def run_suite(
     text = claim(suite, folder, origin)
     prepare_data(suite, folder, origin, runner.log)
     earlier = {(row.run, row.seed, row.measure): row for row in read_rows(folder / RESULTS)}
-    return _SuiteRun(suite, folder, runner, text, executor or LocalExecutor(), record, earlier).run()
+    return _SuiteRun(suite, folder, runner, text, executor or InProcessExecutor(), record, earlier).run()
 
 
 def claim(suite: Suite, folder: Path, origin: str = "suite") -> str:
@@ -293,7 +293,7 @@ class _SuiteRun:
         )
         rest = list(jobs)
         while rest:
-            if isinstance(self.executor, LocalExecutor) and self.executor.workers == 1:
+            if isinstance(self.executor, InProcessExecutor):
                 group = rest[:1]  # in order, so that an interrupted suite has whole seeds
             else:  # those whose teachers are trained may run at the same time
                 names = {(job.run, job.seed) for job in rest}

@@ -1,4 +1,4 @@
-"""The processes that train one model, their collective operations, and requests to stop.
+"""The processes that train one model, and their collective operations.
 
 One process is a group of one, for which every collective operation returns at once. torchrun starts several, on one
 machine or on many. Optimizers and checkpoints see sharded tensors (PyTorch's `DTensor`) through the functions at the
@@ -7,21 +7,18 @@ end; a tensor that is not sharded is its own only shard.
 
 import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.system import ENDING_SIGNALS, is_distributed, resolve_device
+from linnet.core.system import Stopped, StopRequest, is_distributed, resolve_device
 from linnet.data.loader import Batch
 from linnet.training.timing import Stopwatch
 
@@ -44,44 +41,6 @@ class PeerError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__("another process of the run reported the reason")
         self.code = code
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: a stop was requested
-    """Raised between two items of work that can be left for later."""
-
-
-class StopRequest:
-    """A context in which Ctrl-C, SIGTERM and SIGHUP only set `requested`; `signal` is the first one received.
-
-    A second Ctrl-C therefore cannot interrupt the saving that the first one started. Outside the main thread, where
-    Python cannot handle signals, nothing changes.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self.signal: int | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-
-            def request(number: int, frame: FrameType | None) -> None:
-                self.requested, self.signal = True, self.signal or number
-
-            heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
-            self._before = {number: signal.signal(number, request) for number in heard}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def until_requested(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; `Stopped` before the next one once a stop is requested."""
-        for item in items:
-            if self.requested:
-                raise Stopped
-            yield item
 
 
 class Processes:

@@ -9,7 +9,7 @@ from typing import Any
 from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError, note
 from linnet.core.spec import read_assignment
-from linnet.core.system import keep_freed_memory
+from linnet.core.system import StopRequest, keep_freed_memory
 from linnet.data.conversation_lengths import LongConversations
 from linnet.data.preferences import PREFERENCES
 from linnet.data.prepare_conversations import TEMPLATE_FINDINGS
@@ -18,7 +18,7 @@ from linnet.data.token_data import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.training.callbacks import Callback
 from linnet.training.data import check_data, fit_to_data, vocabulary_note
-from linnet.training.distributed import StopRequest, join_processes
+from linnet.training.distributed import join_processes
 from linnet.training.machine import threads
 from linnet.training.metrics import CONFIG, DIVERGED, finished_summary
 from linnet.training.objectives import Objective

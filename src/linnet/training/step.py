@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError, is_out_of_memory
+from linnet.core.system import Stopped
 from linnet.data.loader import Batch
 from linnet.data.pieces import ByteCounts
 from linnet.evaluation.likelihood import text_bytes
-from linnet.training.distributed import Stopped
 from linnet.training.objectives import Objective
 from linnet.training.optimizers import set_learning_rate
 from linnet.training.optimizers.adamw import Optimizer

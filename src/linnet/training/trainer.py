@@ -23,6 +23,7 @@ from torch import Tensor
 
 from linnet import __version__
 from linnet.core.errors import is_out_of_memory
+from linnet.core.system import Stopped, StopRequest
 from linnet.data.loader import Batch, Batches
 from linnet.data.mixed_batches import MixedBatches
 from linnet.data.packing import PackedBatches
@@ -42,7 +43,7 @@ from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurve
 from linnet.training.callbacks.trackers import Trackers
 from linnet.training.checkpoint import CheckpointWriter, checkpoint_steps, discard_after, find_newest, restore
 from linnet.training.data import chat_files_of, check_data, mixture_note, packing_note, training_batches
-from linnet.training.distributed import Processes, Stopped, StopRequest
+from linnet.training.distributed import Processes
 from linnet.training.initialization import (
     EMBEDDING_FROM,
     START_FROM,

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import yaml
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
-from linnet.experiments.executors import LocalExecutor, SlurmExecutor, make_executor
+from linnet.experiments.executors import make_executor
 from linnet.experiments.jobs import Runner
 from linnet.experiments.results import ResultRow, read_rows
 from linnet.experiments.run import run_suite
@@ -56,9 +55,9 @@ def test_a_failed_job_is_named_and_two_processes_find_what_one_finds(straight: P
     foreign.mkdir(parents=True)
     (foreign / "notes.txt").touch()
     with pytest.raises(UserError, match=r"wide, seed 0: not trained: its process ended with code 2; the same command"):
-        run_suite(suite, out, Runner([].append), executor=LocalExecutor(2))
+        run_suite(suite, out, Runner([].append), executor=make_executor("local", 2))
     (foreign / "notes.txt").unlink()
-    run_suite(suite, out, Runner([].append), executor=LocalExecutor(2))
+    run_suite(suite, out, Runner([].append), executor=make_executor("local", 2))
     assert quality(out) == quality(straight) and len(quality(straight)) == 2
 
 
@@ -131,37 +130,11 @@ def test_ray_starts_a_job_again_whose_worker_died(tmp_path: Path):
     assert len(quality(tmp_path / "out")) == 2
 
 
-SBATCH = """#!{python}
-import os, re, subprocess, sys
-text = open(sys.argv[-1]).read()
-last = int(re.search(r"#SBATCH --array=0-(\\d+)", text)[1])
-open(os.environ["SBATCH_LOG"], "a").write(" ".join(sys.argv[1:-1]) + f" {{last + 1}} jobs\\n")
-for index in range(last + 1):
-    if str(index) in os.environ.get("SBATCH_LOST", ""):
-        continue
-    log = re.search(r"--output=(\\S+)", text)[1].replace("%a", str(index))
-    with open(log, "w") as handle:
-        subprocess.run(["bash", sys.argv[-1]], env={{**os.environ, "SLURM_ARRAY_TASK_ID": str(index)}}, stderr=handle)
-"""
-
-
-@pytest.fixture
-def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stub on the PATH, which carries the array out; the file where it logs."""
-    stub = tmp_path / "bin" / "sbatch"
-    stub.parent.mkdir()
-    stub.write_text(SBATCH.format(python=sys.executable))
-    stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("SBATCH_LOG", str(tmp_path / "sbatch.log"))
-    return tmp_path / "sbatch.log"
-
-
 def test_slurm_gets_an_array_of_the_jobs_that_are_missing(
     straight: Path, tmp_path: Path, sbatch: Path, monkeypatch: pytest.MonkeyPatch
 ):
     suite, out = Suite.parse(PLAIN, "test"), tmp_path / "out"
-    executor = SlurmExecutor(3, ("--time=0:10:00",))
+    executor = make_executor("slurm", 3, ("--time=0:10:00",))
     monkeypatch.setenv("SBATCH_LOST", "1")
     with pytest.raises(UserError, match=r"wide, seed 0: not finished \(sbatch ended with code 0\); see .*slurm/1\.log"):
         run_suite(suite, out, Runner([].append), executor=executor)
@@ -178,7 +151,7 @@ def test_slurm_gets_an_array_of_the_jobs_that_are_missing(
 def test_without_sbatch_there_is_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"^executor: slurm: there is no sbatch here"):
-        run_suite(Suite.parse(PLAIN, "test"), tmp_path / "out", Runner([].append), executor=SlurmExecutor())
+        run_suite(Suite.parse(PLAIN, "test"), tmp_path / "out", Runner([].append), executor=make_executor("slurm"))
 
 
 def test_a_run_that_takes_a_calibration_waits_for_the_other(tmp_path: Path):
@@ -186,7 +159,7 @@ def test_a_run_that_takes_a_calibration_waits_for_the_other(tmp_path: Path):
     model = {**PLAIN["model"], "blocks": [{"mixer": mixer}]}
     runs = [{"name": "first"}, {"name": "second", "calibration_of": "first"}]
     suite = Suite.parse({**PLAIN, "model": model, "runs": runs}, "test")
-    findings = run_suite(suite, tmp_path / "out", Runner([].append), executor=LocalExecutor(2))
+    findings = run_suite(suite, tmp_path / "out", Runner([].append), executor=make_executor("local", 2))
     assert [run.seeds for run in findings.runs] == ["1", "1"] and not findings.failures
     assert (tmp_path / "out" / "calibrations" / "first-seed-0.safetensors").is_file()
 

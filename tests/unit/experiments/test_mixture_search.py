@@ -8,7 +8,7 @@ from linnet.core.spec import read_yaml
 from linnet.data.mixture import MixtureSpec
 from linnet.data.prepare import prepare
 from linnet.experiments import mixture_search
-from linnet.experiments.executors import LocalExecutor
+from linnet.experiments.executors import make_executor
 from linnet.experiments.jobs import Runner
 from linnet.experiments.mixture_search import MixtureSearchSettings, search_mixture
 from linnet.scaling.mixture_law import MixtureLaw
@@ -36,7 +36,7 @@ SMALL = [
 def search(mixed, out, settings, **changes):
     mixture = MixtureSpec.model_validate(json.loads((mixed / "mixture.yaml").read_text()) | changes)
     runner = Runner(lambda line: None)
-    return search_mixture(mixture, mixed / "data", out, settings, SMALL, runner, LocalExecutor())
+    return search_mixture(mixture, mixed / "data", out, settings, SMALL, runner, make_executor("local"))
 
 
 def planted_losses(search, run):

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnet.core.system import Stopped
 from linnet.data.loader import Batch
 from linnet.data.pieces import ByteCounts
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORE_INDEX
-from linnet.training.distributed import Stopped
 from linnet.training.objectives import Loss
 from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.parallel import ParallelModel

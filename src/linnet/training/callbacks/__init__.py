@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from linnet.core.system import StopRequest
 from linnet.data.token_data import TokenData
-from linnet.training.distributed import Processes, StopRequest
+from linnet.training.distributed import Processes
 from linnet.training.optimizers.adamw import Optimizer
 from linnet.training.parallel import ParallelModel
 from linnet.training.reporter import Reporter

@@ -48,6 +48,7 @@ from linnet.data.prepare_conversations import (
     messages_identity,
     paths_of,
     survey_files,
+    template_settings,
 )
 from linnet.data.shards import Manifest, ShardWriter, SplitInfo, TokenSequence
 from linnet.data.split import Holdout, Split, check_fraction
@@ -164,6 +165,7 @@ def prepare_preferences(
     overwrite: bool = False,
     checked: bool = False,
     limit: LengthLimit | None = None,
+    added: Sequence[str] = (),
 ) -> Manifest:
     """Turn files of preferences into a data folder, and return its manifest.
 
@@ -195,8 +197,11 @@ def prepare_preferences(
         if limit is not None:
             check_limit(limit, splits)
         settings = {
-            PREFERENCES: hash_of_files(paths), "chat_template": template.source, "validation": holdout.fraction
-        } | ({} if limit is None else limit.settings())  # fmt: skip
+            PREFERENCES: hash_of_files(paths),
+            **template_settings(template, added),
+            "validation": holdout.fraction,
+            **({} if limit is None else limit.settings()),
+        }
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="preferences")
 
 

@@ -79,14 +79,18 @@ def prepare_conversations(
             check_limit(limit, splits)
         settings = {
             CHAT: hash_of_files(paths),
-            "chat_template": template.source,
-            SPECIAL_TOKENS: dict(template.special_tokens),
+            **template_settings(template, added),
             "validation": holdout.fraction,
-            **({ADDED_TOKENS: list(added)} if added else {}),
             **({} if limit is None else limit.settings()),
             **({TEMPLATE_FINDINGS: told} if told else {}),
         }
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="rows")
+
+
+def template_settings(template: ChatTemplate, added: Sequence[str]) -> dict[str, Any]:
+    """What a manifest says of the chat template, so that a model that is trained on the folder gets it."""
+    names = {ADDED_TOKENS: list(added)} if added else {}
+    return {"chat_template": template.source, SPECIAL_TOKENS: dict(template.special_tokens), **names}
 
 
 def survey_files(

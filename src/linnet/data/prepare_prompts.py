@@ -5,7 +5,7 @@ hold the lines that they are from, in the same order.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from linnet.data.prepare_conversations import (
     messages_identity,
     paths_of,
     survey_files,
+    template_settings,
 )
 from linnet.data.prompts import ChatPrompt, parse_prompt, read_prompts
 from linnet.data.shards import Manifest, ShardWriter, SplitInfo
@@ -41,6 +42,7 @@ def prepare_prompts(
     tokenizer: Tokenizer,
     validation: float | None = None,
     overwrite: bool = False,
+    added: Sequence[str] = (),
 ) -> Manifest:
     """Turn files of prompts (`data.prompts`) into a data folder, and return its manifest.
 
@@ -59,7 +61,9 @@ def prepare_prompts(
     encoder = ChatEncoder(template, tokenizer)
     with new_folder(out, overwrite) as folder:
         splits: dict[Split, SplitInfo] = {}
-        settings = {PROMPTS: hash_of_files(paths), "chat_template": template.source, "validation": holdout.fraction}
+        settings = {
+            PROMPTS: hash_of_files(paths), **template_settings(template, added), "validation": holdout.fraction
+        }  # fmt: skip
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
                 splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)

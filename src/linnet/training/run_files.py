@@ -13,14 +13,12 @@ from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.data.chat_setup import ChatSetup, chat_setup
-from linnet.data.chat_template import ChatTemplate
 from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
 from linnet.data.prepare import PAIRS, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
 from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
 from linnet.data.token_data import read_manifest
-from linnet.data.tokenizer import Tokenizer
 from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
 from linnet.training.spec import RunSpec
 
@@ -144,8 +142,7 @@ def _length_limit(run: RunSpec, given: RunFiles) -> LengthLimit:
 def _check_chat(run: RunSpec, given: RunFiles) -> None:
     setup = _chat_setup(run, given)
     check_chat_template(given.files, setup.template, setup.tokenizer)
-    if line := setup.describe():
-        note(line)
+    _tell_setup(run, given)
 
 
 def _chat_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
@@ -154,41 +151,49 @@ def _chat_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
     return {CHAT: hash_of_files(given.files), "chat_template": template.source, **lengths}
 
 
-def _own_chat(run: RunSpec, given: RunFiles) -> tuple[ChatTemplate, Tokenizer]:
-    """The chat template and the tokenizer that the model has, to which nothing is added."""
-    folders = _start_folders(run, given)
-    return ChatTemplate.find(*folders), Tokenizer.load(folders[0] / TOKENIZER)
-
-
 def _prepare_preferences(run: RunSpec, given: RunFiles) -> None:
-    limit = _length_limit(run, given)
-    prepare_preferences(given.files, run.data, *_own_chat(run, given), checked=True, limit=limit)
+    setup, limit = _chat_setup(run, given), _length_limit(run, given)
+    prepare_preferences(
+        given.files, run.data, setup.template, setup.tokenizer, checked=True, limit=limit, added=setup.added
+    )
 
 
 def _check_preferences(run: RunSpec, given: RunFiles) -> None:
-    check_preference_template(given.files, *_own_chat(run, given))
+    setup = _chat_setup(run, given)
+    check_preference_template(given.files, setup.template, setup.tokenizer)
+    _tell_setup(run, given)
 
 
 def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
     lengths = {"long_conversations": None, "context_length": None, **_length_limit(run, given).settings()}
-    template = _own_chat(run, given)[0]
+    template = _chat_setup(run, given).template
     return {PREFERENCES: hash_of_files(given.files), "chat_template": template.source, **lengths}
 
 
 def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
-    prepare_prompts(given.files, run.data, *_own_chat(run, given))
+    setup = _chat_setup(run, given)
+    prepare_prompts(given.files, run.data, setup.template, setup.tokenizer, added=setup.added)
+
+
+def _tell_setup(run: RunSpec, given: RunFiles) -> None:
+    if line := _chat_setup(run, given).describe():
+        note(line)
 
 
 def _prompt_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {PROMPTS: hash_of_files(given.files), "chat_template": _own_chat(run, given)[0].source}
+    return {PROMPTS: hash_of_files(given.files), "chat_template": _chat_setup(run, given).template.source}
 
 
 KINDS: dict[str, FileKind] = {
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
     CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template", "long_conversations"), several=True),
-    PROMPTS: FileKind(_prepare_prompts, _prompt_settings, several=True),
+    PROMPTS: FileKind(_prepare_prompts, _prompt_settings, _tell_setup, ("chat_template",), several=True),
     PREFERENCES: FileKind(
-        _prepare_preferences, _preference_settings, _check_preferences, ("long_conversations",), several=True
+        _prepare_preferences,
+        _preference_settings,
+        _check_preferences,
+        ("chat_template", "long_conversations"),
+        several=True,
     ),
 }
 """The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from runs_alike import same
 
 import linnet
 from linnet.core.errors import UserError, note
+from linnet.data.chat_setup import OWN_TEMPLATE
 from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.prepare_conversations import CHAT, prepare_conversations
 from linnet.data.token_data import TokenData, read_manifest
@@ -26,6 +28,7 @@ SOUND = (
     "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
     "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 )
+GRPO = {"group": 2, "max_tokens": 8, "held_out": 2, "kl": 0.1}
 STEPS = {"steps": 4, "batch_size": 2, "precision": "float32", "log": {"every": 1}, "checkpoint": {"every": 2}}
 
 
@@ -122,6 +125,38 @@ def test_added_tokens_start_at_the_mean_of_the_others(base: Path, tmp_path: Path
             torch.testing.assert_close(tensor[257:], before[name].mean(0).expand(3, 16))
 
 
+@pytest.mark.parametrize(
+    ("kind", "training"),
+    [("preferences", {}), ("preferences", {"preference": {"kind": "reward"}}), ("prompts", {"grpo": GRPO})],
+    ids=["preferences", "reward", "prompts"],
+)
+def test_a_base_model_gets_a_template_for_other_rows(
+    kind: str, training: dict[str, Any], base: Path, tmp_path: Path, told
+):
+    rows = [{"prompt": f"p {n}", "chosen": "yes", "rejected": "no", "answer": "yes"} for n in range(20)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {**STEPS, **training, "schedule": {"kind": "constant"}}
+    found = linnet.train(tmp_path / "run", start_from=base, **{kind: file}, training=training)
+    (line,) = (text for text in told() if "chat template" in text)
+    assert "the model has none and gets linnet's; 3 control tokens are added" in line
+    model = linnet.load(found.model)
+    assert model.spec.vocab_size == 260 and model.tokenizer.end_ids == (256, 259)
+    assert model.chat_template.source == OWN_TEMPLATE
+    parts = {"start_from": base, kind: file, "training": {**training, "steps": 2}}
+    linnet.train(tmp_path / "parts", **parts)
+    assert same(linnet.train(tmp_path / "parts", training={"steps": 4}).folder, found.folder)
+
+
+def test_another_template_for_prompts_is_given_to_the_model(base: Path, tmp_path: Path):
+    (tmp_path / "other.jinja").write_text(SOUND)
+    lines = (json.dumps({"prompt": str(n), "answer": "a"}) for n in range(9))
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    settings = {"start_from": base, "prompts": tmp_path / "rows.jsonl", "chat_template": tmp_path / "other.jinja"}
+    found = linnet.train(tmp_path / "run", **settings, training={**STEPS, "steps": 1, "grpo": GRPO})
+    assert linnet.load(found.model).chat_template.source == SOUND
+
+
 def test_low_rank_parts_come_with_the_whole_vocabulary(base: Path, tmp_path: Path):
     files, training = (
         conversations(tmp_path / "one.jsonl"),
@@ -194,7 +229,7 @@ def test_another_template_needs_another_run(chat_model: Path, tmp_path: Path):
     [
         ({"pairs": "a.jsonl", "chat": "a.jsonl"}, "chat: a.jsonl: cannot be combined with `pairs`"),
         ({"pairs": ["a.jsonl", "b.jsonl"]}, "pairs: a.jsonl, b.jsonl: expected one file"),
-        ({"pairs": "a.jsonl", "options": {"chat_template": "b"}}, "chat_template: b: expected `chat` beside it"),
+        ({"pairs": "a.jsonl", "options": {"chat_template": "b"}}, "chat_template: b: expected `chat` or `prompts` or"),
         ({"chat": ["a.jsonl", "none.jsonl"]}, "chat: none.jsonl: expected a .jsonl file"),
     ],
     ids=["two-kinds", "several", "option", "missing"],

@@ -26,10 +26,10 @@ from linnet.inference.streams import Request, Stream
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_nats
-from linnet.model.store import load_decoder
 from linnet.present.progress import Advance, progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
+from linnet.training.initialization import initial_decoder
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
 from linnet.training.rollout_batches import Prompts, RolloutBatches, described, pass_rates, reward_of
 from linnet.training.spec import RunSpec
@@ -85,7 +85,6 @@ class Rollouts(Callback):
         self._spec, self._batches, self._evaluate, self._dtype = run.training.grpo, batches, evaluate, dtype
         self._held_out = Prompts(data, "validation", batches.context_length - self._spec.max_tokens)
         self._reward, self._tokenizer = reward_of(self._spec.reward), data.tokenizer
-        self._start_from = run.start_from
         self._reference: Decoder | None = None
         self.state: RolloutState = RolloutState()
 
@@ -95,7 +94,8 @@ class Rollouts(Callback):
             problem = "its layers see later tokens while they calibrate"
             raise UserError(f"model: {context.run.model.name}: {problem}; expected a causal model for training.grpo")
         if self._spec.kl and self._reference is None:
-            self._reference = load_decoder(self._start_from, context.device).eval().requires_grad_(False)
+            reference = initial_decoder(context.run, context.data)
+            self._reference = reference.to(context.device).eval().requires_grad_(False)
         self._batches.current = {}
         for number, kept in state.answers.items():
             answers, drawn = [DrawnAnswer(**answer) for answer in kept["answers"]], torch.tensor(kept["drawn"]).double()

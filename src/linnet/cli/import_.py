@@ -110,6 +110,8 @@ def transformers(
     is run, and Transformers need not be installed except for --check: then ids, logits and 200 greedy tokens must be
     those of the original, or nothing is written. A model that linnet exported to Transformers is imported unchanged.
 
+    A folder of PEFT (adapter_config.json) becomes its base, whose folder it names, with the low-rank parts added.
+
     Example: linnet import transformers SmolLM-135M --out models/smollm
 
     Example: linnet import transformers pythia-160m --check --out models/pythia

@@ -1,46 +1,41 @@
-"""Export of low-rank parts in the format of PEFT (https://huggingface.co/docs/peft), for models of Transformers.
+"""Low-rank parts in the format of PEFT (https://huggingface.co/docs/peft), for models of Transformers: both ways.
 
 A published model has the rows of some of our maps as maps of their own (queries, keys, values). The parts of such a map
-are `W + s U D`, so that each published map has its rows of `U` and all of `D`: `lora_B` and `lora_A` of PEFT.
+are `W + s U D`, so that each published map has its rows of `U` and all of `D`: `lora_B` and `lora_A` of PEFT. Parts
+that are read are added to the published weights, since those of published maps that are joined here share no `D`.
 
 Legend: `O` outputs, `I` inputs, `R` rank.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, sha256_of, write_json
-from linnet.core.spec import Spec
+from linnet.core.files import read_json, write_json
 from linnet.interop.families.matching import match_family
-from linnet.model.folder import CONFIG, WEIGHTS, find_model_folder
+from linnet.model.adapter import AdapterInfo, base_folder
+from linnet.model.folder import ADAPTER, ADAPTER_WEIGHTS, CONFIG
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder
-from linnet.training.lora import ADAPTER, ADAPTER_WEIGHTS
 from linnet.training.metrics import ADAPTER_FOLDER
 
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 
-
-class AdapterInfo(Spec):
-    """What `adapter.json` says: the model folder of the base, the hash of its weights, and the settings of the parts.
-
-    whole: the names of other tensors that were trained.
-    """
-
-    base: Path
-    sha256: str | None
-    rank: PositiveInt
-    alpha: PositiveFloat
-    parts: str
-    whole: tuple[str, ...] = ()
+_BASE = "base_model_name_or_path"
+_ORDINARY: Mapping[str, Any] = {
+    "peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fan_out": False, "rank_pattern": {},
+    "alpha_pattern": {}, "lora_bias": False, "layer_replication": None, "modules_to_save": None,
+    "target_parameters": None, "use_qalora": False, "trainable_token_indices": None,
+}  # fmt: skip
+"""What the fields of `adapter_config.json` that change the sum must be; those of other fields do not change it."""
 
 
 def export_peft(source: str | Path, out: str | Path) -> dict[str, Any]:
@@ -51,13 +46,13 @@ def export_peft(source: str | Path, out: str | Path) -> dict[str, Any]:
     """
     folder, out = _adapter_folder(Path(source)), Path(out)
     check_new_folder(out, "a new folder")
-    info = AdapterInfo.parse(read_json(folder / ADAPTER), str(folder / ADAPTER))
+    info = AdapterInfo.read(folder)
     if info.whole:
         names = ", ".join(info.whole)
         raise UserError(
             f"{folder}: {names}: trained as well, as the vocabulary has grown; expected low-rank parts alone"
         )
-    spec = _base_of(info, folder)
+    spec = ModelSpec.load(base_folder(folder, info) / CONFIG)
     named = peft_tensors(read_tensors(folder / ADAPTER_WEIGHTS), spec)
     config = {
         "peft_type": "LORA",
@@ -85,11 +80,11 @@ def peft_tensors(parts: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tens
     ups = {f"{name.removesuffix('.up')}.weight": part for name, part in parts.items() if name.endswith(".up")}
     named = dict[str, Tensor]()
     for published, up_OR in table.to_published(ups, spec).items():
-        named[f"{_PREFIX}{published.removesuffix('.weight')}.lora_B.weight"] = up_OR.contiguous()
+        named[f"{_PREFIX}{published.removesuffix('.weight')}{_UP}"] = up_OR.contiguous()
     for ours in ups:
         for published in table.names([ours], spec):
             down_RI = parts[f"{ours.removesuffix('.weight')}.down"]
-            named[f"{_PREFIX}{published.removesuffix('.weight')}.lora_A.weight"] = down_RI.clone()
+            named[f"{_PREFIX}{published.removesuffix('.weight')}{_DOWN}"] = down_RI.clone()
     return named
 
 
@@ -101,13 +96,68 @@ def _adapter_folder(source: Path) -> Path:
     return folder
 
 
-def _base_of(info: AdapterInfo, folder: Path) -> ModelSpec:
-    """The description of the model that the parts belong to."""
-    base = find_model_folder(info.base)
+@dataclass(frozen=True)
+class PeftParts:
+    """The low-rank parts of a folder of PEFT, and the folder of Transformers that they belong to.
+
+    path: their file. pairs: `lora_A` `[R, I]` and `lora_B` `[O, R]` by the published name of the weight.
+    """
+
+    base: Path
+    path: Path
+    scale: float
+    pairs: Mapping[str, tuple[Tensor, Tensor]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read a folder with `adapter_config.json`; `UserError` names a field, a tensor or a file that does not fit."""
+        config = read_json(folder / PEFT_CONFIG)
+        if not isinstance(config, dict):
+            raise UserError(f"{folder / PEFT_CONFIG}: expected a mapping, found {type(config).__name__}")
+        for field, ordinary in _ORDINARY.items():
+            found = config.get(field, ordinary)
+            if found != ordinary and (found or ordinary):
+                raise UserError(f"{folder / PEFT_CONFIG}: {field}: {found!r}: cannot be read; expected {ordinary!r}")
+        rank, alpha = (config.get(field) for field in ("r", "lora_alpha"))
+        if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+            raise UserError(f"{folder / PEFT_CONFIG}: r: {rank!r}, lora_alpha: {alpha!r}: expected two numbers")
+        scale = alpha / (rank**0.5 if config.get("use_rslora") else rank)
+        path = folder / PEFT_WEIGHTS
+        return cls(_published_base(folder, str(config.get(_BASE))), path, scale, _pairs(read_tensors(path), path))
+
+    def added_to(self, weights: Mapping[str, Tensor], own_name: Callable[[str], str]) -> dict[str, Tensor]:
+        """The published weights with the parts added, in their precision; `UserError` for a part of none of them.
+
+        own_name: the name in `weights` of a published tensor.
+        """
+        merged = dict(weights)
+        for published, (down_RI, up_OR) in self.pairs.items():
+            name = own_name(published)
+            weight_OI = merged.get(name)
+            if weight_OI is None or weight_OI.shape != (len(up_OR), down_RI.shape[1]) or up_OR.shape[1] != len(down_RI):
+                raise UserError(f"{self.path}: parts of {published}: fit no weight of {self.base}")
+            added_OI = self.scale * up_OR.float() @ down_RI.float()
+            merged[name] = (weight_OI.float() + added_OI).to(weight_OI.dtype)
+        return merged
+
+
+def _published_base(folder: Path, named: str) -> Path:
+    """The folder of the base: `named` in the working folder, or in one around the parts; `UserError` if it is none."""
+    places = (Path(named), *(parent / named for parent in folder.resolve().parents))
+    base = next((place for place in places if (place / CONFIG).is_file()), None)
     if base is None:
-        raise UserError(f"{folder / ADAPTER}: base: {info.base}: not a model folder; expected where it is now")
-    if info.sha256 is not None and sha256_of(base / WEIGHTS) != info.sha256:
-        raise UserError(
-            f"{folder / ADAPTER}: base: {info.base}: other weights than those that the parts were trained on"
-        )
-    return ModelSpec.load(base / CONFIG)
+        problem = f"no folder of a model; expected where the base is on this machine, as in {_BASE}: models/base"
+        raise UserError(f"{folder / PEFT_CONFIG}: {_BASE}: {named}: {problem}")
+    return base
+
+
+def _pairs(tensors: Mapping[str, Tensor], path: Path) -> dict[str, tuple[Tensor, Tensor]]:
+    """The parts `lora_A` and `lora_B` by the published name of their weight."""
+    pairs = dict[str, tuple[Tensor, Tensor]]()
+    for name in tensors:
+        owner = name.removesuffix(_DOWN).removesuffix(_UP)
+        parts = [tensors.get(f"{owner}{end}") for end in (_DOWN, _UP)]
+        if owner == name or not name.startswith(_PREFIX) or parts[0] is None or parts[1] is None:
+            raise UserError(f"{path}: tensor {name}: expected pairs of lora_A and lora_B of linear maps alone")
+        pairs[f"{owner.removeprefix(_PREFIX)}.weight"] = parts[0], parts[1]
+    return pairs

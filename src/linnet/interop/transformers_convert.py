@@ -35,6 +35,7 @@ from linnet.interop.parity import (
     round_weights,
     sample_stories,
 )
+from linnet.interop.peft import PEFT_CONFIG, PeftParts
 from linnet.interop.transformers_folder import (
     CONFIG,
     WEIGHTS,
@@ -68,17 +69,24 @@ def import_transformers(
     check: also run the original with Transformers; ids, logits and greedy tokens must be the same (`parity`), or
     nothing is written. end: names of the end tokens, that between documents first; none: those that the folder names
     (`ends_beside`). `UserError` names the file and the field or tensor that linnet does not support. The tensors keep
-    their precision. Nothing in the folder is executed.
+    their precision. Nothing in the folder is executed. A folder of PEFT becomes its base with the parts added.
     """
     check_new_folder(out)
     folder = Path(source)
     if not folder.is_dir():
         raise UserError(f"{source}: no such folder; expected a model folder of Transformers")
+    name, parts = folder.resolve().name, None
+    if (folder / PEFT_CONFIG).is_file():
+        if check:
+            problem = "Transformers would run the base without the parts; leave it out"
+            raise UserError(f"{folder}: {problem}", field="check", value=check)
+        parts = PeftParts.read(folder)
+        folder = parts.base
     family = read_family(folder)
-    model = family.model(folder.resolve().name, str(folder / CONFIG))
+    model = family.model(name, str(folder / CONFIG))
     tokenizer = read_tokenizer(folder, family, model, end)
     note_other_ids(folder, tokenizer)
-    model, tensors, files = read_weights(folder, family, model)
+    model, tensors, files = read_weights(folder, family, model, parts)
     decoder = decoder_with_weights(model, tensors)
     parity = None
     if check:
@@ -88,7 +96,7 @@ def import_transformers(
     for message in family.notes():
         note(f"{folder / CONFIG}: {message}")
     hashes = {path.name: sha256_of(path) for path in files}
-    made: dict[str, Any] = {"imported_from": str(folder), "sha256": hashes, "command": command}
+    made: dict[str, Any] = {"imported_from": str(source), "sha256": hashes, "command": command}
     made = made if parity is None else {**made, "parity": parity.figures}
     write_model(out, decoder, tokenizer, made, files_to_keep(folder))
     return decoder, parity

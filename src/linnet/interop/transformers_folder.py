@@ -30,6 +30,7 @@ from linnet.data.tokenizer_training import END
 from linnet.interop.families import FAMILIES, REFUSED
 from linnet.interop.families.family import Family, Linnet
 from linnet.interop.families.matching import plain_form
+from linnet.interop.peft import PeftParts
 from linnet.interop.tensor_names import check_one_precision
 from linnet.model.decoder import Decoder
 from linnet.model.folder import PUBLISHED, published_files
@@ -114,17 +115,22 @@ def read_family(folder: Path) -> Family:
     return kind.read(plain, str(path))
 
 
-def read_weights(folder: Path, family: Family, model: ModelSpec) -> tuple[ModelSpec, dict[str, Tensor], list[Path]]:
+def read_weights(
+    folder: Path, family: Family, model: ModelSpec, parts: PeftParts | None = None
+) -> tuple[ModelSpec, dict[str, Tensor], list[Path]]:
     """Return the description, the tensors by linnet's names, in the precision of the files, and these files.
 
     The description gets a head of its own if the files have one that differs from a tied embedding, as in Transformers.
-    `UserError` names the tensor that is missing, unexpected or of another shape.
+    parts: what is added to the weights; its file is then among those returned. `UserError` names the tensor that is
+    missing, unexpected or of another shape.
     """
     files = weight_files(folder)
     named: dict[str, Tensor] = {}
     for path in files:
         named |= {family.tensor_name(name): tensor for name, tensor in read_tensors(path).items()}
     where = files[0] if len(files) == 1 else folder / INDEX
+    if parts is not None:
+        named, files = parts.added_to(named, family.tensor_name), [*files, parts.path]
     if model.head.tied:
         model = _with_head_of_file(named, family, model, where)
     expected = family.tensors.shapes(model)

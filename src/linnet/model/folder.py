@@ -1,7 +1,8 @@
 """Where a model's description lies: model folders and presets. This module imports no PyTorch.
 
 A model folder is `config.json` (the description), `model.safetensors` (the weights), `tokenizer.json` and `run.json`
-(how it was made). The folder of a training run has one in `model/`.
+(how it was made). Instead of weights it may have low-rank parts that are added to those of another model
+(`model.adapter`). The folder of a training run has one in `model/`.
 """
 
 from contextlib import suppress
@@ -17,6 +18,9 @@ from linnet.core.spec import read_yaml
 PRESETS = Path(__file__).parent / "presets"
 
 CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
+
+ADAPTER, ADAPTER_WEIGHTS = "adapter.json", "adapter.safetensors"
+"""In a model folder instead of weights: which model its low-rank parts are added to, and these parts."""
 
 NGRAM = "ngram.json"
 """Describes the model in the folder of an n-gram model, which has none of the files above."""
@@ -46,6 +50,11 @@ def is_preset_or_description(source: str | Path) -> bool:
 def find_model_folder(path: Path) -> Path | None:
     """`path` if it is a model folder, or the model folder in the run folder `path`; None if there is none."""
     return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)
+
+
+def weights_file(folder: Path) -> Path:
+    """The file that tells the weights of a model folder from others: its weights, or its low-rank parts."""
+    return folder / (ADAPTER_WEIGHTS if (folder / ADAPTER).is_file() else WEIGHTS)
 
 
 def published_files(source: Path | None) -> dict[str, Path]:

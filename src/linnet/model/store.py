@@ -14,8 +14,9 @@ from linnet.core.atomic import atomic_directory, clean_up, not_replaced
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import write_json, write_text
+from linnet.model.adapter import AdapterInfo, add_parts, base_folder
 from linnet.model.decoder import Decoder, decoder_with_weights, meta_decoder
-from linnet.model.folder import CONFIG, PUBLISHED, RUN, TOKENIZER, WEIGHTS
+from linnet.model.folder import ADAPTER, CONFIG, PUBLISHED, RUN, TOKENIZER, WEIGHTS, weights_file
 from linnet.model.spec import ModelSpec
 
 
@@ -39,15 +40,27 @@ def write_model(
     """
     with atomic_directory(folder) as temporary:
         save_decoder(decoder, temporary)
-        tokenizer.save(temporary / TOKENIZER)
-        write_json(temporary / RUN, made)
-        names = [f"{PUBLISHED}/{name}" for name in published]
-        for name, path in zip(names, published.values(), strict=True):
-            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, temporary / name)
-        for name, text in beside.items():
-            write_text(temporary / name, text)
-        write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN, *beside, *names))
+        write_other_files(temporary, (CONFIG, WEIGHTS), tokenizer, made, published, beside)
+
+
+def write_other_files(
+    folder: Path,
+    there: Sequence[str],
+    tokenizer: TokenizerLike,
+    made: Mapping[str, Any],
+    published: Mapping[str, Path],
+    beside: Mapping[str, str],
+) -> None:
+    """Complete a folder that has the files `there` to a model folder, with the checksums of all its files."""
+    tokenizer.save(folder / TOKENIZER)
+    write_json(folder / RUN, made)
+    names = [f"{PUBLISHED}/{name}" for name in published]
+    for name, path in zip(names, published.values(), strict=True):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
+    for name, text in beside.items():
+        write_text(folder / name, text)
+    write_file_checksums(folder, (*there, TOKENIZER, RUN, *beside, *names))
 
 
 def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:
@@ -66,11 +79,14 @@ def save_decoder(decoder: Decoder, folder: str | Path) -> None:
 
 
 def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Decoder:
-    """Read a model folder; `UserError` names a missing file, or a missing, extra or wrongly shaped tensor."""
+    """Read a model folder; `UserError` names a missing file, or a missing, extra or wrongly shaped tensor.
+
+    Low-rank parts are added to the weights of the model that they belong to.
+    """
     folder = Path(folder)
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder}: is not a model folder, it has no {name}")
+    for file in (folder / CONFIG, weights_file(folder)):
+        if not file.is_file():
+            raise UserError(f"{folder}: is not a model folder, it has no {file.name}")
     with not_replaced(folder):
         check_files(folder, (CONFIG,))
         spec = ModelSpec.load(folder / CONFIG)
@@ -82,11 +98,18 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
 
 def read_weights(folder: Path, expected: Mapping[str, Sequence[int]], of: str) -> dict[str, Tensor]:
     """The weights of a model folder, checked against the `expected` shapes of the model that `of` names."""
-    path = folder / WEIGHTS
-    check_files(folder, (WEIGHTS,))
-    tensors = read_tensors(path)
-    check_tensors(tensors, expected, path, of)
+    tensors = _stored_weights(folder)
+    check_tensors(tensors, expected, weights_file(folder), of)
     return tensors
+
+
+def _stored_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a model folder: those of its file, or those of another model with low-rank parts added."""
+    if (folder / ADAPTER).is_file():
+        info = AdapterInfo.read(folder)
+        return add_parts(_stored_weights(base_folder(folder, info)), folder, info)
+    check_files(folder, (WEIGHTS,))
+    return read_tensors(folder / WEIGHTS)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]], path: Path, of: str) -> None:

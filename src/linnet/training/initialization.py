@@ -12,7 +12,7 @@ from linnet.data.prepare_conversations import ADDED_TOKENS
 from linnet.data.token_data import TokenData
 from linnet.data.word_vectors import token_vectors
 from linnet.model.decoder import Decoder, meta_decoder
-from linnet.model.folder import CONFIG, TOKENIZER, WEIGHTS, find_model_folder, model_folder
+from linnet.model.folder import CONFIG, TOKENIZER, find_model_folder, model_folder, weights_file
 from linnet.model.initialize import without_calibration_file
 from linnet.model.spec import ModelSpec, calibration_file
 from linnet.model.store import read_weights, shapes_of
@@ -128,7 +128,7 @@ def initial_files(
     start, taught = (None if each is None else find_model_folder(Path(each)) for each in (start_from, teacher))
     vectors = None if embedding_from is None else Path(embedding_from)
     found = {
-        CALIBRATION: calibration_file(calibration), START_FROM: start and start / WEIGHTS, EMBEDDING_FROM: vectors,
-        TEACHER: taught and taught / WEIGHTS,
+        CALIBRATION: calibration_file(calibration), START_FROM: start and weights_file(start), EMBEDDING_FROM: vectors,
+        TEACHER: taught and weights_file(taught),
     }  # fmt: skip
     return {field: file for field, file in found.items() if file is not None and file.is_file()}

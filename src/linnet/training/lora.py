@@ -10,8 +10,9 @@ Legend: `I` inputs, `O` outputs, `R` rank.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +23,17 @@ from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
 from linnet.layers.contract import linear_maps
+from linnet.model.adapter import DOWN, UP, AdapterInfo
 from linnet.model.decoder import Decoder
+from linnet.model.folder import ADAPTER, ADAPTER_WEIGHTS, CONFIG
+from linnet.model.store import TokenizerLike, write_other_files
 from linnet.ops.linear import LowRankParts, low_rank_sum
 from linnet.training.sections import LoraSpec
 
 _ORIGINAL = "parametrizations.weight.original"
 _ADDED = "parametrizations.weight.0."
-_UP, _DOWN = "up_OR", "down_RI"
-
-ADAPTER, ADAPTER_WEIGHTS = "adapter.json", "adapter.safetensors"
-"""The files of a folder with low-rank parts alone."""
+_PARTS = {"up_OR": UP, "down_RI": DOWN}
+"""The names of the parts in a file by those of the parameters."""
 
 
 class LowRankSum(nn.Module):
@@ -96,22 +98,34 @@ def merged_state_dict(decoder: Decoder) -> dict[str, Tensor]:
     return tensors
 
 
-def write_adapter(folder: Path, decoder: Decoder, base: Path, base_sha256: str | None, spec: LoraSpec) -> None:
-    """Write the low-rank parts of a decoder apart from its own weights, into a folder that is made or replaced.
+def write_adapter(
+    folder: Path,
+    decoder: Decoder,
+    base: Path,
+    base_sha256: str | None,
+    spec: LoraSpec,
+    tokenizer: TokenizerLike,
+    made: Mapping[str, Any],
+    published: Mapping[str, Path],
+    beside: Mapping[str, str],
+) -> None:
+    """Write a model folder with the low-rank parts of a decoder instead of weights, which is made or replaced.
 
-    `adapter.safetensors` has `MAP.up` `[O, R]` and `MAP.down` `[R, I]` for each adapted map, and what else was trained
-    (`whole`); `adapter.json` the model folder of the base, the hash of its weights, and the settings.
+    base: the model folder, or the run's, that the run started from, and the hash of its weights. Parameters that were
+    trained as they are, such as a vocabulary that has grown, are stored whole. The other arguments are those of
+    `write_model`.
     """
     tensors, whole = dict[str, Tensor](), list[str]()
-    parts = {_UP: "up", _DOWN: "down"}
     for name, parameter in decoder.named_parameters():
         owner, _, part = name.rpartition(f".{_ADDED}")
         if owner:
-            tensors[f"{owner}.{parts[part]}"] = parameter.detach()
+            tensors[f"{owner}.{_PARTS[part]}"] = parameter.detach()
         elif parameter.requires_grad:
             tensors[name] = parameter.detach()
             whole.append(name)
-    about = {"base": str(base), "sha256": base_sha256, **spec.model_dump(mode="json"), "whole": whole}
-    with atomic_directory(folder) as made:
-        write_tensors(made / ADAPTER_WEIGHTS, tensors, checksum=True)
-        write_json(made / ADAPTER, about)
+    info = AdapterInfo(base=base, sha256=base_sha256, **spec.model_dump(), whole=tuple(whole))
+    with atomic_directory(folder) as temporary:
+        write_json(temporary / CONFIG, decoder.spec.model_dump())
+        write_json(temporary / ADAPTER, info.model_dump(mode="json"))
+        write_tensors(temporary / ADAPTER_WEIGHTS, tensors)
+        write_other_files(temporary, (CONFIG, ADAPTER, ADAPTER_WEIGHTS), tokenizer, made, published, beside)

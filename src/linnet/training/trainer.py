@@ -334,12 +334,13 @@ class Trainer:
                 decoder = decoder_with_weights(decoder.spec, merged_state_dict(decoder))
 
             def write() -> None:
+                published = published_files(context.run.start_from)
+                others = context.data.tokenizer, summary, published, chat_files_of(context.run, context.data)
                 if context.spec.lora is not None and context.run.start_from is not None:
                     base, sha256 = context.run.start_from, context.folder.hashes().get(START_FROM)
-                    write_adapter(context.folder.path / ADAPTER_FOLDER, trained, base, sha256, context.spec.lora)
-                published = published_files(context.run.start_from)
-                beside = chat_files_of(context.run, context.data)
-                write_model(context.folder.model, decoder, context.data.tokenizer, summary, published, beside)
+                    folder = context.folder.path / ADAPTER_FOLDER
+                    write_adapter(folder, trained, base, sha256, context.spec.lora, *others)
+                write_model(context.folder.model, decoder, *others)
                 context.folder.draw_curves(context.run.model.name, decoder.causal)
 
             context.processes.broadcast_from_rank0(write)

@@ -1,9 +1,10 @@
 import pytest
 import torch
-from runs_alike import same
+from runs_alike import same, weights_of
 from safetensors.torch import load_file
 
 from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
 from linnet.model.store import load_decoder
 from linnet.training.callbacks import Callback
 from linnet.training.lora import adapted_maps, add_lora, merged_state_dict
@@ -45,6 +46,21 @@ def test_a_run_trains_the_parts_and_saves_their_sum(adapting_run, tmp_path):
     parts = sum(2 * sum(before[name].shape) for name in changed)
     assert result.summary["lora"] == {"rank": 2, "alpha": 16.0, "parts": "all", "parameters": parts}
     assert result.summary["parameters"] == sum(tensor.numel() for tensor in before.values())
+
+
+def test_the_adapter_is_the_model_of_the_run_and_begins_another(adapting_run, tmp_path):
+    run = adapting_run()
+    train_run(run, tmp_path / "run")
+    adapter, merged = (load_decoder(tmp_path / "run" / name).state_dict() for name in ("adapter", "model"))
+    assert adapter.keys() == merged.keys() and all(torch.equal(adapter[name], merged[name]) for name in merged)
+    found = {}
+    for name in ("adapter", "model"):
+        plain = {**run.to_dict(), "start_from": str(tmp_path / "run" / name)}
+        found[name] = train_run(RunSpec.parse(plain, "test"), tmp_path / name)
+    assert weights_of(found["adapter"].folder) == weights_of(found["model"].folder)
+    assert found["adapter"].summary["started_from"]["sha256"] == sha256_of(tmp_path / "run/adapter/adapter.safetensors")
+    nested, merged = (load_decoder(tmp_path / "adapter" / name).state_dict() for name in ("adapter", "model"))
+    assert all(torch.equal(nested[name], merged[name]) for name in merged)
 
 
 def test_it_resumes_bit_for_bit(adapting_run, tmp_path):

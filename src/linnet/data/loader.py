@@ -161,10 +161,41 @@ def _windows(starts_N: Indices, context_length: int) -> Spans:
 
 def distinct_bounds(sequence: TokenSequence) -> Indices:
     """Where documents begin, with the first place and the last, each once, ascending."""
-    bounds = np.concatenate([[0], sequence.document_starts, [len(sequence) - 1]])
+    starts_D, last = sequence.document_starts, len(sequence) - 1
+    first: list[int] = [] if len(starts_D) and starts_D[0] == 0 else [0]
+    end: list[int] = [] if len(starts_D) and starts_D[-1] == last else [last]
+    bounds: Indices = np.concatenate([np.array(first, np.int64), starts_D, np.array(end, np.int64)])
     # They are sorted; `np.unique` would sort them, for half a minute where there are twenty million.
-    distinct: Indices = bounds[np.append(True, bounds[1:] > bounds[:-1])]
-    return distinct
+    ascends = bounds[1:] > bounds[:-1]
+    return bounds if ascends.all() else bounds[np.append(True, ascends)]
+
+
+_CHUNK_DOCUMENTS = 1 << 16
+"""Documents of which all that is computed fits into the cache of a processor: three times as fast as all at once."""
+
+
+def _first_documents(bounds: Indices, context_length: int) -> Indices:
+    """The documents with which windows begin that take as many whole documents as fit, or one that is longer."""
+    document, found = 0, [np.empty(0, dtype=np.int64)]
+    for first in range(0, len(bounds) - 1, _CHUNK_DOCUMENTS):
+        # A window ends at most so many documents, of a token each, behind the one that it begins with.
+        part = bounds[first : first + _CHUNK_DOCUMENTS + context_length]
+        begins = part[:-1][:_CHUNK_DOCUMENTS]
+        targets = begins + _windows_filled(np.diff(part[: len(begins) + 1]), context_length) * context_length
+        ends: Indices = np.searchsorted(part, targets, side="right") - 1
+        following, chosen, place = memoryview(ends), list[int](), document - first
+        while place < len(begins):
+            chosen.append(place)
+            place = following[place]
+        document = first + place
+        found.append(np.array(chosen, dtype=np.int64) + first)
+    return np.concatenate(found)
+
+
+def _windows_filled(lengths_D: Indices, context_length: int) -> Indices:
+    """How many windows each document fills, the last of them in part: at least one."""
+    filled: Indices = np.maximum(1, -(-lengths_D // context_length))
+    return filled
 
 
 def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
@@ -179,17 +210,12 @@ def document_windows(sequence: TokenSequence, context_length: int) -> Spans:
         empty = np.empty(0, dtype=np.int64)
         return Spans(empty, empty, empty)
     bounds = distinct_bounds(sequence)
-    # Of the windows that begin with document d: how many it fills, and the bound at which the last of them ends.
-    filled = np.maximum(1, -(-np.diff(bounds) // context_length))
-    ends = np.searchsorted(bounds, bounds[:-1] + filled * context_length, side="right") - 1
-    following, chosen, document = memoryview(ends), list[int](), 0
-    while document < len(filled):
-        chosen.append(document)
-        document = following[document]
-    chosen_N = np.array(chosen)
-    counts = filled[chosen_N]
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts_N = np.repeat(bounds[chosen_N], counts) + within * context_length
+    chosen_N = _first_documents(bounds, context_length)
+    starts_N = bounds[chosen_N]
+    counts = _windows_filled(bounds[chosen_N + 1] - starts_N, context_length)
+    if (counts > 1).any():
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts_N = np.repeat(starts_N, counts) + within * context_length
     lengths_N = np.diff(np.append(starts_N, last))
     return Spans(starts_N, lengths_N, lengths_N)
 

@@ -483,7 +483,9 @@ def check_shard(folder: Path, shard: ShardInfo, dtype: Dtype) -> None:
 
 def read_starts(folder: Path, shards: Sequence[ShardInfo], dtype: Dtype, vocab_size: int) -> Tokens:
     """The document index of a split: the starts of all shards, counted from the start of the split."""
-    offsets = accumulate((shard.tokens for shard in shards), initial=0)
-    arrays = (CheckedArray.open(folder, shard, "starts", dtype, vocab_size) for shard in shards)
-    parts = [array.read(0, len(array)) + np.int64(offset) for offset, array in zip(offsets, arrays, strict=False)]
-    return np.concatenate([np.empty(0, dtype=np.int64), *parts]).astype(np.int64)
+    starts_D, filled, offset = np.empty(sum(shard.documents for shard in shards), dtype=np.int64), 0, 0
+    for shard in shards:
+        part = CheckedArray.open(folder, shard, "starts", dtype, vocab_size).read(0, shard.documents)
+        np.add(part, offset, out=starts_D[filled : filled + len(part)], dtype=np.int64)
+        filled, offset = filled + len(part), offset + shard.tokens
+    return starts_D

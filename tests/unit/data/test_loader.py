@@ -236,6 +236,14 @@ def test_windows_join_documents_and_cut_only_those_that_do_not_fit(text: str, co
         assert text[following] == "." or (fresh == context and "." not in text[start + 1 : following + 1])
 
 
+@given(text=st.text(alphabet="ab.", max_size=120), context=st.integers(1, 9), chunk=st.integers(1, 7))
+def test_documents_are_joined_alike_whatever_is_computed_at_once(text: str, context: int, chunk: int) -> None:
+    expected = cut(text, context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("linnet.data.loader._CHUNK_DOCUMENTS", chunk)
+        assert cut(text, context) == expected
+
+
 @given(tokens=st.integers(0, 12), context=st.integers(1, 12))
 def test_a_sequence_no_longer_than_a_window_is_refused_alike(tokens: int, context: int) -> None:
     """`windows: stream` and `windows: documents` accept the same texts and refuse the others with the same line."""
@@ -362,7 +370,8 @@ def test_rows_of_an_example_stay_together():
 
 
 @pytest.mark.parametrize(
-    ("starts", "expected"), [([0, 3, 7], [0, 3, 7, 9]), ([2], [0, 2, 9]), ([], [0, 9]), ([0, 9], [0, 9])]
+    ("starts", "expected"),
+    [([0, 3, 7], [0, 3, 7, 9]), ([2], [0, 2, 9]), ([], [0, 9]), ([0, 9], [0, 9]), ([0, 3, 3, 7], [0, 3, 7, 9])],
 )
 def test_bounds_are_the_places_of_documents_each_once(starts, expected):
     sequence = TokenSequence.in_memory("text", 0, np.arange(10), starts=np.array(starts, dtype=np.int64))

@@ -13,11 +13,14 @@ import pytest
 from linnet.cli.main import main
 from linnet.core.atomic import PARTIAL, is_leftover
 from linnet.core.checksum import read_checked_json
+from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
+from linnet.training.run import resolve_run_config
+from linnet.training.sections import GrpoSpec
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -309,7 +312,7 @@ def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_pat
     }
     for words, expected in (
         (("--chat", "chat.jsonl"), "--model: expected it beside --chat"),
-        (("--model", "model"), "--chat: expected it, or --preferences, beside --model"),
+        (("--model", "model"), "--chat: expected it, --preferences or --prompts beside --model"),
         (("--chat", "no.jsonl", "--model", "model"), "--chat no.jsonl: expected a .jsonl file"),
         (("--chat", "chat.jsonl", "--model", "model", "--field", "x"), "--field x: applies only to text"),
         (("x.txt", "--chat", "chat.jsonl", "--model", "model"), "applies only to text, and not to conversations"),
@@ -335,3 +338,49 @@ def test_pairs_of_answers_are_prepared_with_a_models_tokenizer_and_template(tmp_
     assert code == 0 and "tokenizer: bpe, 260 tokens\nwritten to again" in out
     code, _, err = prepare("--preferences", "pairs.jsonl", "--chat", "c.jsonl", "--model", "model", "--out", "other")
     assert code == 2 and "--preferences pairs.jsonl: cannot be combined with --chat" in err
+
+
+@pytest.mark.usefixtures("chat_model")
+def test_prompts_are_prepared_once_and_named_as_data(tmp_path: Path, prepare: Prepare) -> None:
+    for name in ("one", "two"):
+        rows = [{"prompt": f"{name} {n}?", "answer": "7"} for n in range(20)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("--prompts", "one.jsonl", "--prompts", "two.jsonl", "--model", "model")
+    code, out, err = prepare(*words, "--out", "data", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["layout"] == "prompts"
+    assert sum(split["documents"] for split in json.loads(out)["splits"].values()) == 40
+    run = resolve_run_config(tmp_path / "run", start_from=tmp_path / "model", data=tmp_path / "data")
+    assert run.training.grpo == GrpoSpec() and run.training.preference is None
+    given = resolve_run_config(
+        tmp_path / "run", start_from=tmp_path / "model", data=tmp_path / "data", training={"grpo": {"group": 3}}
+    )
+    assert given.training.grpo == GrpoSpec(group=3)
+    for options, expected in (
+        (("--long-conversations", "drop"), "--long-conversations drop: expected --chat or --preferences beside it"),
+        (("--chat", "one.jsonl"), "--prompts one.jsonl, two.jsonl: cannot be combined with --chat"),
+    ):
+        code, _, err = prepare(*words, *options, "--out", "other")
+        assert code == 2 and expected in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("kind", ["chat", "preferences", "prompts"])
+def test_rows_for_a_base_model_come_with_a_template(kind: str, tmp_path: Path, prepare: Prepare, chat_model) -> None:
+    (tmp_path / "model" / "chat_template.jinja").unlink()
+    pair = {"chosen": "Ben.", "rejected": "No."}
+    answers = {"chat": {"output": "Ben."}, "preferences": pair, "prompts": {"answer": "Ben."}}[kind]
+    field = "instruction" if kind == "chat" else "prompt"
+    rows = [{field: f"Who? {n}", **answers} for n in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = prepare(f"--{kind}", "rows.jsonl", "--model", "model", "--out", "data", "--json")
+    assert code == 0 and "3 control tokens are added" in err
+    settings = json.loads(out)["settings"]
+    assert settings["chat_template"] == OWN_TEMPLATE and settings["added_tokens"] == list(CONTROL_TOKENS)
+
+
+@pytest.mark.usefixtures("chat_model")
+def test_long_pairs_are_left_out_on_request(tmp_path: Path, prepare: Prepare) -> None:
+    rows = [{"prompt": f"Who? {n}", "chosen": "Ben" * (1 + 30 * (n == 3)), "rejected": "No."} for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("--preferences", "pairs.jsonl", "--model", "model", "--long-conversations", "drop", "--out", "data")
+    code, out, err = prepare(*words, "--json")
+    assert code == 0 and sum(split["documents"] for split in json.loads(out)["splits"].values()) == 78, err

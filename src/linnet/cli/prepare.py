@@ -80,11 +80,16 @@ def prepare(
         option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers (repeatable)."),
     ] = None,
     preferences: Annotated[
-        Path | None, option("FILE", "A .jsonl file of chosen and rejected answers instead of inputs.")
+        list[Path] | None,
+        option("FILE", "A .jsonl file of chosen and rejected answers instead of inputs (repeatable)."),
+    ] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        option("FILE", "A .jsonl file of prompts whose answers a checker judges, instead of inputs (repeatable)."),
     ] = None,
     model: Annotated[
         Path | None,
-        option("DIR", "With --chat or --preferences: the model with tokenizer and chat template."),
+        option("DIR", "With --chat, --preferences or --prompts: the model with tokenizer and chat template."),
     ] = None,
     chat_template: ChatTemplateFile = None,
     long_conversations: LongConversationsChoice = None,
@@ -100,23 +105,26 @@ def prepare(
 
     Token files of nanoGPT and llm.c (.bin), Megatron (.bin and .idx) and datatrove (.ds), or folders of them, become a
     data folder too, with the tokenizer that they were made with: --tokenizer PATH.
+
+    --chat, --preferences and --prompts make data folders of rows for `linnet train --from MODEL --data DIR`, with the
+    tokenizer and the chat template of --model, whose runs are trained on answers, on pairs of answers, or by rewards.
+
+    Example: linnet prepare --prompts prompts.jsonl --model runs/chat --out data/prompts
     """
     from linnet.data.prepare import prepare as prepare_data
     from linnet.data.prepare_tokens import prepare_token_files
     from linnet.data.token_files import expand_token_files, is_token_file
 
-    for option_name, given in (("chat-template", chat_template), ("long-conversations", long_conversations)):
-        if given is not None and not chat:
-            raise UserError(field=option_name, value=given, accepted="--chat beside it")
-    if chat or preferences is not None or model is not None:
+    kinds = {"chat": chat, "preferences": preferences, "prompts": prompts}
+    reading = _ChatReading(kinds, model, chat_template, long_conversations)
+    if reading.is_given:
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
         text_alone["split-digits"] = split_digits
         others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
         for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to conversations", field=name, value=value)
-        reading = _ChatReading(model, chat_template, long_conversations)
-        _report(_prepare_chat(chat, preferences, reading, out, validation, overwrite), out, as_json)
+        _report(_prepare_chat(reading, out, validation, overwrite), out, as_json)
         return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     token_files = expand_token_files(files or [])
@@ -182,55 +190,67 @@ def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _ChatReading:
-    """How conversations are read: by the model, or by another template, and what becomes of long ones."""
+    """How conversations are read: the files by kind, the model, another template, and what becomes of long ones."""
 
+    files: dict[str, list[Path] | None]
     model: Path | None
     template: Path | None
     long_conversations: "LongConversations | None"
 
+    @property
+    def is_given(self) -> bool:
+        """True if any of the options is; `UserError` for one without the file that it belongs to."""
+        kinds = [kind for kind, files in self.files.items() if files]
+        for name, value, owners in (
+            ("chat_template", self.template, ("chat", "preferences", "prompts")),
+            ("long_conversations", self.long_conversations, ("chat", "preferences")),
+        ):
+            if value is not None and not set(kinds).intersection(owners):
+                accepted = f"{' or '.join(f'--{each}' for each in owners)} beside it"
+                raise UserError(field=name, value=value, accepted=accepted)
+        return bool(kinds) or self.model is not None
 
-def _prepare_chat(
-    chat: list[Path] | None,
-    preferences: Path | None,
-    reading: _ChatReading,
-    out: Path,
-    validation: float | None,
-    overwrite: bool,
-) -> "Manifest":
-    """Prepare conversations or pairs of answers with the chat template and the tokenizer of a model."""
+    def chosen(self) -> tuple[str, list[Path], Path]:
+        """The kind of the files, the files, and the model; `UserError` unless there is one of each."""
+        given = {kind: files for kind, files in self.files.items() if files}
+        for kind, files in list(given.items())[1:]:
+            problem = f"cannot be combined with `{next(iter(given))}`; give one of the two"
+            raise UserError(problem, field=kind, value=", ".join(map(str, files)))
+        if not given:
+            raise UserError(field="chat", accepted="it, --preferences or --prompts beside --model")
+        ((kind, files),) = given.items()
+        if self.model is None:
+            raise UserError(field="model", accepted=f"it beside --{kind}")
+        for file in files:
+            if not file.is_file():
+                raise UserError(field=kind, value=file, accepted="a .jsonl file")
+        return kind, files, self.model
+
+
+def _prepare_chat(reading: _ChatReading, out: Path, validation: float | None, overwrite: bool) -> "Manifest":
+    """Prepare conversations, pairs of answers or prompts with the chat template and the tokenizer of a model."""
     from linnet.data.chat_setup import chat_setup
-    from linnet.data.chat_template import ChatTemplate
     from linnet.data.conversation_lengths import LengthLimit
     from linnet.data.preferences import prepare_preferences
     from linnet.data.prepare_conversations import prepare_conversations
-    from linnet.data.tokenizer import TOKENIZER, Tokenizer
+    from linnet.data.prepare_prompts import prepare_prompts
     from linnet.model.folder import CONFIG, PUBLISHED, model_folder
     from linnet.model.spec import ModelSpec
 
-    if chat and preferences is not None:
-        raise UserError("cannot be combined with `chat`; give one of the two", field="preferences", value=preferences)
-    kind, files = ("chat", chat) if chat else ("preferences", None if preferences is None else [preferences])
-    if reading.model is None:
-        raise UserError(field="model", accepted=f"it beside --{kind}")
-    if files is None:
-        raise UserError(field="chat", accepted="it, or --preferences, beside --model")
-    for file in files:
-        if not file.is_file():
-            raise UserError(field=kind, value=file, accepted="a .jsonl file")
-    folder = model_folder(reading.model)
-    folders = (folder, folder / PUBLISHED)
-    if not chat:
-        template, tokenizer = ChatTemplate.find(*folders), Tokenizer.load(folders[0] / TOKENIZER)
-        return prepare_preferences(files, out, template, tokenizer, validation, overwrite)
-    setup = chat_setup(folders, reading.template)
+    kind, files, model = reading.chosen()
+    folder = model_folder(model)
+    setup = chat_setup((folder, folder / PUBLISHED), reading.template)
     if line := setup.describe():
         note(line)
+    common = (files, out, setup.template, setup.tokenizer, validation, overwrite)
+    if kind == "prompts":
+        return prepare_prompts(*common, added=setup.added)
     limit = None
     if reading.long_conversations is not None:
         limit = LengthLimit(ModelSpec.load(folder / CONFIG).context_length, reading.long_conversations)
-    return prepare_conversations(
-        chat, out, setup.template, setup.tokenizer, validation, overwrite, added=setup.added, limit=limit
-    )
+    if kind == "preferences":
+        return prepare_preferences(*common, limit=limit, added=setup.added)
+    return prepare_conversations(*common, added=setup.added, limit=limit)
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

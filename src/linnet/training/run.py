@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnet.core.checksum import write_checked_json
+from linnet.core.checksum import MANIFEST, write_checked_json
 from linnet.core.errors import UserError, note
 from linnet.core.spec import read_assignment
 from linnet.core.system import StopRequest, keep_freed_memory
@@ -14,7 +14,7 @@ from linnet.data.conversation_lengths import LongConversations
 from linnet.data.preferences import PREFERENCES
 from linnet.data.prepare_conversations import TEMPLATE_FINDINGS
 from linnet.data.prepare_prompts import PROMPTS
-from linnet.data.token_data import TokenData
+from linnet.data.token_data import TokenData, read_manifest
 from linnet.model.spec import ModelSpec
 from linnet.training.callbacks import Callback
 from linnet.training.data import check_data, fit_to_data, vocabulary_note
@@ -123,11 +123,7 @@ def resolve_run_config(
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
         run = read_run(config, model, data, list(assignments), recipe, start_from, training)
-        missing = {PREFERENCES: ("preference", PreferenceSpec()), PROMPTS: ("grpo", GrpoSpec())}
-        section, default = missing.get(files.kind, ("", None)) if files is not None else ("", None)
-        if not section or getattr(run.training, section) is not None:
-            return run
-        return run.model_copy(update={"training": run.training.model_copy(update={section: default})})
+        return _with_objective(run, None if files is None else files.kind)
     known = RunFolder(out).configuration()
     plain, fields = known.to_dict(), dict(training or {})
     assigned = {read_assignment(each)[0] for each in assignments}
@@ -142,6 +138,20 @@ def resolve_run_config(
     if data is not None:
         plain["data"] = str(data)
     return run_of(plain, list(assignments), str(Path(out) / CONFIG))
+
+
+def _with_objective(run: RunSpec, kind: str | None) -> RunSpec:
+    """The run with the default objective for pairs of answers, or for prompts, if its data are these and it has none.
+
+    kind: of the files that the data will be made from; None: the data folder says what it holds.
+    """
+    if kind is None and (run.data / MANIFEST).is_file():
+        kind = read_manifest(run.data).layout
+    defaults = {PREFERENCES: ("preference", PreferenceSpec()), PROMPTS: ("grpo", GrpoSpec())}
+    section, default = defaults.get(kind or "", ("", None))
+    if not section or getattr(run.training, section) is not None:
+        return run
+    return run.model_copy(update={"training": run.training.model_copy(update={section: default})})
 
 
 def train_run(

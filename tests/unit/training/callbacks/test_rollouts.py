@@ -17,7 +17,10 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
 from linnet.training.callbacks import Callback
+from linnet.training.data import fit_to_data
 from linnet.training.rollout_batches import pass_rates, reward_of
+from linnet.training.run import resolve_run_config
+from linnet.training.spec import TrainingSpec
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
@@ -129,13 +132,15 @@ def test_what_does_not_fit_is_named(chat_model: Path, prompts: Path, tmp_path: P
     )
     data = run.folder / "prompts"
     for wrong, expected in (
-        ({"data": data}, "training.grpo: null: .* holds prompts"),
         ({"data": tiny_data, "training": {"grpo": {}}}, "training.grpo: .* holds no prompts"),
         ({"data": data, "training": {"grpo": {"max_tokens": 26}}}, "a prompt of 7 tokens; expected at most 6"),
         ({"data": data, "training": {"grpo": {}, "z_loss": 0.1}}, "z_loss: cannot be combined with preference or grpo"),
     ):
         with pytest.raises(UserError, match=expected):
             linnet.train(tmp_path / "new", start_from=chat_model, **wrong)
+    described = resolve_run_config(tmp_path / "new", start_from=chat_model, data=data)
+    with pytest.raises(UserError, match=r"training\.grpo: null: .* holds prompts"):
+        fit_to_data(described.model_copy(update={"training": TrainingSpec()}), TokenData.open(data))
     shutil.copytree(data, tmp_path / "changed")
     rows_file(tmp_path / "changed", "train").write_text("{}\n")
     with pytest.raises(UserError, match=r"train\.prompts\.jsonl: missing, or changed since it was written"):

@@ -15,14 +15,17 @@ import linnet
 from linnet.core.errors import UserError
 from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.loader import Batch
-from linnet.data.token_data import read_manifest
+from linnet.data.token_data import TokenData, read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
 from linnet.training.callbacks.preferences import Preferences
+from linnet.training.data import fit_to_data
 from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
 from linnet.training.objectives.preference import REFERENCE, AnswerScores, answer_scores, pair_losses, preference_loss
+from linnet.training.run import resolve_run_config
 from linnet.training.sections import PreferenceSpec
+from linnet.training.spec import TrainingSpec
 from several import finish, start
 
 TEMPLATE = (
@@ -242,12 +245,16 @@ def test_pairs_and_their_objective_need_each_other(chat_model: Path, pairs: Path
     run = linnet.train(tmp_path / "run", start_from=chat_model, preferences=pairs, training={**TRAINING, "steps": 1})
     data = run.folder / "preferences"
     for wrong, expected in (
-        ({"data": data}, "training.preference: null: .* holds pairs of answers; expected a kind"),
         ({"data": tiny_data, "training": {"preference": {}}}, "training.preference: applies only to pairs of answers"),
         ({"data": data, "training": {"preference": {}, "windows": "packed"}}, "training.windows: cannot be combined"),
     ):
         with pytest.raises(UserError, match=expected):
             linnet.train(tmp_path / "new", start_from=chat_model, **wrong)
+    described = resolve_run_config(tmp_path / "new", start_from=chat_model, data=data)
+    assert described.training.preference == PreferenceSpec()
+    plain = described.model_copy(update={"training": TrainingSpec()})
+    with pytest.raises(UserError, match=r"training\.preference: null: .* holds pairs of answers; expected a kind"):
+        fit_to_data(plain, TokenData.open(data))
     with pytest.raises(UserError, match=r"training\.preference: changes the answers of a model that exists"):
         linnet.train(tmp_path / "new", model="tiny-ted", data=data, training={"preference": {}})
 

@@ -34,7 +34,7 @@ import tokenizers
 import torch
 
 from harness import RESULTS, contest, gate, report
-from linnet.data.deduplicate import DeduplicationSpec, decide, describe
+from linnet.data.comparison import DeduplicationSpec, decide, describe
 from linnet.data.loader import Batches
 from linnet.data.minhash import hash_shingles, hash_words, minhash
 from linnet.data.prepare import prepare, prepare_texts, train_tokenizer

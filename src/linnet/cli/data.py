@@ -26,7 +26,7 @@ from linnet.core.errors import UserError
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
-    from linnet.data.deduplicate import DeduplicationReport, DeduplicationSpec
+    from linnet.data.comparison import DeduplicationReport, DeduplicationSpec
     from linnet.data.mixture import MixtureSpec
 
 data = typer.Typer(
@@ -116,7 +116,7 @@ def dedup(
     Of documents that are copies of each other the first in the order of the inputs stays. Exact copies differ in white
     space and case at most. Near-duplicates share n-grams of words (MinHash with locality-sensitive hashing): with 14
     bands of 8 rows a pair of Jaccard similarity 0.69 is found with probability 1/2, of 0.85 with 0.99. The result does
-    not depend on the number of processes.
+    not depend on the number of processes; a call that was killed goes on when it is given again.
     """
     from linnet.data.deduplicate import deduplicate
 
@@ -146,13 +146,14 @@ def clean(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Leave out documents and lines that are no good text, by the filters of Gopher, C4 and FineWeb.
+    """Leave out documents and lines that are no good text, copies, and what a model is evaluated on.
 
     Example: linnet data clean web.jsonl --config clean.yaml --out data/clean
 
     The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`; without one
-    they are those of FineWeb. Steps: gopher_repetition, gopher_quality, c4, fineweb_quality, pii. The result does not
-    depend on the number of processes.
+    they are those of FineWeb. Filters: gopher_repetition, gopher_quality, c4, fineweb_quality, pii. Comparisons:
+    exact_duplicates, near_duplicates, decontamination (`against: [test.jsonl]`). The result does not depend on the
+    number of processes; a call that was killed goes on when it is given again.
     """
     from linnet.core.spec import read_yaml
     from linnet.data.clean import clean as clean_files
@@ -279,7 +280,7 @@ def synthesise(
 
 def _spec(given: dict[str, dict[str, float | None]], exact_only: bool, is_against: bool) -> "DeduplicationSpec":
     """The settings; `UserError` for an option that has no effect beside the others."""
-    from linnet.data.deduplicate import DeduplicationSpec
+    from linnet.data.comparison import DeduplicationSpec
 
     changed = {part: {k: v for k, v in values.items() if v is not None} for part, values in given.items()}
     for part, has_effect, accepted in (
@@ -294,7 +295,7 @@ def _spec(given: dict[str, dict[str, float | None]], exact_only: bool, is_agains
 
 
 def _print(report: "DeduplicationReport", out: Path) -> None:
-    from linnet.data.deduplicate import REASONS
+    from linnet.data.comparison import REASONS
     from linnet.present.table import Table
 
     amounts = {"read": report.read, **{reason.replace("_", " "): report.removed[reason] for reason in REASONS}}

@@ -1,16 +1,24 @@
 """What cleaning did: documents and bytes of each step, with examples, as tables and a diagram."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from linnet.core.errors import one_line
 from linnet.data.cleaning_steps import CleanedText
+from linnet.data.comparison import DeduplicationReport
 from linnet.data.text_folder import EXAMPLES, Amount
 from linnet.present.flow import Flow
 from linnet.present.result import Picture, Result
 from linnet.present.table import Table
 
 _EXAMPLE_CHARACTERS = 200
+
+COMPARISONS = {
+    "decontamination": ("evaluation_overlap", "evaluation_copy"),
+    "exact_duplicates": ("exact",),
+    "near_duplicates": ("near",),
+}
+"""The reasons of `comparison.REASONS` for which each step that compares documents removes one."""
 
 
 @dataclass
@@ -34,23 +42,43 @@ class CleaningReport:
     kept: Amount = field(default_factory=Amount)
     files: list[str] = field(default_factory=list)
 
-    def add(self, outcome: CleanedText) -> None:
-        """Count a document."""
-        self.read = Amount(self.read.documents + 1, self.read.bytes + outcome.bytes[0])
+    def add(self, outcome: CleanedText, first: int = 0) -> None:
+        """Count a document that went through the steps from number `first` on."""
         last = len(outcome.bytes) - 2
         for number, (before, after) in enumerate(zip(outcome.bytes, outcome.bytes[1:], strict=False)):
-            step = self.steps[number]
-            step.read = Amount(step.read.documents + 1, step.read.bytes + before)
+            step = self.steps[first + number]
+            step.read.count(before)
             if outcome.reason is None or number < last:
                 step.trimmed_bytes += before - after
                 continue
-            step.removed = Amount(step.removed.documents + 1, step.removed.bytes + before)
+            step.removed.count(before)
             step.reasons[outcome.reason] = step.reasons.get(outcome.reason, 0) + 1
             if len(step.examples) < EXAMPLES:
-                text = one_line(outcome.text, _EXAMPLE_CHARACTERS)
+                text = one_line(outcome.row.text, _EXAMPLE_CHARACTERS)
                 step.examples.append({"reason": outcome.reason, "text": text})
-        if outcome.reason is None:
-            self.kept = Amount(self.kept.documents + 1, self.kept.bytes + outcome.bytes[-1])
+
+    def add_comparison(self, first: int, steps: int, found: DeduplicationReport) -> None:
+        """Fill the reports of comparisons, which are side by side from number `first` on."""
+        left = replace(found.read)
+        for place, step in enumerate(self.steps[first : first + steps]):
+            reasons = [*COMPARISONS[step.step], *(["empty"] if place == 0 else [])]
+            step.read = replace(left)
+            for reason in reasons:
+                amount = found.removed[reason]
+                step.removed = Amount(step.removed.documents + amount.documents, step.removed.bytes + amount.bytes)
+                if amount.documents:
+                    step.reasons[reason] = amount.documents
+            left = Amount(left.documents - step.removed.documents, left.bytes - step.removed.bytes)
+            examples = [example for example in found.examples if example.reason in reasons]
+            step.examples = [
+                {"reason": f"{one.reason} ({one.similarity:.2f})", "text": one.removed, "stays": one.stays}
+                for one in examples[:EXAMPLES]
+            ]
+
+    def describe_removed(self) -> str:
+        """How many documents each step removed."""
+        found = [f"{step.removed.documents:,} {step.step}" for step in self.steps if step.removed.documents]
+        return ", ".join(found) or "none"
 
 
 @dataclass(frozen=True)
@@ -72,12 +100,17 @@ class CleaningResult(Result):
             removed = f"{step.removed.documents:,}", f"{step.removed.bytes:,}"
             rows.append((f"removed by {step.step}", *removed, f"{step.trimmed_bytes:,}"))
         rows.append(("kept", f"{self.report.kept.documents:,}", f"{self.report.kept.bytes:,}", ""))
-        examples = [(step.step, one["reason"], one["text"]) for step in steps for one in step.examples]
+        examples = [
+            (step.step, one["reason"], one["text"], one.get("stays", "")) for step in steps for one in step.examples
+        ]
         reasons = [(step.step, reason, f"{count:,}") for step in steps for reason, count in step.reasons.items()]
         tables = [Table("Steps", ("", "documents", "bytes", "bytes cut from others"), rows)]
         if examples:
             tables.append(Table("Reasons", ("step", "reason", "documents"), reasons))
-            tables.append(Table("Removed, for example", ("step", "reason", "text"), examples, text=True))
+            columns = "step", "reason", "text", "stays in its place"
+            shown = 4 if any(example[3] for example in examples) else 3
+            cells = [list(example[:shown]) for example in examples]
+            tables.append(Table("Removed, for example", columns[:shown], cells, text=True))
         return tables
 
     def plots(self) -> list[Picture]:

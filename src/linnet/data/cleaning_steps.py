@@ -1,18 +1,21 @@
-"""The steps of cleaning: the quality filters of datatrove, and what becomes of a text that goes through them.
+"""The steps of cleaning (clean.yaml), and what becomes of a document that goes through the filters among them.
 
 The words and sentences that the filters count are found by regular expressions (`_simple_tokenizer`): datatrove's own
 tokenizers need spaCy or a download.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
+from linnet.data.decontaminate import OverlapSpec
+from linnet.data.minhash import MinHashSpec
+from linnet.data.text_folder import TextRow
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
@@ -90,13 +93,47 @@ class PersonalData(Spec):
     only_remove_public_ips: bool = True
 
 
-Step = Annotated[GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData, Field(discriminator="kind")]
+class ExactDuplicates(Spec):
+    """Remove documents that have the text of an earlier one, apart from white space, case and Unicode's form."""
+
+    kind: Literal["exact_duplicates"]
+    enabled: bool = True
+
+
+class NearDuplicates(MinHashSpec):
+    """Remove documents that are near-duplicates of an earlier one."""
+
+    kind: Literal["near_duplicates"]
+    enabled: bool = True
+
+
+class Decontamination(OverlapSpec):
+    """Remove documents that overlap or copy one of evaluation files, near-duplicates of it included.
+
+    against: these files, as inputs of `prepare`; field, separator: how their documents are found.
+    """
+
+    kind: Literal["decontamination"]
+    enabled: bool = True
+    against: tuple[str, ...] = Field(min_length=1)
+    field: str | None = None
+    separator: str | None = None
+
+
+FilterStep = GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData
+"""A step that looks at one document."""
+
+ComparisonStep = Decontamination | ExactDuplicates | NearDuplicates
+"""A step that compares a document with others."""
+
+Step = Annotated[FilterStep | ComparisonStep, Field(discriminator="kind")]
 
 
 class CleaningSpec(Spec):
-    """What a document goes through, in order; a step with `enabled: false` is left out.
+    """What documents go through, in order; a step with `enabled: false` is left out.
 
-    The default is that of FineWeb (arXiv 2406.17557, section 3), without its filters of languages and addresses.
+    The default is that of FineWeb (arXiv 2406.17557, section 3), without its filters of languages and addresses, and
+    without its near-duplicates.
     """
 
     steps: tuple[Step, ...] = Field(
@@ -110,29 +147,62 @@ class CleaningSpec(Spec):
         min_length=1,
     )
 
+    @model_validator(mode="after")
+    def _no_comparison_twice_in_a_row(self) -> Self:
+        for stage in self.stages():
+            kinds = [step.kind for step in stage.comparisons]
+            for kind in kinds:
+                if kinds.count(kind) > 1:
+                    raise ValueError(f"steps: {kind} twice without a filter between: give it once")
+        return self
+
+    def stages(self) -> "list[CleaningStage]":
+        """The steps as passes over the documents; the last one compares nothing, so that its text can be written."""
+        found = [CleaningStage()]
+        for number, step in enumerate(step for step in self.steps if step.enabled):
+            if isinstance(step, ComparisonStep):
+                found[-1] = found[-1]._replace(comparisons=(*found[-1].comparisons, step))
+                continue
+            if found[-1].comparisons:
+                found.append(CleaningStage(first=number))
+            found[-1] = found[-1]._replace(filters=(*found[-1].filters, step))
+        return [*found, CleaningStage()] if found[-1].comparisons else found
+
+
+class CleaningStage(NamedTuple):
+    """Steps that are one pass over the documents: filters, then comparisons.
+
+    first: the number of the first of them among the steps that are enabled.
+    """
+
+    filters: tuple[FilterStep, ...] = ()
+    comparisons: tuple[ComparisonStep, ...] = ()
+    first: int = 0
+
 
 class CleanedText(NamedTuple):
     """What became of a document.
 
-    text: after the last step it went through. bytes: of the text before each of these steps and after the last.
-    reason: why the last step removed it; None for a document that stays.
+    row: after the last filter it went through. bytes: of the text before each of these and after the last. reason: why
+    the last one removed it; None for a document that stays.
     """
 
-    text: str
+    row: TextRow
     bytes: list[int]
     reason: str | None
 
 
 Change = Callable[[str], tuple[str, str | None]]
-"""A step: a text to the changed text, and the reason to remove it or None."""
+"""A filter: a text to the changed text, and the reason to remove it or None."""
 
 
-def clean_texts(texts: list[str], spec: CleaningSpec) -> list[CleanedText]:
-    """Take each text through the steps; a text that a step leaves empty is removed by it."""
-    return [_outcome(text, make_changes(spec)) for text in texts]
+def clean_rows(rows: Sequence[TextRow], filters: tuple[FilterStep, ...]) -> list[CleanedText]:
+    """Take each document through the filters; a text that one of them leaves empty is removed by it."""
+    return [_outcome(row, make_changes(filters)) for row in rows]
 
 
-def _outcome(text: str, changes: list[Change]) -> CleanedText:
+def _outcome(row: TextRow, changes: list[Change]) -> CleanedText:
+    text = row.text
     sizes = [len(text.encode())]
     reason: str | None = None
     for change in changes:
@@ -143,12 +213,14 @@ def _outcome(text: str, changes: list[Change]) -> CleanedText:
         if reason is not None:
             break
         text = changed
-    return CleanedText(text, sizes, reason)
+    return CleanedText(row._replace(text=text), sizes, reason)
 
 
 @cache
-def make_changes(spec: CleaningSpec) -> list[Change]:
-    """The steps of a specification, made once in each process."""
+def make_changes(filters: tuple[FilterStep, ...]) -> list[Change]:
+    """What the filters do, made once in each process; `UserError` for a package that is missing."""
+    if not filters:
+        return []
     try:
         from datatrove.pipeline.filters import (
             C4QualityFilter,
@@ -158,19 +230,19 @@ def make_changes(spec: CleaningSpec) -> list[Change]:
         )
     except ImportError:
         raise UserError("cleaning needs datatrove: pip install 'linnet[data]'") from None
-    filters = {
+    published = {
         "gopher_repetition": GopherRepetitionFilter,
         "gopher_quality": GopherQualityFilter,
         "c4": C4QualityFilter,
         "fineweb_quality": FineWebQualityFilter,
     }
     changes: list[Change] = []
-    for step in spec.steps:
+    for step in filters:
         options = step.model_dump(exclude={"kind", "enabled"})
-        if step.enabled and step.kind == "pii":
+        if step.kind == "pii":
             changes.append(partial(_replace_personal_data, options=options))
-        elif step.enabled:
-            made = filters[step.kind](language=_simple_tokenizer(), **options)
+        else:
+            made = published[step.kind](language=_simple_tokenizer(), **options)
             changes.append(partial(_apply_filter, made))
     return changes
 

@@ -170,9 +170,15 @@ class Clusters:
     def __init__(self, documents: int) -> None:
         self.first = np.arange(documents, dtype=np.int64)
 
-    def join_equal(self, keys: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        """Join the documents `rows` (ascending) that have the same key: keys (rows,) or (rows, parts of a key)."""
+    def join_equal(self, keys: NDArray[Any], rows: NDArray[np.int64], first_below: int | None = None) -> None:
+        """Join the documents `rows` (ascending) that have the same key: keys (rows,) or (rows, parts of a key).
+
+        first_below: only where the first document with a key has a number below this.
+        """
         members, leaders = equal_pairs(keys)
+        if first_below is not None:
+            is_below = rows[leaders] < first_below
+            members, leaders = members[is_below], leaders[is_below]
         self.join(rows[leaders], rows[members])
 
     def join(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> None:

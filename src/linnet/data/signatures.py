@@ -5,6 +5,7 @@ is written last, so a file whose writing was broken off, or that lost its end in
 """
 
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,7 @@ from linnet.data.minhash import MinHashSpec
 
 HEADER_BYTES = 1024
 FORMAT = "linnet signatures 1"
+_BLOCK_BYTES = 1 << 20
 
 Records = NDArray[Any]
 """A structured array of `record_type`."""
@@ -35,13 +37,29 @@ def record_type(spec: MinHashSpec) -> np.dtype[Any]:
 
 
 class SignatureWriter:
-    """Writes records as they come. Use as a context manager; the file is valid once the block ended without error."""
+    """Writes records as they come. Use as a context manager; the file is valid once the block ended without error.
 
-    def __init__(self, path: Path, spec: MinHashSpec) -> None:
+    records: how many were written; so many of a file that is there stay, and others are written behind them.
+    """
+
+    def __init__(self, path: Path, spec: MinHashSpec, records: int = 0) -> None:
         self._spec, self._dtype = spec, record_type(spec)
-        self._records, self._hash = 0, blake3()
-        self._file = path.open("wb")
+        self.records, self._hash = records, blake3()
+        self._file = path.open("r+b" if records else "w+b")
         self._file.write(b" " * HEADER_BYTES)
+        left = records * self._dtype.itemsize
+        while left:
+            block = self._file.read(min(left, _BLOCK_BYTES))
+            assert block, "the file has so many records"
+            self._hash.update(block)
+            left -= len(block)
+        self._file.truncate(self._file.tell())
+
+    def flushed(self) -> int:
+        """The size of the file, all of which is on the disk now."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def write(self, records: Records) -> None:
         """Append records."""
@@ -49,7 +67,7 @@ class SignatureWriter:
         content = records.tobytes()
         self._hash.update(content)
         self._file.write(content)
-        self._records += len(records)
+        self.records += len(records)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +78,7 @@ class SignatureWriter:
         with self._file:
             if kind is None:
                 self._file.seek(0)
-                header = _header(self._spec, self._records, hex_digest(self._hash))
+                header = _header(self._spec, self.records, hex_digest(self._hash))
                 self._file.write(header)
 
 

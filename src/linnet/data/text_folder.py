@@ -3,16 +3,17 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.data.sources import REPORT
+from linnet.present.progress import Advance
 
 SHARD_BYTES = 256 << 20
 EXAMPLES = 3
@@ -28,8 +29,19 @@ class Amount:
 
     def add(self, text: str) -> None:
         """Count a document."""
+        self.count(len(text.encode()))
+
+    def count(self, size_bytes: int) -> None:
+        """Count a document whose text has so many bytes."""
         self.documents += 1
-        self.bytes += len(text.encode())
+        self.bytes += size_bytes
+
+
+class TextRow(NamedTuple):
+    """A document, and the name of the input that it is from."""
+
+    text: str
+    source: str
 
 
 def check_target(target: Path, overwrite: bool, holds: str) -> None:
@@ -61,12 +73,13 @@ class TextFolderWriter:
             self._shard.truncate(size)
             self._shard.seek(size)
 
-    def flushed(self) -> int:
-        """The size of the last file, all of which is on the disk now."""
+    def flushed(self) -> dict[str, int]:
+        """The size of each file, all of which is on the disk now."""
         if self._shard is not None:
             self._shard.flush()
             os.fsync(self._shard.fileno())
-        return self._written
+        sizes = {name: (self._folder / name).stat().st_size for name in self.files[:-1]}
+        return sizes | dict.fromkeys(self.files[-1:], self._written)
 
     def __enter__(self) -> Self:
         return self
@@ -76,16 +89,25 @@ class TextFolderWriter:
     ) -> None:
         self._opened.close()
 
-    def write(self, row: dict[str, str]) -> None:
+    def write(self, row: TextRow) -> None:
         """Write a document with its fields as one line."""
         if self._shard is None or self._written >= self._shard_bytes:
             self._opened.close()
             self.files.append(f"part-{len(self.files):05}.jsonl")
             self._shard = self._opened.enter_context((self._folder / self.files[-1]).open("wb"))
             self._written = 0
-        line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(row._asdict(), ensure_ascii=False).encode() + b"\n"
         self._shard.write(line)
         self._written += len(line)
+
+
+def read_rows(files: Sequence[Path], advance: Advance = lambda *_: None) -> Iterator[TextRow]:
+    """Read what `TextFolderWriter` wrote. advance: gets the number of bytes that were read."""
+    for file in files:
+        with file.open("rb") as handle:
+            for line in handle:
+                advance(len(line))
+                yield TextRow(**json.loads(line))
 
 
 class UnfinishedFolder:
@@ -96,7 +118,7 @@ class UnfinishedFolder:
     """
 
     def __init__(self, target: Path, identity: Any) -> None:
-        self.path = target.with_name(f".{target.name}.unfinished")
+        self.target, self.path = target, target.with_name(f".{target.name}.unfinished")
         self._state, self._identity = self.path / "state.json", json.loads(json.dumps(identity))
 
     def __enter__(self) -> Self:
@@ -121,17 +143,18 @@ class UnfinishedFolder:
         sizes = [(self.path / name, size) for name, size in found["sizes"].items()]
         return all(file.is_file() and file.stat().st_size >= size for file, size in sizes)
 
-    def save(self, writer: TextFolderWriter, state: dict[str, Any]) -> None:
-        """Note the state behind all that has been written."""
-        last = writer.flushed()
-        sizes = {name: (self.path / name).stat().st_size for name in writer.files[:-1]}
-        sizes |= dict.fromkeys(writer.files[-1:], last)
-        write_json(self._state, {"identity": self._identity, "sizes": sizes, "state": {**state, "size": last}})
+    def save(self, sizes: Mapping[str, int], state: Mapping[str, Any]) -> None:
+        """Note the state behind the first bytes of each file, all of which are on the disk."""
+        write_json(self._state, {"identity": self._identity, "sizes": dict(sizes), "state": dict(state)})
 
-    def move_into(self, folder: Path, files: Sequence[str]) -> None:
-        """Move the files of the job into a folder on the same disk."""
+    def place_in(self, folder: Path, files: Sequence[str]) -> None:
+        """Give files of the job a name in a folder on the same disk too; a job that is killed now still has them."""
         for name in files:
-            (self.path / name).replace(folder / name)
+            file, target = self.path / name, folder / Path(name).name
+            try:
+                os.link(file, target)
+            except OSError:  # not every file system has links
+                file.replace(target)
 
     def remove(self) -> None:
         """Remove what is there."""

@@ -29,12 +29,15 @@ def default_workers(total_bytes: int) -> int:
     return processors if total_bytes >= _PROCESSES_FROM_BYTES else 1
 
 
-def batched_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of neighboring texts, of limited number and length."""
-    batch, characters = list[str](), 0
+def batched_texts(texts: Iterable[T], length: Callable[[T], int] = len) -> Iterator[list[T]]:  # type: ignore[assignment]
+    """Lists of neighboring texts, of limited number and length.
+
+    length: the characters of one; needed where `texts` are rows that hold a text.
+    """
+    batch, characters = list[T](), 0
     for text in texts:
         batch.append(text)
-        characters += len(text)
+        characters += length(text)
         if len(batch) == _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0

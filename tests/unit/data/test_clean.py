@@ -1,6 +1,7 @@
 import errno
 import json
 import multiprocessing
+import random
 import signal
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from dataclasses import asdict
 
 import pytest
 
-from linnet.core.errors import UserError
-from linnet.data.clean import clean, clean_texts
-from linnet.data.cleaning_report import CleaningReport
-from linnet.data.cleaning_steps import CleaningSpec
+from linnet.core.errors import UserError, one_line
+from linnet.data import passes
+from linnet.data.clean import clean
+from linnet.data.cleaning_report import CleaningReport, CleaningResult
+from linnet.data.cleaning_steps import CleaningSpec, clean_rows
 
 PROSE = """The birds of the valley sang to the trees until the evening came over the hills.
 Nobody in that village could have known what winter would bring with it.
@@ -94,7 +96,7 @@ def test_all_steps_off_is_an_error(tmp_path):
 def test_full_disk_ends_the_processes_and_leaves_nothing(tmp_path, monkeypatch):
     source = write(tmp_path / "a.jsonl", [PROSE] * 1200)
 
-    def full(self, cleaned):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(CleaningReport, "add", full)
@@ -107,52 +109,57 @@ def test_full_disk_ends_the_processes_and_leaves_nothing(tmp_path, monkeypatch):
 
 KILLED = """
 import json, os, signal, sys
-from linnet.data import clean
+from linnet.data import clean, passes
 from linnet.data.cleaning_steps import CleaningSpec
 from linnet.data.text_folder import UnfinishedFolder
 
-source, out, saves = sys.argv[1], sys.argv[2], int(sys.argv[3])
-clean.SAVE_EVERY_S, save, count = 0.0, UnfinishedFolder.save, [0]
+source, out, saves, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
+passes.SAVE_EVERY_S, save, count = 0.0, UnfinishedFolder.save, [0]
 
-def killed(self, writer, state):
+def killed(self, sizes, state):
     count[0] += 1
     if count[0] == saves:
-        writer._shard.write(b"half a li")
-        writer._shard.flush()
+        with (self.path / list(sizes)[-1]).open("ab") as file:
+            file.write(b"half a li")
         os.kill(os.getpid(), signal.SIGKILL)
-    save(self, writer, state)
+    save(self, sizes, state)
 
 UnfinishedFolder.save = killed
-spec = CleaningSpec.parse({"steps": [{"kind": "gopher_repetition"}]}, "test")
+spec = CleaningSpec.parse({"steps": steps}, "test")
 clean.clean([source], out, spec, workers=1, shard_bytes=200_000)
 """
 
 
+def kill(source, out, saves, steps):
+    """Clean in a process that is killed before it notes for the given time how far it has come."""
+    plain = json.dumps(steps.model_dump(mode="json")["steps"])
+    ended = subprocess.run([sys.executable, "-c", KILLED, source, str(out), str(saves), plain], check=False)
+    assert ended.returncode == -signal.SIGKILL and not out.exists()
+
+
 @pytest.mark.parametrize("saves", [1, 3])
 def test_a_killed_call_goes_on_without_a_document_twice_or_lost(saves, tmp_path, caplog, monkeypatch):
-    texts = [f"{number}\n{PROSE if number % 3 else REPEATED}" for number in range(2000)]
+    texts = [f"{number}\n{PROSE if number % 3 else REPEATED}" for number in range(1100)]
     source, out = write(tmp_path / "in.jsonl", texts), tmp_path / "out"
     steps = spec("gopher_repetition")
-    ended = subprocess.run([sys.executable, "-c", KILLED, source, str(out), str(saves)], check=False)
-    assert ended.returncode == -signal.SIGKILL and not out.exists()
+    kill(source, out, saves, steps)
     seen = []
-    module = sys.modules["linnet.data.clean"]
-    monkeypatch.setattr(module, "clean_texts", lambda texts, spec: seen.append(len(texts)) or clean_texts(texts, spec))
+    monkeypatch.setattr(passes, "clean_rows", lambda rows, steps: seen.append(len(rows)) or clean_rows(rows, steps))
     report = clean([source], out, steps, workers=1, shard_bytes=200_000)
     straight = clean([source], tmp_path / "straight", steps, workers=1, shard_bytes=200_000)
-    assert asdict(report) == asdict(straight) and report.read.documents == 2000
+    assert asdict(report) == asdict(straight) and report.read.documents == 1100
     assert read(out) == read(tmp_path / "straight")
     numbers = [int(text.split("\n")[0]) for text in read(out)]
-    assert numbers == [number for number in range(2000) if number % 3]
+    assert numbers == [number for number in range(1100) if number % 3]
     resumed = 512 * (saves - 1)
-    assert sum(seen) == 2 * 2000 - resumed
+    assert sum(seen) == 2 * 1100 - resumed
     assert (f"goes on behind {resumed:,} documents" in caplog.text) == (resumed > 0)
     assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out", "straight"}
 
 
 def test_what_is_left_of_another_call_is_not_used(tmp_path, monkeypatch):
     source = write(tmp_path / "in.jsonl", [PROSE] * 1200)
-    monkeypatch.setattr("linnet.data.clean.SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr("linnet.data.passes.SAVE_EVERY_S", 0.0)
     with monkeypatch.context() as failing:
         failing.setattr("linnet.data.clean.write_json", lambda *given: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
         with pytest.raises(OSError, match="no"):
@@ -161,3 +168,70 @@ def test_what_is_left_of_another_call_is_not_used(tmp_path, monkeypatch):
     report = clean([source], tmp_path / "out", spec("gopher_quality"), workers=1)
     assert report.read.documents == 1200 and report.steps[0].step == "gopher_quality"
     assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out"}
+
+
+def words(source, count):
+    return [f"w{source.randrange(10**6)}" for _ in range(count)]
+
+
+def test_filters_and_comparisons_in_one_call(tmp_path):
+    """Documents of planted copies, whose last lines the filter before the comparison cuts off."""
+    source = random.Random(0)
+    item, *texts = (" ".join(words(source, 60)) + "." for _ in range(9))
+    near, quoting = f"{texts[0][:-1]} again.", f"{texts[1]} {item}"
+    documents = [*texts, f"{texts[2]}\nHome | About", near, REPEATED, quoting, f"{texts[0][::-1]} jo@linnet.dev."]
+    test = write(tmp_path / "test.jsonl", [item])
+    steps = spec(
+        "gopher_repetition",
+        {"kind": "c4", "min_num_sentences": -1},
+        {"kind": "decontamination", "against": [test]},
+        "exact_duplicates",
+        "near_duplicates",
+        "pii",
+    )
+    report = clean([write(tmp_path / "web.jsonl", documents)], tmp_path / "out", steps)
+    assert read(tmp_path / "out") == [*texts, f"{texts[0][::-1]} email@example.com."]
+    removed = {step.step: step.removed.documents for step in report.steps}
+    assert removed == {
+        "gopher_repetition": 1,
+        "c4": 0,
+        "decontamination": 1,
+        "exact_duplicates": 1,
+        "near_duplicates": 1,
+        "pii": 0,
+    }
+    assert [step.read.documents for step in report.steps] == [13, 12, 12, 11, 10, 9]
+    lost = sum(step.removed.bytes + step.trimmed_bytes for step in report.steps)
+    assert report.read.bytes - lost == report.kept.bytes
+    shown = {step.step: step.examples for step in report.steps if step.examples}
+    assert shown["near_duplicates"] == [
+        {"reason": "near (0.98)", "text": one_line(near, 200), "stays": one_line(texts[0], 200)}
+    ]
+    assert shown["decontamination"][0]["reason"] == "evaluation_overlap (1.00)"
+    assert shown["exact_duplicates"][0]["stays"] == one_line(texts[2], 200)
+    assert "stays in its place" in CleaningResult(report).tables()[-1].columns
+
+
+def test_comparisons_before_filters_read_the_inputs_twice(tmp_path):
+    texts = [f"{PROSE} {number}" for number in (1, 1, 2)]
+    source = write(tmp_path / "web.jsonl", [*texts, "Too short."])
+    report = clean([source], tmp_path / "out", spec("exact_duplicates", "gopher_quality", "exact_duplicates"))
+    assert read(tmp_path / "out") == [texts[0], texts[2]]
+    assert [step.removed.documents for step in report.steps] == [1, 1, 0]
+    assert report.read.documents == 4
+
+
+@pytest.mark.parametrize(("saves", "resumed"), [(2, 512), (10, 512)])
+def test_a_call_killed_among_comparisons_goes_on(saves, resumed, tmp_path, caplog):
+    """Of the passes it is killed in the first, and in the last, where the text of the first is read."""
+    source = random.Random(1)
+    texts = [f"{number} {' '.join(words(source, 30))}" for number in range(1020)]
+    path = write(tmp_path / "in.jsonl", [*texts, *texts[:600]])
+    steps, out = spec("pii", "exact_duplicates", "pii", "near_duplicates"), tmp_path / "out"
+    kill(path, out, saves, steps)
+    report = clean([path], out, steps, workers=1, shard_bytes=200_000)
+    assert f"goes on behind {resumed:,} documents" in caplog.text
+    straight = clean([path], tmp_path / "straight", steps, workers=1, shard_bytes=200_000)
+    assert asdict(report) == asdict(straight) and report.steps[1].removed.documents == 600
+    assert read(out) == texts
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out", "straight"}

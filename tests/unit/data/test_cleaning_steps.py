@@ -1,7 +1,8 @@
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.cleaning_steps import CleaningSpec, clean_texts
+from linnet.data.cleaning_steps import CleaningSpec, clean_rows
+from linnet.data.text_folder import TextRow
 
 PROSE = """The birds of the valley sang to the trees until the evening came over the hills.
 Nobody in that village could have known what winter would bring with it.
@@ -19,6 +20,10 @@ def spec(*steps):
     return CleaningSpec.parse({"steps": [{"kind": step} if isinstance(step, str) else step for step in steps]}, "test")
 
 
+def cleaned(texts, steps):
+    return clean_rows([TextRow(text, "file") for text in texts], steps.steps)
+
+
 @pytest.mark.parametrize(
     ("step", "reasons"),
     [
@@ -30,7 +35,7 @@ def spec(*steps):
     ],
 )
 def test_reasons_of_each_step(step, reasons):
-    assert [outcome.reason for outcome in clean_texts(DOCUMENTS, spec(step))] == reasons
+    assert [outcome.reason for outcome in cleaned(DOCUMENTS, spec(step))] == reasons
 
 
 def test_lines_of_c4_equal_those_of_datatrove():
@@ -43,14 +48,14 @@ def test_lines_of_c4_equal_those_of_datatrove():
         document = Document(text=text, id="")
         result = filters.C4QualityFilter(**options).filter(document)
         theirs.append((document.text, None if result is True else result[1]))
-    assert [(o.text, o.reason) for o in clean_texts(texts, spec({"kind": "c4", **options}))] == theirs
+    assert [(o.row.text, o.reason) for o in cleaned(texts, spec({"kind": "c4", **options}))] == theirs
     assert theirs[2] == (PROSE, None) and theirs[3][1] == "curly_bracket"
 
 
 def test_addresses_are_replaced_alike_in_every_document():
-    found = clean_texts(["Write to jo@linnet.dev today."] * 3, spec("pii"))
-    assert len({outcome.text for outcome in found}) == 1
-    assert "jo@" not in found[0].text
+    found = cleaned(["Write to jo@linnet.dev today."] * 3, spec("pii"))
+    assert len({outcome.row.text for outcome in found}) == 1
+    assert "jo@" not in found[0].row.text
 
 
 @pytest.mark.parametrize(
@@ -59,8 +64,9 @@ def test_addresses_are_replaced_alike_in_every_document():
         ({"kind": "c5"}, "'c5': must be one of 'gopher_repetition'"),
         ({"kind": "c4", "sentences": 2}, "sentences: unknown key"),
         ({"kind": "gopher_quality", "min_doc_words": 0}, "min_doc_words: 0"),
+        ({"kind": "decontamination", "against": []}, "against.*must not be empty"),
     ],
-    ids=["kind", "key", "value"],
+    ids=["kind", "key", "value", "against"],
 )
 def test_mistakes_in_the_steps_are_named(step, message):
     with pytest.raises(UserError, match=message):
@@ -71,6 +77,13 @@ def test_the_default_is_that_of_fineweb():
     """Its C4 step keeps lines without a mark at their end."""
     kinds = [step.kind for step in CleaningSpec().steps]
     assert kinds == ["gopher_repetition", "gopher_quality", "c4", "fineweb_quality", "pii"]
-    outcomes = clean_texts([MIXED, REPEATED], CleaningSpec())
-    assert outcomes[0].text == MIXED and outcomes[0].reason is None
+    outcomes = cleaned([MIXED, REPEATED], CleaningSpec())
+    assert outcomes[0].row.text == MIXED and outcomes[0].reason is None
     assert outcomes[1].reason is not None
+
+
+def test_comparisons_of_one_kind_need_a_filter_between():
+    with pytest.raises(UserError, match="steps: exact_duplicates twice without a filter between"):
+        spec("c4", "exact_duplicates", "near_duplicates", "exact_duplicates")
+    stages = spec("exact_duplicates", "c4", "near_duplicates", {"kind": "pii", "enabled": False}).stages()
+    assert [(len(one.filters), len(one.comparisons), one.first) for one in stages] == [(0, 1, 0), (1, 1, 1), (0, 0, 0)]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data import deduplicate as module
+from linnet.data import comparison as module
 from linnet.data import workers as batching
+from linnet.data.comparison import DeduplicationSpec, decide, describe
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
-from linnet.data.deduplicate import DeduplicationSpec, decide, deduplicate, describe
+from linnet.data.deduplicate import deduplicate
 from linnet.data.minhash import MinHashSpec
 from linnet.data.prepare import read_split
 
@@ -196,7 +197,7 @@ def test_examples_name_the_document_that_stays(tmp_path):
 
 def test_nothing_left_is_an_error_that_writes_nothing(tmp_path):
     path = write_lines(tmp_path / "in.jsonl", ["a b c", "A b  c"])
-    with pytest.raises(UserError, match="no document stays: 2 evaluation overlap"):
+    with pytest.raises(UserError, match="no document stays; removed: 2 decontamination"):
         deduplicate([path], tmp_path / "out", against=[path])
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
 
@@ -219,20 +220,48 @@ def test_the_output_is_an_input_of_prepare(tmp_path, caplog):
     assert not caplog.records, "the report is no file of another kind"
 
 
-def test_a_killed_run_leaves_nothing_and_the_next_is_the_same(tmp_path):
-    texts, stay = planted(random.Random(8))
-    path = write_lines(tmp_path / "in.jsonl", texts)
-    program = (
-        "import os, signal, sys; from linnet.data import deduplicate as module\n"
-        "module.describe_removed = None; module.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"module.deduplicate([{path!r}], {str(tmp_path / 'out')!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    assert not (tmp_path / "out").exists()
-    deduplicate([path], tmp_path / "out")
-    assert texts_of(tmp_path / "out") == stay
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.jsonl", "out"]
+KILLED = """
+import os, signal, sys
+from linnet.data import deduplicate as module, passes
+from linnet.data.text_folder import UnfinishedFolder
+
+source, out, saves = sys.argv[1], sys.argv[2], int(sys.argv[3])
+passes.SAVE_EVERY_S, save, count = 0.0, UnfinishedFolder.save, [0]
+
+def killed(self, sizes, state):
+    count[0] += 1
+    if count[0] == saves:
+        own = [name for name in sizes if name.partition("/")[0].endswith(str(state["number"]))]
+        for name in own[-1:]:
+            with (self.path / name).open("ab") as file:
+                file.write(b"half a li")
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, sizes, state)
+
+def at_the_end(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+UnfinishedFolder.save = killed
+module.write_json = at_the_end
+module.deduplicate([source], out, workers=1, shard_bytes=20_000)
+"""
+
+
+@pytest.mark.parametrize(("saves", "resumed"), [(3, 1024), (5, 2000), (7, 512), (99, 1500)])
+def test_a_killed_run_goes_on_without_a_document_twice_or_lost(saves, resumed, tmp_path, caplog):
+    """It is killed in the first pass, behind it, in the second, and when the files are in their place."""
+    source = random.Random(8)
+    originals = [f"id{number} {' '.join(words(source, 40))}" for number in range(1500)]
+    texts = [*originals[:1000], *(f"{text}!" for text in originals[500:1000]), *originals[1000:]]
+    path, out = write_lines(tmp_path / "in.jsonl", texts), tmp_path / "out"
+    done = subprocess.run([sys.executable, "-c", KILLED, path, str(out), str(saves)], check=False)
+    assert done.returncode == -9 and not out.exists()
+    report = deduplicate([path], out, workers=1, shard_bytes=20_000)
+    assert texts_of(out) == originals
+    assert f"goes on behind {resumed:,} documents" in caplog.text
+    straight = deduplicate([path], tmp_path / "straight", workers=1, shard_bytes=20_000)
+    assert report == straight and report.removed["exact"].documents == 0 and report.removed["near"].documents == 500
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.jsonl", "out", "straight"]
 
 
 def test_a_full_disk_ends_the_run_and_leaves_nothing(tmp_path):
@@ -244,7 +273,7 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing(tmp_path):
         "from linnet.cli.main import main\n"
         f"sys.exit(main(['data', 'dedup', {path!r}, '--out', {str(tmp_path / 'out')!r}]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-B", "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "File too large" in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
 

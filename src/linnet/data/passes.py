@@ -1,0 +1,258 @@
+"""Passes over documents: filters of single documents, then comparisons of all, whose decisions the next pass applies.
+
+A pass reads what the last one wrote. That, and how far the pass has come, is in a folder beside the result, so that a
+call that was killed goes on there.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+
+from linnet.core.errors import UserError, note
+from linnet.data.cleaning_report import CleaningReport
+from linnet.data.cleaning_steps import CleanedText, FilterStep, clean_rows
+from linnet.data.comparison import Comparison, DeduplicationSpec, describe
+from linnet.data.decontaminate import EvaluationIndex
+from linnet.data.minhash import MinHashSpec
+from linnet.data.signatures import Records, SignatureWriter, read_signatures
+from linnet.data.sources import Source
+from linnet.data.text_folder import Amount, TextFolderWriter, TextRow, UnfinishedFolder, read_rows
+from linnet.data.workers import batched_texts, default_workers, map_in_order
+from linnet.present.progress import Advance, progress
+
+SAVE_EVERY_S = 5.0
+"""So much work at most is done again after a call was killed."""
+
+_LONG_BYTES = 20_000
+"""More than most evaluation documents have."""
+
+
+class Pass(NamedTuple):
+    """One reading of all documents.
+
+    settings: how the documents that the filters leave are compared; None: not. tests: evaluation files that they are
+    compared with. first: the number of the first filter in the report. comparisons: the steps behind the filters.
+    """
+
+    filters: tuple[FilterStep, ...] = ()
+    settings: DeduplicationSpec | None = None
+    tests: Sequence[Source] = ()
+    first: int = 0
+    comparisons: int = 0
+
+    @property
+    def writes_text(self) -> bool:
+        """False for documents that the next pass can read where this one did."""
+        return bool(self.filters) or self.settings is None
+
+
+@dataclass
+class PassesJob:
+    """How far a call has come.
+
+    number: of the current pass. texts: the files that it reads; none for the inputs. evaluation: the evaluation
+    documents among the records of the pass before. batches: of documents, done in this pass; kept: what they left.
+    files: written in this pass, of which the last has `size` bytes. records: written in this pass.
+    """
+
+    report: CleaningReport
+    number: int = 0
+    texts: list[str] = field(default_factory=list)
+    evaluation: int = 0
+    batches: int = 0
+    kept: Amount = field(default_factory=Amount)
+    files: list[str] = field(default_factory=list)
+    size: int = 0
+    records: int = 0
+
+
+@dataclass(frozen=True)
+class _BatchWork:
+    """What a process does with a batch of documents: filters, and the records of what they leave."""
+
+    filters: tuple[FilterStep, ...]
+    settings: DeduplicationSpec | None
+    index: EvaluationIndex | None
+
+    def __call__(self, rows: list[TextRow]) -> tuple[list[CleanedText], Records | None]:
+        outcomes = clean_rows(rows, self.filters)
+        if self.settings is None:
+            return outcomes, None
+        texts = [outcome.row.text for outcome in outcomes if outcome.reason is None]
+        return outcomes, describe(texts, self.settings, self.index)
+
+
+class Passes:
+    """Takes the documents of inputs through passes. comparison: the last that was applied.
+
+    job: where to begin, if nothing was saved in `unfinished`.
+    """
+
+    def __init__(
+        self,
+        unfinished: UnfinishedFolder,
+        passes: Sequence[Pass],
+        job: PassesJob,
+        sources: Sequence[Source],
+        workers: int | None,
+        shard_bytes: int,
+    ) -> None:
+        self.comparison: Comparison | None = None
+        self._unfinished, self._passes, self._sources = unfinished, passes, sources
+        self._workers, self._shard_bytes = workers, shard_bytes
+        self._needed: dict[str, int] = {}
+        state = unfinished.begin()
+        self.job = job if state is None else TypeAdapter(PassesJob).validate_python(state)
+        if state is not None:
+            count = self.job.kept.documents if self.job.number else self.job.report.read.documents
+            place = f" (pass {self.job.number + 1} of {len(passes)})" if len(passes) > 1 else ""
+            note(f"{unfinished.target}: goes on behind {count:,} documents of an earlier call{place}")
+
+    def run(self) -> CleaningReport:
+        """Do what is left to do. `UserError`, and nothing left, if no document stays."""
+        for number in range(self.job.number, len(self._passes)):
+            self._run_pass(self._passes[number])
+            if not self.job.kept.documents:
+                self._unfinished.remove()
+                raise UserError(f"no document stays; removed: {self.job.report.describe_removed()}")
+            if number + 1 < len(self._passes):
+                self._begin_next()
+        self.job.report.kept = self.job.kept
+        return self.job.report
+
+    def place_in(self, folder: Path) -> list[str]:
+        """Put the files of the last pass into a folder on the same disk, and return their names."""
+        self._unfinished.place_in(folder, [f"{self._texts}/{name}" for name in self.job.files])
+        return self.job.files
+
+    @property
+    def _texts(self) -> str:
+        return f"text-{self.job.number}"
+
+    @property
+    def _signatures(self) -> str:
+        return f"signatures-{self.job.number}"
+
+    def _begin_next(self) -> None:
+        """Note that a pass is complete, and remove what only this one needed."""
+        job, one = self.job, self._passes[self.job.number]
+        before = [name.partition("/")[0] for name in job.texts]
+        texts = [f"{self._texts}/{name}" for name in job.files] if one.writes_text else job.texts
+        needed = [*texts, *([self._signatures] if one.settings else [])]
+        self._needed = {name: (self._unfinished.path / name).stat().st_size for name in needed}
+        evaluation = sum(source.counts.documents for source in one.tests)
+        self.job = PassesJob(job.report, job.number + 1, texts, evaluation)
+        self._unfinished.save(self._needed, asdict(self.job))
+        if one.writes_text and before:
+            rmtree(self._unfinished.path / before[0])
+        if job.number:
+            (self._unfinished.path / f"signatures-{job.number - 1}").unlink(missing_ok=True)
+
+    def _run_pass(self, one: Pass) -> None:
+        job = self.job
+        self.comparison = self._decide()
+        name = "cleaning" if one.filters else "reading" if one.settings else "writing"
+        files = [self._unfinished.path / name for name in job.texts]
+        total = sum(file.stat().st_size for file in files) or sum(source.size_bytes for source in self._sources)
+        with ExitStack() as stack:
+            index = _index(one) if one.tests else None
+            advance = stack.enter_context(progress(name, total, "bytes"))
+            rows = read_rows(files, advance) if files else self._rows(advance)
+            if self.comparison is not None:
+                rows = self.comparison.remaining(rows)
+            waiting = islice(batched_texts(rows, lambda row: len(row.text)), job.batches, None)
+            work = _BatchWork(one.filters, one.settings, index)
+            batches: Any = map_in_order(work, waiting, self._workers or default_workers(total))
+            stack.enter_context(closing(batches))  # its processes end here, whatever happens
+            self._write(one, batches, index)
+        if self.comparison is not None:
+            before = self._passes[job.number - 1]
+            job.report.add_comparison(before.first + len(before.filters), before.comparisons, self.comparison.report)
+
+    def _rows(self, advance: Advance) -> Iterator[TextRow]:
+        for source in self._sources:
+            for text in source.documents(advance):
+                yield TextRow(text, source.name)
+
+    def _decide(self) -> Comparison | None:
+        """What the comparisons of the last pass decide, for this one."""
+        number = self.job.number
+        if not number or (settings := self._passes[number - 1].settings) is None:
+            return None
+        records = read_signatures(self._unfinished.path / f"signatures-{number - 1}", settings.near or MinHashSpec())
+        return Comparison(records, self.job.evaluation, self._passes[number - 1].tests, settings)
+
+    def _write(
+        self, one: Pass, batches: Iterator[tuple[list[CleanedText], Records | None]], index: EvaluationIndex | None
+    ) -> None:
+        """Write documents and records, fill the report, and note now and then how far that has come."""
+        job, saved_s = self.job, time.monotonic()
+        folder = self._unfinished.path / self._texts
+        folder.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            texts = stack.enter_context(TextFolderWriter(folder, self._shard_bytes, job.files, job.size))
+            records = self._open_records(stack, one, index)
+            for outcomes, described in batches:
+                self._count(one, outcomes)
+                if one.writes_text:
+                    for outcome in outcomes:
+                        if outcome.reason is None:
+                            texts.write(outcome.row)
+                if records is not None and described is not None:
+                    records.write(described)
+                job.batches += 1
+                if time.monotonic() - saved_s >= SAVE_EVERY_S:
+                    self._save(texts, records)
+                    saved_s = time.monotonic()
+            job.files = list(texts.files)
+
+    def _open_records(self, stack: ExitStack, one: Pass, index: EvaluationIndex | None) -> SignatureWriter | None:
+        """The file of records, behind those that are written already; those of evaluation documents are the first."""
+        if one.settings is None:
+            return None
+        path = self._unfinished.path / self._signatures
+        records = stack.enter_context(SignatureWriter(path, one.settings.near or MinHashSpec(), self.job.records))
+        if not self.job.records:
+            for texts in batched_texts(text for source in one.tests for text in source.documents()):
+                records.write(describe(texts, one.settings, index))
+        return records
+
+    def _count(self, one: Pass, outcomes: list[CleanedText]) -> None:
+        report, kept = self.job.report, self.job.kept
+        for outcome in outcomes:
+            report.add(outcome, one.first)
+            if not self.job.number:
+                report.read.count(outcome.bytes[0])
+            if outcome.reason is None:
+                kept.count(outcome.bytes[-1])
+
+    def _save(self, texts: TextFolderWriter, records: SignatureWriter | None) -> None:
+        job, sizes = self.job, texts.flushed()
+        job.files = list(texts.files)
+        job.size = sizes[job.files[-1]] if job.files else 0
+        found = {f"{self._texts}/{name}": size for name, size in sizes.items()}
+        if records is not None:
+            found[self._signatures], job.records = records.flushed(), records.records
+        self._unfinished.save(self._needed | found, asdict(job))
+
+
+def _index(one: Pass) -> EvaluationIndex:
+    """Read the evaluation documents; notes on those that will hardly be found in a text."""
+    assert one.settings is not None, "evaluation documents are there to be compared with"
+    spec = one.settings.overlap
+    index = EvaluationIndex((text for source in one.tests for text in source.documents()), spec)
+    if index.short:
+        shorter = f"{index.short:,} evaluation documents have fewer than {spec.ngram_words} words"
+        note(f"{shorter}: of texts that contain them only those equal to them are found")
+    for source in one.tests:
+        if source.kind == "text" and source.counts.documents == 1 and source.size_bytes > _LONG_BYTES:
+            whole = f"{source.name} is one evaluation document: a text goes if it has {spec.share:g} of all its n-grams"
+            note(f"{whole}; a separator of documents divides it")
+    return index

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from set_rows import ROWS
 from small_originals import write as write_original
 
@@ -358,6 +358,18 @@ def original(name: str) -> "Maker":
     return lambda workspace, path: write_original(path, name)
 
 
+def peft_parts(workspace: Workspace, path: Path) -> None:
+    """Low-rank parts of `SmolLM-135M` as PEFT writes them."""
+    base, name = workspace.path("SmolLM-135M"), "model.layers.0.mlp.down_proj"
+    outputs, inputs = load_file(base / WEIGHTS)[f"{name}.weight"].shape
+    path.mkdir()
+    parts = {"A": torch.randn(2, inputs), "B": torch.randn(outputs, 2)}
+    named = {f"base_model.model.{name}.lora_{part}.weight": tensor for part, tensor in parts.items()}
+    save_file(named, path / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": str(base)}
+    (path / "adapter_config.json").write_text(json.dumps(config))
+
+
 def published_ted(end: str) -> "Maker":
     """A TED model in the published layout."""
 
@@ -488,6 +500,7 @@ MAKERS: dict[str, Maker] = {
     "PLDR-LLM-v51-110M-3": transformers_folder(None),
     "PLDR-LLM-v51G-106M-1": transformers_folder("external"),
     "SmolLM-135M": original("llama"),
+    "my-lora": peft_parts,
     "pythia-160m": original("gpt_neox"),
     "tiny_stories": published_ted(END),
     "my_ted": published_ted("|"),

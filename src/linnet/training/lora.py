@@ -10,7 +10,8 @@ Legend: `I` inputs, `O` outputs, `R` rank.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,11 @@ class LowRankSum(nn.Module):
         drawn_RI = torch.rand((spec.rank, inputs), generator=generator).mul_(2 * bound).sub_(bound)
         self.down_RI = nn.Parameter(drawn_RI.to(weight_OI))
         self.up_OR = nn.Parameter(weight_OI.new_zeros(outputs, spec.rank))
+        self.is_on = True
 
     def forward(self, weight_OI: Tensor) -> Tensor:
+        if not self.is_on:
+            return weight_OI
         return low_rank_sum(LowRankParts(weight_OI, self.up_OR, self.down_RI, self.scale))
 
 
@@ -84,6 +88,25 @@ def adapted_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:
 def low_rank_parameters(decoder: Decoder) -> set[nn.Parameter]:
     """The parameters of the low-rank parts, which are none of the model's own."""
     return {parameter for name, parameter in decoder.named_parameters() if _ADDED in name}
+
+
+def trains_parts_alone(decoder: Decoder) -> bool:
+    """True if only low-rank parts are trained: without them the decoder stays the model that the run starts from."""
+    trained = {parameter for parameter in decoder.parameters() if parameter.requires_grad}
+    return bool(trained) and trained <= low_rank_parameters(decoder)
+
+
+@contextmanager
+def without_parts(decoder: Decoder) -> Iterator[None]:
+    """Within the block, the decoder computes as the model that its low-rank parts were added to."""
+    parts = [module for module in decoder.modules() if isinstance(module, LowRankSum)]
+    for part in parts:
+        part.is_on = False
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.is_on = True
 
 
 @torch.no_grad()

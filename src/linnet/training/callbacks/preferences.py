@@ -25,6 +25,7 @@ from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.data import preference_batches
 from linnet.training.initialization import START_FROM, initial_decoder
+from linnet.training.lora import trains_parts_alone, without_parts
 from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
 from linnet.training.objectives.preference import REFERENCE, TERMS, answer_scores, pair_losses
 from linnet.training.spec import RunSpec
@@ -101,9 +102,15 @@ class Preferences(Callback):
         A request to stop ends it early; what it returns then is not whole.
         """
         context = self.context
-        decoder = context.model.whole()
-        if context.state.step > 0:
-            decoder = initial_decoder(context.run, context.data).to(context.device)
+        decoder, is_changed = context.model.whole(), context.state.step > 0
+        if is_changed and trains_parts_alone(decoder):
+            with without_parts(decoder):
+                return self._scored(decoder)
+        return self._scored(initial_decoder(context.run, context.data).to(context.device) if is_changed else decoder)
+
+    def _scored(self, decoder: Decoder) -> dict[str, Tensor]:
+        """The log-probabilities of all answers by a decoder, `[D]` for each side."""
+        context = self.context
         found, processes, size = dict[str, Tensor](), context.processes, context.spec.batch_size
         total = sum(len(batches.rows) // 2 for batches in self._sides.values())
         with progress("answers by the reference", total, shown=processes.is_rank0) as advance:

@@ -30,6 +30,7 @@ from linnet.present.progress import Advance, progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.initialization import initial_decoder
+from linnet.training.lora import trains_parts_alone, without_parts
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
 from linnet.training.rollout_batches import Prompts, RolloutBatches, described, pass_rates, reward_of
 from linnet.training.spec import RunSpec
@@ -93,7 +94,7 @@ class Rollouts(Callback):
         if not context.model.decoder.causal:
             problem = "its layers see later tokens while they calibrate"
             raise UserError(f"model: {context.run.model.name}: {problem}; expected a causal model for training.grpo")
-        if self._spec.kl and self._reference is None:
+        if self._spec.kl and self._reference is None and not trains_parts_alone(context.model.decoder):
             reference = initial_decoder(context.run, context.data)
             self._reference = reference.to(context.device).eval().requires_grad_(False)
         self._batches.current = {}
@@ -207,9 +208,17 @@ class Rollouts(Callback):
             drawn_BT = self._nats(self.context.model.whole(), batch)
             self._check(answers, drawn_BT)
         extras[DRAWN] = drawn_BT
-        if self._reference is not None:
-            extras[REFERENCE_NATS] = self._nats(self._reference, batch)
+        if self._spec.kl:
+            extras[REFERENCE_NATS] = self._reference_nats(batch)
         return replace(batch, extras=extras)
+
+    def _reference_nats(self, batch: Batch) -> Tensor:
+        """`-log r` of each token that counts, `[B, T]`, by a second model, or this one without its low-rank parts."""
+        if self._reference is not None:
+            return self._nats(self._reference, batch)
+        decoder = self.context.model.whole()
+        with without_parts(decoder):
+            return self._nats(decoder, batch)
 
     def _nats(self, decoder: Decoder, batch: Batch) -> Tensor:
         """`-log` of the probability of each token that counts, `[B, T]`, as the objective computes it."""

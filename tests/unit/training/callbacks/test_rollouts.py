@@ -16,7 +16,7 @@ from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
-from linnet.training.callbacks import Callback
+from linnet.training.callbacks import Callback, rollouts
 from linnet.training.data import fit_to_data
 from linnet.training.rollout_batches import pass_rates, reward_of
 from linnet.training.run import resolve_run_config
@@ -88,6 +88,21 @@ def test_a_stopped_run_resumes_bit_for_bit(grpo: dict, chat_model: Path, prompts
     if grpo:  # the answers of the second step are those of the first
         assert terms[0]["reward"] == terms[1]["reward"] == terms[2]["reward"] and terms[0]["kl"] < terms[2]["kl"]
         assert terms[0]["answer_tokens"] == terms[1]["answer_tokens"]
+
+
+def test_low_rank_parts_are_switched_off_for_the_reference(
+    chat_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lora = {"rank": 2, "alpha": 32.0}
+    training = {**TRAINING, "optimizer": {"lr": 2e-2}, "grpo": {**GRPO, "updates": 2, "kl": 0.1}, "lora": lora}
+    given = {"start_from": chat_model, "prompts": prompts, "training": training}
+    with monkeypatch.context() as patched:
+        patched.setattr(rollouts, "trains_parts_alone", lambda decoder: False)
+        second = linnet.train(tmp_path / "second", **given)
+    monkeypatch.delattr(rollouts, "initial_decoder")  # no second model is made
+    one = linnet.train(tmp_path / "one", **given)
+    assert same(one.folder, second.folder)
+    assert terms_of(one.folder)[0]["kl"] < 1e-6 < 1e-4 < terms_of(one.folder)[-1]["kl"]
 
 
 def test_the_first_pass_has_a_ratio_of_one(chat_model: Path, prompts: Path, tmp_path: Path):

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs_alike import same
+from safetensors.torch import load_file
 
 import linnet
 from linnet.core.errors import UserError
@@ -19,6 +20,7 @@ from linnet.data.token_data import TokenData, read_manifest
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
+from linnet.training.callbacks import preferences
 from linnet.training.callbacks.preferences import Preferences
 from linnet.training.data import fit_to_data
 from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
@@ -175,6 +177,21 @@ def test_a_run_learns_to_prefer_and_resumes_bit_for_bit(kind: str, chat_model: P
     if kind == "dpo":
         assert first["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
         assert figures["preference_loss"] < math.log(2)
+
+
+def test_low_rank_parts_are_switched_off_for_a_reference_that_is_computed_again(
+    chat_model: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lora = {"rank": 2, "alpha": 32.0}
+    training = {**TRAINING, "preference": {}, "lora": lora, "optimizer": {"lr": 1e-2}}
+    run = linnet.train(tmp_path / "run", start_from=chat_model, preferences=pairs, training={**training, "steps": 3})
+    stored = run.folder / REFERENCE_LOG_PROBABILITIES
+    known = load_file(stored)
+    stored.unlink()
+    monkeypatch.delattr(preferences, "initial_decoder")  # no second model is made
+    linnet.train(tmp_path / "run", training={"steps": 6})
+    again = load_file(stored)
+    assert known.keys() == again.keys() and all(torch.equal(again[side], known[side]) for side in known)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_text
@@ -99,13 +100,23 @@ def chat_setup(folders: Sequence[Path], template_file: str | Path | None = None)
     named = dict[str, str]()
     for folder in reversed(folders):
         named |= special_tokens_of(folder)
+    return setup_of(tokenizer, source, origin, named)
+
+
+def setup_of(
+    tokenizer: Tokenizer,
+    source: str = OWN_TEMPLATE,
+    origin: str = OWN_ORIGIN,
+    named: Mapping[str, str] = MappingProxyType({}),
+) -> ChatSetup:
+    """The setup for a template and a tokenizer that may lack its control tokens. named: tokens that it may name."""
     added = tuple(name for name in dict.fromkeys(_CONTROL.findall(source)) if name not in tokenizer.special_ids)
     grown = tokenizer.with_special(added) if added else tokenizer
     template = ChatTemplate(source, origin, _special_tokens(named, grown))
     stop = _stop(template, grown)
     if stop is None or stop in map(tokenizer.token_name, tokenizer.end_ids):
         return ChatSetup(template, grown, added)
-    if template_file is None:
+    if origin == OWN_ORIGIN:
         template = ChatTemplate(source, origin, {**template.special_tokens, "eos_token": stop})
     return ChatSetup(template, tokenizer.with_special(added, (stop,)), added, (stop,))
 

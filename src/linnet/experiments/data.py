@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from linnet.core.checksum import digest
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
+from linnet.data.chat_setup import OWN_TEMPLATE, setup_of
+from linnet.data.conversations import read_conversations
 from linnet.data.prepare import TokenRow, prepare_rows, prepare_texts, read_split, single_document_note
+from linnet.data.prepare_conversations import prepare_conversations
 from linnet.data.split import Split
+from linnet.data.synthesise import STORIES, synthesise
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
@@ -18,6 +23,7 @@ from linnet.experiments.results import hash_of
 from linnet.experiments.suite import Suite, TextSpec, TokenizerSpec
 from linnet.present.progress import progress
 from linnet.stories import texts
+from linnet.stories.instructions import examples
 
 STORIES_SEED, ABILITY_SEED = 0, 0
 STORIES_PER_VALIDATION_STORY = 20
@@ -59,12 +65,17 @@ def prepare_data(
     folders, text, tokenizer = suite.data_folders(out), suite.text, suite.tokenizer
     if text is None:
         return folders
-    name = f"{text.model_dump_json()} {tokenizer.model_dump_json()}"
+    name = f"{text.model_dump_json(exclude_defaults=True)} {tokenizer.model_dump_json()}"
+    if text.instructions is not None:
+        name = str(out / f"instructions-{hash_of(name)}.jsonl")
     if all(is_prepared(folder, name) for folder in folders):
         return folders
     log("preparing the text")
     if text.ability is not None:
         _prepare_ability(text, tokenizer, folders, name)
+        return folders
+    if text.instructions is not None:
+        _prepare_instructions(text, tokenizer, folders[0], Path(name))
         return folders
     if text.stories is not None:
         train, validation = built_in_stories(text.stories, text.names)
@@ -112,6 +123,19 @@ def _prepare_ability(text: TextSpec, settings: TokenizerSpec, folders: Sequence[
             prepare_rows(train, validation, folder, tokenizer, name)
 
 
+def _prepare_instructions(text: TextSpec, settings: TokenizerSpec, folder: Path, file: Path) -> None:
+    """Write conversations of the story world as rows; linnet's chat template encloses their messages."""
+    assert text.instructions is not None
+    synthesise(STORIES, file, text.instructions, STORIES_SEED, "train", text.types, overwrite=True)
+    if settings.kind in KINDS:
+        contents = [turn.content or "" for each in read_conversations(file) for turn in each.messages]
+        tokenizer = Tokenizer.train(settings.kind, contents, settings.vocab_size)
+    else:
+        tokenizer = Tokenizer.load(settings.kind)
+    setup = setup_of(tokenizer)
+    prepare_conversations(file, folder, setup.template, setup.tokenizer, overwrite=True)
+
+
 def file_hashes(text: TextSpec | None, origin: str) -> list[str]:
     """SHA-256 of each file of the text; `UserError` (after `origin`) if one is missing."""
     hashes = []
@@ -132,6 +156,10 @@ def text_hash(suite: Suite) -> str:
     if text.stories is not None:
         described: dict[str, Any] = {"stories": text.stories, "names": text.names}
         content = [digest(json.dumps(built_in_stories(text.stories, text.names)).encode())]
+    elif text.instructions is not None:
+        described = {"types": text.types, "template": OWN_TEMPLATE}
+        rows = islice(examples(STORIES_SEED, "train", text.types), text.instructions)
+        content = [digest(json.dumps(list(rows)).encode())]
     else:
         described, content = {}, file_hashes(text, suite.name)
     return hash_of([described, content, tokenizer])

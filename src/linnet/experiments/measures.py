@@ -43,6 +43,7 @@ from linnet.model.decoder import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
 from linnet.present.progress import progress
+from linnet.stories.instructions import KINDS
 
 METRICS = (
     "bits_per_byte", "accuracy", "parameters", "training_tokens", "training_tokens_per_s", "decode_tokens_per_s",
@@ -90,15 +91,36 @@ class AbilityMeasure(Spec):
 
 
 class InstructionMeasure(Spec):
-    """Greedy answers that pass their checkers: prompts of `files`, or `items` of each type and split of the stories."""
+    """Greedy answers that pass their checkers: prompts of `files`, or `items` of each type and split of the stories.
+
+    types: of the stories; all by default.
+    """
 
     items: Count = 20
+    types: tuple[str, ...] = ()
     files: list[str] = Field(default_factory=list)
     seed: Seed = 0
 
+    @model_validator(mode="after")
+    def _types_fit(self) -> Self:
+        if self.types and self.files:
+            raise ValueError(f"types: {', '.join(self.types)}: are of the stories; leave out files")
+        check_types(self.types)
+        return self
+
     def load(self) -> list[ChatPrompt]:
         """The prompts; `UserError` for a file that cannot be read."""
-        return load_prompts(self.files, self.items) if self.files else default_prompts(self.items, self.seed)
+        if self.files:
+            return load_prompts(self.files, self.items)
+        return default_prompts(self.items, self.seed, self.types)
+
+
+def check_types(types: Sequence[str]) -> None:
+    """`ValueError` for a type of instructions that the story world does not have."""
+    for name in types:
+        if name not in KINDS:
+            accepted = f"expected some of {', '.join(KINDS)}"
+            raise ValueError(f"types: {did_you_mean(name, KINDS, accepted)}")
 
 
 class SampleMeasure(Spec):

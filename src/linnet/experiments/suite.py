@@ -18,7 +18,7 @@ from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, re
 from linnet.data.token_data import read_manifest
 from linnet.evaluation.abilities.contract import Ability, TextAbility
 from linnet.evaluation.abilities.suite import AnyAbility
-from linnet.experiments.measures import NGRAM, Measures
+from linnet.experiments.measures import NGRAM, Measures, check_types
 from linnet.model.cost import model_cost
 from linnet.model.folder import RUNS, read_description
 from linnet.model.spec import ModelSpec
@@ -43,13 +43,17 @@ MAX_FACTOR = 64
 MATCHED_WITHIN = 0.05
 """A larger difference of parameters is noted."""
 
+TEXT_SOURCES = ("stories", "files", "ability", "instructions")
+"""Fields of a text of which one is given."""
+
 Form = Literal["answer", "steps"]
 """The answer alone, or the steps that lead to it and then the answer."""
 
 
 class TextSpec(Spec):
-    """The text: `stories` of the built-in corpus (`names` of each kind), `files` as `linnet prepare` takes them, or
-    `items` questions of an `ability`, of which only the answers are learned and measured.
+    """The text: `stories` of the built-in corpus (`names` of each kind), `files` as `linnet prepare` takes them,
+    `items` questions of an `ability`, of which only the answers are learned and measured, or so many `instructions` of
+    the story world as conversations, of the `types` that are named or of all.
 
     parts: the text is cut into that many parts, document by document; each run trains on one part. The held-out
     documents are the same for all. forms: the forms in which the questions of an ability in words are answered; each
@@ -61,8 +65,15 @@ class TextSpec(Spec):
     files: list[str] | None = Field(None, min_length=1)
     ability: AnyAbility | None = None
     items: Amount = 20_000
+    instructions: Amount | None = None
+    types: tuple[str, ...] = ()
     parts: Count = 1
     forms: tuple[Form, ...] = ()
+
+    @property
+    def is_generated(self) -> bool:
+        """True for rows that are made for what is measured; false for a text of documents."""
+        return self.ability is not None or self.instructions is not None
 
     @property
     def part_count(self) -> int:
@@ -76,12 +87,15 @@ class TextSpec(Spec):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        sources = [name for name in ("stories", "files", "ability") if getattr(self, name) is not None]
+        sources = [name for name in TEXT_SOURCES if getattr(self, name) is not None]
         if len(sources) != 1:
             field = sources[1] if sources else "stories"
-            raise ValueError(f"{field}: give one of stories, files, ability; the others null")
-        if self.ability is not None and self.parts > 1:
-            raise ValueError(f"parts: {self.parts}: expected 1 with an ability, which can have any number of items")
+            raise ValueError(f"{field}: give one of {', '.join(TEXT_SOURCES)}; the others null")
+        if self.is_generated and self.parts > 1:
+            raise ValueError(f"parts: {self.parts}: expected 1 with {sources[0]}, of which there can be any number")
+        if self.types and self.instructions is None:
+            raise ValueError(f"types: {', '.join(self.types)}: go with instructions")
+        check_types(self.types)
         if self.forms and not isinstance(self.ability, TextAbility):
             raise ValueError(f"forms: {', '.join(self.forms)}: need an ability in words, whose steps can be written")
         if len(set(self.forms)) < len(self.forms):
@@ -202,8 +216,10 @@ class Suite(Spec):
             raise ValueError("tokenizer: is decided by text.ability, whose symbols are tokens; leave it out")
         if self.measures.name_recall is not None and (self.text is None or self.text.stories is None):
             raise ValueError("measures.name_recall: needs text.stories, whose names are known")
-        if self.measures.ngram is not None and (ability is not None or self.text is None or self.text.part_count > 1):
-            raise ValueError("measures.ngram: needs a text of one part that is no ability")
+        if self.measures.ngram is not None and (
+            self.text is None or self.text.is_generated or self.text.part_count > 1
+        ):
+            raise ValueError("measures.ngram: needs a text of one part, of stories or files")
         if self.flat and len(self.seeds) > 1:
             raise ValueError(f"flat: goes with one seed; the suite has {len(self.seeds)}")
         return self

@@ -1,6 +1,7 @@
 """The text of a comparison, cut into parts that share what they are measured on."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.data.token_data import TokenData
-from linnet.experiments.data import prepare_data
+from linnet.experiments.data import prepare_data, text_hash
 from linnet.experiments.suite import Suite
 
 
@@ -61,3 +62,49 @@ def test_fewer_documents_than_parts_are_refused(tmp_path: Path):
     (tmp_path / "a.txt").write_text("one<|endoftext|>two")
     with pytest.raises(UserError, match=r"text\.parts: 2: the text has only 1 documents to train on"):
         prepared(tmp_path, {"files": [str(tmp_path / "a.txt")], "parts": 2})
+
+
+INSTRUCTIONS = {"text": {"instructions": 60, "types": ["order", "questions"]}, "tokenizer": {"kind": "bytes"}}
+
+
+def instructions(text: dict[str, Any]) -> Suite:
+    return Suite.parse({**INSTRUCTIONS, "text": text, "model": "tiny-ted", "runs": [{"name": "one"}]}, "test")
+
+
+def test_instructions_become_conversations_of_which_the_answers_count(tmp_path: Path):
+    suite = instructions(INSTRUCTIONS["text"])
+    data = TokenData.open(prepare_data(suite, tmp_path)[0])
+    assert sum(split.documents for split in data.manifest.splits.values()) == 60
+    assert {"<|im_start|>", "<|im_end|>"} <= data.tokenizer.special_ids.keys()
+    first = data.split("train").read(0, 2000).tolist()
+    control = [data.tokenizer.token_name(token) for token in first if token > 255][:8]
+    message = ["<|im_start|>", "<|im_sep|>", "<|im_end|>"]
+    assert control == ["<|end|>", *message, *message, "<|end|>"]
+    targets = data.manifest.splits["train"].targets
+    assert targets is not None and 0 < targets < 0.2 * data.manifest.splits["train"].tokens
+    told: list[str] = []
+    prepare_data(suite, tmp_path, log=told.append)
+    assert not told
+    prepare_data(instructions({"instructions": 50}), tmp_path, log=told.append)
+    assert told == ["preparing the text"]
+
+
+def test_the_hash_of_instructions_depends_on_their_number_and_types():
+    texts = ({"instructions": 20}, {"instructions": 21}, {"instructions": 20, "types": ["order"]})
+    assert len({text_hash(instructions(text)) for text in texts}) == 3
+    assert text_hash(instructions(texts[0])) == text_hash(instructions(dict(texts[0])))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ({"instructions": 9, "types": ["question"]}, "types: did you mean questions?"),
+        ({"stories": 9, "types": ["order"]}, "types: order: go with instructions"),
+        ({"instructions": 9, "parts": 2}, "parts: 2: expected 1 with instructions"),
+        ({"instructions": 9, "stories": 9}, "give one of stories, files, ability, instructions"),
+    ],
+    ids=["unknown type", "no instructions", "parts", "two sources"],
+)
+def test_instructions_that_do_not_fit_are_refused(text: dict[str, Any], problem: str):
+    with pytest.raises(UserError, match=re.escape(problem)):
+        instructions(text)

@@ -1,5 +1,7 @@
 """Measuring: the story is what `generate` gives, the speed a median of runs in turn."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.experiments import measures as measure
 from linnet.experiments.demo import check_prompt
-from linnet.experiments.measures import MemoryFigures, decode_speeds, write_text
+from linnet.experiments.measures import InstructionMeasure, MemoryFigures, decode_speeds, write_text
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
@@ -95,3 +97,12 @@ def test_a_bank_needs_hardly_more_memory_for_a_long_text():
     assert MemoryFigures.from_dict(figures.to_dict()) == figures
     old = {name: value for name, value in figures.to_dict().items() if name != "policy_state_bytes"}
     assert MemoryFigures.from_dict(old).policy_state_bytes == {}
+
+
+def test_instructions_may_be_of_some_types():
+    asked = InstructionMeasure.parse({"items": 2, "types": ["order", "steps"]}, "test").load()
+    assert sorted(Counter(prompt.type for prompt in asked).items()) == [("order", 6), ("steps", 6)]
+    with pytest.raises(UserError, match="types: did you mean order"):
+        InstructionMeasure.parse({"types": ["ordr"]}, "test")
+    with pytest.raises(UserError, match="types: order: are of the stories; leave out files"):
+        InstructionMeasure.parse({"types": ["order"], "files": ["p.jsonl"]}, "test")

@@ -52,11 +52,11 @@ class InstructionScores:
     bits_per_byte: Estimate | None = None
 
 
-def default_prompts(per_kind: int, seed: int = 0) -> list[ChatPrompt]:
-    """Prompts of every kind of the story world, `per_kind` of each in each split that is not for training."""
+def default_prompts(per_kind: int, seed: int = 0, kinds: Sequence[str] = ()) -> list[ChatPrompt]:
+    """Prompts of the kinds of the story world (all by default), `per_kind` of each in each split not for training."""
     found = []
     for split in SPLITS[1:]:
-        rows = islice(examples(seed, split), per_kind * len(KINDS))
+        rows = islice(examples(seed, split, kinds), per_kind * len(kinds or KINDS))
         found += [prompt_of(row, f"stories, {split} {number}") for number, row in enumerate(rows)]
     return found
 

@@ -221,6 +221,19 @@ def test_numbers_are_split(tmp_path: Path, prepare: Prepare) -> None:
     assert code == 2 and errors.startswith("error: --split-digits one: the tokenizer bytes has digits of its own")
 
 
+def test_text_is_cleaned_by_the_steps_of_a_file(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.txt").write_text(f"{TEXT}<|endoftext|>\n{TEXT}")
+    (tmp_path / "clean.yaml").write_text("steps: [{kind: exact_duplicates}]")
+    code, out, _ = prepare("a.txt", "--clean", "clean.yaml", "--tokenizer", "bytes", "--out", "data", "--json")
+    assert code == 0
+    assert json.loads(out)["sources"][0]["documents"] == 300
+    (tmp_path / "m.yaml").write_text("sources: {a: {inputs: a.txt}}")
+    code, _, errors = prepare("--mixture", "m.yaml", "--clean", "clean.yaml", "--out", "other")
+    assert code == 2 and errors.startswith("error: --clean clean.yaml: expected inputs beside it; linnet data clean")
+    code, _, errors = prepare("--chat", "a.jsonl", "--clean", "clean.yaml", "--out", "other")
+    assert (code, errors) == (2, "error: --clean clean.yaml: applies only to text, and not to conversations\n")
+
+
 def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     foreign = Tokenizer.train("bytes", []).definition

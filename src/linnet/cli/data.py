@@ -155,13 +155,13 @@ def clean(
     exact_duplicates, near_duplicates, decontamination (`against: [test.jsonl]`). The result does not depend on the
     number of processes; a call that was killed goes on when it is given again.
     """
-    from linnet.core.spec import read_yaml
     from linnet.data.clean import clean as clean_files
+    from linnet.data.clean import read_cleaning
     from linnet.data.cleaning_report import CleaningResult
     from linnet.data.cleaning_steps import CleaningSpec
     from linnet.present.page import write_page
 
-    spec = CleaningSpec() if config is None else CleaningSpec.parse(read_yaml(config), str(config))
+    spec = CleaningSpec() if config is None else read_cleaning(config)
     report = clean_files(files, out, spec, field, separator, skip_invalid, workers, overwrite)
     result = CleaningResult(report)
     if page is not None:

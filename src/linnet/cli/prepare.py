@@ -31,6 +31,9 @@ def prepare(
     mixture: Annotated[
         Path | None, option("FILE", "A mixture.yaml, whose named sources say what is read; instead of inputs.")
     ] = None,
+    clean: Annotated[
+        Path | None, option("FILE", "A clean.yaml, whose steps the documents go through first (linnet data clean).")
+    ] = None,
     tokenizer: Annotated[
         str, option("bytes|char|bpe|unigram|PATH", "The kind of tokenizer to train, or a tokenizer.json to use.")
     ] = "bpe",
@@ -119,7 +122,7 @@ def prepare(
     reading = _ChatReading(kinds, model, chat_template, long_conversations)
     if reading.is_given:
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
-        text_alone["split-digits"] = split_digits
+        text_alone |= {"split-digits": split_digits, "clean": clean}
         others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
         for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
             if value is not None:
@@ -130,7 +133,7 @@ def prepare(
     token_files = expand_token_files(files or [])
     if any(map(is_token_file, token_files)):
         text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
-        text_alone["split-digits"] = split_digits
+        text_alone |= {"split-digits": split_digits, "clean": clean}
         for name, value in {**text_alone, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to token files", field=name, value=value)
@@ -151,6 +154,7 @@ def prepare(
         skip_invalid=skip_invalid,
         fill_in_the_middle=fill,
         split_digits=split_digits,
+        clean=clean,
     )
     _report(manifest, out, as_json)
     if mixture is not None and not as_json:

@@ -1,13 +1,16 @@
 """Cleaning of files: documents go through the steps of clean.yaml, and those that stay are written."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from shutil import rmtree
+from typing import Any
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
+from linnet.core.spec import read_yaml
 from linnet.data.cleaning_report import CleaningReport, StepReport
 from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, make_changes
 from linnet.data.comparison import comparison_settings
@@ -58,6 +61,42 @@ def clean(
         report.files = run.place_in(folder)
         write_json(folder / REPORT, {"spec": spec.model_dump(), **asdict(report)})
     return report
+
+
+def read_cleaning(spec: str | Path | CleaningSpec) -> CleaningSpec:
+    """The steps; a path is read as YAML."""
+    return spec if isinstance(spec, CleaningSpec) else CleaningSpec.parse(read_yaml(spec), str(spec))
+
+
+@contextmanager
+def cleaned_text(
+    inputs: Sequence[str],
+    beside: Path,
+    spec: CleaningSpec,
+    field: str | None = None,
+    separator: str | None = None,
+    skip_invalid: bool = False,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a folder with the documents of `inputs` that pass all steps, and a summary of what was removed.
+
+    The folder is beside a path, and is removed after the block. The arguments are those of `clean`.
+    """
+    target = beside.with_name(f".{beside.name}.cleaned")
+    report = clean(list(inputs), target, spec, field, separator, skip_invalid, overwrite=True)
+    try:
+        read, kept = report.read, report.kept
+        removed = report.describe_removed()
+        note(f"{kept.documents:,} of {read.documents:,} documents stay after cleaning; removed: {removed}")
+        summary = {
+            "steps": spec.model_dump(mode="json")["steps"],
+            "inputs": list(inputs),
+            "read": asdict(read),
+            "kept": asdict(kept),
+            "removed": {step.step: asdict(step.removed) for step in report.steps},
+        }
+        yield str(target), summary
+    finally:
+        rmtree(target, ignore_errors=True)
 
 
 def _pass(stage: CleaningStage, tests: Sequence[Source]) -> Pass:

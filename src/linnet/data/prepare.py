@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -21,6 +21,8 @@ from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
 from linnet.core.spec import read_yaml
+from linnet.data.clean import cleaned_text, read_cleaning
+from linnet.data.cleaning_steps import CleaningSpec
 from linnet.data.fill_in_the_middle import FillInTheMiddle, Rearranger, Section
 from linnet.data.mixture import MixtureSpec
 from linnet.data.readers import json_field, lines_of, valid
@@ -111,6 +113,7 @@ def prepare(
     mixture: str | Path | MixtureSpec | None = None,
     fill_in_the_middle: FillInTheMiddle | None = None,
     split_digits: str | None = None,
+    clean: str | Path | CleaningSpec | None = None,
 ) -> Manifest:
     """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
@@ -122,23 +125,36 @@ def prepare(
     `skip_invalid` leaves out documents that cannot be read, and counts them. `mixture`, or the path of its YAML, names
     the inputs instead, by source; each source has its own field and separator. `fill_in_the_middle` rearranges
     documents to train on; a tokenizer that is trained here gets its control tokens, another has to have them.
-    `split_digits`: of a tokenizer that is trained here, see `Tokenizer.train`.
+    `split_digits`: of a tokenizer that is trained here, see `Tokenizer.train`. `clean`, or the path of its YAML: the
+    steps of `clean.clean` that the documents go through first; what these removed is in the manifest.
     """
+    steps = None if clean is None else read_cleaning(clean)
+    if steps is not None and mixture is not None:
+        accepted = "inputs beside it; linnet data clean cleans each source of a mixture"
+        raise UserError(field="clean", value=clean if isinstance(clean, str | Path) else "steps", accepted=accepted)
     mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
     out = checked_target(out, overwrite)
     check_fraction(validation)
     check_digits(tokenizer, split_digits)
     ready = load_tokenizer(tokenizer, vocab_size, end)
     with new_folder(out, overwrite) as folder, ExitStack() as stack:
-        if mixed is None:
-            sources, names = open_sources(stack, inputs, field, separator, skip_invalid), None
+        names, cleaning, between = None, None, separator
+        if steps is not None:
+            text = cleaned_text(inputs, out, steps, field, separator, skip_invalid)
+            cleaned, cleaning = stack.enter_context(text)
+            sources, between = open_sources(stack, [cleaned]), None
+        elif mixed is None:
+            sources = open_sources(stack, inputs, field, separator, skip_invalid)
         else:
             sources, names = _open_mixture(stack, mixed, skip_invalid)
         corpus, fraction = _corpus_of(sources, validation, names)
         for line in describe_reading(sources):
             note(line)
-        if undivided := _undivided_note(sources, corpus, separator, fraction):
+        if undivided := _undivided_note(sources, corpus, between, fraction):
             note(undivided)
+        if cleaning is not None:  # its files will be gone
+            of_text = [one.model_copy(update={"file": f"cleaned/{Path(one.file).name}"}) for one in corpus.sources]
+            corpus = replace(corpus, sources=of_text)
         settings = {
             "tokenizer": tokenizer,
             "vocab_size": vocab_size,
@@ -149,6 +165,7 @@ def prepare(
             "skip_invalid": skip_invalid,
             **({} if split_digits is None else {"split_digits": split_digits}),
             **({} if mixed is None else {"mixture": mixed.model_dump(mode="json")}),
+            **({} if cleaning is None else {"clean": cleaning}),
         }
         encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size, split_digits), None
         if fill_in_the_middle is not None:

@@ -17,6 +17,7 @@ from linnet.core.atomic import PARTIAL
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
 from linnet.data import prepare as prepare_module
+from linnet.data.cleaning_steps import CleaningSpec
 from linnet.data.loader import document_rows
 from linnet.data.prepare import (
     TokenRow,
@@ -204,6 +205,22 @@ def test_settings_and_default_fraction_are_recorded(tmp_path: Path) -> None:
         "end": [],
         "skip_invalid": False,
     }
+
+
+def test_documents_are_cleaned_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    name = text_file(tmp_path / "a.txt", [*STORIES[:40], *STORIES[:20]])
+    steps = CleaningSpec.parse({"steps": [{"kind": "exact_duplicates"}]}, "test")
+    manifest = prepare([name], tmp_path / "data", "bytes", separator="<|endoftext|>", clean=steps)
+    found = [*documents(tmp_path / "data", "train"), *documents(tmp_path / "data", "validation")]
+    assert sorted(found) == sorted(text.rstrip("\n") for text in STORIES[:40])
+    assert [source.file for source in manifest.sources] == ["cleaned/part-00000.jsonl"]
+    cleaning: Any = manifest.settings["clean"]
+    assert cleaning["removed"]["exact_duplicates"]["documents"] == 20 and cleaning["inputs"] == [name]
+    assert "40 of 60 documents stay after cleaning; removed: 20 exact_duplicates" in caplog.text
+    assert visible(tmp_path) == {"a.txt", "data"}
+    with pytest.raises(UserError, match="vocab_size: 258"):
+        prepare([name], tmp_path / "other", "char", 258, clean=steps)
+    assert visible(tmp_path) == {"a.txt", "data"}
 
 
 def test_ready_tokenizer_from_a_file_or_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ hold the lines that they are from, in the same order.
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,17 +44,20 @@ def prepare_prompts(
     validation: float | None = None,
     overwrite: bool = False,
     added: Sequence[str] = (),
+    needs_checker: bool = False,
 ) -> Manifest:
     """Turn files of prompts (`data.prompts`) into a data folder, and return its manifest.
 
-    Equal prompts are on the same side. The other arguments are those of `prepare_conversations`. `UserError` for a file
-    of which nothing could be held out.
+    Equal prompts are on the same side. needs_checker: a prompt without a checker is refused. The other arguments are
+    those of `prepare_conversations`. `UserError` for a file of which nothing could be held out.
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
     size_bytes = sum(path.stat().st_size for path in paths)
     survey, sources = survey_files(
-        paths, read_prompts, lambda each: (messages_identity(each.messages), content_bytes(each.messages))
+        paths,
+        partial(read_prompts, needs_checker=needs_checker),
+        lambda each: (messages_identity(each.messages), content_bytes(each.messages)),
     )
     holdout = survey.holdout(validation)
     if holdout.held_out is None:
@@ -82,7 +86,7 @@ def rows_of(data: TokenData, side: Split) -> list[ChatPrompt]:
     if not path.is_file() or sha256_of(path) != data.manifest.settings.get(f"{side}_rows"):
         raise UserError(f"{path}: missing, or changed since it was written; prepare the prompts again")
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [parse_prompt(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    return [parse_prompt(line, f"{path}:{number}", needs_checker=False) for number, line in enumerate(lines, 1)]
 
 
 def _write_side(
@@ -107,4 +111,4 @@ def _write_side(
 
 def _all_of(paths: list[Path], advance: Advance) -> Iterator[ChatPrompt]:
     for path in paths:
-        yield from read_prompts(path, advance)
+        yield from read_prompts(path, advance, needs_checker=False)

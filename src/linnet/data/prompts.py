@@ -4,7 +4,8 @@
     {"prompt": "...", "answer": "..."}
 
 A last message of the assistant is the reference answer and not part of the prompt. Without a checker the answer is
-compared as a text, or as a number if it is one (`data.checkers`). `type` is the name under which rows are counted.
+compared as a text, or as a number if it is one (`data.checkers`). Rows whose answers something else judges, such as a
+reward model, need neither. `type` is the name under which rows are counted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,38 +32,47 @@ _EXAMPLE = '{"messages": [...], "checker": {"kind": "exact", "answer": "..."}} o
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The messages before an answer, and the checker that judges it.
+    """The messages before an answer, and the checker that judges it; None if the row has none.
 
     reference: an answer that the checker should pass; None if the row has none. type: the name under which rows are
     counted. variables: what else the template reads (`tools`). place: file and line, for messages. row: the whole line.
     """
 
     messages: tuple[ChatTurn, ...]
-    checker: Checker
+    checker: Checker | None
     place: str
     reference: str | None = None
     type: str = ""
     variables: Mapping[str, Any] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
 
+    def judged(self) -> Checker:
+        """The checker; `UserError` if the row has none."""
+        if self.checker is None:
+            problem = f"field {CHECKER!r}: missing, and there is no answer to compare with"
+            raise UserError(f"{self.place}: {problem}; one is required")
+        return self.checker
 
-def read_prompts(path: str | Path, advance: Advance = lambda *_: None) -> Iterator[ChatPrompt]:
+
+def read_prompts(
+    path: str | Path, advance: Advance = lambda *_: None, needs_checker: bool = True
+) -> Iterator[ChatPrompt]:
     """Read a .jsonl file of prompts, which may be compressed, as a stream.
 
-    advance: gets the number of bytes that were read. `UserError` names the file, the line and the field of what is
-    wrong, and a file without any prompt.
+    advance: gets the number of bytes that were read. needs_checker: a row without a checker and without an answer is
+    refused. `UserError` names the file, the line and the field of what is wrong, and a file without any prompt.
     """
     for place, line in read_objects(path, "prompts", _EXAMPLE, advance):
-        yield parse_prompt(line, place)
+        yield parse_prompt(line, place, needs_checker)
 
 
-def parse_prompt(line: str, place: str) -> ChatPrompt:
+def parse_prompt(line: str, place: str, needs_checker: bool = True) -> ChatPrompt:
     """Read a prompt from the JSON text of one line; `place` names the line in errors."""
     row = parse_object(line, place, _EXAMPLE)
-    return prompt_of(row, place)
+    return prompt_of(row, place, needs_checker)
 
 
-def prompt_of(row: dict[str, Any], place: str) -> ChatPrompt:
+def prompt_of(row: dict[str, Any], place: str, needs_checker: bool = True) -> ChatPrompt:
     """Read a prompt from plain data."""
     if ("messages" in row) == ("prompt" in row):
         names = ", ".join(map(repr, row)) or "none"
@@ -80,15 +90,18 @@ def prompt_of(row: dict[str, Any], place: str) -> ChatPrompt:
         raise UserError(f"{place}: field {where!r}: nothing to answer; expected a message before the answer")
     kind = text_field(row, TYPE, "", place) if TYPE in row else ""
     checker = _checker(row, reference, place)
-    return ChatPrompt(turns, checker, place, reference, kind, parse_variables(row, place), row)
+    found = ChatPrompt(turns, checker, place, reference, kind, parse_variables(row, place), row)
+    if needs_checker:
+        found.judged()
+    return found
 
 
-def _checker(row: Mapping[str, Any], reference: str | None, place: str) -> Checker:
-    """The checker of a row, or the comparison with its answer."""
+def _checker(row: Mapping[str, Any], reference: str | None, place: str) -> Checker | None:
+    """The checker of a row, or the comparison with its answer; None if it has neither."""
     if CHECKER in row:
         return parse_checker(row[CHECKER], place)
     if not reference or not reference.strip():
-        raise UserError(f"{place}: field {CHECKER!r}: missing, and there is no answer to compare with; one is required")
+        return None
     try:
         number = float(reference.replace(",", ""))
         return parse_checker({"kind": "number", "value": number}, place)

@@ -155,7 +155,7 @@ def preference_pair(prompt: ChatPrompt) -> dict[str, Any]:
     rejected = prompt.row.get(REJECTED)
     if not isinstance(rejected, str) or not rejected:
         raise UserError(f"{prompt.place}: field {REJECTED!r}: missing; expected a wrong answer for the pair")
-    if prompt.checker.passes(rejected):
+    if prompt.judged().passes(rejected):
         raise UserError(f"{prompt.place}: field {REJECTED!r}: {one_line(rejected, 80)!r} passes the checker")
     answers = {"chosen": prompt.reference, REJECTED: rejected}
     messages = {name: [{"role": ASSISTANT, "content": text}] for name, text in answers.items()}
@@ -173,7 +173,7 @@ def checked_prompt(row: Any, place: str) -> ChatPrompt:
     prompt = prompt_of(row, place)
     if prompt.reference is None:
         raise UserError(f"{place}: field 'messages': the last is no answer; expected one of the assistant")
-    if not prompt.checker.passes(prompt.reference):
+    if not prompt.judged().passes(prompt.reference):
         shown = one_line(prompt.reference, 80)
         raise UserError(f"{place}: field 'checker': the reference answer {shown!r} does not pass it")
     return prompt

@@ -17,10 +17,11 @@ from linnet.model.initialize import without_calibration_file
 from linnet.model.spec import ModelSpec, calibration_file
 from linnet.model.store import read_weights, shapes_of
 from linnet.training.distributed import Processes
+from linnet.training.rewards import reward_file
 from linnet.training.spec import RunSpec
 
 CALIBRATION, START_FROM, EMBEDDING_FROM = "model.initialization.calibration", "start_from", "training.embedding_from"
-TEACHER = "training.distillation.teacher"
+TEACHER, REWARD = "training.distillation.teacher", "training.grpo.reward"
 """The fields that may name a file, or a folder with one; they are compared by content."""
 
 SHOWN_DIFFERENCES = 3
@@ -121,14 +122,15 @@ def initial_files(
     start_from: str | Path | None,
     embedding_from: str | Path | None = None,
     teacher: str | Path | None = None,
+    reward: str | None = None,
 ) -> dict[str, Path]:
-    """By field, the files that determine the first weights of a run, and its teacher; those that do not exist are left
-    out.
+    """By field, the files that determine the first weights of a run, its teacher and its reward; those that do not
+    exist are left out.
     """
     start, taught = (None if each is None else find_model_folder(Path(each)) for each in (start_from, teacher))
     vectors = None if embedding_from is None else Path(embedding_from)
     found = {
         CALIBRATION: calibration_file(calibration), START_FROM: start and weights_file(start), EMBEDDING_FROM: vectors,
-        TEACHER: taught and weights_file(taught),
+        TEACHER: taught and weights_file(taught), REWARD: reward_file(reward),
     }  # fmt: skip
     return {field: file for field, file in found.items() if file is not None and file.is_file()}

@@ -1,12 +1,9 @@
-"""Prompts of a run that learns from rewards: the batches of their answers, what answers earn, and how many pass.
+"""Prompts of a run that learns from rewards: the batches of their answers, and how many of these pass.
 
 Legend: `G` answers of a group.
 """
 
-import importlib.util
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +12,12 @@ import torch
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch, Batches
 from linnet.data.prepare_prompts import rows_of
-from linnet.data.prompts import ChatPrompt
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.evaluation.statistics import mean
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD
+from linnet.training.rewards import Judgement
 from linnet.training.spec import RunSpec
-
-Reward = Callable[[ChatPrompt, str], float]
-"""What an answer to a prompt earns."""
 
 
 class RolloutBatches:
@@ -86,46 +80,29 @@ class Prompts:
                 raise UserError(f"{line.place}: a prompt of {len(tokens):,} tokens; expected {accepted}")
 
 
-def pass_rates(rewards: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """pass@1 and pass@G with 95 % intervals over prompts, from the rewards of `G` answers to each.
+def pass_rates(groups: Sequence[Sequence[Judgement]]) -> dict[str, Any]:
+    """pass@1 and pass@G with 95 % intervals over prompts, and the mean reward, from `G` judged answers to each.
 
     pass@k is the probability that one of k answers passes, estimated without bias from all (Chen et al., arXiv
-    2107.03374, equation 1); an answer passes with a reward of at least 1.
+    2107.03374, equation 1). It is left out if nothing says of some answer whether it passes.
     """
-    group = len(rewards[0])
-    passed = [sum(reward >= 1 for reward in each) for each in rewards]
-    one, any_of = mean([count / group for count in passed]), mean([float(count > 0) for count in passed])
-    found: dict[str, Any] = {"prompts": len(rewards), "answers": group}
-    for name, estimate in (("pass@1", one), (f"pass@{group}", any_of)):
-        interval = estimate.interval()
-        within = None if interval is None else [min(1.0, max(0.0, bound)) for bound in interval]
-        found[name] = {"value": estimate.value, "interval": within}
-    return found | {"reward": float(np.mean([np.mean(each) for each in rewards]))}
+    group = len(groups[0])
+    found: dict[str, Any] = {"prompts": len(groups), "answers": group}
+    if all(answer.passed is not None for each in groups for answer in each):
+        passed = [sum(bool(answer.passed) for answer in each) for each in groups]
+        one, any_of = mean([count / group for count in passed]), mean([float(count > 0) for count in passed])
+        for name, estimate in (("pass@1", one), (f"pass@{group}", any_of)):
+            interval = estimate.interval()
+            within = None if interval is None else [min(1.0, max(0.0, bound)) for bound in interval]
+            found[name] = {"value": estimate.value, "interval": within}
+    reward = mean([float(np.mean([answer.reward for answer in each])) for each in groups])
+    interval = reward.interval()
+    return found | {"reward": reward.value, "reward_interval": None if interval is None else list(interval)}
 
 
 def described(figures: Mapping[str, Any]) -> str:
     """Figures of held-out prompts in one line."""
-    rates = ", ".join(f"{name} {value['value']:.1%}" for name, value in figures.items() if name.startswith("pass@"))
+    shown = [f"{name} {value['value']:.1%}" for name, value in figures.items() if name.startswith("pass@")]
     counts = f"{figures['prompts']} prompts, {figures['answers']} answers each"
-    return f"{rates}, mean reward {figures['reward']:.3g} ({counts})"
-
-
-def reward_of(named: str | None) -> Reward:
-    """The reward function: the checker of each prompt, or `file.py:function`, called with the prompt's line and answer.
-
-    `UserError` if the file or the function is missing.
-    """
-    if named is None:
-        return lambda line, answer: line.checker.score(answer)
-    file, _, name = named.rpartition(":")
-    path, accepted = Path(file), "FILE.py:FUNCTION, called as FUNCTION(row, answer) -> float"
-    if not file or not path.is_file():
-        raise UserError(field="training.grpo.reward", value=named, accepted=accepted)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not inspect.isfunction(function):
-        raise UserError(field="training.grpo.reward", value=named, accepted=f"{accepted}; {path} has no such function")
-    return lambda line, answer: float(function(dict(line.row), answer))
+    shown.append(f"mean reward {figures['reward']:.3g}")
+    return f"{', '.join(shown)} ({counts})"

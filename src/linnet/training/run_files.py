@@ -171,8 +171,11 @@ def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
 
 
 def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
-    setup = _chat_setup(run, given)
-    prepare_prompts(given.files, run.data, setup.template, setup.tokenizer, added=setup.added)
+    setup, grpo = _chat_setup(run, given), run.training.grpo
+    needs_checker = grpo is None or grpo.reward is None or grpo.checker_weight > 0
+    prepare_prompts(
+        given.files, run.data, setup.template, setup.tokenizer, added=setup.added, needs_checker=needs_checker
+    )
 
 
 def _tell_setup(run: RunSpec, given: RunFiles) -> None:

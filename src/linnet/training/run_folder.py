@@ -31,7 +31,7 @@ from linnet.core.spec import flatten
 from linnet.model.folder import MODEL
 from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
-from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, START_FROM, TEACHER, initial_files
+from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, REWARD, START_FROM, TEACHER, initial_files
 from linnet.training.machine import Precision
 from linnet.training.metrics import (
     ADAPTER_FOLDER,
@@ -108,7 +108,7 @@ class RunFolder:
                     before[f"training.{name}.every"] = now[f"training.{name}.every"]
         hashes = self.hashes()
         for field, file in initial_files(
-            now[CALIBRATION], now[START_FROM], now[EMBEDDING_FROM], now.get(TEACHER)
+            now[CALIBRATION], now[START_FROM], now[EMBEDDING_FROM], now.get(TEACHER), now.get(REWARD)
         ).items():
             # If a file is gone, its name decides: a run that has begun does not need its files any more.
             found = sha256_of(file) if field in hashes else None
@@ -157,12 +157,13 @@ class RunFolder:
         (self.path / DIVERGED).unlink(missing_ok=True)
         if not (self.path / CONFIG).is_file():
             self._write_configuration(run)
-        distillation = run.training.distillation
+        distillation, grpo = run.training.distillation, run.training.grpo
         files = initial_files(
             run.model.initialization.calibration,
             run.start_from,
             run.training.embedding_from,
             None if distillation is None else distillation.teacher,
+            None if grpo is None else grpo.reward,
         )
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
             write_checked_json(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})

@@ -133,8 +133,9 @@ class GrpoSpec(Spec):
     group: answers drawn to each prompt, which are compared with each other. max_tokens: of an answer. updates: steps
     that read the same answers. clip: bounds the ratio of probabilities in all but the first of these. kl: the weight of
     the divergence from the model that the run starts from. scale_by_std: divide advantages by the standard deviation of
-    the group's rewards. reward: `FILE.py:FUNCTION`, called with the line of the prompt and the answer (null: the
-    checker of the prompt). held_out: prompts that are measured with each evaluation.
+    the group's rewards. reward: `FILE.py:FUNCTION`, called with the line of the prompt and the answer, or the folder of
+    a reward model (null: the checker of the prompt). checker_weight: what the score of the checker counts beside a
+    reward model. held_out: prompts that are measured with each evaluation.
     """
 
     group: Annotated[int, Field(ge=2)] = 8
@@ -144,7 +145,14 @@ class GrpoSpec(Spec):
     kl: NonNegativeFloat = 0.0
     scale_by_std: bool = False
     reward: str | None = None
+    checker_weight: NonNegativeFloat = 0.0
     held_out: Count = 64
+
+    @model_validator(mode="after")
+    def _checker_is_beside_a_model(self) -> Self:
+        if self.checker_weight and (self.reward is None or ".py:" in self.reward):
+            raise ValueError(f"checker_weight: {self.checker_weight:g}: needs a reward model as reward")
+        return self
 
 
 class LoraSpec(Spec):

@@ -90,7 +90,7 @@ def answer_prompts(model: LanguageModel, name: str, prompts: Sequence[ChatPrompt
     return InstructionScores(
         name,
         answers,
-        np.array([prompt.checker.passes(answer) for prompt, answer in zip(prompts, answers, strict=True)], np.float64),
+        np.array([prompt.judged().passes(answer) for prompt, answer in zip(prompts, answers, strict=True)], np.float64),
         _probabilities(model, states, requests, answers),
         np.array([says_unknown(answer) for answer in answers], np.float64),
         sum(len(request.within(room).prompt) < len(request.prompt) for request in requests),

@@ -86,7 +86,7 @@ class InstructionReport(Result):
     def ceiling_N(self) -> Values:
         """1 where the reference answer passes, NaN where there is none."""
         return np.array(
-            [math.nan if one.reference is None else one.checker.passes(one.reference) for one in self.prompts],
+            [math.nan if one.reference is None else one.judged().passes(one.reference) for one in self.prompts],
             np.float64,
         )
 

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch, evenly_spaced
-from linnet.data.prompts import ChatPrompt
 from linnet.data.token_data import TokenData
 from linnet.inference.engine import Engine
 from linnet.inference.sampling import Sampling
-from linnet.inference.streams import Request, Stream
+from linnet.inference.streams import Event, Request, Stream
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_nats
@@ -32,7 +31,8 @@ from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.initialization import initial_decoder
 from linnet.training.lora import trains_parts_alone, without_parts
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
-from linnet.training.rollout_batches import Prompts, RolloutBatches, described, pass_rates, reward_of
+from linnet.training.rewards import Judgement, Rewards
+from linnet.training.rollout_batches import Prompts, RolloutBatches, described, pass_rates
 from linnet.training.spec import RunSpec
 
 AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.2}
@@ -48,6 +48,7 @@ class DrawnAnswer:
 
     tokens: of prompt and answer, with the stop token at the end; prompt: how many are the prompt's. nats: `-log q` of
     the answer's tokens as the engine has it, the stop token left out. cut: the answer reached the longest length.
+    passed: whether it does; None where nothing says so.
     """
 
     tokens: list[int]
@@ -55,6 +56,12 @@ class DrawnAnswer:
     nats: list[float]
     reward: float
     cut: bool
+    passed: bool | None = None
+
+    @property
+    def judgement(self) -> Judgement:
+        """What it earned, and whether it passes."""
+        return Judgement(self.reward, self.passed)
 
 
 @dataclass
@@ -85,7 +92,9 @@ class Rollouts(Callback):
         assert run.training.grpo is not None and run.start_from is not None
         self._spec, self._batches, self._evaluate, self._dtype = run.training.grpo, batches, evaluate, dtype
         self._held_out = Prompts(data, "validation", batches.context_length - self._spec.max_tokens)
-        self._reward, self._tokenizer = reward_of(self._spec.reward), data.tokenizer
+        self._rewards, self._tokenizer = Rewards(self._spec), data.tokenizer
+        for prompts in (batches.prompts, self._held_out):
+            self._rewards.check(prompts.lines)
         self._reference: Decoder | None = None
         self.state: RolloutState = RolloutState()
 
@@ -94,6 +103,9 @@ class Rollouts(Callback):
         if not context.model.decoder.causal:
             problem = "its layers see later tokens while they calibrate"
             raise UserError(f"model: {context.run.model.name}: {problem}; expected a causal model for training.grpo")
+        self._rewards.device = str(context.device)
+        if context.state.step == 0 and (line := self._rewards.describe()):
+            context.reporter.note(line)
         if self._spec.kl and self._reference is None and not trains_parts_alone(context.model.decoder):
             reference = initial_decoder(context.run, context.data)
             self._reference = reference.to(context.device).eval().requires_grad_(False)
@@ -180,15 +192,16 @@ class Rollouts(Callback):
             going = [stream for stream in waiting if stream.finish_reason is None]
             advance(len(waiting) - len(going))
             waiting = going
-        return [self._answer(prompts.lines[number], stream) for number, stream in zip(of, streams, strict=True)]
+        events = [list(stream) for stream in streams]
+        texts = [self._tokenizer.decode([event.token for event in each]) for each in events]
+        judged = self._rewards.of([prompts.lines[number] for number in of], texts)
+        return [self._answer(*each) for each in zip(streams, events, judged, strict=True)]
 
-    def _answer(self, line: ChatPrompt, stream: Stream) -> DrawnAnswer:
-        events = list(stream)
+    def _answer(self, stream: Stream, events: list[Event], judged: Judgement) -> DrawnAnswer:
         answer, ended = [event.token for event in events], stream.finish_reason == "stop"
-        reward = float(self._reward(line, self._tokenizer.decode(answer)))
         nats = [-event.logprob for event in events if event.logprob is not None]
         tokens = [*stream.request.prompt, *answer, *([stream.pending[-1]] if ended else [])]
-        return DrawnAnswer(tokens, len(stream.request.prompt), nats, reward, not ended)
+        return DrawnAnswer(tokens, len(stream.request.prompt), nats, judged.reward, not ended, judged.passed)
 
     @torch.no_grad()
     def _as_batch(self, answers: list[DrawnAnswer], drawn_BT: Tensor | None = None) -> Batch:
@@ -251,7 +264,7 @@ class Rollouts(Callback):
             state.step = step
 
     def _measured(self) -> dict[str, Any]:
-        """pass@1 and pass@G of held-out prompts with intervals, and their mean reward; an answer passes with 1."""
+        """pass@1 and pass@G of held-out prompts with intervals, and their mean reward."""
         context, group = self.context, self._spec.group
         chosen = evenly_spaced(len(self._held_out.tokens), self._spec.held_out)
         own = chosen[context.processes.rank :: context.processes.count]
@@ -259,10 +272,10 @@ class Rollouts(Callback):
         shown, total = context.processes.is_rank0, group * len(own)
         with progress("answers to held-out prompts", total, shown=shown) as advance:
             answers = self._answers(context.model.whole(), self._held_out, own, seeds, group, advance)
-        rewards = [
-            [answer.reward for answer in answers[place * group : (place + 1) * group]] for place in range(len(own))
+        judged = [
+            [answer.judgement for answer in answers[place * group : (place + 1) * group]] for place in range(len(own))
         ]
-        gathered = context.processes.gather(rewards)
+        gathered = context.processes.gather(judged)
         return context.processes.broadcast_from_rank0(lambda: pass_rates([each for part in gathered for each in part]))
 
     def line_fields(self) -> dict[str, Any]:

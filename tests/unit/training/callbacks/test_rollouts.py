@@ -18,7 +18,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
 from linnet.training.callbacks import Callback, rollouts
 from linnet.training.data import fit_to_data
-from linnet.training.rollout_batches import pass_rates, reward_of
+from linnet.training.rewards import Judgement
+from linnet.training.rollout_batches import pass_rates
 from linnet.training.run import resolve_run_config
 from linnet.training.spec import TrainingSpec
 
@@ -122,25 +123,6 @@ def test_the_first_pass_has_a_ratio_of_one(chat_model: Path, prompts: Path, tmp_
     assert len(seen) == 4 and max(seen) < 1e-5
 
 
-def test_a_reward_may_be_a_function_of_a_file(chat_model: Path, prompts: Path, tmp_path: Path):
-    (tmp_path / "reward.py").write_text("def short(row, answer):\n    return 1.0 if len(answer) < 3 else 0.0\n")
-    reward = f"{tmp_path / 'reward.py'}:short"
-    line = rows_of_file(prompts)[0]
-    assert (reward_of(reward)(line, "ab"), reward_of(reward)(line, "abcd")) == (1.0, 0.0)
-    training = {**TRAINING, "steps": 1, "grpo": {**GRPO, "reward": reward}}
-    run = linnet.train(tmp_path / "run", start_from=chat_model, prompts=prompts, training=training)
-    assert 0 <= terms_of(run.folder)[0]["reward"] <= 1
-    for wrong in ("reward.py:short", f"{tmp_path / 'reward.py'}:long", "short"):
-        with pytest.raises(UserError, match=r"training\.grpo\.reward: .*: expected FILE\.py:FUNCTION"):
-            reward_of(wrong)
-
-
-def rows_of_file(path: Path) -> list:
-    from linnet.data.prompts import read_prompts
-
-    return list(read_prompts(path))
-
-
 def test_what_does_not_fit_is_named(chat_model: Path, prompts: Path, tmp_path: Path, tiny_data, tiny_model):
     run = linnet.train(
         tmp_path / "run", start_from=chat_model, prompts=prompts, training={**TRAINING, "steps": 1, "grpo": GRPO}
@@ -163,7 +145,10 @@ def test_what_does_not_fit_is_named(chat_model: Path, prompts: Path, tmp_path: P
 
 
 def test_pass_rates_are_unbiased_estimates():
-    figures = pass_rates([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 1]])
+    rewards = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 1]]
+    figures = pass_rates([[Judgement(reward, reward >= 1) for reward in each] for each in rewards])
     assert figures["pass@1"]["value"] == pytest.approx((0.25 + 0 + 0.75) / 3)
     assert figures["pass@4"]["value"] == pytest.approx(2 / 3)
     assert (figures["prompts"], figures["answers"]) == (3, 4) and figures["reward"] == pytest.approx(4.5 / 12)
+    low, high = figures["reward_interval"]
+    assert low < figures["reward"] < high

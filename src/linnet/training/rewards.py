@@ -1,0 +1,114 @@
+"""What the answers of a run on prompts earn: by a checker, a function of the user's, or a reward model."""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linnet.core.errors import UserError
+from linnet.data.prompts import ChatPrompt
+from linnet.inference.language_model import LanguageModel, load
+from linnet.model.folder import CONFIG, find_model_folder, weights_file
+from linnet.model.spec import ModelSpec
+from linnet.training.sections import GrpoSpec
+
+ACCEPTED = "FILE.py:FUNCTION, called as FUNCTION(row, answer) -> float, or the folder of a reward model"
+
+
+class Judgement(NamedTuple):
+    """What an answer earned, and whether it passes; None where nothing says so."""
+
+    reward: float
+    passed: bool | None
+
+
+class Rewards:
+    """What answers earn.
+
+    By the checker of each prompt, which an answer passes with a score of 1; by a function, which it passes with a
+    reward of at least 1; or by a reward model, to whose value `checker_weight` times the score of the checker is added,
+    and which leaves it to the checker whether an answer passes.
+    """
+
+    def __init__(self, spec: GrpoSpec) -> None:
+        """`UserError` for a reward that cannot be read."""
+        self._named, self._checker_weight, self.device = spec.reward, spec.checker_weight, "auto"
+        self._folder = _reward_folder(spec.reward)
+        self._function = None if spec.reward is None or self._folder is not None else _function_of(spec.reward)
+        self.needs_checker = spec.reward is None or spec.checker_weight > 0
+
+    def check(self, lines: Sequence[ChatPrompt]) -> None:
+        """`UserError` for a prompt without the checker that its answers need."""
+        for line in lines:
+            if self.needs_checker:
+                line.judged()
+
+    def of(self, lines: Sequence[ChatPrompt], answers: Sequence[str]) -> list[Judgement]:
+        """The judgement of each answer to the prompt beside it."""
+        if self._folder is not None:
+            return self._by_model(lines, answers)
+        if self._function is not None:
+            found = [float(self._function(dict(line.row), answer)) for line, answer in zip(lines, answers, strict=True)]
+        else:
+            found = [line.judged().score(answer) for line, answer in zip(lines, answers, strict=True)]
+        return [Judgement(reward, reward >= 1) for reward in found]
+
+    def _by_model(self, lines: Sequence[ChatPrompt], answers: Sequence[str]) -> list[Judgement]:
+        pairs = list(zip(lines, answers, strict=True))
+        template, texts = self._model.chat_template, list[str]()
+        for line, answer in pairs:
+            asked = template.render([turn.as_dict() for turn in line.messages], True, **line.variables)
+            texts.append(asked + answer)
+        found = []
+        for (line, answer), value in zip(pairs, self._model.values(texts), strict=True):
+            score = None if line.checker is None else line.checker.score(answer)
+            passed = None if score is None else score >= 1
+            found.append(Judgement(value + self._checker_weight * (score or 0.0), passed))
+        return found
+
+    @cached_property
+    def _model(self) -> LanguageModel:
+        return load(str(self._folder), self.device).parsing_special()
+
+    def describe(self) -> str | None:
+        """The reward model in a line; None without one."""
+        if self._folder is None:
+            return None
+        beside = f", with {self._checker_weight:g} times the score of the checker" if self._checker_weight else ""
+        return f"training.grpo.reward: answers earn the value that the reward model {self._named} gives them{beside}"
+
+
+def reward_file(named: str | None) -> Path | None:
+    """The file that determines a reward: the weights of the model, or the Python file; None for checkers."""
+    if named is None:
+        return None
+    folder = find_model_folder(Path(named))
+    return Path(named.rpartition(":")[0]) if folder is None else weights_file(folder)
+
+
+def _reward_folder(named: str | None) -> Path | None:
+    """The folder of a reward model; None if something else is named. `UserError` for a model of another kind."""
+    folder = None if named is None else find_model_folder(Path(named))
+    if folder is not None and not ModelSpec.load(folder / CONFIG).head.value:
+        problem = "a model that gives texts no value"
+        accepted = "a reward model (training.preference.kind: reward)"
+        raise UserError(problem, field="training.grpo.reward", value=named, accepted=accepted)
+    return folder
+
+
+def _function_of(named: str) -> Callable[[dict[str, Any], str], float]:
+    """`file.py:function`; `UserError` if the file or the function is missing."""
+    file, _, name = named.rpartition(":")
+    path = Path(file)
+    if not file or not path.is_file():
+        raise UserError(field="training.grpo.reward", value=named, accepted=ACCEPTED)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not inspect.isfunction(function):
+        raise UserError(field="training.grpo.reward", value=named, accepted=f"{ACCEPTED}; {path} has no such function")
+    return function

@@ -1,7 +1,8 @@
 """Steps of post-training against what they are measured by, on conversations of realistic lengths.
 
 Supervised fine-tuning: a step with packed conversations against a pre-training step over as many tokens, and an epoch
-of packed conversations against the same epoch in padded rows, which predicts the same targets.
+of packed conversations against the same epoch in padded rows, which predicts the same targets. With `--trl-python PATH`
+also against TRL's trainers (`post_training_trl.py`), where PATH is a Python with `trl` of its own.
 `python benchmarks/post_training.py [--parts sft] [--mixers attention]`; what is not measured keeps its last results.
 """
 
@@ -9,6 +10,8 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from linnet.training.parallel import ParallelModel
 from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 from llamas import llama_spec
+from post_training_trl import FORMS, TINY, Trainers, TrlSizes, against_trl
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN, CONTEXT = 4096, 256, 4, 4, 688, 1024
 CONVERSATIONS, BATCH = 52, 4
@@ -139,18 +143,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each contestant; the median counts (default 5)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured (default all)")
     parser.add_argument("--mixers", nargs="+", choices=MIXERS, default=list(MIXERS), help="of these (default all)")
+    parser.add_argument("--trl-python", type=Path, help="a Python with trl, for the parts trl_...")
+    parser.add_argument(
+        "--small", action="store_true", help="tiny models against TRL: tries the script, keeps no result"
+    )
+    names = [*PARTS, *(f"trl_{kind}" for kind in FORMS)]
+    parser.add_argument("--parts", nargs="+", choices=names, help="what is measured (default all that can be)")
     arguments = parser.parse_args()
+    parts = dict(PARTS)
+    if arguments.trl_python is not None:
+        sizes = TINY if arguments.small else TrlSizes()
+        trainers = Trainers(arguments.trl_python, sizes, arguments.threads)
+        parts |= {f"trl_{kind}": partial(_against_trl, kind, trainers) for kind in FORMS}
+    chosen = arguments.parts or list(parts)
+    if missing := [name for name in chosen if name not in parts]:
+        parser.error(f"{', '.join(missing)}: needs --trl-python")
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as `linnet train` does
     path = RESULTS / "post_training.json"
-    results = json.loads(path.read_text())["results"] if path.is_file() else {}
-    for part in arguments.parts:
-        for name, found in PARTS[part](arguments.runs, arguments.mixers):
+    results = json.loads(path.read_text())["results"] if path.is_file() and not arguments.small else {}
+    for part in chosen:
+        for name, found in parts[part](arguments.runs, arguments.mixers):
             results.setdefault(part, {})[name] = found
-            write_record("post_training", results)
+            if not arguments.small:
+                write_record("post_training", results)
     print(json.dumps(results, indent=2))
+
+
+def _against_trl(
+    kind: str, trainers: Trainers, runs: int, mixers: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A part that has attention alone: TRL's model is a Llama."""
+    yield from against_trl(kind, trainers, runs)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Rollouts(Callback):
     ) -> None:
         """dtype: of the products of the run. `UserError` for a reward that cannot be read."""
         assert run.training.grpo is not None and run.start_from is not None
-        self._spec, self._batches, self._evaluate, self._dtype = run.training.grpo, batches, evaluate, dtype
+        self._spec, self.batches, self._evaluate, self._dtype = run.training.grpo, batches, evaluate, dtype
         self._held_out = Prompts(data, "validation", batches.context_length - self._spec.max_tokens)
         self._rewards, self._tokenizer = Rewards(self._spec), data.tokenizer
         for prompts in (batches.prompts, self._held_out):
@@ -109,10 +109,10 @@ class Rollouts(Callback):
         if self._spec.kl and self._reference is None and not trains_parts_alone(context.model.decoder):
             reference = initial_decoder(context.run, context.data)
             self._reference = reference.to(context.device).eval().requires_grad_(False)
-        self._batches.current = {}
+        self.batches.current = {}
         for number, kept in state.answers.items():
             answers, drawn = [DrawnAnswer(**answer) for answer in kept["answers"]], torch.tensor(kept["drawn"]).double()
-            self._batches.current[int(number)] = self._as_batch(answers, drawn)
+            self.batches.current[int(number)] = self._as_batch(answers, drawn)
         if context.state.step == 0 and state.before is None:
             state.before = self._measured()
             context.reporter.note(f"held-out prompts before the first step: {described(state.before)}")
@@ -132,25 +132,25 @@ class Rollouts(Callback):
             if self._spec.updates > 1:
                 plain = {"answers": [vars(each) for each in answers], "drawn": batch.extras[DRAWN].tolist()}
                 stored[str(first + part)] = plain
-        self._batches.current, self.state.answers, self.state.number = current, stored, rollout
+        self.batches.current, self.state.answers, self.state.number = current, stored, rollout
 
     def _keep(self, position: int) -> None:
         """Give the batches of the rollout the numbers of the next step."""
         count = self.context.spec.gradient_accumulation
-        kept = zip(range(position * count, (position + 1) * count), self._batches.current.values(), strict=True)
-        self._batches.current = dict(kept)
-        stored = zip(map(str, self._batches.current), self.state.answers.values(), strict=True)
+        kept = zip(range(position * count, (position + 1) * count), self.batches.current.values(), strict=True)
+        self.batches.current = dict(kept)
+        stored = zip(map(str, self.batches.current), self.state.answers.values(), strict=True)
         self.state.answers = dict(stored)
 
     def _drawn(self, number: int) -> list[DrawnAnswer]:
         """The answers to the prompts of batch `number` of rollouts, a group for each; every process draws its own."""
-        processes, prompts = self.context.processes, self._batches.numbers(number)
+        processes, prompts = self.context.processes, self.batches.numbers(number)
         own = len(prompts) // processes.count
         mine = prompts[processes.rank * own : (processes.rank + 1) * own]
         first = number * len(prompts) + processes.rank * own
         seeds = [self._seed(0, first + place) for place in range(len(mine))]
         decoder = self.context.model.whole()
-        answers = self._answers(decoder, self._batches.prompts, mine, seeds, self._spec.group)
+        answers = self._answers(decoder, self.batches.prompts, mine, seeds, self._spec.group)
         gathered = processes.gather([vars(answer) for answer in answers])
         everyone = processes.broadcast_from_rank0(lambda: [each for part in gathered for each in part])
         return [DrawnAnswer(**answer) for answer in everyone]

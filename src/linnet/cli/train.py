@@ -55,7 +55,17 @@ def train(
             help="A model folder, or the folder of a run, to start from; the data must have its tokenizer.",
         ),
     ] = None,
-    data: Annotated[Path | None, option("DIR", "A data folder made by `linnet prepare`.")] = None,
+    data: Annotated[
+        Path | None,
+        option("DIR|FILE", "A data folder made by `linnet prepare`; or a small text, or a mixture.yaml of texts."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        option(
+            "bytes|char|bpe|unigram|PATH",
+            "Of a text that --data names. Default: a bpe as large as the model's vocabulary.",
+        ),
+    ] = None,
     pairs: Annotated[
         Path | None,
         option(
@@ -155,6 +165,11 @@ def train(
     Several processes, on one machine or many, train one model with `torchrun --nproc-per-node 2 -m linnet train` and
     the same options; --shard of them share one copy of the weights.
 
+    A text of at most 100 MB needs no `linnet prepare`: --data FILE, or a mixture.yaml, whose shares the run then reads.
+    It becomes a data folder, RUN/text, with a tokenizer that is trained on it (--tokenizer), or with that of --from.
+
+    Example: linnet train --model tiny-ted --data stories.txt --out runs/stories --steps 200
+
     --pairs trains an encoder-decoder, a model with prefix: true, or any decoder on targets that follow from inputs. The
     pairs become a data folder, RUN/pairs, with a tokenizer as large as the model's vocabulary (--from: the model's).
 
@@ -189,7 +204,7 @@ def train(
     """
     from linnet.core.system import keep_freed_memory
     from linnet.training.distributed import LostProcessError, PeerError, join_processes
-    from linnet.training.run_files import given_files
+    from linnet.training.run_files import given_files, text_of
     from linnet.training.run_folder import DivergedError
 
     keep_freed_memory()
@@ -201,8 +216,9 @@ def train(
         raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
-    kinds = {"pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
-    files = given_files(kinds, {"chat_template": chat_template, "long_conversations": long_conversations})
+    kinds = {"text": text_of(data), "pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
+    options = {"chat_template": chat_template, "long_conversations": long_conversations, "tokenizer": tokenizer}
+    files = given_files(kinds, options)
     description = (config, model, data, changes or (), recipe, start_from, None, files)
     if verify_resume:
         refuse_distributed("--verify-resume")

@@ -183,7 +183,7 @@ def _first_documents(bounds: Indices, context_length: int) -> Indices:
         begins = part[:-1][:_CHUNK_DOCUMENTS]
         targets = begins + _windows_filled(np.diff(part[: len(begins) + 1]), context_length) * context_length
         ends: Indices = np.searchsorted(part, targets, side="right") - 1
-        following, chosen, place = memoryview(ends), list[int](), document - first
+        following, chosen, place = ends.data, list[int](), document - first
         while place < len(begins):
             chosen.append(place)
             place = following[place]

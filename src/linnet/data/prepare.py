@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,9 @@ from linnet.present.progress import Advance, progress
 TOKENIZER_SAMPLE_BYTES = 50_000_000
 PAIRS = "pairs"
 """In the settings of a manifest: the hash of the file of pairs that the folder was made of."""
+
+TEXT = "text"
+"""The same of the files of text that a run was given."""
 
 INPUT, TARGET = "input", "target"
 """The fields of a pair."""
@@ -114,6 +118,7 @@ def prepare(
     fill_in_the_middle: FillInTheMiddle | None = None,
     split_digits: str | None = None,
     clean: str | Path | CleaningSpec | None = None,
+    recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:
     """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
@@ -126,7 +131,8 @@ def prepare(
     the inputs instead, by source; each source has its own field and separator. `fill_in_the_middle` rearranges
     documents to train on; a tokenizer that is trained here gets its control tokens, another has to have them.
     `split_digits`: of a tokenizer that is trained here, see `Tokenizer.train`. `clean`, or the path of its YAML: the
-    steps of `clean.clean` that the documents go through first; what these removed is in the manifest.
+    steps of `clean.clean` that the documents go through first; what these removed is in the manifest. `recorded`: more
+    settings, for the manifest alone.
     """
     steps = None if clean is None else read_cleaning(clean)
     if steps is not None and mixture is not None:
@@ -166,6 +172,7 @@ def prepare(
             **({} if split_digits is None else {"split_digits": split_digits}),
             **({} if mixed is None else {"mixture": mixed.model_dump(mode="json")}),
             **({} if cleaning is None else {"clean": cleaning}),
+            **recorded,
         }
         encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size, split_digits), None
         if fill_in_the_middle is not None:

@@ -168,10 +168,15 @@ def check_vocab_size(kind: str, vocab_size: int | None) -> None:
         raise UserError(field="vocab_size", value=vocab_size, accepted=f"at most {MAX_TRAINED_VOCABULARY:,}")
     if kind == "bytes" and vocab_size != _BYTES_AND_END:
         raise UserError(f"the bytes tokenizer always has {_BYTES_AND_END} tokens", field="vocab_size", value=vocab_size)
-    if vocab_size < _BYTES_AND_END + (kind != "bytes"):
+    if vocab_size < fewest_tokens(kind):
         raise UserError(
             field="vocab_size", value=vocab_size, accepted=f"more than {_BYTES_AND_END} (256 bytes and the end token)"
         )
+
+
+def fewest_tokens(kind: str) -> int:
+    """The tokens that a vocabulary of this kind has at least."""
+    return _BYTES_AND_END + (kind != "bytes")
 
 
 def cut_before_words(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from linnet.core.spec import read_assignment
 from linnet.core.system import StopRequest, keep_freed_memory
 from linnet.data.conversation_lengths import LongConversations
 from linnet.data.preferences import PREFERENCES
+from linnet.data.prepare import TEXT
 from linnet.data.prepare_conversations import TEMPLATE_FINDINGS
 from linnet.data.prepare_prompts import PROMPTS
 from linnet.data.token_data import TokenData, read_manifest
@@ -25,7 +26,7 @@ from linnet.training.objectives import Objective
 from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
-from linnet.training.run_files import Paths, RunFiles, given_files, prepare_run_files
+from linnet.training.run_files import Paths, RunFiles, given_files, mixture_of, prepare_run_files, text_of
 from linnet.training.run_folder import DivergedError, RunFolder, is_longer
 from linnet.training.sections import GrpoSpec, PreferenceSpec
 from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval, read_run, run_of
@@ -67,6 +68,7 @@ def train(
     prompts: Paths | None = None,
     chat_template: str | Path | None = None,
     long_conversations: LongConversations | None = None,
+    tokenizer: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train a model into the run folder `out`, or resume where an earlier call with the same settings stopped.
@@ -74,22 +76,24 @@ def train(
     `train(out)` alone resumes the run that is there; `train(out, training={"steps": n})` extends it.
 
     model: a preset's name, a YAML file, a model folder (its description only), or a description. data: a folder made by
-    `prepare`. training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md). start_from: a
-    model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections model, data,
-    training, which the other arguments change. recipe: how a published model was trained. reporter: receives the
-    progress. Instead of data: pairs, a file of inputs and targets (docs/encoder-decoder.md); chat, one file of
-    conversations or several (docs/conversations.md); preferences, the same of pairs of answers (docs/preferences.md);
-    prompts, the same of prompts with checkers (docs/grpo.md). chat_template: a Jinja file in place of the model's
-    template. long_conversations: those that are longer than the context are an error (refuse, the default), left out
-    (drop), or ended behind the last answer that fits (cut). callbacks: your own.
+    `prepare`, or a small text: a file, or a mixture.yaml of texts, which the run prepares itself with its tokenizer
+    (docs/training.md). training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md).
+    start_from: a model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections
+    model, data, training, which the other arguments change. recipe: how a published model was trained. reporter:
+    receives the progress. Instead of data: pairs, a file of inputs and targets (docs/encoder-decoder.md); chat, one
+    file of conversations or several (docs/conversations.md); preferences, the same of pairs of answers
+    (docs/preferences.md); prompts, the same of prompts with checkers (docs/grpo.md). chat_template: a Jinja file in
+    place of the model's template. long_conversations: those that are longer than the context are an error (refuse, the
+    default), left out (drop), or ended behind the last answer that fits (cut). tokenizer: of a text, bytes, char, bpe,
+    unigram, or the path of a tokenizer.json. callbacks: your own.
 
     `.model` of the result is the model folder, `.summary` the content of `run.json`. Ctrl-C and SIGTERM save and
     return. The process keeps the memory that it frees (`core.system`). Raises `UserError` that names the wrong
     field, and `DivergedError` if a loss is not finite.
     """
     keep_freed_memory()
-    options = {"chat_template": chat_template, "long_conversations": long_conversations}
-    kinds = {"pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
+    options = {"chat_template": chat_template, "long_conversations": long_conversations, "tokenizer": tokenizer}
+    kinds = {TEXT: text_of(data), "pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
     files = given_files(kinds, options)
     run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)
     with join_processes() as processes:
@@ -116,14 +120,14 @@ def resolve_run_config(
     `UserError` names what is wrong.
     """
     if files is not None:
-        if data is not None:
+        if data is not None and files.kind != TEXT:
             names = ", ".join(map(str, files.files))
             raise UserError("cannot be combined with `data`; give one of the two", field=files.kind, value=names)
         data = files.data(out)
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
         run = read_run(config, model, data, list(assignments), recipe, start_from, training)
-        return _with_objective(run, None if files is None else files.kind)
+        return _with_section_of_data(run, files)
     known = RunFolder(out).configuration()
     plain, fields = known.to_dict(), dict(training or {})
     assigned = {read_assignment(each)[0] for each in assignments}
@@ -140,16 +144,18 @@ def resolve_run_config(
     return run_of(plain, list(assignments), str(Path(out) / CONFIG))
 
 
-def _with_objective(run: RunSpec, kind: str | None) -> RunSpec:
-    """The run with the default objective for pairs of answers, or for prompts, if its data are these and it has none.
+def _with_section_of_data(run: RunSpec, files: RunFiles | None) -> RunSpec:
+    """The run with the section of `training` that its data need, unless it has one.
 
-    kind: of the files that the data will be made from; None: the data folder says what it holds.
+    That is the default objective for pairs of answers, or for prompts, or the mixture that names its texts. files: from
+    which the data will be made; None: the data folder says what it holds.
     """
+    kind = None if files is None else files.kind
     if kind is None and (run.data / MANIFEST).is_file():
         kind = read_manifest(run.data).layout
-    defaults = {PREFERENCES: ("preference", PreferenceSpec()), PROMPTS: ("grpo", GrpoSpec())}
-    section, default = defaults.get(kind or "", ("", None))
-    if not section or getattr(run.training, section) is not None:
+    needed = {PREFERENCES: ("preference", PreferenceSpec()), PROMPTS: ("grpo", GrpoSpec())}
+    section, default = needed.get(kind or "", ("mixture", None if files is None else mixture_of(files)))
+    if default is None or getattr(run.training, section) is not None:
         return run
     return run.model_copy(update={"training": run.training.model_copy(update={section: default})})
 

@@ -1,4 +1,4 @@
-"""Files that a run prepares its data from, instead of a data folder: pairs, conversations, preferences, prompts.
+"""Files that a run prepares its data from, instead of a data folder: text, pairs, conversations, preferences, prompts.
 
 Each kind of file is one entry of `KINDS`. The data folder of a run is `RUN/KIND`. It is made when the run begins; each
 later start of the run is held to the same files and options.
@@ -12,17 +12,28 @@ from typing import Any
 from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
+from linnet.core.spec import read_yaml
 from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.conversation_lengths import LengthLimit
+from linnet.data.mixture import MixtureSpec
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
-from linnet.data.prepare import PAIRS, prepare_pairs
+from linnet.data.prepare import PAIRS, TEXT, prepare, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
 from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
+from linnet.data.sources import STDIN, expand_inputs
 from linnet.data.token_data import read_manifest
+from linnet.data.tokenizer_training import KINDS as TOKENIZERS
+from linnet.data.tokenizer_training import fewest_tokens
 from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
 from linnet.training.spec import RunSpec
 
 Paths = str | Path | Sequence[str | Path]
+
+MOST_TEXT_BYTES = 100_000_000
+"""Of the files that a run tokenizes when it begins: a minute's work for one processor."""
+
+TOKENIZER_OF_TEXT = "tokenizer_of_text"
+_MIXTURE_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,15 @@ class RunFiles:
     def data(self, out: str | Path) -> Path:
         """The data folder of the run `out`."""
         return Path(out) / self.kind
+
+    @property
+    def argument(self) -> str:
+        """The argument that names the files."""
+        return _argument_of(self.kind)
+
+
+def _argument_of(kind: str) -> str:
+    return "data" if kind == TEXT else kind
 
 
 @dataclass(frozen=True)
@@ -64,13 +84,13 @@ def given_files(by_kind: Mapping[str, Paths | None], options: Mapping[str, Any] 
     chosen = {name: value for name, value in (options or {}).items() if value is not None}
     kind = next(iter(given), None)
     for other in list(given)[1:]:
-        raise UserError(
-            f"cannot be combined with `{kind}`; give one of the two", field=other, value=_shown(given[other])
-        )
+        problem = f"cannot be combined with `{_argument_of(kind or '')}`; give one of the two"
+        raise UserError(problem, field=other, value=_shown(given[other]))
     for name, value in chosen.items():
         if kind is None or name not in KINDS[kind].options:
-            owners = " or ".join(f"`{each}`" for each, entry in KINDS.items() if name in entry.options)
-            raise UserError(field=name, value=value, accepted=f"{owners} beside it")
+            owners = [f"`{_argument_of(each)}`" for each, entry in KINDS.items() if name in entry.options]
+            of_text = ", a file of text," if name in KINDS[TEXT].options else ""
+            raise UserError(field=name, value=value, accepted=f"{' or '.join(owners)}{of_text} beside it")
     if kind is None:
         return None
     files = given[kind]
@@ -103,8 +123,8 @@ def prepare_run_files(run: RunSpec, given: RunFiles) -> None:
             continue
         if name == given.kind:
             problem = f"not the file that {run.data} was made from; choose another `out`"
-            raise UserError(problem, field=given.kind, value=_shown(given.files))
-        raise UserError(f"{run.data} was made with another `{name}`; choose another `out`", field=given.kind)
+            raise UserError(problem, field=given.argument, value=_shown(given.files))
+        raise UserError(f"{run.data} was made with another `{name}`; choose another `out`", field=given.argument)
 
 
 def _prepare_pairs(run: RunSpec, given: RunFiles) -> None:
@@ -187,7 +207,69 @@ def _prompt_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
     return {PROMPTS: hash_of_files(given.files), "chat_template": _chat_setup(run, given).template.source}
 
 
+def text_of(data: str | Path | None) -> Path | None:
+    """What `data` names if it is a file of text, or a mixture.yaml of texts, and not a data folder."""
+    return Path(data) if data is not None and Path(data).is_file() else None
+
+
+def mixture_of(given: RunFiles) -> MixtureSpec | None:
+    """The mixture that a run was given as its text; None for a file of text, or another kind of file."""
+    file = given.files[0]
+    if given.kind != TEXT or file.suffix.lower() not in _MIXTURE_SUFFIXES:
+        return None
+    return MixtureSpec.parse(read_yaml(file), str(file))
+
+
+def _text_files(given: RunFiles) -> list[Path]:
+    """The files of text of a run, in their order; `UserError` for what is no file, and for more than is small."""
+    mixture = mixture_of(given)
+    inputs = [str(given.files[0])]
+    if mixture is not None:
+        inputs = expand_inputs([each for source in mixture.sources.values() for each in source.inputs])
+    files = [Path(name) for name in inputs]
+    for file in files:
+        if str(file) == STDIN or not file.is_file():
+            accepted = "files; `linnet prepare` reads other inputs, whose folder is `data` then"
+            raise UserError(field="data", value=f"{given.files[0]}: {file}", accepted=accepted)
+    size_bytes = sum(file.stat().st_size for file in files)
+    if size_bytes > MOST_TEXT_BYTES:
+        problem = f"{size_bytes:,} bytes of text, more than the {MOST_TEXT_BYTES:,} that a run tokenizes when it begins"
+        raise UserError(problem, field="data", value=given.files[0], accepted="what `linnet prepare` makes of it")
+    return files
+
+
+def _text_tokenizer(run: RunSpec, given: RunFiles) -> tuple[str, int | None]:
+    """The tokenizer's kind or path, and the tokens to train: those of the model that the run starts from, or its own.
+
+    Without one that is given, a new model gets a BPE as large as its vocabulary, or bytes if that is smaller.
+    """
+    chosen = given.options.get("tokenizer")
+    if run.start_from is not None:
+        if chosen is not None:
+            raise UserError(field="tokenizer", value=chosen, accepted="none beside `start_from`, whose own is used")
+        return str(model_folder(run.start_from) / TOKENIZER), None
+    vocab_size = run.model.vocab_size
+    kind = chosen or ("bpe" if vocab_size >= fewest_tokens("bpe") else "bytes")
+    return kind, vocab_size if kind in ("bpe", "unigram") else None
+
+
+def _prepare_text(run: RunSpec, given: RunFiles) -> None:
+    kind, vocab_size = _text_tokenizer(run, given)
+    mixture = mixture_of(given)
+    inputs = [] if mixture is not None else [str(given.files[0])]
+    recorded = _text_settings(run, given)
+    prepare(inputs, run.data, kind, vocab_size, mixture=mixture, recorded=recorded)
+
+
+def _text_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
+    """The hashes of the files and of the tokenizer, so that a run resumes wherever they are."""
+    kind, _ = _text_tokenizer(run, given)
+    tokenizer = kind if kind in TOKENIZERS else sha256_of(kind)
+    return {TEXT: [sha256_of(file) for file in _text_files(given)], TOKENIZER_OF_TEXT: tokenizer}
+
+
 KINDS: dict[str, FileKind] = {
+    TEXT: FileKind(_prepare_text, _text_settings, options=("tokenizer",)),
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
     CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template", "long_conversations"), several=True),
     PROMPTS: FileKind(_prepare_prompts, _prompt_settings, _tell_setup, ("chat_template",), several=True),

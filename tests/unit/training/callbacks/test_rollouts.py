@@ -112,7 +112,7 @@ def test_the_first_pass_has_a_ratio_of_one(chat_model: Path, prompts: Path, tmp_
     class Look(Callback):
         def before_step(self) -> None:
             rollouts = next(each for each in self.context.callbacks if each.name == "rollouts")
-            (batch,) = rollouts._batches.current.values()
+            (batch,) = rollouts.batches.current.values()
             from linnet.model.example_loss import example_nats
 
             now = example_nats(self.context.model.decoder, batch.tokens, batch.labels)

@@ -151,9 +151,9 @@ def clean(
     Example: linnet data clean web.jsonl --config clean.yaml --out data/clean
 
     The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`; without one
-    they are those of FineWeb. Filters: gopher_repetition, gopher_quality, c4, fineweb_quality, pii. Comparisons:
-    exact_duplicates, near_duplicates, decontamination (`against: [test.jsonl]`). The result does not depend on the
-    number of processes; a call that was killed goes on when it is given again.
+    they are those of FineWeb. Filters: language (`keep: [en]`), gopher_repetition, gopher_quality, c4, fineweb_quality,
+    pii. Comparisons: exact_duplicates, near_duplicates, decontamination (`against: [test.jsonl]`). The result does not
+    depend on the number of processes; a call that was killed goes on when it is given again.
     """
     from linnet.data.clean import clean as clean_files
     from linnet.data.clean import read_cleaning

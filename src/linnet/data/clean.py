@@ -12,7 +12,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import write_json
 from linnet.core.spec import read_yaml
 from linnet.data.cleaning_report import CleaningReport, StepReport
-from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, make_changes
+from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, make_filters
 from linnet.data.comparison import comparison_settings
 from linnet.data.passes import Pass, Passes, PassesJob
 from linnet.data.sources import REPORT, Source, describe_reading, open_sources
@@ -43,8 +43,8 @@ def clean(
         raise UserError("every step has `enabled: false`; expected one that does something", field="steps")
     target = Path(out).resolve()
     check_target(target, overwrite, _HOLDS)
-    for stage in spec.stages():  # a missing package is said before anything is read
-        make_changes(stage.filters)
+    for stage in spec.stages():  # a missing package or file is said before anything is read
+        make_filters(stage.filters)
     with atomic_directory(target) as folder, ExitStack() as stack:
         check_target(target, overwrite, _HOLDS)  # another process may have been faster
         sources = open_sources(stack, inputs, field, separator, skip_invalid)

@@ -23,13 +23,17 @@ COMPARISONS = {
 
 @dataclass
 class StepReport:
-    """A step: the documents it read, those it removed, and the bytes it took out of documents that it kept."""
+    """A step: the documents it read, those it removed, and the bytes it took out of documents that it kept.
+
+    reasons: documents by the reason to remove them. labels: those that stay by what was found in them, their language.
+    """
 
     step: str
     read: Amount = field(default_factory=Amount)
     removed: Amount = field(default_factory=Amount)
     trimmed_bytes: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
     examples: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -50,6 +54,8 @@ class CleaningReport:
             step.read.count(before)
             if outcome.reason is None or number < last:
                 step.trimmed_bytes += before - after
+                if (label := outcome.labels[number]) is not None:
+                    step.labels[label] = step.labels.get(label, 0) + 1
                 continue
             step.removed.count(before)
             step.reasons[outcome.reason] = step.reasons.get(outcome.reason, 0) + 1
@@ -105,6 +111,9 @@ class CleaningResult(Result):
         ]
         reasons = [(step.step, reason, f"{count:,}") for step in steps for reason, count in step.reasons.items()]
         tables = [Table("Steps", ("", "documents", "bytes", "bytes cut from others"), rows)]
+        labels = [(step.step, label, f"{count:,}") for step in steps for label, count in step.labels.items()]
+        if labels:
+            tables.append(Table("Found in documents that stay", ("step", "", "documents"), labels))
         if examples:
             tables.append(Table("Reasons", ("step", "reason", "documents"), reasons))
             columns = "step", "reason", "text", "stays in its place"

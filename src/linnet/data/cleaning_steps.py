@@ -15,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.data.decontaminate import OverlapSpec
 from linnet.data.minhash import MinHashSpec
+from linnet.data.page_filters import Judgement, LanguageFilter, judge_language
 from linnet.data.text_folder import TextRow
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
@@ -120,7 +121,7 @@ class Decontamination(OverlapSpec):
     separator: str | None = None
 
 
-FilterStep = GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData
+FilterStep = GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData | LanguageFilter
 """A step that looks at one document."""
 
 ComparisonStep = Decontamination | ExactDuplicates | NearDuplicates
@@ -184,83 +185,96 @@ class CleanedText(NamedTuple):
     """What became of a document.
 
     row: after the last filter it went through. bytes: of the text before each of these and after the last. reason: why
-    the last one removed it; None for a document that stays.
+    the last one removed it; None for a document that stays. labels: what each of these found in it, such as its
+    language; None where there is nothing to say.
     """
 
     row: TextRow
     bytes: list[int]
     reason: str | None
+    labels: list[str | None]
 
 
-Change = Callable[[str], tuple[str, str | None]]
-"""A filter: a text to the changed text, and the reason to remove it or None."""
+class Change(NamedTuple):
+    """What a filter makes of a text: the changed text, the reason to remove it or None, and what it found in it."""
+
+    text: str
+    reason: str | None = None
+    label: str | None = None
+
+
+Filter = Callable[[TextRow], Change]
 
 
 def clean_rows(rows: Sequence[TextRow], filters: tuple[FilterStep, ...]) -> list[CleanedText]:
     """Take each document through the filters; a text that one of them leaves empty is removed by it."""
-    return [_outcome(row, make_changes(filters)) for row in rows]
+    return [_outcome(row, make_filters(filters)) for row in rows]
 
 
-def _outcome(row: TextRow, changes: list[Change]) -> CleanedText:
-    text = row.text
-    sizes = [len(text.encode())]
+def _outcome(row: TextRow, filters: list[Filter]) -> CleanedText:
+    sizes, labels = [len(row.text.encode())], list[str | None]()
     reason: str | None = None
-    for change in changes:
-        changed, reason = change(text)
-        if reason is None and not changed.strip():
+    for apply in filters:
+        text, reason, label = apply(row)
+        if reason is None and not text.strip():
             reason = "empty"
-        sizes.append(len(changed.encode()))
+        sizes.append(len(text.encode()))
+        labels.append(label)
         if reason is not None:
             break
-        text = changed
-    return CleanedText(row._replace(text=text), sizes, reason)
+        row = row._replace(text=text)
+    return CleanedText(row, sizes, reason, labels)
 
 
 @cache
-def make_changes(filters: tuple[FilterStep, ...]) -> list[Change]:
-    """What the filters do, made once in each process; `UserError` for a package that is missing."""
-    if not filters:
-        return []
+def make_filters(steps: tuple[FilterStep, ...]) -> list[Filter]:
+    """What the steps do, made once in each process; `UserError` for a package or file that is missing."""
+    return [_make_filter(step) for step in steps]
+
+
+def _make_filter(step: FilterStep) -> Filter:
+    if step.kind == "language":
+        judge = judge_language(step)
+        return lambda row: _judged(row, judge(row.text))
+    filters = _datatrove_filters()
+    options = step.model_dump(exclude={"kind", "enabled"})
+    if step.kind == "pii":
+        return partial(_replace_personal_data, options=options)
+    return partial(_apply_filter, made=filters[step.kind](language=_simple_tokenizer(), **options))
+
+
+def _judged(row: TextRow, judgement: Judgement) -> Change:
+    label, stays = judgement
+    return Change(row.text, None if stays else label, label if stays else None)
+
+
+def _datatrove_filters() -> dict[str, Any]:
     try:
-        from datatrove.pipeline.filters import (
-            C4QualityFilter,
-            FineWebQualityFilter,
-            GopherQualityFilter,
-            GopherRepetitionFilter,
-        )
+        from datatrove.pipeline import filters
     except ImportError:
         raise UserError("cleaning needs datatrove: pip install 'linnet[data]'") from None
-    published = {
-        "gopher_repetition": GopherRepetitionFilter,
-        "gopher_quality": GopherQualityFilter,
-        "c4": C4QualityFilter,
-        "fineweb_quality": FineWebQualityFilter,
+    return {
+        "gopher_repetition": filters.GopherRepetitionFilter,
+        "gopher_quality": filters.GopherQualityFilter,
+        "c4": filters.C4QualityFilter,
+        "fineweb_quality": filters.FineWebQualityFilter,
     }
-    changes: list[Change] = []
-    for step in filters:
-        options = step.model_dump(exclude={"kind", "enabled"})
-        if step.kind == "pii":
-            changes.append(partial(_replace_personal_data, options=options))
-        else:
-            made = published[step.kind](language=_simple_tokenizer(), **options)
-            changes.append(partial(_apply_filter, made))
-    return changes
 
 
-def _apply_filter(made: Any, text: str) -> tuple[str, str | None]:
+def _apply_filter(row: TextRow, made: Any) -> Change:
     from datatrove.data import Document
 
-    document = Document(text=text, id="")
+    document = Document(text=row.text, id="")
     result = made.filter(document)
     passes, reason = result if isinstance(result, tuple) else (result, "removed")
-    return document.text, None if passes else str(reason)
+    return Change(document.text, None if passes else str(reason))
 
 
-def _replace_personal_data(text: str, options: dict[str, bool]) -> tuple[str, None]:
+def _replace_personal_data(row: TextRow, options: dict[str, bool]) -> Change:
     """Replace addresses; a new formatter for each document, because one takes its replacements in turn."""
     from datatrove.pipeline.formatters import PIIFormatter
 
-    return PIIFormatter(**options).format(text), None
+    return Change(PIIFormatter(**options).format(row.text))
 
 
 @cache

@@ -52,6 +52,14 @@ def test_dedup_as_json(capsys, files):
     assert json.loads(lines[0]) == {"text": TEXT, "source": str(files / "web.jsonl")}
 
 
+def test_dedup_on_slurm_prints_what_it_prints_here(capsys, files, sbatch):
+    options = (files / "web.jsonl", "--against", files / "test.txt", "--json", "--out")
+    here = json.loads(run(capsys, *options, files / "here"))
+    there = json.loads(run(capsys, *options, files / "there", "--executor", "slurm"))
+    assert {**here, "out": ""} == {**there, "out": ""} and here["kept"]["documents"] == 2
+    assert sbatch.read_text() == "--wait 1 jobs\n"
+
+
 def test_every_setting_has_its_effect(capsys, files):
     def kept(*options):
         arguments = (files / "web.jsonl", "--out", files / "out", "--overwrite", "--json", *options)
@@ -183,6 +191,21 @@ def test_clean_prints_what_each_step_removed(capsys, files):
     lines = (files / "clean/part-00000.jsonl").read_text().splitlines()
     assert len(lines) == report["kept"]["documents"] < 5
     assert "gopher_short_doc" in (files / "page/report.html").read_text()
+
+
+def test_clean_on_slurm_prints_what_it_prints_here(capsys, files, sbatch):
+    arguments = ["data", "clean", str(files / "web.jsonl"), "--json"]
+    (files / "clean.yaml").write_text("steps: [{kind: gopher_quality, min_doc_words: 5}]")
+    arguments += ["--config", str(files / "clean.yaml"), "--out"]
+    assert main([*arguments, str(files / "here")]) == 0
+    here = json.loads(capsys.readouterr().out)
+    assert main([*arguments, str(files / "there"), "--executor", "slurm", "--slurm-option", "--mem=2G"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert {**here, "out": ""} == {**there, "out": ""}
+    assert (files / "here/part-00000.jsonl").read_bytes() == (files / "there/part-00000.jsonl").read_bytes()
+    assert sbatch.read_text() == "--wait 1 jobs\n"
+    assert main([*arguments, str(files / "other"), "--slurm-option", "--mem=2G"]) == 2
+    assert "--slurm-option --mem=2G: expected only with the slurm executor" in capsys.readouterr().err
 
 
 def test_synthesise_writes_a_chat_file_and_tells_its_types(capsys, tmp_path):

@@ -92,6 +92,18 @@ def interruptions_reported() -> Iterator[None]:
         raise typer.Exit(exit_code(number)) from None
 
 
+@contextmanager
+def stopped_tasks_reported() -> Iterator[None]:
+    """End a run of tasks that was asked to stop with one line and the exit code of the signal."""
+    from linnet.core.executors import TasksStopped
+
+    try:
+        yield
+    except TasksStopped as stop:
+        note(f"{stop}; the same command continues")
+        raise typer.Exit(exit_code(stop.signal)) from None
+
+
 def check_out_path(path: Path, option: str, kind: str) -> None:
     """Raise `UserError`, before anything takes time, if nothing can be written at the path.
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from linnet.cli.console import interruptions_reported, invocation, note, show_result
+from linnet.cli.console import interruptions_reported, invocation, note, show_result, stopped_tasks_reported
 from linnet.cli.options import (
     AsJson,
     Changes,
@@ -53,7 +53,16 @@ SkipInvalid = Annotated[
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(min=1, max=1024, metavar="N", help="Processes. Default: one a processor; one below 16 MB."),
+    typer.Option(
+        min=1,
+        max=1024,
+        metavar="N",
+        help="Processes, or tasks of Ray or Slurm at a time. Default: one a processor; one below 16 MB; all of Slurm.",
+    ),
+]
+WorkPlace = Annotated[
+    Literal["local", "ray", "slurm"],
+    typer.Option("--executor", help="Where the work is done: on this machine, Ray, or Slurm (docs/cleaning.md)."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")]
 
@@ -105,7 +114,9 @@ def dedup(
     field: TextField = None,
     separator: Separator = None,
     skip_invalid: SkipInvalid = False,
+    executor: WorkPlace = "local",
     workers: Processes = None,
+    slurm_options: SlurmOptions = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,8 +127,11 @@ def dedup(
     Of documents that are copies of each other the first in the order of the inputs stays. Exact copies differ in white
     space and case at most. Near-duplicates share n-grams of words (MinHash with locality-sensitive hashing): with 14
     bands of 8 rows a pair of Jaccard similarity 0.69 is found with probability 1/2, of 0.85 with 0.99. The result does
-    not depend on the number of processes; a call that was killed goes on when it is given again.
+    not depend on the number of processes, nor on the executor; a call that was killed goes on when it is given again.
+
+    Example: linnet data dedup crawl/*.jsonl --executor ray --workers 16 --out data/unique
     """
+    from linnet.core.executors import cluster_executor
     from linnet.data.deduplicate import deduplicate
 
     given: dict[str, dict[str, float | None]] = {
@@ -125,7 +139,11 @@ def dedup(
         "overlap": {"ngram_words": ngram_words, "share": overlap},
     }
     spec = _spec(given, exact_only, bool(against))
-    report = deduplicate(files, out, spec, against or (), field, separator, skip_invalid, workers, overwrite)
+    chosen = cluster_executor(executor, workers, slurm_options or ())
+    processes = workers if chosen is None else None
+    reading = field, separator, skip_invalid
+    with stopped_tasks_reported():
+        report = deduplicate(files, out, spec, against or (), *reading, processes, overwrite, executor=chosen)
     if as_json:
         write_json({"out": str(out), **report.to_dict()})
     else:
@@ -142,7 +160,9 @@ def clean(
     field: TextField = None,
     separator: Separator = None,
     skip_invalid: SkipInvalid = False,
+    executor: WorkPlace = "local",
     workers: Processes = None,
+    slurm_options: SlurmOptions = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -153,8 +173,12 @@ def clean(
     The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`; without one
     they are those of FineWeb. Filters: language (`keep: [en]`), gopher_repetition, gopher_quality, c4, fineweb_quality,
     pii. Comparisons: exact_duplicates, near_duplicates, decontamination (`against: [test.jsonl]`). The result does not
-    depend on the number of processes; a call that was killed goes on when it is given again.
+    depend on the number of processes, nor on the executor; a call that was killed goes on when it is given
+    again.
+
+    Example: linnet data clean crawl/*.jsonl --executor slurm --workers 64 --slurm-option --time=4:00:00 --out clean
     """
+    from linnet.core.executors import cluster_executor
     from linnet.data.clean import clean as clean_files
     from linnet.data.clean import read_cleaning
     from linnet.data.cleaning_report import CleaningResult
@@ -162,7 +186,10 @@ def clean(
     from linnet.present.page import write_page
 
     spec = CleaningSpec() if config is None else read_cleaning(config)
-    report = clean_files(files, out, spec, field, separator, skip_invalid, workers, overwrite)
+    chosen = cluster_executor(executor, workers, slurm_options or ())
+    processes = workers if chosen is None else None
+    with stopped_tasks_reported():
+        report = clean_files(files, out, spec, field, separator, skip_invalid, processes, overwrite, executor=chosen)
     result = CleaningResult(report)
     if page is not None:
         write_page(result, page, invocation())

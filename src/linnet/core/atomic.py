@@ -51,6 +51,10 @@ _LEFTOVER = re.compile(rf"\.(.+?)({_RANDOM}({re.escape(PARTIAL)}|{re.escape(RETI
 _NOT_A_LOCK = "not a lock of linnet's; expected none: remove it"
 
 
+class LockedError(UserError):
+    """Another process holds the lock, or writes what it protects."""
+
+
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`, which is renamed to the target if the block ends without error.
@@ -439,7 +443,7 @@ def _lock(path: Path, taken: str) -> int:
         handle = _open_lock(path)
         try:
             if not try_lock(handle):
-                raise UserError(taken.format(_content(handle).decode(errors="replace")))
+                raise LockedError(taken.format(_content(handle).decode(errors="replace")))
             if still_named(handle, path):
                 return handle
         except BaseException:

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
@@ -24,9 +25,19 @@ from linnet.core.system import StopRequest
 DONE, REFUSED, STOPPED = 0, 2, 75
 """Exit codes of a worker; the last is EX_TEMPFAIL: the task was asked to stop, and saved."""
 
-POLL_S = 0.1
+POLL_S, SLURM_POLL_S = 0.1, 2.0
+SLURM_MOST = 1000
+"""Tasks at a time that are all that an array may have, unless Slurm is configured otherwise."""
+
 RAY_RETRIES = 3
 """Times that Ray starts a task again whose worker died."""
+
+
+class TaskOutcome(NamedTuple):
+    """How a task ended: the exit code, and why it failed if its worker did not print that."""
+
+    code: int
+    reason: str = ""
 
 
 class TasksStopped(Exception):  # noqa: N818 - a user asked for it
@@ -41,9 +52,9 @@ class TasksStopped(Exception):  # noqa: N818 - a user asked for it
 class TaskList:
     """Tasks that one module carries out in one folder.
 
-    module: the name of the module with `run_worker`, which returns an exit code. titles: what each task is called in
+    module: the name of the module with `run_worker`, which returns a `TaskOutcome`. titles: what each task is called in
     messages. failed: what messages say of a task that failed, as "not trained". is_done: whether the results of the
-    task with a number are there.
+    task with a number are there. finished: is told the number of each task as it ends.
     """
 
     module: str
@@ -53,6 +64,7 @@ class TaskList:
     failed: str
     is_done: Callable[[int], bool]
     log: Callable[[str], None]
+    finished: Callable[[int], None] = lambda index: None
 
     def refuse(self, index: int, reason: str) -> NoReturn:
         """`UserError` that names the folder and a task."""
@@ -96,6 +108,7 @@ class LocalTasks:
                             del running[index]
                             if code not in (DONE, STOPPED):
                                 tasks.refuse(index, f"its process ended with code {code}")
+                            tasks.finished(index)
                     time.sleep(POLL_S)
             finally:
                 for process in running.values():
@@ -134,12 +147,13 @@ class RayTasks:
                     for reference in finished:
                         index = pending.pop(reference)
                         try:
-                            code = ray.get(reference)
+                            code, reason = ray.get(reference)
                         except ray.exceptions.RayError as error:
-                            reason = str(error).splitlines()[0]
-                            tasks.refuse(index, f"its worker died {RAY_RETRIES + 1} times ({reason})")
+                            lost = str(error).splitlines()[0]
+                            tasks.refuse(index, f"its worker died {RAY_RETRIES + 1} times ({lost})")
                         if code not in (DONE, STOPPED):
-                            tasks.refuse(index, f"its worker ended with code {code}")
+                            tasks.refuse(index, reason or f"its worker ended with code {code}")
+                        tasks.finished(index)
                     if stop.requested:
                         for reference in pending:
                             ray.cancel(reference)  # the worker gets SIGINT, and saves
@@ -177,14 +191,19 @@ class SlurmTasks:
         script.parent.mkdir(parents=True, exist_ok=True)
         write_text(script, self.script(tasks))
         tasks.log(f"slurm: {len(tasks.titles)} jobs by {script}; logs beside it")
-        try:
-            code = subprocess.run(["sbatch", "--wait", str(script)], check=False).returncode
-        except FileNotFoundError:
-            raise UserError("there is no sbatch here", field="executor", value="slurm") from None
-        for index, title in enumerate(tasks.titles):
-            if not tasks.is_done(index):
-                log = script.parent / f"{index}.log"
-                raise UserError(f"{title}: not finished (sbatch ended with code {code}); see {log}")
+        waiting = set(range(len(tasks.titles)))
+
+        def count_done() -> None:
+            for index in filter(tasks.is_done, sorted(waiting)):
+                waiting.discard(index)
+                tasks.finished(index)
+
+        code = _submit(script, count_done)
+        count_done()
+        for index in sorted(waiting):
+            log = script.parent / f"{index}.log"
+            reason = f"not finished (sbatch ended with code {code}); see {log}{_last_error(log)}"
+            raise UserError(f"{tasks.titles[index]}: {reason}")
 
     def script(self, tasks: TaskList) -> str:
         """The batch script of the array."""
@@ -201,9 +220,44 @@ class SlurmTasks:
         return "\n".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}", f'exec {worker} "$SLURM_ARRAY_TASK_ID"']) + "\n"
 
 
-def check_executor(name: str, options: Sequence[str]) -> None:
-    """`UserError` for an unknown executor, and for options of sbatch with another than Slurm."""
+def _submit(script: Path, meanwhile: Callable[[], None]) -> int:
+    """Submit a batch script and wait until its tasks have ended; the exit code of sbatch."""
+    try:
+        process = subprocess.Popen(["sbatch", "--wait", str(script)])
+    except FileNotFoundError:
+        raise UserError("there is no sbatch here", field="executor", value="slurm") from None
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(SLURM_POLL_S)
+            meanwhile()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def _last_error(log: Path) -> str:
+    """What the log of a task says at its end, if that is an error of the task's own."""
+    with suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")[-2:]
+        if lines[0].startswith("error: "):
+            return f": {lines[0]}"
+    return ""
+
+
+def cluster_executor(name: str, workers: int | None, options: Sequence[str] = ()) -> TaskExecutor | None:
+    """The executor for `ray` or `slurm`, None for `local`; options: of sbatch.
+
+    workers: tasks at a time; None: as many as this machine has processors with Ray, all with Slurm.
+    `UserError` for another name, and for options of sbatch with another than Slurm.
+    """
     if options and name != "slurm":
         raise UserError(field="slurm_option", value=options[0], accepted="only with the slurm executor")
-    if name not in ("local", "ray", "slurm"):
-        raise UserError(field="executor", value=name, accepted="local, ray or slurm")
+    if name == "local":
+        return None
+    if name == "ray":
+        return RayTasks(workers or os.cpu_count() or 1)
+    if name == "slurm":
+        return SlurmTasks(workers or SLURM_MOST, tuple(options))
+    raise UserError(field="executor", value=name, accepted="local, ray or slurm")

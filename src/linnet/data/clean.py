@@ -9,6 +9,7 @@ from typing import Any
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note
+from linnet.core.executors import TaskExecutor
 from linnet.core.files import write_json
 from linnet.core.spec import read_yaml
 from linnet.data.cleaning_report import CleaningReport, StepReport
@@ -31,12 +32,15 @@ def clean(
     workers: int | None = None,
     overwrite: bool = False,
     shard_bytes: int = SHARD_BYTES,
+    executor: TaskExecutor | None = None,
+    portion_bytes: int | None = None,
 ) -> CleaningReport:
     """Write the documents of `inputs` (see `sources.Source`) that pass all steps into a folder of .jsonl files.
 
     The result depends on the inputs and `spec` alone, not on `workers` (processes; None: as many as processors). The
     folder appears complete or not at all; an earlier result is replaced only with `overwrite`. A call that is killed or
-    interrupted leaves its part beside `out`, and the same call goes on there. `UserError` if no document stays.
+    interrupted leaves its part beside `out`, and the same call goes on there. executor: its workers do the first pass,
+    a portion of about `portion_bytes` of the inputs each. `UserError` if no document stays.
     """
     steps = [step for step in spec.steps if step.enabled]
     if not steps:
@@ -54,7 +58,7 @@ def clean(
         identity = [spec.model_dump(mode="json"), sizes, field, separator, skip_invalid, shard_bytes]
         unfinished = stack.enter_context(UnfinishedFolder(target, identity))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in steps]))
-        run = Passes(unfinished, passes, job, sources, workers, shard_bytes)
+        run = Passes(unfinished, passes, job, sources, workers, shard_bytes, executor, portion_bytes)
         report = run.run()
         for line in describe_reading(opened):
             note(line)

@@ -86,6 +86,16 @@ class CleaningReport:
         found = [f"{step.removed.documents:,} {step.step}" for step in self.steps if step.removed.documents]
         return ", ".join(found) or "none"
 
+    def join(self, later: "CleaningReport") -> None:
+        """Add the counts of documents that follow, and that went through the first steps; `kept` and `files` stay."""
+        for step, other in zip(self.steps, later.steps, strict=False):
+            step.read, step.removed = step.read.plus(other.read), step.removed.plus(other.removed)
+            step.trimmed_bytes += other.trimmed_bytes
+            for reason, count in other.reasons.items():
+                step.reasons[reason] = step.reasons.get(reason, 0) + count
+            step.examples = (step.examples + other.examples)[:EXAMPLES]
+        self.read = self.read.plus(later.read)
+
 
 @dataclass(frozen=True)
 class CleaningResult(Result):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note
+from linnet.core.executors import TaskExecutor
 from linnet.core.files import write_json
 from linnet.data.cleaning_report import COMPARISONS, CleaningReport, StepReport
 from linnet.data.comparison import DeduplicationReport, DeduplicationSpec
@@ -30,6 +31,8 @@ def deduplicate(
     workers: int | None = None,
     overwrite: bool = False,
     shard_bytes: int = SHARD_BYTES,
+    executor: TaskExecutor | None = None,
+    portion_bytes: int | None = None,
 ) -> DeduplicationReport:
     """Write the documents of `inputs` (see `sources.Source`) that are no copies into a folder of .jsonl files.
 
@@ -37,7 +40,8 @@ def deduplicate(
     document that is a copy or near-duplicate of a document in them, or overlaps one, is left out. The result depends on
     the inputs and `spec` alone, not on `workers` (processes; None: as many as processors). The folder appears complete
     or not at all; one that is there is replaced only with `overwrite`, and only if it holds nothing but such files. A
-    call that is killed or interrupted leaves its part beside `out`, and the same call goes on there.
+    call that is killed or interrupted leaves its part beside `out`, and the same call goes on there. executor: its
+    workers do the first pass, a portion of about `portion_bytes` of the inputs each.
     """
     spec = spec or DeduplicationSpec()
     target = Path(out).resolve()
@@ -53,7 +57,7 @@ def deduplicate(
         unfinished = stack.enter_context(UnfinishedFolder(target, identity))
         job = PassesJob(CleaningReport([StepReport(step) for step in COMPARISONS]))
         both = [Pass(settings=spec, tests=tests, comparisons=len(COMPARISONS)), Pass()]
-        passes = Passes(unfinished, both, job, sources, workers, shard_bytes)
+        passes = Passes(unfinished, both, job, sources, workers, shard_bytes, executor, portion_bytes)
         passes.run()
         for line in describe_reading(opened):
             note(line)

@@ -1,9 +1,11 @@
 """Passes over documents: filters of single documents, then comparisons of all, whose decisions the next pass applies.
 
 A pass reads what the last one wrote. That, and how far the pass has come, is in a folder beside the result, so that a
-call that was killed goes on there.
+call that was killed goes on there. The first pass may be done by the workers of an executor, a portion of the inputs
+each; `python -m linnet.data.passes FOLDER INDEX` is such a worker.
 """
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -11,16 +13,19 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from linnet.core.errors import UserError, note
-from linnet.data.cleaning_report import CleaningReport
+from linnet.core.executors import TaskExecutor, TaskOutcome
+from linnet.core.spec import Spec
+from linnet.data.cleaning_report import CleaningReport, StepReport
 from linnet.data.cleaning_steps import CleanedText, FilterStep, clean_rows
 from linnet.data.comparison import Comparison, DeduplicationSpec, describe
 from linnet.data.decontaminate import EvaluationIndex
 from linnet.data.minhash import MinHashSpec
+from linnet.data.portions import PortionFolder, PortionWork, SourceFile, divide, work_on_portion, worker_main
 from linnet.data.signatures import Records, SignatureWriter, read_signatures
 from linnet.data.sources import Source
 from linnet.data.text_folder import Amount, TextFolderWriter, TextRow, UnfinishedFolder, read_rows
@@ -29,6 +34,9 @@ from linnet.present.progress import Advance, progress
 
 SAVE_EVERY_S = 5.0
 """So much work at most is done again after a call was killed."""
+
+PORTIONS = "portions"
+"""The folder of what workers make, in that of an unfinished call."""
 
 _LONG_BYTES = 20_000
 """More than most evaluation documents have."""
@@ -39,6 +47,7 @@ class Pass(NamedTuple):
 
     settings: how the documents that the filters leave are compared; None: not. tests: evaluation files that they are
     compared with. first: the number of the first filter in the report. comparisons: the steps behind the filters.
+    describes_tests: the records of the evaluation files are written before those of the documents.
     """
 
     filters: tuple[FilterStep, ...] = ()
@@ -46,6 +55,7 @@ class Pass(NamedTuple):
     tests: Sequence[Source] = ()
     first: int = 0
     comparisons: int = 0
+    describes_tests: bool = True
 
     @property
     def writes_text(self) -> bool:
@@ -89,10 +99,20 @@ class _BatchWork:
         return outcomes, describe(texts, self.settings, self.index)
 
 
+class PortionSettings(Spec):
+    """What a worker does with a portion: filters, and records by which its documents are compared later."""
+
+    filters: tuple[Annotated[FilterStep, Field(discriminator="kind")], ...]
+    comparison: DeduplicationSpec | None
+    tests: tuple[SourceFile, ...]
+    shard_bytes: int
+
+
 class Passes:
     """Takes the documents of inputs through passes. comparison: the last that was applied.
 
-    job: where to begin, if nothing was saved in `unfinished`.
+    job: where to begin, if nothing was saved in `unfinished`. executor: whose workers do the first pass, a portion of
+    about `portion_bytes` each; None: processes of this machine.
     """
 
     def __init__(
@@ -103,14 +123,19 @@ class Passes:
         sources: Sequence[Source],
         workers: int | None,
         shard_bytes: int,
+        executor: TaskExecutor | None = None,
+        portion_bytes: int | None = None,
     ) -> None:
         self.comparison: Comparison | None = None
         self._unfinished, self._passes, self._sources = unfinished, passes, sources
         self._workers, self._shard_bytes = workers, shard_bytes
+        self._executor, self._portion_bytes = executor, portion_bytes
         self._needed: dict[str, int] = {}
         state = unfinished.begin()
         self.job = job if state is None else TypeAdapter(PassesJob).validate_python(state)
-        if state is not None:
+        if executor is not None and not self.job.number:
+            self.job = job
+        elif state is not None:
             count = self.job.kept.documents if self.job.number else self.job.report.read.documents
             place = f" (pass {self.job.number + 1} of {len(passes)})" if len(passes) > 1 else ""
             note(f"{unfinished.target}: goes on behind {count:,} documents of an earlier call{place}")
@@ -118,12 +143,16 @@ class Passes:
     def run(self) -> CleaningReport:
         """Do what is left to do. `UserError`, and nothing left, if no document stays."""
         for number in range(self.job.number, len(self._passes)):
-            self._run_pass(self._passes[number])
+            if number == 0 and self._executor is not None:
+                self._run_in_portions(self._executor, self._passes[0])
+            else:
+                self.run_pass(self._passes[number])
             if not self.job.kept.documents:
                 self._unfinished.remove()
                 raise UserError(f"no document stays; removed: {self.job.report.describe_removed()}")
             if number + 1 < len(self._passes):
                 self._begin_next()
+                rmtree(self._unfinished.path / PORTIONS, ignore_errors=True)
         self.job.report.kept = self.job.kept
         return self.job.report
 
@@ -155,7 +184,8 @@ class Passes:
         if job.number:
             (self._unfinished.path / f"signatures-{job.number - 1}").unlink(missing_ok=True)
 
-    def _run_pass(self, one: Pass) -> None:
+    def run_pass(self, one: Pass) -> None:
+        """Do the current pass."""
         job = self.job
         self.comparison = self._decide()
         name = "cleaning" if one.filters else "reading" if one.settings else "writing"
@@ -175,6 +205,44 @@ class Passes:
         if self.comparison is not None:
             before = self._passes[job.number - 1]
             job.report.add_comparison(before.first + len(before.filters), before.comparisons, self.comparison.report)
+
+    def _run_in_portions(self, executor: TaskExecutor, one: Pass) -> None:
+        """Let workers do the first pass, and join what they made."""
+        settings = PortionSettings(
+            filters=one.filters,
+            comparison=one.settings,
+            tests=tuple(SourceFile.of(source) for source in one.tests),
+            shard_bytes=self._shard_bytes,
+        )
+        portions = divide(self._sources, self._portion_bytes)
+        work = PortionWork(portions=portions, settings=settings.model_dump(mode="json"))
+        self._unfinished.save({}, asdict(self.job))  # an error now leaves the portions
+        folder = PortionFolder.begin(self._unfinished.path / PORTIONS, work)
+        folder.run(executor, __name__, "cleaning" if one.filters else "reading", "not done")
+        self._join(one, folder)
+        folder.count(self._sources)
+
+    def _join(self, one: Pass, portions: PortionFolder) -> None:
+        """Write documents and records of all portions in order, and add up their reports."""
+        job, folder = self.job, self._unfinished.path / self._texts
+        folder.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            texts = stack.enter_context(TextFolderWriter(folder, self._shard_bytes))
+            records = self._open_records(stack, one, _index(one) if one.tests else None)
+            for number in range(len(portions.work.portions)):
+                place, made = (
+                    portions.place(number),
+                    TypeAdapter(PassesJob).validate_python(portions.read_report(number)),
+                )
+                job.report.join(made.report)
+                job.kept = job.kept.plus(made.kept)
+                for name in made.files:
+                    with (place / name).open("rb") as file:
+                        for line in file:
+                            texts.write_line(line)
+                if records is not None and one.settings is not None:
+                    records.write(read_signatures(place / "signatures-0", one.settings.near or MinHashSpec()))
+            job.files = list(texts.files)
 
     def _rows(self, advance: Advance) -> Iterator[TextRow]:
         for source in self._sources:
@@ -219,7 +287,7 @@ class Passes:
             return None
         path = self._unfinished.path / self._signatures
         records = stack.enter_context(SignatureWriter(path, one.settings.near or MinHashSpec(), self.job.records))
-        if not self.job.records:
+        if one.describes_tests and not self.job.records:
             for texts in batched_texts(text for source in one.tests for text in source.documents()):
                 records.write(describe(texts, one.settings, index))
         return records
@@ -256,3 +324,27 @@ def _index(one: Pass) -> EvaluationIndex:
             whole = f"{source.name} is one evaluation document: a text goes if it has {spec.share:g} of all its n-grams"
             note(f"{whole}; a separator of documents divides it")
     return index
+
+
+def run_worker(folder: str, index: int, threads: int = 0) -> TaskOutcome:
+    """Do the first pass over a portion in this process, from where an earlier worker saved last."""
+    return work_on_portion(folder, index, _pass_over_portion)
+
+
+def _pass_over_portion(portions: PortionFolder, number: int, sources: Sequence[Source], folder: Path) -> dict[str, Any]:
+    settings = PortionSettings.parse(portions.work.settings, "settings")
+    with ExitStack() as stack:
+        tests = [stack.enter_context(file.open()) for file in settings.tests]
+        one = Pass(settings.filters, settings.comparison, tests, describes_tests=False)
+        unfinished = stack.enter_context(UnfinishedFolder(portions.place(number), number))
+        job = PassesJob(CleaningReport([StepReport(step.kind) for step in settings.filters]))
+        passes = Passes(unfinished, [one], job, sources, 1, settings.shard_bytes)
+        passes.run_pass(one)
+        passes.place_in(folder)
+        if one.settings is not None:
+            unfinished.place_in(folder, ["signatures-0"])
+    return asdict(passes.job)
+
+
+if __name__ == "__main__":
+    sys.exit(worker_main(run_worker, sys.argv[1:]))

@@ -67,7 +67,7 @@ class Source:
     Use as a context manager. size_bytes: the sum that a whole reading passes to `advance`. `UserError` names the file
     and the line of what cannot be read; with `skip_invalid` it is left out, and counted in `counts`, which describes
     the last whole reading. An input without any document is a `UserError` too unless it `may_be_empty`, as a file of a
-    folder may.
+    folder may. settings: the arguments besides the path.
     """
 
     def __init__(
@@ -78,6 +78,12 @@ class Source:
         skip_invalid: bool = False,
         may_be_empty: bool = False,
     ) -> None:
+        self.settings: dict[str, Any] = {
+            "field": field,
+            "separator": separator,
+            "skip_invalid": skip_invalid,
+            "may_be_empty": may_be_empty,
+        }
         self._may_be_empty = may_be_empty
         self.name = "<stdin>" if str(path) == STDIN else str(path)
         self._is_file = str(path) != STDIN and not is_data_set(path)
@@ -109,6 +115,11 @@ class Source:
     def __exit__(self, *error: object) -> None:
         if self._copy:
             self._copy.close()
+
+    @property
+    def path(self) -> Path | None:
+        """The file, which other processes can read; None for the standard input, a pipe or a data set."""
+        return self._path if self._is_file and self._path.is_file() else None
 
     @property
     def is_empty(self) -> bool:

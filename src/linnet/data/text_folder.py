@@ -36,6 +36,10 @@ class Amount:
         self.documents += 1
         self.bytes += size_bytes
 
+    def plus(self, other: "Amount") -> "Amount":
+        """The sum of two amounts."""
+        return Amount(self.documents + other.documents, self.bytes + other.bytes)
+
 
 class TextRow(NamedTuple):
     """A document, and the name of the input that it is from."""
@@ -91,12 +95,15 @@ class TextFolderWriter:
 
     def write(self, row: TextRow) -> None:
         """Write a document with its fields as one line."""
+        self.write_line(json.dumps(row._asdict(), ensure_ascii=False).encode() + b"\n")
+
+    def write_line(self, line: bytes) -> None:
+        """Write a document that is a line already."""
         if self._shard is None or self._written >= self._shard_bytes:
             self._opened.close()
             self.files.append(f"part-{len(self.files):05}.jsonl")
             self._shard = self._opened.enter_context((self._folder / self.files[-1]).open("wb"))
             self._written = 0
-        line = json.dumps(row._asdict(), ensure_ascii=False).encode() + b"\n"
         self._shard.write(line)
         self._written += len(line)
 

@@ -18,12 +18,11 @@ from linnet.core.executors import (
     REFUSED,
     STOPPED,
     LocalTasks,
-    RayTasks,
-    SlurmTasks,
     TaskExecutor,
     TaskList,
+    TaskOutcome,
     TasksStopped,
-    check_executor,
+    cluster_executor,
 )
 from linnet.core.files import read_json, write_json
 from linnet.experiments.jobs import ExperimentStopped, Job, Runner, is_complete, job_title, perform
@@ -91,12 +90,10 @@ class WorkerExecutor:
 
 def make_executor(name: str, workers: int = 1, options: Sequence[str] = ()) -> Executor:
     """The executor of that name; `UserError` for an unknown one, and for options of another."""
-    check_executor(name, options)
-    if name == "ray":
-        return WorkerExecutor(RayTasks(workers))
-    if name == "slurm":
-        return WorkerExecutor(SlurmTasks(workers, tuple(options)))
-    return InProcessExecutor() if workers == 1 else WorkerExecutor(LocalTasks(workers))
+    tasks = cluster_executor(name, workers, options)
+    if tasks is None:
+        return InProcessExecutor() if workers == 1 else WorkerExecutor(LocalTasks(workers))
+    return WorkerExecutor(tasks)
 
 
 def read_suite_folder(out: Path) -> tuple[Suite, dict[str, Any]]:
@@ -109,8 +106,8 @@ def read_suite_folder(out: Path) -> tuple[Suite, dict[str, Any]]:
     return Suite.parse(fields, str(path)), plain
 
 
-def run_worker(out: str, index: int, threads: int = 0) -> int:
-    """Carry out one job of `jobs.json`; the exit code. threads: for PyTorch, unless the training says how many."""
+def run_worker(out: str, index: int, threads: int = 0) -> TaskOutcome:
+    """Carry out one job of `jobs.json`, or print why not. threads: for PyTorch, unless the training says how many."""
     import torch
 
     if threads:
@@ -126,11 +123,11 @@ def run_worker(out: str, index: int, threads: int = 0) -> int:
         perform(suite, folder, job, runner, plain.get("text_hash"), calibration)
     except ExperimentStopped as stopped:
         print_error(str(stopped))
-        return STOPPED
+        return TaskOutcome(STOPPED)
     except UserError as error:
         print_error(f"error: {error}")
-        return REFUSED
-    return DONE
+        return TaskOutcome(REFUSED)
+    return TaskOutcome(DONE)
 
 
 def _write_jobs(jobs: Sequence[Job], context: JobContext) -> list[Job]:
@@ -147,4 +144,4 @@ def _write_jobs(jobs: Sequence[Job], context: JobContext) -> list[Job]:
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
-    sys.exit(run_worker(arguments[0], int(arguments[1]), int(arguments[2]) if len(arguments) > 2 else 0))
+    sys.exit(run_worker(arguments[0], int(arguments[1]), int(arguments[2]) if len(arguments) > 2 else 0).code)

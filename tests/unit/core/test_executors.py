@@ -8,7 +8,7 @@ import time
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.core.executors import LocalTasks, SlurmTasks, TaskList, TasksStopped, check_executor
+from linnet.core.executors import LocalTasks, SlurmTasks, TaskList, TasksStopped, cluster_executor
 
 SQUARES = """
 import signal, sys, time
@@ -20,6 +20,7 @@ def run_worker(folder, index, threads=0):
         (Path(folder) / f"begun-{index}").touch()
         time.sleep(60)
     if index == 2 and (Path(folder) / "fail").exists():
+        sys.stderr.write("error: two is too many\\n")
         return 2
     with (Path(folder) / str(index)).open("a") as file:
         file.write(f"{index * index}\\n")
@@ -82,6 +83,12 @@ def test_a_stop_ends_the_processes_and_begins_no_further_task(tasks):
     assert sorted(path.name for path in tasks.folder.glob("begun-*")) == ["begun-0", "begun-1"]
 
 
+def test_what_a_task_of_slurm_said_last_is_told(tasks, sbatch):
+    (tasks.folder / "fail").touch()
+    with pytest.raises(UserError, match=r"^two: not finished .* see .*/2\.log: error: two is too many$"):
+        SlurmTasks(3).run(tasks)
+
+
 def test_slurm_gets_one_array_and_names_a_task_without_results(tasks, sbatch, monkeypatch):
     monkeypatch.setenv("SBATCH_LOST", "1")
     with pytest.raises(UserError, match=r"^one: not finished \(sbatch ended with code 0\); see .*out/slurm/1\.log"):
@@ -97,12 +104,12 @@ def test_slurm_gets_one_array_and_names_a_task_without_results(tasks, sbatch, mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cloud", ()), "executor: cloud: expected local, ray or slurm"),
-        (("ray", ["--time=1"]), "slurm_option: --time=1: expected only with the slurm executor"),
+        (("cloud", 1), "executor: cloud: expected local, ray or slurm"),
+        (("ray", 1, ["--time=1"]), "slurm_option: --time=1: expected only with the slurm executor"),
     ],
     ids=["name", "option"],
 )
 def test_an_unknown_executor_is_refused(arguments, message):
     with pytest.raises(UserError) as refused:
-        check_executor(*arguments)
+        cluster_executor(*arguments)
     assert str(refused.value) == message
